@@ -1,0 +1,273 @@
+"""The support audit (METHOD.md 4): is this image like those the calibration speaks for?"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+
+from calcode.arrays import BoolArray, FloatArray
+from calcode.errors import CalcodeWarning
+from calcode.evidence import Evidence, prompt_probabilities, trimmed_probabilities
+from calcode.kernels import nearest_distances
+
+BASE_DIAGNOSTICS = ("distance", "energy", "msp", "prompt")
+DIAGNOSTICS = (*BASE_DIAGNOSTICS, "fused")
+FusedRule = Literal["paper", "split"]
+
+#: B >= B(x) is tested with this slack, so that rounding in a product cannot change a p-value.
+_RANK_TOLERANCE = 1e-9
+#: Probabilities are floored here inside logarithms.
+_LOG_FLOOR = 1e-12
+
+
+def neighbour_distance(embeddings: FloatArray, *, reference: FloatArray, n_neighbors: int) -> FloatArray:
+    """Median of the smallest cosine distances to the reference; larger means weaker support.
+
+    Parameters
+    ----------
+    embeddings : ndarray of shape (n, d)
+    reference : ndarray of shape (m, d)
+    n_neighbors : int
+        All of the reference where it holds fewer.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+    """
+    nearest = nearest_distances(embeddings, reference, n_neighbors=n_neighbors)
+    median: FloatArray = np.median(nearest, axis=1)
+    return median
+
+
+def negative_energy(prompt_logits: FloatArray) -> FloatArray:
+    """-logsumexp over classes of the prompt-averaged logits; shape (n, M, K) in, (n,) out."""
+    average = prompt_logits.mean(axis=1)
+    largest = average.max(axis=1)
+    energy: FloatArray = -(largest + np.log(np.exp(average - largest[:, None]).sum(axis=1)))
+    return energy
+
+
+def negative_confidence(robust: FloatArray) -> FloatArray:
+    """-max over classes of p_rob; shape (n, K) in, (n,) out."""
+    confidence: FloatArray = -robust.max(axis=1)
+    return confidence
+
+
+def prompt_disagreement(probabilities: FloatArray, robust: FloatArray) -> FloatArray:
+    """Mean over prompts of KL(p_m || p_rob).
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n, M, K)
+    robust : ndarray of shape (n, K)
+
+    Examples
+    --------
+    >>> agreeing = np.full((1, 3, 2), 0.5)
+    >>> prompt_disagreement(agreeing, agreeing.mean(axis=1))
+    array([0.])
+    """
+    log_ratio = (
+        np.log(np.maximum(probabilities, _LOG_FLOOR)) - np.log(np.maximum(robust, _LOG_FLOOR))[:, None, :]
+    )
+    divergence: FloatArray = (probabilities * log_ratio).sum(axis=2).mean(axis=1)
+    return divergence
+
+
+def rank_p_values(values: FloatArray, *, sorted_gate: FloatArray) -> FloatArray:
+    """(1 + #{gate: B >= B(x)}) / (n_g + 1) (Eq. 9).
+
+    Parameters
+    ----------
+    values : ndarray of shape (n,)
+    sorted_gate : ndarray of shape (n_g,)
+        Gate values, ascending.
+
+    Examples
+    --------
+    >>> rank_p_values(np.array([0.0, 2.5, 9.0]), sorted_gate=np.array([1.0, 2.0, 3.0]))
+    array([1.  , 0.5 , 0.25])
+    """
+    at_least = len(sorted_gate) - np.searchsorted(sorted_gate, values - _RANK_TOLERANCE, side="left")
+    p_values: FloatArray = (1.0 + at_least) / (len(sorted_gate) + 1.0)
+    return p_values
+
+
+def auroc(values: FloatArray, errors: BoolArray) -> float:
+    """Area under the ROC curve of `values` for `errors`, mid-ranks for ties; nan without both kinds (Eq. 8).
+
+    Examples
+    --------
+    >>> auroc(np.array([1.0, 2.0, 2.0, 3.0]), np.array([False, False, True, True]))
+    0.875
+    """
+    n_wrong = int(errors.sum())
+    n_right = len(errors) - n_wrong
+    if n_wrong == 0 or n_right == 0:
+        return float("nan")
+    ordered = np.sort(values)
+    # Sums of halves are exact, so equal areas compare equal.
+    mid_ranks = (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right") + 1) / 2
+    wins = float(mid_ranks[errors].sum()) - n_wrong * (n_wrong + 1) / 2
+    return wins / (n_wrong * n_right)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SupportAudit:
+    """A diagnostic chosen on validation and calibrated on the gate. Usable alone.
+
+    Attributes
+    ----------
+    name : str
+        The chosen diagnostic.
+    aurocs : dict of str to float
+        AUROC for top-1 error of every candidate on validation, in the fixed order.
+    reference : ndarray of shape (n_ref, d)
+    n_neighbors, trim : int
+    fused : {"paper", "split"}
+    gate_base : dict of str to ndarray
+        Ascending gate values of the four base diagnostics, which give the ranks inside `fused`.
+    gate_values : ndarray
+        Ascending gate values of the chosen diagnostic, which give the p-values.
+    independent : bool
+        Whether the selection never saw the part of the gate that gives the p-values (METHOD.md 10).
+    """
+
+    name: str
+    aurocs: dict[str, float]
+    reference: FloatArray
+    n_neighbors: int
+    trim: int
+    fused: FusedRule
+    gate_base: dict[str, FloatArray]
+    gate_values: FloatArray
+    independent: bool
+
+    @property
+    def auroc(self) -> float:
+        """AUROC of the chosen diagnostic."""
+        return self.aurocs[self.name]
+
+    @classmethod
+    def fit(
+        cls,
+        *,
+        reference: Evidence,
+        validation: Evidence,
+        gate: Evidence,
+        candidates: Sequence[str] = DIAGNOSTICS,
+        n_neighbors: int = 10,
+        trim: int = 1,
+        fused: FusedRule = "paper",
+        random_state: int = 0,
+    ) -> Self:
+        """Choose the diagnostic on validation and calibrate it on the gate.
+
+        Parameters
+        ----------
+        reference, validation, gate : Evidence
+            Only the embeddings of `reference` are used; `gate` needs no labels.
+        candidates : sequence of str
+            Among "distance", "energy", "msp", "prompt", "fused".
+        n_neighbors, trim : int
+        fused : {"paper", "split"}
+            "split" takes the ranks inside `fused` from one half of the gate and the p-values from the other.
+        random_state : int
+            Seeds the halving.
+        """
+        ranking, calibrating = _gate_parts(len(gate), fused=fused, random_state=random_state)
+        base = _BaseDiagnostics(reference=reference.embeddings, n_neighbors=n_neighbors, trim=trim)
+        with_fused = "fused" in candidates
+        needed = [name for name in BASE_DIAGNOSTICS if with_fused or name in candidates]
+        gate_values = {name: base.values(gate, name) for name in needed}
+        gate_base = {name: np.sort(gate_values[name][ranking]) for name in needed} if with_fused else {}
+        validation_values = {name: base.values(validation, name) for name in needed}
+        if with_fused:
+            validation_values["fused"] = fused_rank(validation_values, sorted_gate=gate_base)
+            gate_values["fused"] = fused_rank(gate_values, sorted_gate=gate_base)
+        robust = trimmed_probabilities(prompt_probabilities(validation.prompt_logits), trim=trim)
+        errors = np.asarray(robust.argmax(axis=1) != validation.require_labels())
+        ordered = [name for name in DIAGNOSTICS if name in candidates]
+        aurocs = {name: auroc(validation_values[name], errors) for name in ordered}
+        name = _select(aurocs, errors)
+        return cls(
+            name=name,
+            aurocs=aurocs,
+            reference=reference.embeddings,
+            n_neighbors=n_neighbors,
+            trim=trim,
+            fused=fused,
+            gate_base=gate_base if name == "fused" else {},
+            gate_values=np.sort(gate_values[name][calibrating]),
+            independent=fused == "split" or not with_fused,
+        )
+
+    def statistic(self, evidence: Evidence) -> FloatArray:
+        """B(x) of the chosen diagnostic, larger = weaker support; shape (n,)."""
+        base = _BaseDiagnostics(reference=self.reference, n_neighbors=self.n_neighbors, trim=self.trim)
+        if self.name != "fused":
+            return base.values(evidence, self.name)
+        values = {name: base.values(evidence, name) for name in BASE_DIAGNOSTICS}
+        return fused_rank(values, sorted_gate=self.gate_base)
+
+    def p_values(self, evidence: Evidence) -> FloatArray:
+        """p_audit(x) of Eq. 9; shape (n,)."""
+        return rank_p_values(self.statistic(evidence), sorted_gate=self.gate_values)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _BaseDiagnostics:
+    """The four base diagnostics with what they need to be computed."""
+
+    reference: FloatArray
+    n_neighbors: int
+    trim: int
+
+    def values(self, evidence: Evidence, name: str) -> FloatArray:
+        if name == "distance":
+            return neighbour_distance(
+                evidence.embeddings, reference=self.reference, n_neighbors=self.n_neighbors
+            )
+        if name == "energy":
+            return negative_energy(evidence.prompt_logits)
+        probabilities = prompt_probabilities(evidence.prompt_logits)
+        robust = trimmed_probabilities(probabilities, trim=self.trim)
+        if name == "msp":
+            return negative_confidence(robust)
+        return prompt_disagreement(probabilities, robust)
+
+
+def fused_rank(values: dict[str, FloatArray], *, sorted_gate: dict[str, FloatArray]) -> FloatArray:
+    """1 - the smallest gate rank among the four base diagnostics (Eq. 7); shape (n,)."""
+    ranks = [rank_p_values(values[name], sorted_gate=sorted_gate[name]) for name in BASE_DIAGNOSTICS]
+    fused: FloatArray = 1.0 - np.minimum.reduce(ranks)
+    return fused
+
+
+def _gate_parts(
+    n_gate: int, *, fused: FusedRule, random_state: int
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """Gate rows that give the ranks inside `fused`, and those that give the p-values."""
+    everything = np.arange(n_gate)
+    if fused == "paper":
+        return everything, everything
+    shuffled = np.random.default_rng(random_state).permutation(n_gate)
+    return shuffled[: n_gate // 2], shuffled[n_gate // 2 :]
+
+
+def _select(aurocs: dict[str, float], errors: BoolArray) -> str:
+    """Largest AUROC, the earlier name when equal; without both rights and wrongs the first name."""
+    if errors.all() or not errors.any():
+        first = next(iter(aurocs))
+        warnings.warn(
+            f"audit: top-1 is {'always wrong' if errors.all() else 'never wrong'} on validation, so no diagnostic "
+            f"can be preferred; '{first}' is used",
+            CalcodeWarning,
+            stacklevel=3,
+        )
+        return first
+    return max(aurocs, key=lambda name: aurocs[name])

@@ -1,0 +1,119 @@
+"""The automatic bandwidth of METHOD.md 6: the most local one that the validation data support."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from calcode.errors import CalcodeWarning, SettingsError
+from calcode.pilot import Pilot, coverage_floor
+
+#: Shares of the other examples that a neighbourhood holds, from the most local to the widest.
+NEIGHBOUR_SHARES = (0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.4, 0.8)
+
+_LOWEST, _HIGHEST = math.log(1e-6), math.log(1e6)
+#: Accuracy of log h; the method asks for 1e-6.
+_ACCURACY = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class BandwidthTrial:
+    """One candidate and what the pilot saw with it.
+
+    Attributes
+    ----------
+    share : float
+        Share of the other examples in a median neighbourhood.
+    bandwidth : float
+    infinite_share : float
+        Held-out examples whose threshold was infinite.
+    coverage : float
+        Pooled held-out coverage.
+    accepted : bool
+        Whether both bounds were met.
+    """
+
+    share: float
+    bandwidth: float
+    infinite_share: float
+    coverage: float
+    accepted: bool
+
+
+def choose_bandwidth(
+    pilot: Pilot, *, miscoverage: float, grid: int | None, support_budget: float
+) -> tuple[float, tuple[BandwidthTrial, ...]]:
+    """First candidate that the pilot supports, with the trace of those that were tried.
+
+    Parameters
+    ----------
+    pilot : Pilot
+        Accepted validation examples.
+    miscoverage : float
+    grid : int or None
+    support_budget : float
+        Largest share of infinite held-out thresholds.
+
+    Returns
+    -------
+    bandwidth : float
+    trace : tuple of BandwidthTrial
+        In the order they were tried; the last one is the chosen one.
+    """
+    if len(pilot) < 2:
+        raise SettingsError(
+            f"bandwidth: 'auto' needs at least two accepted validation images and there is {len(pilot)}; "
+            "lower deferral_level or give a number"
+        )
+    floor = coverage_floor(len(pilot), miscoverage=miscoverage)
+    trace: list[BandwidthTrial] = []
+    for share, bandwidth in candidate_bandwidths(pilot):
+        outcome = pilot.judge(bandwidth=bandwidth, miscoverage=miscoverage, grid=grid)
+        infinite_share, coverage = float(outcome.infinite.mean()), float(outcome.covered.mean())
+        trial = BandwidthTrial(
+            share=share,
+            bandwidth=bandwidth,
+            infinite_share=infinite_share,
+            coverage=coverage,
+            accepted=infinite_share <= support_budget and coverage >= floor,
+        )
+        trace.append(trial)
+        if trial.accepted:
+            return bandwidth, tuple(trace)
+    warnings.warn(
+        f"bandwidth: no candidate kept infinite thresholds within support_budget={support_budget} and held-out "
+        f"coverage at {floor:.3f}; the widest, h={trace[-1].bandwidth:.4g}, is used",
+        CalcodeWarning,
+        stacklevel=2,
+    )
+    return trace[-1].bandwidth, tuple(trace)
+
+
+def candidate_bandwidths(pilot: Pilot) -> Iterator[tuple[float, float]]:
+    """(share, h) with h such that a median neighbourhood holds that share of the other examples."""
+    low = _LOWEST
+    for share in NEIGHBOUR_SHARES:
+        # A larger share needs a larger h, so each search starts where the last one ended.
+        low = _solve(pilot, target=share * (len(pilot) - 1), low=low)
+        yield share, math.exp(low)
+
+
+def _solve(pilot: Pilot, *, target: float, low: float) -> float:
+    """log h at which the median neighbour mass equals the target; the nearer end where none does."""
+    from scipy.optimize import brentq
+
+    def excess(log_h: float) -> float:
+        # Differences of logarithms are nearly straight in log h, which saves half of the steps.
+        return math.log(max(pilot.neighbour_mass(math.exp(log_h)), 1e-300) / target)
+
+    if excess(low) >= 0:
+        return low
+    step, high = 1.0, low
+    while high < _HIGHEST:
+        low, high = high, min(high + step, _HIGHEST)
+        if excess(high) >= 0:
+            return float(brentq(excess, low, high, xtol=_ACCURACY))
+        step *= 2.0
+    return _HIGHEST

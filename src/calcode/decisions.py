@@ -1,0 +1,264 @@
+"""What comes out: an action, a reason and a set for every image (METHOD.md 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from calcode.arrays import AnyArray, BoolArray, FloatArray, IntArray, TextArray
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+    from calcode.metrics import Summary
+
+
+class Action(IntEnum):
+    """The three actions of Eq. 19."""
+
+    LABEL = 0
+    SET = 1
+    DEFER = 2
+
+
+class Reason(IntEnum):
+    """Why an image was deferred."""
+
+    NONE = 0
+    LOW_SUPPORT = 1
+    EMPTY_SET = 2
+    FULL_SET = 3
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The decision on one image, as words.
+
+    `released` is what may be shown: the diagnoses of a label or a set, nothing when deferred.
+    """
+
+    id: str | None
+    action: Action
+    reason: Reason
+    released: tuple[str, ...]
+    p_audit: float
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Decisions:
+    """Decisions on n images as arrays; row i belongs to image i.
+
+    Attributes
+    ----------
+    action, reason : ndarray of int8, shape (n,)
+        Values of `Action` and `Reason`.
+    label : ndarray of shape (n,)
+        Class index when the action is LABEL, else -1.
+    sets, localized_sets : ndarray of bool, shape (n, K)
+        With and without the class guard, for every image, deferred or not.
+    p_audit : ndarray of shape (n,)
+        Audit p-value; 1 where there is no audit.
+    threshold : ndarray of shape (n, K)
+        What the score of a label may reach at most; +inf lets every label in.
+    scores : ndarray of shape (n, K)
+        APS scores.
+    top_label, top_probability : ndarray of shape (n,)
+        First-ranked class of the robust probabilities and its probability. They ignore the audit.
+    ids : ndarray of str or None
+    classes : tuple of str
+    model_digest : str
+        SHA-256 of the model that decided.
+    promises : tuple of str
+        What that model promises, in plain words.
+    """
+
+    action: np.ndarray[Any, np.dtype[np.int8]]
+    reason: np.ndarray[Any, np.dtype[np.int8]]
+    label: IntArray
+    sets: BoolArray
+    localized_sets: BoolArray
+    p_audit: FloatArray
+    threshold: FloatArray
+    scores: FloatArray
+    top_label: IntArray
+    top_probability: FloatArray
+    ids: TextArray | None = None
+    classes: tuple[str, ...]
+    model_digest: str = ""
+    promises: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
+    @property
+    def accepted(self) -> BoolArray:
+        """Mask of the images that passed the audit (METHOD.md 4); coverage is measured on these.
+
+        An accepted image with an empty set is deferred all the same: it counts as a miss and as a deferral.
+        """
+        return np.asarray(self.reason != Reason.LOW_SUPPORT)
+
+    @property
+    def deferred(self) -> BoolArray:
+        """Mask of the images that go to a clinician, for whatever reason."""
+        return np.asarray(self.action == Action.DEFER)
+
+    @property
+    def released_sets(self) -> BoolArray:
+        """The sets that may be shown: empty where the action is to defer; shape (n, K)."""
+        return self.sets & ~self.deferred[:, None]
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+    def __getitem__(self, rows: slice | AnyArray | Sequence[int] | int) -> Self:
+        """Decisions on the chosen images: a slice, a mask, indices, or one index."""
+        index: Any = [rows] if isinstance(rows, int | np.integer) else rows
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return type(self)(
+            **{key: value[index] if isinstance(value, np.ndarray) else value for key, value in values.items()}
+        )
+
+    def __iter__(self) -> Iterator[Decision]:
+        """One `Decision` in words after the other."""
+        released = self.released_sets
+        for i in range(len(self)):
+            yield Decision(
+                id=None if self.ids is None else str(self.ids[i]),
+                action=Action(int(self.action[i])),
+                reason=Reason(int(self.reason[i])),
+                released=tuple(self.classes[j] for j in np.flatnonzero(released[i])),
+                p_audit=float(self.p_audit[i]),
+            )
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{int((self.action == action).sum())} {action.name}" for action in Action)
+        return f"Decisions({len(self)} images: {counts}; classes {list(self.classes)})"
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Decisions]) -> Decisions:
+        """Join decisions of the same model on consecutive blocks of images."""
+        first = parts[0]
+        joined: dict[str, Any] = {}
+        for entry in fields(cls):
+            value = getattr(first, entry.name)
+            if isinstance(value, np.ndarray):
+                value = np.concatenate([getattr(part, entry.name) for part in parts])
+            joined[entry.name] = value
+        return cls(**joined)
+
+    def summary(self, labels: AnyArray | Sequence[int]) -> Summary:
+        """Coverage, and always beside it set size, full-set, informative and deferral rate (METHOD.md 11).
+
+        Parameters
+        ----------
+        labels : array_like of shape (n,)
+            True class indices; -1 marks an image outside the label space.
+        """
+        # The metrics read decisions, so they can only be reached from here when they are asked for.
+        from calcode.metrics import summarize
+
+        return summarize(self, labels)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """One row per image: id, action, reason, released set as names, p-value, thresholds, model digest."""
+        from calcode.cohorts.decision_files import decisions_table
+
+        return decisions_table(self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """`to_arrow` as a data frame; needs pandas."""
+        return self.to_arrow().to_pandas()
+
+
+def choose_actions(
+    sets: BoolArray, *, supported: BoolArray, binary_utility: bool = False
+) -> tuple[np.ndarray[Any, np.dtype[np.int8]], np.ndarray[Any, np.dtype[np.int8]], IntArray]:
+    """The three-action rule (Eq. 19) on prediction sets.
+
+    Parameters
+    ----------
+    sets : ndarray of bool, shape (n, K)
+    supported : ndarray of bool, shape (n,)
+        Images whose audit p-value reaches the deferral level.
+    binary_utility : bool
+        Defer full sets too: with two classes they say nothing.
+
+    Returns
+    -------
+    action, reason : ndarray of int8, shape (n,)
+    label : ndarray of shape (n,)
+
+    Examples
+    --------
+    >>> sets = np.array([[True, False], [True, True], [False, False], [True, False]])
+    >>> choose_actions(sets, supported=np.array([True, True, True, False]))[0].tolist()
+    [0, 1, 2, 2]
+    """
+    size = sets.sum(axis=1)
+    reason = np.full(len(sets), Reason.NONE, dtype=np.int8)
+    if binary_utility:
+        reason[size == sets.shape[1]] = Reason.FULL_SET
+    reason[size == 0] = Reason.EMPTY_SET
+    reason[~supported] = Reason.LOW_SUPPORT
+    action = np.where(size == 1, Action.LABEL, Action.SET).astype(np.int8)
+    action[reason != Reason.NONE] = Action.DEFER
+    label = np.where(action == Action.LABEL, sets.argmax(axis=1), -1).astype(np.int64)
+    return action, reason, label
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What an uncovered diagnosis, a broad set and a deferral cost (Eq. 2).
+
+    Examples
+    --------
+    >>> COST_REGIMES["safety-heavy"]
+    Costs(error=25.0, set_size=1.0, deferral=0.5)
+    """
+
+    error: float
+    set_size: float
+    deferral: float
+
+
+#: The four named regimes of METHOD.md 9.
+COST_REGIMES: dict[str, Costs] = {
+    "balanced": Costs(error=10.0, set_size=1.0, deferral=1.0),
+    "safety-heavy": Costs(error=25.0, set_size=1.0, deferral=0.5),
+    "deferral-expensive": Costs(error=10.0, set_size=1.0, deferral=5.0),
+    "efficiency-heavy": Costs(error=10.0, set_size=3.0, deferral=1.0),
+}
+
+
+def selective_risk(
+    *, coverage: float, worst_coverage: float, set_size: float, deferral: float, n_classes: int, costs: Costs
+) -> float:
+    """Cost-sensitive risk of a policy (Eq. 27).
+
+    (1 - d) [c_err (1 - C) + c_err / 2 (1 - C_w) + c_set (S - 1) / (K - 1)] + c_def d; when everything is
+    deferred only the last term is left.
+
+    Examples
+    --------
+    >>> risk = selective_risk(coverage=0.95, worst_coverage=0.9, set_size=2.0, deferral=0.1, n_classes=5,
+    ...                       costs=COST_REGIMES["balanced"])
+    >>> round(risk, 6)
+    1.225
+    """
+    if deferral >= 1.0:
+        return costs.deferral
+    answered = (
+        costs.error * (1.0 - coverage)
+        + costs.error / 2.0 * (1.0 - worst_coverage)
+        + costs.set_size * (set_size - 1.0) / (n_classes - 1)
+    )
+    return (1.0 - deferral) * answered + costs.deferral * deferral

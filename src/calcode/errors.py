@@ -1,0 +1,39 @@
+"""Errors and warnings that a caller may want to tell apart."""
+
+from __future__ import annotations
+
+
+class CalcodeError(ValueError):
+    """Base of every error raised about what the caller passed in."""
+
+
+class EvidenceError(CalcodeError):
+    """Arrays that cannot be evidence: wrong shapes, NaN, labels outside the classes."""
+
+
+class SettingsError(CalcodeError):
+    """A setting outside its range, or two settings that contradict each other."""
+
+
+class RoleError(CalcodeError):
+    """Data roles that overlap, are empty, or carry labels they must not carry."""
+
+
+class MismatchError(CalcodeError):
+    """Evidence that differs from what the model was fitted on (classes, prompts, backbone)."""
+
+
+class NotFittedError(CalcodeError):
+    """A step was called before the step it builds on."""
+
+
+class FeatureFileError(CalcodeError):
+    """A feature, prompt or decision file that cannot be read as one."""
+
+
+class ArtifactError(CalcodeError):
+    """A model file that is truncated, altered, foreign or newer than this version."""
+
+
+class CalcodeWarning(UserWarning):
+    """Something the caller should know: the work went on, but less is known or promised."""

@@ -1,0 +1,406 @@
+"""What the frozen model says about n images: unit embeddings and prompt logits (METHOD.md 1 and 2)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calcode.arrays import AnyArray, FloatArray, IntArray, TextArray
+from calcode.errors import CalcodeWarning, EvidenceError
+
+#: Norms further than this from 1 are renormalised with a warning: they hint at unnormalised features.
+_NORM_TOLERANCE = 0.01
+#: Added to the sum of trimmed evidence in Eq. 5.
+_TRIM_EPSILON = 1e-12
+#: Rows per product in `text_logits`; a fixed shape makes a row's logits independent of its batch.
+_PRODUCT_ROWS = 64
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Evidence:
+    """Embeddings and prompt logits of n images, checked once and never changed.
+
+    Parameters
+    ----------
+    embeddings : array_like of shape (n, d)
+        Image embeddings; renormalised to unit length in float64.
+    prompt_logits : array_like of shape (n, M, K)
+        Logit of every image for every prompt and class: images first, then prompts, then classes.
+    labels : array_like of shape (n,), optional
+        Class indices; -1 marks an image whose diagnosis lies outside `classes`.
+    classes : sequence of str
+        The K class names, in the order of the last axis of `prompt_logits`.
+    ids, groups : sequence, optional
+        One image id and one group (lesion, patient) per row. They serve the overlap check alone.
+    prompt_digest, backbone : str, optional
+        Which prompts and which frozen model made the logits; a model refuses other ones.
+
+    Examples
+    --------
+    >>> evidence = Evidence(embeddings=[[1.0, 0.0]], prompt_logits=[[[2.0, 0.0, 1.0]]], classes=["a", "b", "c"])
+    >>> evidence
+    Evidence(1 image x 2 dimensions; prompt_logits: 1 image x 1 prompt x 3 classes [a, b, c]; no labels)
+    """
+
+    embeddings: FloatArray
+    prompt_logits: FloatArray
+    labels: IntArray | None = None
+    classes: tuple[str, ...]
+    ids: TextArray | None = None
+    groups: TextArray | None = None
+    prompt_digest: str | None = None
+    backbone: str | None = None
+
+    def __init__(
+        self,
+        *,
+        embeddings: ArrayLike,
+        prompt_logits: ArrayLike,
+        labels: ArrayLike | None = None,
+        classes: Sequence[str],
+        ids: Sequence[object] | AnyArray | None = None,
+        groups: Sequence[object] | AnyArray | None = None,
+        prompt_digest: str | None = None,
+        backbone: str | None = None,
+    ) -> None:
+        names = _checked_classes(classes)
+        vectors = _unit_rows(embeddings, name="embeddings")
+        n = len(vectors)
+        self._store(
+            embeddings=vectors,
+            prompt_logits=_checked_logits(prompt_logits, n=n, classes=names),
+            labels=_checked_labels(labels, n=n, n_classes=len(names)),
+            classes=names,
+            ids=_text_column(ids, n=n, name="ids"),
+            groups=_text_column(groups, n=n, name="groups"),
+            prompt_digest=prompt_digest,
+            backbone=backbone,
+        )
+
+    @classmethod
+    def from_text(
+        cls,
+        *,
+        embeddings: ArrayLike,
+        text: ArrayLike,
+        temperature: float,
+        labels: ArrayLike | None = None,
+        classes: Sequence[str],
+        ids: Sequence[object] | AnyArray | None = None,
+        groups: Sequence[object] | AnyArray | None = None,
+        prompt_digest: str | None = None,
+        backbone: str | None = None,
+    ) -> Self:
+        """Evidence from a bank of prompt embeddings: logit = cos(image, prompt) / temperature (Eq. 4).
+
+        Parameters
+        ----------
+        embeddings : array_like of shape (n, d)
+        text : array_like of shape (K, M, d)
+            One embedding per class and prompt: classes first, then prompts.
+        temperature : float
+            Divides the cosines; positive.
+        labels, classes, ids, groups, prompt_digest, backbone
+            As in `Evidence`.
+
+        Examples
+        --------
+        >>> bank = np.eye(3)[:, None, :]  # three classes, one prompt each
+        >>> Evidence.from_text(embeddings=np.eye(3), text=bank, temperature=0.5, classes="abc").prompt_logits[0]
+        array([[2., 0., 0.]])
+        """
+        names = _checked_classes(classes)
+        vectors = _unit_rows(embeddings, name="embeddings")
+        n = len(vectors)
+        evidence = object.__new__(cls)
+        evidence._store(
+            embeddings=vectors,
+            prompt_logits=text_logits(vectors, text, temperature=temperature, n_classes=len(names)),
+            labels=_checked_labels(labels, n=n, n_classes=len(names)),
+            classes=names,
+            ids=_text_column(ids, n=n, name="ids"),
+            groups=_text_column(groups, n=n, name="groups"),
+            prompt_digest=prompt_digest,
+            backbone=backbone,
+        )
+        return evidence
+
+    def _store(self, **values: Any) -> None:
+        for field in fields(self):
+            value = values[field.name]
+            if isinstance(value, np.ndarray):
+                value = value.view()
+                value.flags.writeable = False
+            object.__setattr__(self, field.name, value)
+
+    def _replace(self, **changes: Any) -> Self:
+        """Copy with some fields replaced by values already checked (no second renormalisation)."""
+        copy = object.__new__(type(self))
+        copy._store(**({field.name: getattr(self, field.name) for field in fields(self)} | changes))
+        return copy
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+    def __getitem__(self, rows: slice | AnyArray | Sequence[int] | int) -> Self:
+        """The chosen rows, in the given order: a slice, a mask, indices, or one index."""
+        index: Any = [rows] if isinstance(rows, int | np.integer) else rows
+        columns = ("embeddings", "prompt_logits", "labels", "ids", "groups")
+        return self._replace(
+            **{name: value[index] for name in columns if (value := getattr(self, name)) is not None}
+        )
+
+    def __repr__(self) -> str:
+        n, m, k = self.prompt_logits.shape
+        names = ", ".join(self.classes[:8]) + (", ..." if k > 8 else "")
+        labels = "no labels"
+        if self.labels is not None:
+            outside = int((self.labels < 0).sum())
+            labels = f"labels: {n - outside} in the label space, {outside} outside"
+        return (
+            f"Evidence({_counted(n, 'image')} x {_counted(self.dimension, 'dimension')}; prompt_logits: "
+            f"{_counted(n, 'image')} x {_counted(m, 'prompt')} x {k} classes [{names}]; {labels})"
+        )
+
+    @property
+    def dimension(self) -> int:
+        """Length d of an embedding."""
+        return int(self.embeddings.shape[1])
+
+    @property
+    def n_prompts(self) -> int:
+        """Number M of prompts per class."""
+        return int(self.prompt_logits.shape[1])
+
+    @property
+    def n_classes(self) -> int:
+        """Number K of classes."""
+        return len(self.classes)
+
+    @property
+    def in_space(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Mask of the rows whose label is one of the classes."""
+        return self.require_labels() >= 0
+
+    def require_labels(self) -> IntArray:
+        """The labels, or an error that says they are missing."""
+        if self.labels is None:
+            raise EvidenceError("labels: this step needs labels and the evidence has none; pass labels=...")
+        return self.labels
+
+    def restrict(self, classes: Sequence[str]) -> Self:
+        """The same images with fewer classes: logits follow, labels of dropped classes become -1.
+
+        Parameters
+        ----------
+        classes : sequence of str
+            Classes to keep, in the order the result shall have.
+
+        Examples
+        --------
+        >>> evidence = Evidence(embeddings=np.eye(2), prompt_logits=np.zeros((2, 1, 3)), labels=[0, 2],
+        ...                     classes=["a", "b", "c"])
+        >>> evidence.restrict(["c", "b"]).labels
+        array([-1,  0])
+        """
+        names = _checked_classes(classes)
+        missing = [name for name in names if name not in self.classes]
+        if missing:
+            raise EvidenceError(f"classes: {missing} not among the evidence's classes {list(self.classes)}")
+        columns = np.array([self.classes.index(name) for name in names])
+        labels = self.labels
+        if labels is not None:
+            new_index = np.full(self.n_classes + 1, -1, dtype=np.int64)
+            new_index[columns] = np.arange(len(columns))
+            labels = new_index[labels]
+        return self._replace(classes=names, prompt_logits=self.prompt_logits[:, :, columns], labels=labels)
+
+    def without_identity(self) -> Self:
+        """The same evidence without ids and groups, which switches the overlap check off."""
+        return self._replace(ids=None, groups=None)
+
+
+def prompt_probabilities(prompt_logits: FloatArray) -> FloatArray:
+    """Softmax over classes for every image and prompt, p_m(y | x) of Eq. 4.
+
+    Parameters
+    ----------
+    prompt_logits : ndarray of shape (n, M, K)
+
+    Returns
+    -------
+    ndarray of shape (n, M, K)
+    """
+    shifted = np.exp(prompt_logits - prompt_logits.max(axis=2, keepdims=True))
+    probabilities: FloatArray = shifted / shifted.sum(axis=2, keepdims=True)
+    return probabilities
+
+
+def trimmed_probabilities(probabilities: FloatArray, *, trim: int) -> FloatArray:
+    """Average over prompts without the `trim` largest and smallest of each class, p_rob of Eq. 5.
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n, M, K)
+        Probabilities per prompt.
+    trim : int
+        Values dropped at each end; 2 trim < M. With a single prompt it is ignored.
+
+    Returns
+    -------
+    ndarray of shape (n, K)
+
+    Examples
+    --------
+    >>> per_prompt = np.array([[[0.9, 0.1], [0.6, 0.4], [0.0, 1.0]]])
+    >>> trimmed_probabilities(per_prompt, trim=1).round(6)
+    array([[0.6, 0.4]])
+    """
+    n_prompts = probabilities.shape[1]
+    if trim < 0 or (n_prompts > 1 and 2 * trim >= n_prompts):
+        raise EvidenceError(
+            f"trim: {trim} values at each end leave nothing of {n_prompts} prompts; "
+            f"use 0 to {(n_prompts - 1) // 2}"
+        )
+    kept = probabilities
+    if n_prompts > 1 and trim > 0:
+        kept = np.sort(probabilities, axis=1)[:, trim : n_prompts - trim]
+    average = kept.mean(axis=1)
+    robust: FloatArray = average / (average.sum(axis=1, keepdims=True) + _TRIM_EPSILON)
+    return robust
+
+
+def robust_probabilities(prompt_logits: FloatArray, *, trim: int) -> FloatArray:
+    """p_rob of Eq. 5 straight from the logits; shape (n, M, K) in, (n, K) out."""
+    return trimmed_probabilities(prompt_probabilities(prompt_logits), trim=trim)
+
+
+def text_logits(embeddings: FloatArray, text: ArrayLike, *, temperature: float, n_classes: int) -> FloatArray:
+    """cos(image, prompt) / temperature as (n, M, K), the same bits whatever the batch (Eq. 4).
+
+    Parameters
+    ----------
+    embeddings : ndarray of shape (n, d)
+        Unit rows.
+    text : array_like of shape (K, M, d)
+    temperature : float
+    n_classes : int
+        K, to tell a swapped axis from a valid bank.
+    """
+    bank = np.asarray(text, dtype=np.float64)
+    if bank.ndim != 3 or bank.shape[0] != n_classes or bank.shape[2] != embeddings.shape[1]:
+        raise EvidenceError(
+            f"text: shape {bank.shape} is not (classes, prompts, dimensions) = "
+            f"({n_classes}, M, {embeddings.shape[1]})"
+        )
+    if not (np.isfinite(temperature) and temperature > 0):
+        raise EvidenceError(f"temperature: {temperature!r} must be a positive number")
+    k, m, d = bank.shape
+    # Columns ordered (prompt, class), so that the reshape below yields (n, M, K).
+    columns = _unit_rows(bank.transpose(1, 0, 2).reshape(m * k, d), name="text").T
+    cosines = np.empty((len(embeddings), m * k))
+    padded = np.zeros((_PRODUCT_ROWS, d))
+    for start in range(0, len(embeddings), _PRODUCT_ROWS):
+        rows = embeddings[start : start + _PRODUCT_ROWS]
+        padded[: len(rows)] = rows
+        cosines[start : start + len(rows)] = (padded @ columns)[: len(rows)]
+    return (cosines / temperature).reshape(len(embeddings), m, k)
+
+
+def _unit_rows(vectors: ArrayLike, *, name: str) -> FloatArray:
+    rows = _float_array(vectors, name=name)
+    if rows.ndim != 2 or rows.shape[1] == 0:
+        raise EvidenceError(f"{name}: shape {rows.shape} is not (images, dimensions)")
+    if not np.isfinite(rows).all():
+        bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+        raise EvidenceError(f"{name}: NaN or infinity in {_rows(bad)}")
+    norms = np.linalg.norm(rows, axis=1)
+    # A vector of subnormal or overflowing length has no usable direction either.
+    broken = np.flatnonzero(~((norms > 0) & np.isfinite(norms)))
+    if len(broken):
+        raise EvidenceError(f"{name}: a vector of length zero or beyond float64 in {_rows(broken)}")
+    off = np.flatnonzero(np.abs(norms - 1) > _NORM_TOLERANCE)
+    if len(off):
+        warnings.warn(
+            f"{name}: {len(off)} of {len(rows)} rows are not of unit length (first: row {off[0]}, "
+            f"norm {norms[off[0]]:.4g}); all are renormalised",
+            CalcodeWarning,
+            stacklevel=4,
+        )
+    unit: FloatArray = rows / norms[:, None]
+    return unit
+
+
+def _float_array(values: ArrayLike, *, name: str) -> FloatArray:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise EvidenceError(f"{name}: not an array of numbers ({error})") from error
+
+
+def _checked_logits(prompt_logits: ArrayLike, *, n: int, classes: tuple[str, ...]) -> FloatArray:
+    logits = _float_array(prompt_logits, name="prompt_logits")
+    if logits.ndim != 3 or logits.shape[0] != n or logits.shape[2] != len(classes) or logits.shape[1] == 0:
+        raise EvidenceError(
+            f"prompt_logits: shape {logits.shape} is not (images, prompts, classes) = ({n}, M, {len(classes)})"
+        )
+    if not np.isfinite(logits).all():
+        bad = np.flatnonzero(~np.isfinite(logits).all(axis=(1, 2)))
+        raise EvidenceError(f"prompt_logits: NaN or infinity in {_rows(bad)}")
+    return logits.copy() if logits is prompt_logits else logits
+
+
+def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(str(name) for name in classes)
+    if len(names) < 2:
+        raise EvidenceError(
+            f"classes: {list(names)} holds fewer than two classes; there is nothing to decide"
+        )
+    if len(set(names)) != len(names):
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        raise EvidenceError(f"classes: {repeated} named more than once")
+    return names
+
+
+def _checked_labels(labels: ArrayLike | None, *, n: int, n_classes: int) -> IntArray | None:
+    if labels is None:
+        return None
+    array = np.asarray(labels)
+    if array.shape != (n,):
+        raise EvidenceError(f"labels: shape {array.shape} is not ({n},)")
+    if array.dtype.kind not in "iu":
+        raise EvidenceError(
+            f"labels: {array.dtype} given, class indices needed (integers, -1 = outside the label space)"
+        )
+    wrong = np.flatnonzero((array < -1) | (array >= n_classes))
+    if len(wrong):
+        raise EvidenceError(
+            f"labels: {array[wrong[0]]} in row {wrong[0]} is neither -1 nor a class index 0 to {n_classes - 1} "
+            f"({len(wrong)} such rows)"
+        )
+    return array.astype(np.int64)
+
+
+def _text_column(values: Sequence[object] | AnyArray | None, *, n: int, name: str) -> TextArray | None:
+    if values is None:
+        return None
+    column = np.array(["" if value is None else str(value) for value in values], dtype=np.str_)
+    if column.shape != (n,):
+        raise EvidenceError(f"{name}: {len(column)} values for {n} images")
+    return column
+
+
+def _rows(indices: IntArray) -> str:
+    shown = ", ".join(str(i) for i in indices[:5])
+    return f"row{'s' if len(indices) > 1 else ''} {shown}" + (
+        f" and {len(indices) - 5} more" if len(indices) > 5 else ""
+    )
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n} {noun}" + ("" if n == 1 else "s")

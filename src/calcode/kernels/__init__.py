@@ -1,0 +1,16 @@
+"""The hot loops: distances, kernel weights, prefix masses, nearest neighbours."""
+
+from __future__ import annotations
+
+from calcode.kernels.distances import PairDistances, cosine_distances, nearest_distances, row_blocks
+from calcode.kernels.weights import first_reaching, kernel_weights, prefix_masses
+
+__all__ = [
+    "PairDistances",
+    "cosine_distances",
+    "first_reaching",
+    "kernel_weights",
+    "nearest_distances",
+    "prefix_masses",
+    "row_blocks",
+]

@@ -1,0 +1,96 @@
+"""Cosine distances between unit rows, in blocks that stay near the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from calcode.arrays import FloatArray
+
+#: Numbers in one block of a distance matrix: 4 MiB of float64, which a core's cache nearly holds.
+_BLOCK_NUMBERS = 1 << 19
+#: Largest pairwise matrix that is kept (256 MiB); a larger one is multiplied anew on every pass.
+_KEPT_NUMBERS = 1 << 25
+
+
+def row_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:
+    """Consecutive slices of the rows of an (n_rows, n_columns) matrix, each of bounded size."""
+    step = max(1, _BLOCK_NUMBERS // max(1, n_columns))
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))
+
+
+def cosine_distances(left: FloatArray, right: FloatArray) -> FloatArray:
+    """1 - cos between unit rows.
+
+    Parameters
+    ----------
+    left : ndarray of shape (m, d)
+    right : ndarray of shape (n, d)
+
+    Returns
+    -------
+    ndarray of shape (m, n)
+        May be a rounding error below zero.
+    """
+    product = left @ right.T
+    return np.subtract(1.0, product, out=product)
+
+
+def nearest_distances(queries: FloatArray, reference: FloatArray, *, n_neighbors: int) -> FloatArray:
+    """The smallest cosine distances from each query to the reference, ascending, in float64.
+
+    Parameters
+    ----------
+    queries : ndarray of shape (m, d)
+        Unit rows.
+    reference : ndarray of shape (n, d)
+        Unit rows.
+    n_neighbors : int
+        How many; all of them where the reference holds fewer.
+
+    Returns
+    -------
+    ndarray of shape (m, min(n_neighbors, n))
+    """
+    count = min(n_neighbors, len(reference))
+    nearest = np.empty((len(queries), count))
+    for rows in row_blocks(len(queries), n_columns=len(reference)):
+        distances = cosine_distances(queries[rows], reference)
+        distances.partition(count - 1, axis=1)
+        nearest[rows] = np.sort(distances[:, :count], axis=1)
+    return nearest
+
+
+class PairDistances:
+    """All distances from some rows to some columns, walked in row blocks as often as needed.
+
+    Small matrices are multiplied once and kept; large ones are multiplied on every pass, so that
+    memory stays bounded.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (m, d)
+    columns : ndarray of shape (n, d)
+    """
+
+    def __init__(self, rows: FloatArray, columns: FloatArray) -> None:
+        self._rows = rows
+        self._columns = columns
+        self._kept: list[tuple[slice, FloatArray]] | None = None
+
+    def blocks(self) -> Iterator[tuple[slice, FloatArray]]:
+        """Row slices with their distances; the arrays must not be written to."""
+        if self._kept is not None:
+            yield from self._kept
+            return
+        keep = len(self._rows) * len(self._columns) <= _KEPT_NUMBERS
+        kept: list[tuple[slice, FloatArray]] = []
+        for rows in row_blocks(len(self._rows), n_columns=len(self._columns)):
+            block = cosine_distances(self._rows[rows], self._columns)
+            if keep:
+                kept.append((rows, block))
+            yield rows, block
+        if keep:
+            self._kept = kept

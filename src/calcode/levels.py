@@ -1,0 +1,163 @@
+"""The four level rules of METHOD.md 5: at which local level a threshold is taken.
+
+Every rule ends in a *cut*: the threshold of an image is the smallest calibration score t whose mass
+F(t) reaches the cut, +inf if none does. A label with score s is then in the set exactly if the mass
+strictly below s falls short of the cut. Keeping the two directions of the tolerance inside the cut
+leaves one comparison for the whole project.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import numpy as np
+
+from calcode.arrays import FloatArray, IntArray
+from calcode.quantiles import kth_smallest
+
+LevelName = Literal["loo", "exact", "upper", "certified"]
+LEVELS: tuple[str, ...] = get_args(LevelName)
+
+#: The one tolerance of METHOD.md 5.
+LEVEL_TOLERANCE = 1e-12
+
+
+def cut_reaching(level: float) -> float:
+    """Cut for the rule 'F(t) >= level', tested as F(t) >= level - 1e-12."""
+    return level - LEVEL_TOLERANCE
+
+
+def cut_exceeding(level: float) -> float:
+    """Cut for the rule 'F(t) > level', tested as F(t) > level + 1e-12."""
+    return math.nextafter(level + LEVEL_TOLERANCE, math.inf)
+
+
+def leave_one_out_masses(below: FloatArray, total: FloatArray) -> FloatArray:
+    """a_i = A_i / B_i: share of the kernel mass around point i that scores strictly below it.
+
+    Parameters
+    ----------
+    below : ndarray of shape (n,)
+        A_i, the mass of the points with a smaller score.
+    total : ndarray of shape (n,)
+        B_i, the mass of all points, the point's own weight 1 included.
+    """
+    shares: FloatArray = below / total
+    return shares
+
+
+def grid_level(masses: FloatArray, *, rank: int, grid: int) -> float:
+    """Smallest of {0, 1/(grid-1), ..., 1} that covers at least `rank` points, i.e. a_i < level.
+
+    Coverage is a step function of the level, so no search is needed: the level must lie above the
+    rank-th smallest mass.
+
+    Examples
+    --------
+    >>> grid_level(np.array([0.0, 0.2, 0.51]), rank=2, grid=11)
+    0.3
+    >>> grid_level(np.array([0.0, 0.2, 0.51]), rank=4, grid=11)
+    inf
+    """
+    critical = kth_smallest(masses, rank=rank)
+    if math.isinf(critical):
+        return math.inf
+    steps = grid - 1
+    candidates = np.arange(steps + 1) / steps
+    covering = np.flatnonzero(critical < candidates - LEVEL_TOLERANCE)
+    return float(candidates[covering[0]]) if len(covering) else math.inf
+
+
+def loo_level(masses: FloatArray, *, rank: int, grid: int | None) -> tuple[float, float]:
+    """Level and cut of the rule `loo`, from the leave-one-out masses a_i.
+
+    Returns
+    -------
+    level, cut : float
+        +inf when `rank` exceeds the number of points: then every threshold is infinite.
+    """
+    if grid is None:
+        level = kth_smallest(masses, rank=rank)
+        return level, cut_exceeding(level)
+    level = grid_level(masses, rank=rank, grid=grid)
+    return level, cut_reaching(level)
+
+
+def certified_level(below: FloatArray, total: FloatArray, *, rank: int) -> tuple[float, float]:
+    """Level and cut of the rule `certified`: rank-th smallest of (A_i + 1) / (B_i + 1)."""
+    level = kth_smallest((below + 1.0) / (total + 1.0), rank=rank)
+    return level, cut_exceeding(level)
+
+
+def upper_cuts(weights: FloatArray, *, below: FloatArray, total: FloatArray, rank: int) -> FloatArray:
+    """Cut per image of the rule `upper`: rank-th smallest of (A_i + h_i) / (B_i + h_i).
+
+    Parameters
+    ----------
+    weights : ndarray of shape (m, n)
+        h_i = H(x_i, x) of m images and n calibration points.
+    below, total : ndarray of shape (n,)
+
+    Returns
+    -------
+    ndarray of shape (m,)
+    """
+    if rank > len(below):
+        return np.full(len(weights), math.inf)
+    augmented = (below + weights) / (total + weights)
+    augmented.partition(rank - 1, axis=1)
+    cuts: FloatArray = np.nextafter(augmented[:, rank - 1] + LEVEL_TOLERANCE, math.inf)
+    return cuts
+
+
+def exact_positions(
+    weights: FloatArray, *, below: FloatArray, total: FloatArray, first: IntArray, rank: int
+) -> IntArray:
+    """Position of the threshold of the rule `exact` (Guan's counting, in its bisection form).
+
+    For k = 1, ..., n + 1 let S_k count the points that a candidate just below the k-th score would
+    leave below it: #{V_i < V_k, theta_i < theta~_k} + #{V_i >= V_k, theta^p_i < theta~_k} with
+    theta_i = A_i / (B_i + h_i), theta^p_i = (A_i + h_i) / (B_i + h_i) and theta~_k the test point's own
+    mass below V_k. S_k never decreases, so the largest k with S_k < rank is found by bisection.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (m, n)
+        Columns in ascending order of their scores.
+    below, total : ndarray of shape (n,)
+        A_i and B_i.
+    first : ndarray of shape (n,)
+        Number of scores strictly below each.
+    rank : int
+        ceil((n + 1)(1 - miscoverage)).
+
+    Returns
+    -------
+    ndarray of shape (m,)
+        0-based index of the threshold's score; n means +inf.
+    """
+    m, n = weights.shape
+    if rank > n:
+        return np.full(m, n, dtype=np.int64)
+    cumulative = np.zeros((m, n + 1))
+    np.cumsum(weights, axis=1, out=cumulative[:, 1:])
+    own_mass = cumulative / (1.0 + cumulative[:, -1:])
+    denominator = total + weights
+    theta = below / denominator
+    theta_plus = (below + weights) / denominator
+    strictly_below = np.append(first, n)
+    # Invariant: S at `low` is below the rank (S at the first score is 0), S at `high` is not or is past the end.
+    low = np.zeros(m, dtype=np.int64)
+    high = np.full(m, n + 1, dtype=np.int64)
+    columns = np.arange(n)
+    rows = np.arange(m)
+    while (high - low > 1).any():
+        middle = np.where(high - low > 1, (low + high) // 2, low)
+        edge = strictly_below[middle]
+        bound = own_mass[rows, edge] - LEVEL_TOLERANCE
+        counted = np.where(columns < edge[:, None], theta, theta_plus) < bound[:, None]
+        short = np.count_nonzero(counted, axis=1) < rank
+        low = np.where(short, middle, low)
+        high = np.where(short, high, middle)
+    return low
