@@ -93,8 +93,7 @@ def rank_p_values(values: FloatArray, *, sorted_gate: FloatArray) -> FloatArray:
     array([1.  , 0.5 , 0.25])
     """
     at_least = len(sorted_gate) - np.searchsorted(sorted_gate, values - _RANK_TOLERANCE, side="left")
-    p_values: FloatArray = (1.0 + at_least) / (len(sorted_gate) + 1.0)
-    return p_values
+    return np.asarray((1.0 + at_least) / (len(sorted_gate) + 1.0), dtype=np.float64)
 
 
 def auroc(values: FloatArray, errors: BoolArray) -> float:

@@ -14,7 +14,7 @@ from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.audit import DIAGNOSTICS, SupportAudit
 from calcode.bandwidth import BandwidthTrial, choose_bandwidth
 from calcode.decisions import Decisions, choose_actions
-from calcode.errors import CalcodeWarning, NotFittedError, RoleError
+from calcode.errors import CalcodeWarning, NotFittedError, RoleError, SettingsError
 from calcode.evidence import Evidence, robust_probabilities
 from calcode.interface import Interface, checked_roles, labels_in_space
 from calcode.kernels import cosine_distances, kernel_weights, row_blocks
@@ -156,6 +156,20 @@ class Calcode:
         self.binary_utility = binary_utility
         self.random_state = random_state
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings by name, as scikit-learn's tools ask for them (`deep` changes nothing here)."""
+        return {name: getattr(self, name) for name in Settings.__dataclass_fields__}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change settings by name; they take effect at the next fit."""
+        for name, value in params.items():
+            if name not in Settings.__dataclass_fields__:
+                raise SettingsError(
+                    f"{name}: no such setting; there are {', '.join(Settings.__dataclass_fields__)}"
+                )
+            setattr(self, name, value)
+        return self
+
     # ------------------------------------------------------------------ fitting
 
     def fit(
@@ -209,7 +223,7 @@ class Calcode:
         if self.manifest_["validation"] != _manifest_entry(validation):
             raise RoleError("validation: not the images that fit_audit was given; pass the same evidence")
         labels = labels_in_space(validation, role="validation")
-        accepted = self._p_values(validation) >= settings.deferral_level
+        accepted = self.audit_p_values(validation) >= settings.deferral_level
         pilot = None
         if accepted.any():
             pilot = Pilot(
@@ -249,7 +263,7 @@ class Calcode:
         labels = labels_in_space(calibration, role="calibration")
         self.ledger_ = self.ledger_.admit("calibration", calibration)
         self.manifest_ = self.manifest_ | {"calibration": _manifest_entry(calibration)}
-        accepted = np.flatnonzero(self._p_values(calibration) >= settings.deferral_level)
+        accepted = np.flatnonzero(self.audit_p_values(calibration) >= settings.deferral_level)
         scores = true_label_scores(self._scores(calibration)[1][accepted], labels[accepted])
         embeddings = calibration.embeddings[accepted]
         order = canonical_order(embeddings, scores)
@@ -305,7 +319,7 @@ class Calcode:
         self.interface_.require(evidence, role="evidence")
         self.ledger_.require_disjoint("test", evidence)
         robust, scores = self._scores(evidence)
-        p_audit = self._p_values(evidence)
+        p_audit = self.audit_p_values(evidence)
         localized, thresholds = self._thresholds(evidence.embeddings)
         sets = label_sets(scores, thresholds)
         action, reason, label = choose_actions(
@@ -354,7 +368,9 @@ class Calcode:
         robust = robust_probabilities(evidence.prompt_logits, trim=self.settings_.trim)
         return robust, aps_scores(robust)
 
-    def _p_values(self, evidence: Evidence) -> FloatArray:
+    def audit_p_values(self, evidence: Evidence) -> FloatArray:
+        """p_audit of every image (Eq. 9), 1 without an audit; available from `fit_audit` on; shape (n,)."""
+        self._require("audit_", before="audit_p_values", call="fit_audit")
         if self.audit_ is None:
             return np.ones(len(evidence))
         return self.audit_.p_values(evidence)
@@ -459,7 +475,7 @@ class Calcode:
     # ------------------------------------------------------------------ guards of the order
 
     def _checked_settings(self, evidence: Evidence) -> Settings:
-        settings = checked_settings({name: getattr(self, name) for name in Settings.__dataclass_fields__})
+        settings = checked_settings(self.get_params())
         settings.require_classes(evidence.classes)
         settings.require_prompts(evidence.n_prompts)
         return settings

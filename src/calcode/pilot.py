@@ -69,12 +69,19 @@ class Pilot:
             np.searchsorted(true_scores[columns[part]], scores, side="left") for part in self._slices
         ]
         self._distances = PairDistances(embeddings, embeddings[columns])
+        self._neighbour_masses: dict[float, float] = {}
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def neighbour_mass(self, bandwidth: float) -> float:
         """Median over the examples of sum over the others of H, the size of a neighbourhood."""
+        # Searches for several miscoverages visit the same bandwidths.
+        if bandwidth not in self._neighbour_masses:
+            self._neighbour_masses[bandwidth] = self._median_mass(bandwidth)
+        return self._neighbour_masses[bandwidth]
+
+    def _median_mass(self, bandwidth: float) -> float:
         sums = np.empty(len(self))
         for rows, distances in self._distances.blocks():
             weights = kernel_weights(distances, bandwidth=bandwidth)

@@ -1,0 +1,162 @@
+"""Nonconformity scores as functions on class probabilities (METHOD.md 3)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calcode.arrays import FloatArray, IntArray
+
+
+def label_order(probabilities: FloatArray) -> IntArray:
+    """Class indices of each row by decreasing probability, ties by the lower index.
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n, K)
+
+    Returns
+    -------
+    ndarray of shape (n, K)
+        Column j holds the class of rank j + 1.
+    """
+    return np.argsort(-probabilities, axis=1, kind="stable")
+
+
+def aps_scores(probabilities: FloatArray) -> FloatArray:
+    """Deterministic APS score of every label (Eq. 6) with the atom convention of METHOD.md 3.
+
+    The score of a label is the probability mass of all labels ranked up to and including it,
+    capped at 1. The last-ranked label scores exactly 1.0, so that rounding never decides
+    whether a set is full.
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n, K)
+        Rows that sum to about 1.
+
+    Returns
+    -------
+    ndarray of shape (n, K)
+
+    Examples
+    --------
+    >>> aps_scores(np.array([[0.25, 0.5, 0.25]]))
+    array([[0.75, 0.5 , 1.  ]])
+    """
+    order = label_order(probabilities)
+    cumulative = np.minimum(np.cumsum(np.take_along_axis(probabilities, order, axis=1), axis=1), 1.0)
+    cumulative[:, -1] = 1.0
+    scores = np.empty_like(cumulative)
+    np.put_along_axis(scores, order, cumulative, axis=1)
+    return scores
+
+
+def true_label_scores(scores: FloatArray, labels: IntArray) -> FloatArray:
+    """Score of each row's own label, r_i = s(x_i, y_i).
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n, K)
+    labels : ndarray of shape (n,)
+        Class indices; every one must lie in the label space.
+    """
+    return scores[np.arange(len(labels)), labels]
+
+
+def label_ranks(probabilities: FloatArray) -> IntArray:
+    """Rank of every label by decreasing probability, 1 for the largest, ties by the lower index.
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n, K)
+
+    Returns
+    -------
+    ndarray of shape (n, K)
+
+    Examples
+    --------
+    >>> label_ranks(np.array([[0.25, 0.5, 0.25]]))
+    array([[2, 1, 3]])
+    """
+    order = label_order(probabilities)
+    ranks = np.empty_like(order)
+    np.put_along_axis(ranks, order, np.arange(1, order.shape[1] + 1)[None, :], axis=1)
+    return ranks
+
+
+def lac_scores(probabilities: FloatArray) -> FloatArray:
+    """LAC score of every label, 1 - p_y (Sadinle et al. 2019); shape (n, K)."""
+    return 1.0 - probabilities
+
+
+def randomised_aps_scores(probabilities: FloatArray, uniforms: FloatArray) -> FloatArray:
+    """Randomised APS score of every label: mass up to and including it, minus u p_y (Romano et al. 2020).
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n, K)
+    uniforms : ndarray of shape (n,) or (n, K)
+        Draws in [0, 1): one per image, which keeps sets a prefix of the ranking, or one per image and
+        rank position (column 0 belongs to the most probable label).
+
+    Returns
+    -------
+    ndarray of shape (n, K)
+
+    Examples
+    --------
+    >>> randomised_aps_scores(np.array([[0.25, 0.5, 0.25]]), np.array([0.5]))
+    array([[0.625, 0.25 , 0.875]])
+    """
+    return aps_scores(probabilities) - _draws_by_label(uniforms, probabilities) * probabilities
+
+
+def rank_penalty(probabilities: FloatArray, *, penalty: float, free_ranks: int) -> FloatArray:
+    """`penalty` for every rank beyond the first `free_ranks`; shape (n, K).
+
+    Examples
+    --------
+    >>> rank_penalty(np.array([[0.25, 0.5, 0.25]]), penalty=0.5, free_ranks=1)
+    array([[0.5, 0. , 1. ]])
+    """
+    return penalty * np.maximum(label_ranks(probabilities) - free_ranks, 0)
+
+
+def raps_scores(probabilities: FloatArray, *, penalty: float, free_ranks: int) -> FloatArray:
+    """Deterministic RAPS score: APS plus the rank penalty (Angelopoulos et al. 2021); shape (n, K)."""
+    return aps_scores(probabilities) + rank_penalty(probabilities, penalty=penalty, free_ranks=free_ranks)
+
+
+def saps_scores(probabilities: FloatArray, uniforms: FloatArray, *, penalty: float) -> FloatArray:
+    """SAPS score: only the largest probability and the rank count (Huang et al. 2024).
+
+    u p_max for the first-ranked label, p_max + (rank - 2 + u) penalty for the others.
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n, K)
+    uniforms : ndarray of shape (n,) or (n, K)
+        Draws in [0, 1): one per image, or one per image and rank position.
+    penalty : float
+
+    Returns
+    -------
+    ndarray of shape (n, K)
+
+    Examples
+    --------
+    >>> saps_scores(np.array([[0.25, 0.5, 0.25]]), np.array([0.5]), penalty=0.1).round(6)
+    array([[0.55, 0.25, 0.65]])
+    """
+    ranks = label_ranks(probabilities)
+    draws = _draws_by_label(uniforms, probabilities)
+    largest = probabilities.max(axis=1, keepdims=True)
+    return np.where(ranks == 1, draws * largest, largest + (ranks - 2 + draws) * penalty)
+
+
+def _draws_by_label(uniforms: FloatArray, probabilities: FloatArray) -> FloatArray:
+    """One draw per image as a column, or draws per rank position moved to the labels that hold the ranks."""
+    if uniforms.ndim == 1:
+        return uniforms[:, None]
+    return np.take_along_axis(uniforms, label_ranks(probabilities) - 1, axis=1)
