@@ -833,14 +833,14 @@ def score_operating_point(
     n_validation: int,
     costs: tuple[float, float, float],
 ) -> OperatingPoint:
-    """Section 9: the numbers and the risk of one point; accepted means not deferred."""
+    """Section 9: the numbers and the risk of one point; accepted as section 4 defines it, an empty set is a miss."""
     error_cost, set_cost, deferral_cost = costs
     n_classes = pilot.sets.shape[1]
     sizes = pilot.sets.sum(axis=1)
-    accepted = sizes > 0
+    accepted = np.ones(len(sizes), dtype=bool)  # the pilot holds accepted examples only
     count = int(accepted.sum())
     deferral = (n_validation - count) / n_validation
-    informative_rate = int((accepted & (sizes < n_classes)).sum()) / n_validation
+    informative_rate = int(((sizes > 0) & (sizes < n_classes)).sum()) / n_validation
     if count == 0:
         return OperatingPoint(
             target_coverage,

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from calcode.errors import CalcodeWarning, SettingsError
+from calcode.errors import CalcodeWarning
 from calcode.pilot import Pilot, coverage_floor
 
 #: Shares of the other examples that a neighbourhood holds, from the most local to the widest.
@@ -62,11 +62,6 @@ def choose_bandwidth(
     trace : tuple of BandwidthTrial
         In the order they were tried; the last one is the chosen one.
     """
-    if len(pilot) < 2:
-        raise SettingsError(
-            f"bandwidth: 'auto' needs at least two accepted validation images and there is {len(pilot)}; "
-            "lower deferral_level or give a number"
-        )
     floor = coverage_floor(len(pilot), miscoverage=miscoverage)
     trace: list[BandwidthTrial] = []
     for share, bandwidth in candidate_bandwidths(pilot):

@@ -74,7 +74,7 @@ class Evidence:
         self._store(
             embeddings=vectors,
             prompt_logits=_checked_logits(prompt_logits, n=n, classes=names),
-            labels=_checked_labels(labels, n=n, n_classes=len(names)),
+            labels=None if labels is None else checked_labels(labels, n=n, n_classes=len(names)),
             classes=names,
             ids=_text_column(ids, n=n, name="ids"),
             groups=_text_column(groups, n=n, name="groups"),
@@ -121,7 +121,7 @@ class Evidence:
         evidence._store(
             embeddings=vectors,
             prompt_logits=text_logits(vectors, text, temperature=temperature, n_classes=len(names)),
-            labels=_checked_labels(labels, n=n, n_classes=len(names)),
+            labels=None if labels is None else checked_labels(labels, n=n, n_classes=len(names)),
             classes=names,
             ids=_text_column(ids, n=n, name="ids"),
             groups=_text_column(groups, n=n, name="groups"),
@@ -312,6 +312,27 @@ def text_logits(embeddings: FloatArray, text: ArrayLike, *, temperature: float, 
     return (cosines / temperature).reshape(len(embeddings), m, k)
 
 
+def checked_labels(labels: ArrayLike, *, n: int, n_classes: int) -> IntArray:
+    """Labels as class indices, -1 outside the label space, or an error; shape (n,)."""
+    array = np.asarray(labels)
+    if array.size == 0:
+        # An empty list has no integer type of its own.
+        array = array.astype(np.int64)
+    if array.shape != (n,):
+        raise EvidenceError(f"labels: shape {array.shape} is not ({n},)")
+    if array.dtype.kind not in "iu":
+        raise EvidenceError(
+            f"labels: {array.dtype} given, class indices needed (integers, -1 = outside the label space)"
+        )
+    wrong = np.flatnonzero((array < -1) | (array >= n_classes))
+    if len(wrong):
+        raise EvidenceError(
+            f"labels: {array[wrong[0]]} in row {wrong[0]} is neither -1 nor a class index 0 to {n_classes - 1} "
+            f"({len(wrong)} such rows)"
+        )
+    return array.astype(np.int64)
+
+
 def _unit_rows(vectors: ArrayLike, *, name: str) -> FloatArray:
     rows = _float_array(vectors, name=name)
     if rows.ndim != 2 or rows.shape[1] == 0:
@@ -319,8 +340,9 @@ def _unit_rows(vectors: ArrayLike, *, name: str) -> FloatArray:
     if not np.isfinite(rows).all():
         bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
         raise EvidenceError(f"{name}: NaN or infinity in {_rows(bad)}")
-    norms = np.linalg.norm(rows, axis=1)
-    # A vector of subnormal or overflowing length has no usable direction either.
+    with np.errstate(over="ignore"):
+        norms = np.linalg.norm(rows, axis=1)
+    # A vector whose squared length overflows or underflows has no usable direction either.
     broken = np.flatnonzero(~((norms > 0) & np.isfinite(norms)))
     if len(broken):
         raise EvidenceError(f"{name}: a vector of length zero or beyond float64 in {_rows(broken)}")
@@ -365,25 +387,6 @@ def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
         repeated = sorted({name for name in names if names.count(name) > 1})
         raise EvidenceError(f"classes: {repeated} named more than once")
     return names
-
-
-def _checked_labels(labels: ArrayLike | None, *, n: int, n_classes: int) -> IntArray | None:
-    if labels is None:
-        return None
-    array = np.asarray(labels)
-    if array.shape != (n,):
-        raise EvidenceError(f"labels: shape {array.shape} is not ({n},)")
-    if array.dtype.kind not in "iu":
-        raise EvidenceError(
-            f"labels: {array.dtype} given, class indices needed (integers, -1 = outside the label space)"
-        )
-    wrong = np.flatnonzero((array < -1) | (array >= n_classes))
-    if len(wrong):
-        raise EvidenceError(
-            f"labels: {array[wrong[0]]} in row {wrong[0]} is neither -1 nor a class index 0 to {n_classes - 1} "
-            f"({len(wrong)} such rows)"
-        )
-    return array.astype(np.int64)
 
 
 def _text_column(values: Sequence[object] | AnyArray | None, *, n: int, name: str) -> TextArray | None:

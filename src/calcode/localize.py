@@ -149,14 +149,10 @@ class LocalizedRule:
 def canonical_order(embeddings: FloatArray, scores: FloatArray) -> IntArray:
     """Ascending by score; equal scores by their embeddings, so that input order leaves no trace."""
     order = np.argsort(scores, kind="stable")
-    ordered = scores[order]
-    starts = (
-        np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else np.array([], dtype=int)
-    )
-    for start, stop in zip(starts, np.r_[starts[1:], len(ordered)], strict=True):
-        if stop - start > 1:
-            tied = order[start:stop]
-            order[start:stop] = tied[np.lexsort(embeddings[tied].T[::-1])]
+    _, starts, counts = np.unique(scores[order], return_index=True, return_counts=True)
+    for start, count in zip(starts[counts > 1], counts[counts > 1], strict=True):
+        tied = order[start : start + count]
+        order[start : start + count] = tied[np.lexsort(embeddings[tied].T[::-1])]
     return order
 
 

@@ -20,7 +20,7 @@ from calcode.interface import Interface, checked_roles, labels_in_space
 from calcode.kernels import cosine_distances, kernel_weights, row_blocks
 from calcode.ledger import RoleLedger, embeddings_digest
 from calcode.localize import LocalizedRule, canonical_order, label_sets
-from calcode.pilot import Pilot
+from calcode.pilot import MIN_EXAMPLES, Pilot
 from calcode.promises import promises_of
 from calcode.quantiles import smallest_finite_count
 from calcode.scores import aps_scores, true_label_scores
@@ -225,7 +225,7 @@ class Calcode:
         labels = labels_in_space(validation, role="validation")
         accepted = self.audit_p_values(validation) >= settings.deferral_level
         pilot = None
-        if accepted.any():
+        if accepted.sum() >= MIN_EXAMPLES:
             pilot = Pilot(
                 embeddings=validation.embeddings[accepted],
                 scores=self._scores(validation)[1][accepted],
@@ -501,8 +501,8 @@ def _bandwidth_for(pilot: Pilot | None, settings: Settings) -> tuple[float, tupl
         return settings.bandwidth, ()
     if pilot is None:
         raise RoleError(
-            f"deferral_level: no validation image reaches {settings.deferral_level}, so bandwidth='auto' has nothing "
-            "to choose on; lower deferral_level or give a number for bandwidth"
+            f"deferral_level: fewer than {MIN_EXAMPLES} validation images reach {settings.deferral_level}, so "
+            "bandwidth='auto' has nothing to choose on; lower deferral_level or give a number for bandwidth"
         )
     return choose_bandwidth(
         pilot,

@@ -14,7 +14,7 @@ from calcode.decisions import COST_REGIMES, Costs, selective_risk
 from calcode.errors import SettingsError
 from calcode.evidence import Evidence, robust_probabilities
 from calcode.model import Calcode
-from calcode.pilot import Pilot
+from calcode.pilot import MIN_EXAMPLES, Pilot
 from calcode.scores import aps_scores
 from calcode.settings import Settings
 
@@ -24,7 +24,7 @@ COVERAGE_FLOOR = 0.95
 ACCEPTED_FLOOR = 50
 INFORMATIVE_FLOOR = 0.02
 #: Constraints in the order in which they are given up when no point meets them all.
-RELAXATIONS = ("informative", "accepted", "coverage")
+RELAXATIONS = ("informative", "count", "coverage")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class GridPoint:
         """Whether one of the three constraints holds here."""
         if constraint == "coverage":
             return self.coverage >= COVERAGE_FLOOR
-        if constraint == "accepted":
+        if constraint == "count":
             return self.n_accepted >= ACCEPTED_FLOOR
         return self.informative >= INFORMATIVE_FLOOR
 
@@ -136,7 +136,7 @@ def _score_level(
 ) -> list[GridPoint]:
     """All target coverages at one deferral level, on one pilot."""
     n_classes = validation.n_classes
-    if accepted.sum() < 2:
+    if accepted.sum() < MIN_EXAMPLES:
         empty = np.zeros((int(accepted.sum()), n_classes), dtype=np.bool_)
         labels = validation.require_labels()[accepted]
         return [

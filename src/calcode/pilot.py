@@ -14,9 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
+from calcode.errors import RoleError
 from calcode.kernels import PairDistances, kernel_weights, prefix_masses
 from calcode.levels import leave_one_out_masses, loo_level
 from calcode.quantiles import conformal_rank
+
+#: One example to fit on and one to judge.
+MIN_EXAMPLES = 2
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -55,6 +59,8 @@ class Pilot:
     def __init__(
         self, *, embeddings: FloatArray, scores: FloatArray, labels: IntArray, n_folds: int, random_state: int
     ) -> None:
+        if len(labels) < MIN_EXAMPLES:
+            raise RoleError(f"validation: a pilot needs at least {MIN_EXAMPLES} accepted images, got {len(labels)}")
         self.labels = labels
         self._folds = fold_numbers(labels, n_folds=n_folds, random_state=random_state)
         self._n_folds = int(self._folds.max()) + 1

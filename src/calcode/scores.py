@@ -152,7 +152,8 @@ def saps_scores(probabilities: FloatArray, uniforms: FloatArray, *, penalty: flo
     ranks = label_ranks(probabilities)
     draws = _draws_by_label(uniforms, probabilities)
     largest = probabilities.max(axis=1, keepdims=True)
-    return np.where(ranks == 1, draws * largest, largest + (ranks - 2 + draws) * penalty)
+    scores: FloatArray = np.where(ranks == 1, draws * largest, largest + (ranks - 2 + draws) * penalty)
+    return scores
 
 
 def _draws_by_label(uniforms: FloatArray, probabilities: FloatArray) -> FloatArray:

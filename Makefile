@@ -1,0 +1,74 @@
+# Everything runs inside .venv, which `make install` makes; other targets call it when it is missing or out of date.
+# Needed beforehand: python3 (3.11 or newer, with venv) and make. Another interpreter: make install PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# The demonstration data are a distribution of their own, installed where the folder is there.
+DEMO_DATA := $(wildcard demo-data/pyproject.toml)
+DEMO_FILES := $(shell test -d demo-data && find demo-data -type f -not -path '*/__pycache__/*')
+# More options for the tool behind a target: make test ARGS="-k house"
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install test lint format docs bench demo clean
+
+help:
+	@echo "make install   put calcode, its tools and the demonstration data into $(VENV)"
+	@echo "make test      run the tests and the examples in docstrings and docs"
+	@echo "make lint      ruff (rules and format) and mypy"
+	@echo "make format    let ruff rewrite what 'make lint' would complain about"
+	@echo "make docs      build the documentation into site/"
+	@echo "make bench     run the benchmarks"
+	@echo "make demo      fit and decide on real dermatology features, write report.html"
+	@echo "make clean     remove what the other targets made, except $(VENV)"
+
+install: $(STAMP)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "calcode needs Python 3.11 or newer; '$(PYTHON)' is: $$($(PYTHON) --version 2>&1 || true)"; \
+	  echo "Name another one: make install PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "'$(PYTHON) -m venv' cannot work here: this Python comes without ensurepip."; \
+	  echo "On Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv --clear $(VENV)
+
+$(STAMP): pyproject.toml $(DEMO_FILES) | $(BIN)/python
+	@echo "Installing calcode and its tools into $(VENV) (a minute or two the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+ifneq ($(DEMO_DATA),)
+	@echo "Installing the demonstration data (CC BY-NC 4.0)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check ./demo-data
+endif
+	@touch $@
+
+# One thread per worker: several test processes with several threads each would fight for the cores.
+test: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html"
+
+bench: $(STAMP)
+	@set -e; for file in $$(find benchmarks -name 'bench_*.py' | sort); do \
+	  echo "== $$file"; $(BIN)/python "$$file" $(ARGS); done
+
+demo: $(STAMP)
+	$(BIN)/calcode demo $(ARGS)
+
+clean:
+	rm -rf build dist site demo-output .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests benchmarks demo-data -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

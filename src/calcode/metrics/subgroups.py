@@ -1,0 +1,84 @@
+"""The summary of a cohort by the values of any metadata column (METHOD.md 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calcode.arrays import AnyArray, IntArray
+from calcode.errors import EvidenceError
+from calcode.evidence import checked_labels
+from calcode.metrics.summary import Summary, summarize
+
+if TYPE_CHECKING:
+    from calcode.decisions import Decisions
+
+#: Missing values of Python, numpy, pandas and CSV files, as text: NaN and NA cannot be compared otherwise.
+_MISSING = ("None", "", "nan", "NaN", "NaT", "<NA>")
+
+
+def summarize_by(
+    decisions: Decisions,
+    labels: ArrayLike | Sequence[int],
+    groups_column: Sequence[object] | AnyArray,
+    *,
+    min_n: int = 1,
+    random_state: int = 0,
+    n_resamples: int = 500,
+) -> dict[str, Summary]:
+    """`summarize` for every value of a metadata column.
+
+    Parameters
+    ----------
+    decisions, labels, min_n, random_state, n_resamples
+        As in `summarize`.
+    groups_column : sequence of n values
+        One value per image; missing ones are summarised under "unknown".
+    """
+    truth = checked_labels(labels, n=len(decisions), n_classes=len(decisions.classes))
+    rows = subgroup_rows(groups_column)
+    n_values = sum(len(chosen) for chosen in rows.values())
+    if n_values != len(decisions):
+        raise EvidenceError(f"groups_column: {n_values} values for {len(decisions)} images")
+    return {
+        value: summarize(
+            decisions[chosen],
+            truth[chosen],
+            min_n=min_n,
+            random_state=random_state,
+            n_resamples=n_resamples,
+        )
+        for value, chosen in rows.items()
+    }
+
+
+def subgroup_rows(groups_column: Sequence[object] | AnyArray) -> dict[str, IntArray]:
+    """Row indices of every value of a column: numbers in order, then text in order, "unknown" last.
+
+    None, NaN and empty text are missing values and count as "unknown".
+
+    Examples
+    --------
+    >>> subgroup_rows(["f", None, "m", "f"])
+    {'f': array([0, 3]), 'm': array([2]), 'unknown': array([1])}
+    """
+    rows: dict[str, list[int]] = {}
+    order: dict[str, tuple[int, float, str]] = {}
+    # Arrow's scalars are no numbers until they are asked to be Python's.
+    plain = groups_column.to_pylist() if hasattr(groups_column, "to_pylist") else groups_column
+    for row, value in enumerate(plain):
+        key = "unknown" if str(value) in _MISSING else str(value)
+        rows.setdefault(key, []).append(row)
+        order[key] = _sort_key(value, key)
+    return {key: np.array(rows[key], dtype=np.int64) for key in sorted(rows, key=order.__getitem__)}
+
+
+def _sort_key(value: object, key: str) -> tuple[int, float, str]:
+    if key == "unknown":
+        return (2, 0.0, "")
+    if isinstance(value, int | float | np.integer | np.floating):
+        return (0, float(value), key)
+    return (1, 0.0, key)

@@ -1,0 +1,117 @@
+"""Metrics of the first-ranked class: calibration error and selective risk (METHOD.md 11)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calcode.arrays import BoolArray, FloatArray
+from calcode.errors import EvidenceError
+from calcode.evidence import checked_labels
+
+if TYPE_CHECKING:
+    from calcode.decisions import Decisions
+
+#: Bins of the expected calibration error.
+ECE_BINS = 15
+
+
+def expected_calibration_error(
+    confidence: FloatArray, correct: BoolArray, *, n_bins: int = ECE_BINS
+) -> float:
+    """Mean distance between confidence and accuracy over equal-width bins (lo, hi]; nan without examples.
+
+    Parameters
+    ----------
+    confidence : ndarray of shape (n,)
+        Probability of the first-ranked class; 0 falls into the first bin.
+    correct : ndarray of bool, shape (n,)
+    n_bins : int
+
+    Examples
+    --------
+    >>> expected_calibration_error(np.array([0.75, 0.75]), np.array([True, False]))
+    0.25
+    """
+    if len(confidence) == 0:
+        return math.nan
+    edges = np.linspace(0.0, 1.0, n_bins + 1)
+    bins = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
+    gaps = np.bincount(bins, weights=correct - confidence, minlength=n_bins)
+    return float(np.abs(gaps).sum() / len(confidence))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RiskCurve:
+    """Top-1 error against acceptance as the threshold on support falls.
+
+    Attributes
+    ----------
+    threshold, acceptance, risk : ndarray of shape (t,)
+        One entry per distinct support, best first: the share of examples with support at or above it, and
+        the top-1 error among them.
+    area : float
+        Area under the curve: risk at each step times the acceptance it adds.
+    """
+
+    threshold: FloatArray
+    acceptance: FloatArray
+    risk: FloatArray
+    area: float
+
+
+def risk_curve(*, support: ArrayLike, correct: ArrayLike) -> RiskCurve:
+    """Top-1 error against acceptance when the best supported examples are accepted first.
+
+    Examples of equal support are accepted together, since no threshold can part them. Without ties the area
+    is the mean of the risks at 1, ..., n accepted examples.
+
+    Parameters
+    ----------
+    support : array_like of shape (n,)
+        Audit p-values, or anything else that is larger where support is better.
+    correct : array_like of bool, shape (n,)
+
+    Examples
+    --------
+    >>> curve = risk_curve(support=[0.9, 0.5, 0.1], correct=[True, True, False])
+    >>> curve.risk.round(3).tolist(), round(curve.area, 3)
+    ([0.0, 0.0, 0.333], 0.111)
+    """
+    values = np.asarray(support, dtype=np.float64)
+    right = np.asarray(correct, dtype=np.bool_)
+    if values.ndim != 1 or np.isnan(values).any():
+        raise EvidenceError("support: one number per example needed, without NaN")
+    if right.shape != values.shape:
+        raise EvidenceError(f"correct: shape {right.shape} is not {values.shape}")
+    threshold, group = np.unique(-values, return_inverse=True)
+    added = np.bincount(group, minlength=len(threshold))
+    wrong = np.bincount(group, weights=~right, minlength=len(threshold))
+    accepted = np.cumsum(added)
+    risk = np.cumsum(wrong) / accepted
+    n = len(values)
+    return RiskCurve(
+        threshold=-threshold,
+        acceptance=accepted / max(n, 1),
+        risk=risk,
+        area=float((risk * added).sum() / n) if n else math.nan,
+    )
+
+
+def selective_risk_curve(decisions: Decisions, labels: ArrayLike | Sequence[int]) -> RiskCurve:
+    """`risk_curve` of the audit p-value on the images of the label space, whatever the deferral level was.
+
+    Parameters
+    ----------
+    decisions : Decisions
+    labels : array_like of int, shape (n,)
+        True class indices; images outside the label space (-1) are left out.
+    """
+    truth = checked_labels(labels, n=len(decisions), n_classes=len(decisions.classes))
+    inside = truth >= 0
+    return risk_curve(support=decisions.p_audit[inside], correct=decisions.top_label[inside] == truth[inside])

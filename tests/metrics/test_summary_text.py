@@ -1,0 +1,64 @@
+"""The printed summary: no coverage without its cost, the worst class by name, promises at the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from metric_cases import by_hand, decisions_of
+
+COSTS = ("set size", "full-set", "informative", "deferral")
+
+
+def test_the_whole_page_of_the_small_cohort() -> None:
+    lines = str(by_hand().summary()).splitlines()
+    rows = [" ".join(line.split()) for line in lines]
+    assert rows[0] == ("10 images: 8 in the label space of 3 classes, 2 outside; 6 in-space images accepted")
+    assert "coverage 0.667 [0.300, 0.903] 6" in rows
+    assert any(row.startswith("worst-class coverage (b) 0.500 [") and row.endswith(" 2") for row in rows)
+    assert any(row.startswith("mean set size (of 3) 1.500 [") for row in rows)
+    assert "deferral 0.300 [0.108, 0.603] 10" in rows
+    assert "deferral outside it 0.500 [0.095, 0.905] 2" in rows
+    assert "b 2 0.500 [0.095, 0.905] 1.500 0.500 0.000 0.333" in rows
+    assert "c 0 undefined undefined undefined 0.000 1.000" in rows
+    assert "Classes without an accepted image: c." in rows
+
+
+def test_coverage_never_stands_alone() -> None:
+    cohort = by_hand()
+    for shown in (cohort, replace(cohort, accepted=np.zeros(10, dtype=bool))):
+        page = str(shown.summary())
+        overall, by_class = page.split("by class")
+        for part in (overall, by_class.splitlines()[1]):
+            assert "coverage" in part
+            for cost in COSTS:
+                assert cost in part, cost
+
+
+def test_classes_too_small_for_the_worst_class_are_named() -> None:
+    page = str(by_hand().summary(min_n=3))
+    assert "worst-class coverage (a)" in page
+    assert "fewer than 3 accepted images, left out of the worst class: b." in page
+    assert "left out of the worst class" not in str(by_hand().summary())
+
+
+def test_promises_close_the_page() -> None:
+    cohort = by_hand()
+    promised = ("Promised: this.", "Observed only: that.")
+    page = str(decisions_of(cohort, promises=promised).summary(cohort.labels)).splitlines()
+    assert page[-4:-1] == [
+        "What is promised, and what is only observed:",
+        "  - Promised: this.",
+        "  - Observed only: that.",
+    ]
+    assert "Every figure above is an observation" in page[-1]
+    assert "  - Promised: nothing." in str(cohort.summary()).splitlines()
+
+
+def test_long_names_keep_the_columns_apart() -> None:
+    cohort = replace(by_hand(), classes=("a", "b" * 60, "c"))
+    lines = str(cohort.summary()).splitlines()
+    (worst,) = [line for line in lines if line.startswith("  worst-class")]
+    assert f"({'b' * 60})" in worst
+    (coverage,) = [line for line in lines if line.startswith("  coverage ")]
+    assert len(worst) == len(coverage)

@@ -1,0 +1,99 @@
+"""The pages tell the truth: their code runs, prints what they show, and they build without a network."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import safetensors
+from doc_blocks import ROOT, python_steps
+
+from calcode.cohorts.feature_schema import RESERVED_COLUMNS
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES_WITH_CODE = [page for page in PAGES if python_steps(page.read_text())]
+
+
+def _name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def run_page(page: Path) -> None:
+    """Run the Python blocks of a page in order, and compare what they print with what the page shows."""
+    namespace: dict[str, object] = {"__name__": page.stem}
+    for step in python_steps(page.read_text()):
+        # Empty lines in front make a traceback point into the page.
+        code = compile("\n" * (step.line - 1) + step.code, str(page), "exec")
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(code, namespace)
+        if step.printed is not None:
+            assert printed.getvalue().strip() == step.printed.strip(), f"{_name(page)}, line {step.line}"
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=_name)
+def test_python_blocks_run_in_order_and_print_what_the_page_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page(page)
+
+
+def test_the_page_on_files_names_everything_that_is_in_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "files.md"
+    run_page(page)
+    named = set(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", page.read_text()))
+
+    model = json.loads(safetensors.safe_open("skin.model.safetensors", "numpy").metadata()["calcode"])
+    prompts = safetensors.safe_open("skin.prompts.safetensors", "numpy")
+    facts = json.loads(prompts.metadata()["calcode-prompts"])
+    features = pq.read_schema("skin.parquet")
+    decisions = pq.read_schema("decisions.parquet")
+    columns = {re.sub("^threshold_.*", "threshold_<class>", name) for name in decisions.names}
+    assert model.keys() - named == set()
+    assert facts.keys() - named == set()
+    assert set(prompts.keys()) - named == set()
+    assert {*features.names, *RESERVED_COLUMNS} - named == {"site"}
+    assert {key.decode() for key in features.metadata} - named == set()
+    assert columns - named == set()
+
+
+def test_the_readme_and_the_first_page_for_users_have_code_that_runs() -> None:
+    assert {"README.md", "docs/own-model.md"} <= {_name(page) for page in PAGES_WITH_CODE}
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_to_files_of_the_repository_lead_somewhere(page: str) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", (ROOT / page).read_text())
+    local = [target for target in targets if "://" not in target]
+    assert [target for target in local if not (ROOT / target).exists()] == []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation, built as `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_every_page_is_built(site: Path) -> None:
+    pages = {page.relative_to(ROOT / "docs").with_suffix(".html") for page in (ROOT / "docs").rglob("*.md")}
+    assert pages <= {page.relative_to(site) for page in site.rglob("*.html")}
+
+
+def test_the_built_pages_load_nothing_from_elsewhere(site: Path) -> None:
+    loads = re.compile(r"<(?:script|img|iframe|source|link)\b[^>]*(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
+    found = {str(page.relative_to(site)): loads.findall(page.read_text()) for page in site.rglob("*.html")}
+    assert {page: tags for page, tags in found.items() if tags} == {}
