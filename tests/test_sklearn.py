@@ -45,6 +45,13 @@ class Recorder(GaussianNB):
         return self
 
 
+class Untrainable(GaussianNB):
+    """Naive Bayes that must not be trained."""
+
+    def fit(self, X: Any, y: Any) -> Untrainable:
+        raise AssertionError("trained before the arguments were checked")
+
+
 class SinglePrecision(GaussianNB):
     """Naive Bayes with probabilities in float32, as gradient boosting libraries give them."""
 
@@ -398,8 +405,9 @@ def test_groups_reach_the_fits_of_a_search_through_metadata_routing(table: Any) 
     [
         ({"estimator": LinearSVC()}, "estimator: LinearSVC has no predict_proba"),
         ({"train_size": 1.0}, "train_size: 1.0 must lie strictly"),
-        ({"sizes": (0.5, 0.5)}, "sizes: 2 given, four needed"),
-        ({"sizes": (0.5, 0.5, -0.1, 0.1)}, "sizes: "),
+        ({"sizes": (0.5, 0.5)}, "sizes: .* are not four positive numbers"),
+        ({"sizes": (0.5, 0.5, -0.1, 0.1)}, "sizes: .* are not four positive numbers"),
+        ({"calcode": Calcode(always_protect=["none such"])}, "always_protect: "),
         ({"embed": 3}, "embed: 3 is neither callable nor a transformer"),
         ({"calcode": {"miscoverage": 0.1}}, "calcode: .* is not a Calcode"),
         (
@@ -409,10 +417,12 @@ def test_groups_reach_the_fits_of_a_search_through_metadata_routing(table: Any) 
         ({"calcode": Calcode(miscoverage=2.0)}, "miscoverage: 2.0"),
     ],
 )
-def test_wrong_arguments_are_named(table: Any, arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_named_before_any_work(
+    table: Any, arguments: dict[str, Any], message: str
+) -> None:
     X, y = table
     with pytest.raises(SettingsError, match=f"^{message}"):
-        CalcodeClassifier(**({"estimator": GaussianNB()} | arguments)).fit(X, y)
+        CalcodeClassifier(**({"estimator": Untrainable()} | arguments)).fit(X, y)
 
 
 def test_one_class_or_an_unfitted_frozen_estimator_are_refused(table: Any) -> None:

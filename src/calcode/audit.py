@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Self
 
 import numpy as np
@@ -12,11 +13,12 @@ import numpy as np
 from calcode.arrays import BoolArray, FloatArray
 from calcode.errors import CalcodeWarning
 from calcode.evidence import Evidence, prompt_probabilities, trimmed_probabilities
-from calcode.kernels import nearest_distances
+from calcode.kernels import SCREENING_ERROR, ScreenedAnchors, nearest_distances
 
 BASE_DIAGNOSTICS = ("distance", "energy", "msp", "prompt")
 DIAGNOSTICS = (*BASE_DIAGNOSTICS, "fused")
 FusedRule = Literal["paper", "split"]
+AverageName = Literal["median", "mean"]
 
 #: B >= B(x) is tested with this slack, so that rounding in a product cannot change a p-value.
 _RANK_TOLERANCE = 1e-9
@@ -24,7 +26,9 @@ _RANK_TOLERANCE = 1e-9
 _LOG_FLOOR = 1e-12
 
 
-def neighbour_distance(embeddings: FloatArray, *, reference: FloatArray, n_neighbors: int) -> FloatArray:
+def neighbour_distance(
+    embeddings: FloatArray, *, reference: FloatArray, n_neighbors: int, average: AverageName = "median"
+) -> FloatArray:
     """Median of the smallest cosine distances to the reference; larger means weaker support.
 
     Parameters
@@ -33,14 +37,15 @@ def neighbour_distance(embeddings: FloatArray, *, reference: FloatArray, n_neigh
     reference : ndarray of shape (m, d)
     n_neighbors : int
         All of the reference where it holds fewer.
+    average : {"median", "mean"}
+        The mean serves a comparison: a single far neighbour moves it.
 
     Returns
     -------
     ndarray of shape (n,)
     """
     nearest = nearest_distances(embeddings, reference, n_neighbors=n_neighbors)
-    median: FloatArray = np.median(nearest, axis=1)
-    return median
+    return _averaged(nearest, average=average)
 
 
 def negative_energy(prompt_logits: FloatArray) -> FloatArray:
@@ -134,6 +139,8 @@ class SupportAudit:
         Ascending gate values of the chosen diagnostic, which give the p-values.
     independent : bool
         Whether the selection never saw the part of the gate that gives the p-values (METHOD.md 10).
+    average : {"median", "mean"}
+        Of the neighbours' distances; METHOD.md 4 takes the median.
     """
 
     name: str
@@ -145,6 +152,7 @@ class SupportAudit:
     gate_base: dict[str, FloatArray]
     gate_values: FloatArray
     independent: bool
+    average: AverageName = "median"
 
     @property
     def auroc(self) -> float:
@@ -163,6 +171,7 @@ class SupportAudit:
         trim: int = 1,
         fused: FusedRule = "paper",
         random_state: int = 0,
+        average: AverageName = "median",
     ) -> Self:
         """Choose the diagnostic on validation and calibrate it on the gate.
 
@@ -177,9 +186,13 @@ class SupportAudit:
             "split" takes the ranks inside `fused` from one half of the gate and the p-values from the other.
         random_state : int
             Seeds the halving.
+        average : {"median", "mean"}
+            Of the neighbours' distances.
         """
         ranking, calibrating = _gate_parts(len(gate), fused=fused, random_state=random_state)
-        base = _BaseDiagnostics(reference=reference.embeddings, n_neighbors=n_neighbors, trim=trim)
+        base = _BaseDiagnostics(
+            reference=reference.embeddings, n_neighbors=n_neighbors, trim=trim, average=average
+        )
         with_fused = "fused" in candidates
         needed = [name for name in BASE_DIAGNOSTICS if with_fused or name in candidates]
         gate_values = {name: base.values(gate, name) for name in needed}
@@ -203,19 +216,49 @@ class SupportAudit:
             gate_base=gate_base if name == "fused" else {},
             gate_values=np.sort(gate_values[name][calibrating]),
             independent=fused == "split" or not with_fused,
+            average=average,
         )
 
     def statistic(self, evidence: Evidence) -> FloatArray:
         """B(x) of the chosen diagnostic, larger = weaker support; shape (n,)."""
-        base = _BaseDiagnostics(reference=self.reference, n_neighbors=self.n_neighbors, trim=self.trim)
         if self.name != "fused":
-            return base.values(evidence, self.name)
-        values = {name: base.values(evidence, name) for name in BASE_DIAGNOSTICS}
+            return self._base.values(evidence, self.name)
+        values = {name: self._base.values(evidence, name) for name in BASE_DIAGNOSTICS}
         return fused_rank(values, sorted_gate=self.gate_base)
 
     def p_values(self, evidence: Evidence) -> FloatArray:
         """p_audit(x) of Eq. 9; shape (n,)."""
-        return rank_p_values(self.statistic(evidence), sorted_gate=self.gate_values)
+        if self.name != "fused":
+            return self._ranks(evidence, self.name, sorted_gate=self.gate_values)
+        ranks = [self._ranks(evidence, name, sorted_gate=self.gate_base[name]) for name in BASE_DIAGNOSTICS]
+        return rank_p_values(_weakest(ranks), sorted_gate=self.gate_values)
+
+    @cached_property
+    def _base(self) -> _BaseDiagnostics:
+        return _BaseDiagnostics(
+            reference=self.reference, n_neighbors=self.n_neighbors, trim=self.trim, average=self.average
+        )
+
+    @cached_property
+    def _anchors(self) -> ScreenedAnchors:
+        return ScreenedAnchors(self.reference)
+
+    def _ranks(self, evidence: Evidence, name: str, *, sorted_gate: FloatArray) -> FloatArray:
+        """Gate ranks of one base diagnostic, equal to those of its float64 values.
+
+        Distances are looked at in float32 first; where a gate value lies within reach of the error, in float64.
+        """
+        if name != "distance":
+            return rank_p_values(self._base.values(evidence, name), sorted_gate=sorted_gate)
+        nearest = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
+        values = _averaged(nearest, average=self.average)
+        low, high = (
+            np.searchsorted(sorted_gate, values - _RANK_TOLERANCE + shift, side="left")
+            for shift in (-SCREENING_ERROR, SCREENING_ERROR)
+        )
+        unclear = np.flatnonzero(low != high)
+        values[unclear] = self._base.values(evidence[unclear], name)
+        return rank_p_values(values, sorted_gate=sorted_gate)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -225,11 +268,15 @@ class _BaseDiagnostics:
     reference: FloatArray
     n_neighbors: int
     trim: int
+    average: AverageName
 
     def values(self, evidence: Evidence, name: str) -> FloatArray:
         if name == "distance":
             return neighbour_distance(
-                evidence.embeddings, reference=self.reference, n_neighbors=self.n_neighbors
+                evidence.embeddings,
+                reference=self.reference,
+                n_neighbors=self.n_neighbors,
+                average=self.average,
             )
         if name == "energy":
             return negative_energy(evidence.prompt_logits)
@@ -242,9 +289,17 @@ class _BaseDiagnostics:
 
 def fused_rank(values: dict[str, FloatArray], *, sorted_gate: dict[str, FloatArray]) -> FloatArray:
     """1 - the smallest gate rank among the four base diagnostics (Eq. 7); shape (n,)."""
-    ranks = [rank_p_values(values[name], sorted_gate=sorted_gate[name]) for name in BASE_DIAGNOSTICS]
+    return _weakest([rank_p_values(values[name], sorted_gate=sorted_gate[name]) for name in BASE_DIAGNOSTICS])
+
+
+def _weakest(ranks: Sequence[FloatArray]) -> FloatArray:
     fused: FloatArray = 1.0 - np.minimum.reduce(ranks)
     return fused
+
+
+def _averaged(nearest: FloatArray, *, average: AverageName) -> FloatArray:
+    distance: FloatArray = np.median(nearest, axis=1) if average == "median" else nearest.mean(axis=1)
+    return distance
 
 
 def _gate_parts(

@@ -107,8 +107,6 @@ def upper_cuts(weights: FloatArray, *, below: FloatArray, total: FloatArray, ran
     -------
     ndarray of shape (m,)
     """
-    if rank > len(below):
-        return np.full(len(weights), math.inf)
     augmented = (below + weights) / (total + weights)
     augmented.partition(rank - 1, axis=1)
     cuts: FloatArray = np.nextafter(augmented[:, rank - 1] + LEVEL_TOLERANCE, math.inf)
@@ -136,7 +134,7 @@ def exact_positions(
     first : ndarray of shape (n,)
         Number of scores strictly below each.
     rank : int
-        ceil((n + 1)(1 - miscoverage)).
+        ceil((n + 1)(1 - miscoverage)), at most n.
 
     Returns
     -------

@@ -48,7 +48,7 @@ class LocalizedRule:
     >>> rng = np.random.default_rng(0)
     >>> points = rng.normal(size=(200, 8))
     >>> points /= np.linalg.norm(points, axis=1, keepdims=True)
-    >>> rule = LocalizedRule.fit(points, rng.uniform(size=200), bandwidth=np.inf, miscoverage=0.1, level="loo", grid=None)
+    >>> rule = LocalizedRule.fit(points, rng.uniform(size=200), bandwidth=np.inf, miscoverage=0.1, grid=None)
     >>> rule.thresholds(points[:2]) == np.sort(rule.scores)[180]  # the 181st of 200: split conformal
     array([ True,  True])
     """
@@ -117,33 +117,46 @@ class LocalizedRule:
         result = np.empty(len(embeddings))
         for rows in row_blocks(len(embeddings), n_columns=len(self.scores)):
             distances = cosine_distances(embeddings[rows], self.embeddings)
-            result[rows] = self.thresholds_from_weights(kernel_weights(distances, bandwidth=self.bandwidth))
+            weights = kernel_weights(distances, bandwidth=self.bandwidth)
+            result[rows], _ = self.thresholds_from_weights(weights)
         return result
 
-    def thresholds_from_weights(self, weights: FloatArray) -> FloatArray:
+    def thresholds_from_weights(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """tau(x) from the kernel weights of the images to the calibration points, in this rule's order.
 
         Parameters
         ----------
-        weights : ndarray of shape (m, n)
+        weights : ndarray of shape (m, n) or wider
+            Columns beyond the n points are fillers of weight zero.
 
         Returns
         -------
-        ndarray of shape (m,)
+        thresholds : ndarray of shape (m,)
             A calibration score or +inf, never -inf.
+        margins : ndarray of shape (m,)
+            By how much the masses may be off without a change of the threshold; 0 where that is not known
+            (`exact` and `upper`).
         """
-        rank = conformal_rank(len(self.scores), miscoverage=self.miscoverage)
+        n = len(self.scores)
+        rank = conformal_rank(n, miscoverage=self.miscoverage)
+        if rank > n:
+            return np.full(len(weights), math.inf), np.full(len(weights), math.inf)
+        margins = np.zeros(len(weights))
         if self.level == "exact":
             positions = exact_positions(
-                weights, below=self.below, total=self.total, first=first_positions(self.scores), rank=rank
+                weights[:, :n],
+                below=self.below,
+                total=self.total,
+                first=first_positions(self.scores),
+                rank=rank,
             )
         elif self.level == "upper":
-            cuts = upper_cuts(weights, below=self.below, total=self.total, rank=rank)
-            positions = first_reaching(weights, cuts=cuts)
+            cuts = upper_cuts(weights[:, :n], below=self.below, total=self.total, rank=rank)
+            positions, _ = first_reaching(weights, cuts=cuts)
         else:
-            positions = first_reaching(weights, cuts=np.array([self.cut]))
-        thresholds: FloatArray = np.append(self.scores, math.inf)[positions]
-        return thresholds
+            positions, margins = first_reaching(weights, cuts=np.array([self.cut]))
+        thresholds: FloatArray = np.append(self.scores, math.inf)[np.minimum(positions, n)]
+        return thresholds, margins
 
 
 def canonical_order(embeddings: FloatArray, scores: FloatArray) -> IntArray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,19 +15,17 @@ from calcode.bandwidth import BandwidthTrial, choose_bandwidth
 from calcode.decisions import Decisions, choose_actions
 from calcode.errors import CalcodeWarning, NotFittedError, RoleError, SettingsError
 from calcode.evidence import Evidence, robust_probabilities
-from calcode.interface import Interface, checked_roles, labels_in_space
-from calcode.kernels import cosine_distances, kernel_weights, row_blocks
-from calcode.ledger import RoleLedger, embeddings_digest
+from calcode.interface import checked_roles, labels_in_space
+from calcode.kernels import SCREENING_ERROR, ScreenedAnchors, cosine_distances, kernel_weights, row_blocks
+from calcode.learned import Learned
+from calcode.ledger import embeddings_digest
 from calcode.localize import LocalizedRule, canonical_order, label_sets
 from calcode.pilot import MIN_EXAMPLES, Pilot
-from calcode.promises import promises_of
 from calcode.quantiles import smallest_finite_count
 from calcode.scores import aps_scores, true_label_scores
 from calcode.settings import Settings, checked_settings
 from calcode.tail import (
-    ClassEvidence,
     ClassGuard,
-    TailReason,
     class_evidence,
     discover_tail,
     guarded_thresholds,
@@ -36,7 +33,7 @@ from calcode.tail import (
 )
 
 
-class Calcode:
+class Calcode(Learned):
     """Class-tail adaptive localized conformal deferral around a frozen image-text model.
 
     Parameters
@@ -197,11 +194,11 @@ class Calcode:
         roles = {"reference": reference, "validation": validation, "gate": gate}
         interface, ledger = checked_roles(roles)
         self._forget()
-        self.settings_: Settings = settings
-        self.interface_: Interface = interface
-        self.ledger_: RoleLedger = ledger
+        self.settings_ = settings
+        self.interface_ = interface
+        self.ledger_ = ledger
         self.manifest_ = {role: _manifest_entry(evidence) for role, evidence in roles.items()}
-        self.audit_: SupportAudit | None = None
+        self.audit_ = None
         if settings.audit is not None:
             self.audit_ = SupportAudit.fit(
                 reference=reference,
@@ -239,13 +236,13 @@ class Calcode:
             outcome = pilot.judge(
                 bandwidth=self.bandwidth_, miscoverage=settings.miscoverage, grid=settings.level_grid
             )
-        self.tail_evidence_: tuple[ClassEvidence, ...] = class_evidence(
+        self.tail_evidence_ = class_evidence(
             outcome,
             labels[accepted],
             classes=self.classes_,
             bound=1.0 - settings.miscoverage - settings.discovery_margin,
         )
-        self.tail_reasons_: dict[str, TailReason] = discover_tail(
+        self.tail_reasons_ = discover_tail(
             self.tail_evidence_,
             min_class_count=settings.min_class_count,
             protect=settings.protect,
@@ -303,7 +300,9 @@ class Calcode:
             )
             for name in self.tail_reasons_
         )
+        # Made when first needed, never saved.
         self._digest: str | None = None
+        self._anchors: ScreenedAnchors | None = None
 
     # ------------------------------------------------------------------ deciding
 
@@ -350,18 +349,40 @@ class Calcode:
         return self.decide(evidence).sets
 
     def _thresholds(self, embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """tau(x), shape (n,), and the guarded thresholds (Eq. 15), shape (n, K), from one pass."""
-        rule = self.rule_
+        """tau(x), shape (n,), and the guarded thresholds (Eq. 15), shape (n, K).
+
+        A first look in float32 gives the thresholds and their margins; images whose margin is within reach of
+        its error are computed again in float64. `exact` and `upper` are computed in float64 at once.
+        """
         localized = np.empty(len(embeddings))
         guarded = np.empty((len(embeddings), len(self.classes_)))
-        for rows in row_blocks(len(embeddings), n_columns=len(rule.scores)):
-            distances = cosine_distances(embeddings[rows], rule.embeddings)
-            weights = kernel_weights(distances, bandwidth=rule.bandwidth)
-            localized[rows] = rule.thresholds_from_weights(weights)
-            guarded[rows] = guarded_thresholds(
-                weights, localized[rows], guards=self.guards_, n_classes=len(self.classes_)
-            )
+        unclear = np.arange(len(embeddings))
+        if self.settings_.level in ("loo", "certified"):
+            margins = np.empty(len(embeddings))
+            anchors = self._screened_anchors()
+            for rows in row_blocks(len(embeddings), n_columns=anchors.width):
+                weights = anchors.weights(embeddings[rows], bandwidth=self.rule_.bandwidth)
+                localized[rows], guarded[rows], margins[rows] = self._thresholds_from_weights(weights)
+            unclear = np.flatnonzero(margins <= SCREENING_ERROR)
+        for block in row_blocks(len(unclear), n_columns=len(self.rule_.scores)):
+            chosen = unclear[block]
+            distances = cosine_distances(embeddings[chosen], self.rule_.embeddings)
+            weights = kernel_weights(distances, bandwidth=self.rule_.bandwidth)
+            localized[chosen], guarded[chosen], _ = self._thresholds_from_weights(weights)
         return localized, guarded
+
+    def _thresholds_from_weights(self, weights: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """tau(x), the guarded thresholds and the smallest margin of both."""
+        localized, margins = self.rule_.thresholds_from_weights(weights)
+        guarded, guard_margins = guarded_thresholds(
+            weights, localized, guards=self.guards_, n_classes=len(self.classes_)
+        )
+        return localized, guarded, np.minimum(margins, guard_margins)
+
+    def _screened_anchors(self) -> ScreenedAnchors:
+        if self._anchors is None:
+            self._anchors = ScreenedAnchors(self.rule_.embeddings)
+        return self._anchors
 
     def _scores(self, evidence: Evidence) -> tuple[FloatArray, FloatArray]:
         """Robust probabilities and APS scores, each of shape (n, K)."""
@@ -375,65 +396,7 @@ class Calcode:
             return np.ones(len(evidence))
         return self.audit_.p_values(evidence)
 
-    # ------------------------------------------------------------------ what was learned
-
-    @property
-    def classes_(self) -> tuple[str, ...]:
-        """The label space."""
-        interface: Interface = self._learned("interface_")
-        return interface.classes
-
-    @property
-    def audit_name_(self) -> str | None:
-        """The chosen diagnostic."""
-        audit: SupportAudit | None = self._learned("audit_")
-        return None if audit is None else audit.name
-
-    @property
-    def audit_auroc_(self) -> float | None:
-        """AUROC of the chosen diagnostic for top-1 error on validation."""
-        audit: SupportAudit | None = self._learned("audit_")
-        return None if audit is None else audit.auroc
-
-    @property
-    def audit_aurocs_(self) -> dict[str, float]:
-        """AUROC of every candidate."""
-        audit: SupportAudit | None = self._learned("audit_")
-        return {} if audit is None else dict(audit.aurocs)
-
-    @property
-    def local_level_(self) -> float | None:
-        """eta of the localized rule; inf with too few calibration examples, None for "exact" and "upper"."""
-        rule: LocalizedRule = self._learned("rule_")
-        return rule.eta
-
-    @property
-    def tail_classes_(self) -> tuple[str, ...]:
-        """Names of the protected classes, in class order."""
-        return tuple(self._learned("tail_reasons_"))
-
-    @property
-    def tail_thresholds_(self) -> dict[str, float]:
-        """Class-global quantile of every protected class."""
-        return {guard.name: guard.quantile for guard in self._learned("guards_")}
-
-    @property
-    def n_accepted_per_class_(self) -> dict[str, int]:
-        """Accepted calibration examples of every class."""
-        counts = np.bincount(self._learned("calibration_labels_"), minlength=len(self.classes_))
-        return {name: int(count) for name, count in zip(self.classes_, counts, strict=True)}
-
-    @property
-    def promises_(self) -> tuple[str, ...]:
-        """What this model promises and what it does not, in plain words (METHOD.md 10)."""
-        self._learned("rule_")
-        return promises_of(
-            level=self.settings_.level,
-            miscoverage=self.settings_.miscoverage,
-            audit_independent=None if self.audit_ is None else self.audit_.independent,
-            guards=self.guards_,
-            binary_utility=self.settings_.binary_utility,
-        )
+    # ------------------------------------------------------------------ files
 
     @property
     def digest_(self) -> str:
@@ -455,8 +418,6 @@ class Calcode:
             f"bandwidth {self.bandwidth_:.4g}; level {self.settings_.level}; "
             f"protected {list(self.tail_classes_) or 'none'}; {len(self.rule_.scores)} calibration images)"
         )
-
-    # ------------------------------------------------------------------ files
 
     def save(self, path: str | Path) -> None:
         """Write the model to one safetensors file; the same model gives the same bytes."""
@@ -488,12 +449,6 @@ class Calcode:
     def _require(self, attribute: str, *, before: str, call: str) -> None:
         if attribute not in vars(self):
             raise NotFittedError(f"{before}: call {call} first")
-
-    def _learned(self, attribute: str) -> Any:
-        if attribute not in vars(self):
-            # AttributeError is what hasattr and inspection tools expect of a property without a value.
-            raise AttributeError(f"this model has no {attribute} yet: call fit first")
-        return vars(self)[attribute]
 
 
 def _bandwidth_for(pilot: Pilot | None, settings: Settings) -> tuple[float, tuple[BandwidthTrial, ...]]:

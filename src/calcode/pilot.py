@@ -7,6 +7,7 @@ pilot costs one pass over the pairs.
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from dataclasses import dataclass
@@ -60,7 +61,9 @@ class Pilot:
         self, *, embeddings: FloatArray, scores: FloatArray, labels: IntArray, n_folds: int, random_state: int
     ) -> None:
         if len(labels) < MIN_EXAMPLES:
-            raise RoleError(f"validation: a pilot needs at least {MIN_EXAMPLES} accepted images, got {len(labels)}")
+            raise RoleError(
+                f"validation: a pilot needs at least {MIN_EXAMPLES} accepted images, got {len(labels)}"
+            )
         self.labels = labels
         self._folds = fold_numbers(labels, n_folds=n_folds, random_state=random_state)
         self._n_folds = int(self._folds.max()) + 1
@@ -70,7 +73,7 @@ class Pilot:
         self._own_column = np.empty(len(labels), dtype=np.int64)
         self._own_column[columns] = np.arange(len(labels))
         edges = np.searchsorted(self._folds[columns], np.arange(self._n_folds + 1))
-        self._slices = [slice(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        self._slices = [slice(int(a), int(b)) for a, b in itertools.pairwise(edges)]
         self._positions = [
             np.searchsorted(true_scores[columns[part]], scores, side="left") for part in self._slices
         ]
@@ -79,6 +82,11 @@ class Pilot:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def distance_quantile(self, share: float) -> float:
+        """About the distance within which this share of the examples lies."""
+        _, distances = next(iter(self._distances.blocks()))
+        return float(np.quantile(distances[:16], share))
 
     def neighbour_mass(self, bandwidth: float) -> float:
         """Median over the examples of sum over the others of H, the size of a neighbourhood."""
@@ -106,7 +114,8 @@ class Pilot:
             others = np.arange(self._n_folds) != fold
             mass_below = below[:, :, others].sum(axis=2)
             mass = total[:, others].sum(axis=1)
-            fitted = leave_one_out_masses(mass_below[rows, self.labels], mass)[~held_out]
+            kept = rows[~held_out]  # a held-out example may have no mass at all among the other folds
+            fitted = leave_one_out_masses(mass_below[kept, self.labels[kept]], mass[kept])
             rank = conformal_rank(len(fitted), miscoverage=miscoverage)
             _, cut = loo_level(fitted, rank=rank, grid=grid)
             beyond = 1.0 + mass[held_out]

@@ -55,7 +55,8 @@ def promises_of(
 
 
 def _guard_sentence(guard: ClassGuard, *, binary_utility: bool) -> str:
-    sentence = f"Promised: coverage of '{guard.name}' at {1 - guard.miscoverage:g} among its accepted exchangeable images"
+    target = 1 - guard.miscoverage
+    sentence = f"Promised: coverage of '{guard.name}' at {target:g} among its accepted exchangeable images"
     if math.isinf(guard.quantile):
         sentence += f" (with {guard.n} calibration examples only by putting the label in every set)"
     if binary_utility:

@@ -107,7 +107,7 @@ def checked_settings(values: Mapping[str, Any]) -> Settings:
 
 
 def _number(name: str, value: object, *, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) and not hasattr(value, "__float__"):
+    if isinstance(value, bool) or (not isinstance(value, int | float) and not hasattr(value, "__float__")):
         raise SettingsError(f"{name}: {value!r} is not a number")
     number = float(cast(float, value))
     if not low <= number <= high:

@@ -12,7 +12,6 @@ import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.errors import CalcodeWarning
-from calcode.levels import LevelName
 from calcode.localize import LocalizedRule
 from calcode.pilot import PilotOutcome
 from calcode.quantiles import conformal_quantile, smallest_finite_count
@@ -212,31 +211,33 @@ class ClassGuard:
             local=local,
         )
 
-    def thresholds_from_weights(self, weights: FloatArray) -> FloatArray:
+    def thresholds_from_weights(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """tau_y(x), the larger of the class-global and the class-local threshold.
 
         Parameters
         ----------
-        weights : ndarray of shape (m, n)
+        weights : ndarray of shape (m, n) or wider
             Kernel weights to all calibration points.
 
         Returns
         -------
-        ndarray of shape (m,)
+        thresholds, margins : ndarray of shape (m,)
+            As in `LocalizedRule.thresholds_from_weights`; a threshold without a local part is certain.
         """
         if self.local is None or math.isinf(self.quantile):
-            return np.full(len(weights), self.quantile)
-        return np.maximum(self.quantile, self.local.thresholds_from_weights(weights[:, self.members]))
+            return np.full(len(weights), self.quantile), np.full(len(weights), math.inf)
+        local, margins = self.local.thresholds_from_weights(weights[:, self.members])
+        return np.maximum(self.quantile, local), margins
 
 
 def guarded_thresholds(
     weights: FloatArray, localized: FloatArray, *, guards: Sequence[ClassGuard], n_classes: int
-) -> FloatArray:
+) -> tuple[FloatArray, FloatArray]:
     """max(tau(x), tau_y(x)) for protected classes, tau(x) for the others (Eq. 15).
 
     Parameters
     ----------
-    weights : ndarray of shape (m, n)
+    weights : ndarray of shape (m, n) or wider
     localized : ndarray of shape (m,)
         tau(x).
     guards : sequence of ClassGuard
@@ -244,12 +245,17 @@ def guarded_thresholds(
 
     Returns
     -------
-    ndarray of shape (m, K)
+    thresholds : ndarray of shape (m, K)
+    margins : ndarray of shape (m,)
+        The smallest margin of the guards.
     """
     thresholds = np.repeat(localized[:, None], n_classes, axis=1)
+    margins = np.full(len(weights), math.inf)
     for guard in guards:
-        thresholds[:, guard.index] = np.maximum(localized, guard.thresholds_from_weights(weights))
-    return thresholds
+        own, own_margins = guard.thresholds_from_weights(weights)
+        thresholds[:, guard.index] = np.maximum(localized, own)
+        np.minimum(margins, own_margins, out=margins)
+    return thresholds, margins
 
 
 def miscoverage_of(name: str, guard_miscoverage: float | Mapping[str, float], *, default: float) -> float:

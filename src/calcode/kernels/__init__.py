@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from calcode.kernels.distances import PairDistances, cosine_distances, nearest_distances, row_blocks
+from calcode.kernels.distances import PairDistances, cosine_distances, row_blocks
+from calcode.kernels.nearest import nearest_distances, smallest_columns
+from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors
 from calcode.kernels.weights import first_reaching, kernel_weights, prefix_masses
 
 __all__ = [
+    "SCREENING_ERROR",
     "PairDistances",
+    "ScreenedAnchors",
     "cosine_distances",
     "first_reaching",
     "kernel_weights",
     "nearest_distances",
     "prefix_masses",
     "row_blocks",
+    "smallest_columns",
 ]

@@ -38,31 +38,6 @@ def cosine_distances(left: FloatArray, right: FloatArray) -> FloatArray:
     return np.subtract(1.0, product, out=product)
 
 
-def nearest_distances(queries: FloatArray, reference: FloatArray, *, n_neighbors: int) -> FloatArray:
-    """The smallest cosine distances from each query to the reference, ascending, in float64.
-
-    Parameters
-    ----------
-    queries : ndarray of shape (m, d)
-        Unit rows.
-    reference : ndarray of shape (n, d)
-        Unit rows.
-    n_neighbors : int
-        How many; all of them where the reference holds fewer.
-
-    Returns
-    -------
-    ndarray of shape (m, min(n_neighbors, n))
-    """
-    count = min(n_neighbors, len(reference))
-    nearest = np.empty((len(queries), count))
-    for rows in row_blocks(len(queries), n_columns=len(reference)):
-        distances = cosine_distances(queries[rows], reference)
-        distances.partition(count - 1, axis=1)
-        nearest[rows] = np.sort(distances[:, :count], axis=1)
-    return nearest
-
-
 class PairDistances:
     """All distances from some rows to some columns, walked in row blocks as often as needed.
 

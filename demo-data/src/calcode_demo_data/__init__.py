@@ -1,0 +1,19 @@
+"""Demonstration features for calcode. CC BY-NC 4.0: non-commercial, with attribution."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["path"]
+__version__ = "0.1.0"
+
+
+def path() -> Path:
+    """The folder with `lite0-derm.parquet`, its prompts and `card.json`.
+
+    Examples
+    --------
+    >>> sorted(entry.name for entry in path().iterdir())
+    ['card.json', 'lite0-derm.parquet', 'lite0-derm.prompts.safetensors']
+    """
+    return Path(__file__).parent / "data"

@@ -1,0 +1,32 @@
+"""Cohorts on disk and in memory: feature files, prompts, data roles and decision files."""
+
+from __future__ import annotations
+
+from calcode.cohorts.cohort import Cohort
+from calcode.cohorts.decision_files import DecisionWriter, decisions_table, write_decisions
+from calcode.cohorts.decision_format import decision_facts, read_decisions
+from calcode.cohorts.feature_writer import write_features
+from calcode.cohorts.features import FeatureFile, open_features
+from calcode.cohorts.prompts import Prompts, prompt_digest, read_prompts, write_prompts
+from calcode.cohorts.role_counts import ROLES, RoleCounts, role_counts
+from calcode.cohorts.roles import split_roles
+
+__all__ = [
+    "ROLES",
+    "Cohort",
+    "DecisionWriter",
+    "FeatureFile",
+    "Prompts",
+    "RoleCounts",
+    "decision_facts",
+    "decisions_table",
+    "open_features",
+    "prompt_digest",
+    "read_decisions",
+    "read_prompts",
+    "role_counts",
+    "split_roles",
+    "write_decisions",
+    "write_features",
+    "write_prompts",
+]

@@ -1,0 +1,171 @@
+"""Write a feature file and its prompts."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calcode.arrays import AnyArray
+from calcode.cohorts.atomic import replacing
+from calcode.cohorts.feature_schema import BACKBONE_KEY, CLASSES_KEY, DIGEST_KEY, RESERVED_COLUMNS
+from calcode.cohorts.prompts import PROMPTS_SUFFIX, Prompts, canonical_json, write_prompts
+from calcode.errors import FeatureFileError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Rows per row group: what a reader holds at the least.
+_ROW_GROUP = 8192
+
+
+def write_features(
+    path: str | os.PathLike[str],
+    *,
+    embeddings: ArrayLike,
+    ids: Sequence[object] | AnyArray,
+    label_names: Sequence[str | None] | AnyArray | None = None,
+    roles: Sequence[str | None] | AnyArray | None = None,
+    groups: Sequence[object] | AnyArray | None = None,
+    metadata: Mapping[str, Sequence[object] | AnyArray] | None = None,
+    prompts: Prompts | None = None,
+    backbone: str | None = None,
+    embedding_type: Literal["float32", "float16"] = "float32",
+) -> None:
+    """Write a cohort as Parquet, and its prompts beside it; the same content gives the same bytes.
+
+    Nothing is written unless everything is in order, and each file appears whole or not at all.
+
+    Parameters
+    ----------
+    path : path-like
+        Ends in `.parquet`.
+    embeddings : array_like of shape (n, d)
+    ids : sequence of length n
+        One different id per image.
+    label_names, roles, groups : sequence of length n, optional
+        None within one of them means that the value of that image is missing.
+    metadata : mapping of str to sequence of length n, optional
+        Further columns; None and NaN are missing values.
+    prompts : Prompts, optional
+        Written to `<stem>.prompts.safetensors`; their digest is recorded in the feature file.
+    backbone : str, optional
+        Name of the frozen model that made the embeddings.
+    embedding_type : {"float32", "float16"}
+        float16 halves the file and rounds each number to 11 bits.
+    """
+    file = Path(path)
+    if file.suffix != ".parquet":
+        raise FeatureFileError(f"path: {file} must end in .parquet")
+    matrix = _checked_matrix(embeddings, kind=embedding_type)
+    if prompts is not None and prompts.dimension != matrix.shape[1]:
+        raise FeatureFileError(
+            f"prompts: {prompts.dimension} dimensions, the embeddings have {matrix.shape[1]}; they are of "
+            f"two models"
+        )
+    named = {"label_name": label_names, "role": roles, "group": groups}
+    texts = {name: values for name, values in named.items() if values is not None}
+    columns = {"id": _checked_ids(ids)}
+    columns |= {name: [_text_or_none(value) for value in values] for name, values in texts.items()}
+    table = _table(columns, metadata=metadata or {}, matrix=matrix)
+    _write(file, table.replace_schema_metadata(_schema_metadata(prompts, backbone)), prompts=prompts)
+
+
+def _table(
+    columns: Mapping[str, list[str | None]],
+    *,
+    metadata: Mapping[str, Sequence[object] | AnyArray],
+    matrix: AnyArray,
+) -> pyarrow.Table:
+    import pyarrow as pa
+
+    reserved = [name for name in metadata if name in RESERVED_COLUMNS]
+    if reserved:
+        raise FeatureFileError(
+            f"metadata: {reserved} have a meaning of their own; give these columns other names"
+        )
+    arrays = {name: pa.array(values, type=pa.string()) for name, values in columns.items()}
+    for name, values in metadata.items():
+        try:
+            arrays[name] = pa.array(values, from_pandas=True)
+        except (pa.ArrowException, TypeError) as error:
+            raise FeatureFileError(
+                f"metadata: column {name!r} mixes types or holds foreign ones ({error})"
+            ) from error
+    flat = pa.array(matrix.reshape(-1))
+    arrays["embedding"] = pa.FixedSizeListArray.from_arrays(flat, int(matrix.shape[1]))
+    wrong = {name: len(values) for name, values in arrays.items() if len(values) != len(matrix)}
+    if wrong:
+        raise FeatureFileError(
+            f"{next(iter(wrong))}: {wrong} values for {len(matrix)} embeddings; give one each"
+        )
+    return pa.table(arrays)
+
+
+def _write(file: Path, table: pyarrow.Table, *, prompts: Prompts | None) -> None:
+    import pyarrow.parquet as pq
+
+    # Prompts first: if the second file fails, the old features notice by their recorded digest.
+    if prompts is not None:
+        write_prompts(file.with_name(file.stem + PROMPTS_SUFFIX), prompts)
+    with replacing(file) as temporary:
+        pq.write_table(
+            table,
+            temporary,
+            row_group_size=_ROW_GROUP,
+            compression="zstd",
+            # Embeddings hardly repeat a number: a dictionary of them would only cost time and space.
+            use_dictionary=[name for name in table.column_names if name != "embedding"],
+            write_page_checksum=True,
+        )
+
+
+def _schema_metadata(prompts: Prompts | None, backbone: str | None) -> dict[bytes, bytes]:
+    facts: dict[bytes, bytes] = {}
+    if prompts is not None:
+        facts[CLASSES_KEY] = canonical_json(list(prompts.classes)).encode()
+        facts[DIGEST_KEY] = prompts.digest.encode()
+    if backbone is not None:
+        facts[BACKBONE_KEY] = backbone.encode()
+    return facts
+
+
+def _checked_matrix(embeddings: ArrayLike, *, kind: str) -> AnyArray:
+    if kind not in {"float32", "float16"}:
+        raise FeatureFileError(f"embedding_type: {kind!r} must be 'float32' or 'float16'")
+    try:
+        given = np.asarray(embeddings, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise FeatureFileError(f"embeddings: not an array of numbers ({error})") from error
+    if given.ndim != 2 or 0 in given.shape:
+        raise FeatureFileError(f"embeddings: shape {given.shape} is not (images, dimensions)")
+    with np.errstate(over="ignore"):
+        matrix = given.astype(kind)
+    bad = np.flatnonzero(~np.isfinite(matrix).all(axis=1) | ~matrix.any(axis=1))
+    if len(bad):
+        raise FeatureFileError(
+            f"embeddings: row {bad[0]} ({len(bad)} in all) holds NaN, infinity or only zeros as {kind}; "
+            f"embed the image again, or normalise the vectors before they are rounded"
+        )
+    return np.ascontiguousarray(matrix)
+
+
+def _checked_ids(ids: Sequence[object] | AnyArray) -> list[str | None]:
+    names = [_text_or_none(value) for value in ids]
+    empty = [row for row, name in enumerate(names) if not name]
+    if empty:
+        raise FeatureFileError(f"ids: row {empty[0]} has none; give every image an id")
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise FeatureFileError(f"ids: {repeated[0]!r} occurs more than once; give every image its own")
+    return names
+
+
+def _text_or_none(value: object) -> str | None:
+    missing = value is None or (isinstance(value, float) and np.isnan(value))
+    return None if missing else str(value)

@@ -1,0 +1,330 @@
+"""The text bank of a frozen image-text model and its file (METHOD.md 1)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calcode.cohorts.atomic import replacing
+from calcode.errors import CalcodeError, EvidenceError, FeatureFileError
+
+#: Ending of a prompt file: `derm.parquet` has its prompts in `derm.prompts.safetensors`.
+PROMPTS_SUFFIX = ".prompts.safetensors"
+#: The one metadata key; safetensors writes several keys in random order.
+_METADATA_KEY = "calcode-prompts"
+_VERSION = 1
+#: Name of the older layout, one archive per folder.
+_ARCHIVE_NAME = "prompts.npz"
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Prompts:
+    """Prompt embeddings of K classes with M prompts each, and the temperature of the logits.
+
+    Parameters
+    ----------
+    text : array_like of shape (K, M, d)
+        One embedding per class and prompt, kept as float32: classes first, then prompts.
+    temperature : float
+        logit = cosine / temperature.
+    classes : sequence of str
+        The K class names.
+    templates : sequence of str, optional
+        The M prompt templates, for the reader.
+    label_texts : sequence of str, optional
+        What stood in the templates for each of the K classes, for the reader.
+
+    Attributes
+    ----------
+    digest : str
+        `prompt_digest` of what decides the logits; a fitted model refuses evidence made with another one.
+
+    Examples
+    --------
+    >>> Prompts(text=np.eye(3)[:, None, :], temperature=0.1, classes=["a", "b", "c"])
+    Prompts(3 classes [a, b, c] x 1 prompt x 3 dimensions; temperature 0.1; digest 08049b517425)
+    """
+
+    text: NDArray[np.float32]
+    temperature: float
+    classes: tuple[str, ...]
+    templates: tuple[str, ...] = ()
+    label_texts: tuple[str, ...] = ()
+    digest: str = field(init=False)
+
+    def __init__(
+        self,
+        *,
+        text: ArrayLike,
+        temperature: float,
+        classes: Sequence[str],
+        templates: Sequence[str] = (),
+        label_texts: Sequence[str] = (),
+    ) -> None:
+        names = tuple(str(name) for name in classes)
+        bank = _checked_text(text, classes=names)
+        number = _checked_temperature(temperature)
+        values: dict[str, object] = {
+            "text": bank,
+            "temperature": number,
+            "classes": names,
+            "templates": _checked_texts(templates, count=bank.shape[1], name="templates", of="prompts"),
+            "label_texts": _checked_texts(label_texts, count=len(names), name="label_texts", of="classes"),
+            "digest": prompt_digest(text=bank, temperature=number, classes=names),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        k, m, d = self.text.shape
+        names = ", ".join(self.classes[:8]) + (", ..." if k > 8 else "")
+        return (
+            f"Prompts({k} classes [{names}] x {m} prompt{'s' * (m != 1)} x {d} dimensions; "
+            f"temperature {self.temperature:.6g}; digest {self.digest[:12]})"
+        )
+
+    @property
+    def dimension(self) -> int:
+        """Length d of a prompt embedding, which is that of an image embedding."""
+        return int(self.text.shape[2])
+
+    @property
+    def n_prompts(self) -> int:
+        """Number M of prompts per class."""
+        return int(self.text.shape[1])
+
+
+def prompt_digest(*, text: NDArray[np.float32], temperature: float, classes: Sequence[str]) -> str:
+    """SHA-256, in hex, of all that decides the logits: class names, shape, temperature, float32 bytes.
+
+    Parameters
+    ----------
+    text : ndarray of float32, shape (K, M, d)
+    temperature : float
+    classes : sequence of str
+        In the order of the first axis of `text`.
+
+    Examples
+    --------
+    >>> bank = np.ones((2, 1, 1), dtype=np.float32)
+    >>> one = prompt_digest(text=bank, temperature=0.1, classes=["a", "b"])
+    >>> one == prompt_digest(text=bank, temperature=0.1, classes=["b", "a"])
+    False
+    """
+    head = {
+        "classes": list(classes),
+        "dtype": "float32",
+        "shape": list(text.shape),
+        "temperature": repr(float(temperature)),
+    }
+    digest = hashlib.sha256(canonical_json(head).encode())
+    digest.update(np.ascontiguousarray(text, dtype="<f4").tobytes())
+    return digest.hexdigest()
+
+
+def write_prompts(path: str | os.PathLike[str], prompts: Prompts) -> None:
+    """Write `*.prompts.safetensors`; the same prompts give the same bytes."""
+    from safetensors.numpy import save
+
+    if not str(path).endswith(PROMPTS_SUFFIX):
+        raise FeatureFileError(f"path: {path} must end in {PROMPTS_SUFFIX}")
+    facts = {
+        "version": _VERSION,
+        "classes": list(prompts.classes),
+        "templates": list(prompts.templates),
+        "label_texts": list(prompts.label_texts),
+        "temperature": prompts.temperature,
+        "shape": list(prompts.text.shape),
+        "digest": prompts.digest,
+    }
+    content = save(
+        {"text": np.ascontiguousarray(prompts.text)}, metadata={_METADATA_KEY: canonical_json(facts)}
+    )
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def read_prompts(path: str | os.PathLike[str]) -> Prompts:
+    """Read `*.prompts.safetensors`, or the older `prompts.npz`.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Raises
+    ------
+    FeatureFileError
+        If the file is missing, truncated, foreign, newer than this version, or does not match its digest.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise FeatureFileError(f"{file}: no such prompt file")
+    if file.suffix not in {".safetensors", ".npz"}:
+        raise FeatureFileError(
+            f"{file}: prompts are read from .safetensors or .npz, not from {file.suffix!r}"
+        )
+    try:
+        return _from_archive(file) if file.suffix == ".npz" else _from_safetensors(file)
+    except FeatureFileError:
+        raise
+    except CalcodeError as error:
+        raise FeatureFileError(f"{file}: {error}") from error
+
+
+def prompts_beside(path: str | os.PathLike[str]) -> Path:
+    """The prompt file that belongs to a feature file: `<stem>.prompts.safetensors`, else `prompts.npz`."""
+    file = Path(path)
+    candidates = [file.with_name(file.stem + PROMPTS_SUFFIX), file.with_name(_ARCHIVE_NAME)]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise FeatureFileError(
+        f"{file}: no prompts beside it (looked for {candidates[0].name} and {candidates[1].name}); "
+        f"write them with write_prompts or pass prompts=..."
+    )
+
+
+def canonical_json(value: object) -> str:
+    """JSON that is the same text for the same value: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _from_safetensors(file: Path) -> Prompts:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(file), framework="numpy") as content:
+            metadata = content.metadata() or {}
+            names = list(content.keys())
+            text = content.get_tensor("text") if "text" in names else None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FeatureFileError(f"{file}: truncated, or not a safetensors file ({error})") from error
+    if _METADATA_KEY not in metadata or text is None:
+        raise FeatureFileError(
+            f"{file}: a safetensors file, but not of prompts (needs the tensor 'text' and "
+            f"the metadata key {_METADATA_KEY!r}); write it with write_prompts"
+        )
+    facts = _parsed_facts(metadata[_METADATA_KEY], file=file)
+    if text.dtype != np.float32 or list(text.shape) != facts["shape"]:
+        raise FeatureFileError(
+            f"{file}: text is {text.dtype} of shape {text.shape}, its metadata say float32 of "
+            f"{facts['shape']}"
+        )
+    prompts = Prompts(
+        text=text,
+        temperature=facts["temperature"],
+        classes=facts["classes"],
+        templates=facts["templates"],
+        label_texts=facts["label_texts"],
+    )
+    if prompts.digest != facts["digest"]:
+        raise FeatureFileError(
+            f"{file}: altered since it was written (digest {prompts.digest[:12]}, recorded "
+            f"{facts['digest'][:12]}); take the original file or write the prompts again"
+        )
+    return prompts
+
+
+def _parsed_facts(text: str, *, file: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise FeatureFileError(f"{file}: its metadata are not JSON ({error})") from error
+    needed = {
+        "version": int,
+        "classes": list,
+        "templates": list,
+        "label_texts": list,
+        "temperature": float,
+        "shape": list,
+        "digest": str,
+    }
+    wrong = [
+        name for name, kind in needed.items() if not isinstance(facts, dict) or not _is(facts.get(name), kind)
+    ]
+    if "version" not in wrong and facts["version"] > _VERSION:
+        raise FeatureFileError(
+            f"{file}: written in version {facts['version']} of the prompt format and this is version "
+            f"{_VERSION}; install a newer calcode"
+        )
+    if wrong:
+        raise FeatureFileError(f"{file}: its metadata lack {wrong}, or hold another type there")
+    return dict(facts)
+
+
+def _is(value: object, kind: type) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def _from_archive(file: Path) -> Prompts:
+    import zipfile
+    import zlib
+
+    try:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            content = {name: archive[name] for name in archive.files}
+    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, TypeError, EOFError) as error:
+        raise FeatureFileError(f"{file}: truncated, or not a NumPy archive ({error})") from error
+    missing = [name for name in ("text", "temperature", "classes") if name not in content]
+    if missing:
+        raise FeatureFileError(f"{file}: lacks the arrays {missing}; it holds {sorted(content)}")
+    if content["temperature"].size != 1:
+        raise FeatureFileError(
+            f"{file}: temperature has shape {content['temperature'].shape}, one number needed"
+        )
+    return Prompts(
+        text=content["text"],
+        temperature=content["temperature"].item(),
+        classes=content["classes"].tolist(),
+        templates=content["templates"].tolist() if "templates" in content else (),
+        label_texts=content["label_texts"].tolist() if "label_texts" in content else (),
+    )
+
+
+def _checked_text(text: ArrayLike, *, classes: tuple[str, ...]) -> NDArray[np.float32]:
+    if len(classes) < 2 or len(set(classes)) != len(classes):
+        raise EvidenceError(f"classes: {list(classes)} must be two or more different names")
+    try:
+        bank = np.array(text, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise EvidenceError(f"text: not an array of numbers ({error})") from error
+    if bank.ndim != 3 or bank.shape[0] != len(classes) or 0 in bank.shape:
+        raise EvidenceError(
+            f"text: shape {bank.shape} is not (classes, prompts, dimensions) = ({len(classes)}, M, d)"
+        )
+    if not np.isfinite(bank).all():
+        raise EvidenceError("text: NaN or infinity among the prompt embeddings")
+    empty = np.argwhere(~bank.any(axis=2))
+    if len(empty):
+        raise EvidenceError(
+            f"text: prompt {empty[0][1]} of class {classes[empty[0][0]]!r} is a vector of length zero"
+        )
+    bank.flags.writeable = False
+    return bank
+
+
+def _checked_temperature(temperature: float) -> float:
+    try:
+        number = float(temperature)
+    except (TypeError, ValueError) as error:
+        raise EvidenceError(f"temperature: {temperature!r} is not a number") from error
+    if not (np.isfinite(number) and number > 0):
+        raise EvidenceError(f"temperature: {temperature!r} must be a positive number")
+    return number
+
+
+def _checked_texts(texts: Sequence[str], *, count: int, name: str, of: str) -> tuple[str, ...]:
+    values = tuple(str(text) for text in texts)
+    if values and len(values) != count:
+        raise EvidenceError(f"{name}: {len(values)} given for {count} {of}; give one for each, or none")
+    return values

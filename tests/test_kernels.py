@@ -1,0 +1,142 @@
+"""The fast kernels against the plain ones: same neighbours, same thresholds, whatever the input."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calcode.kernels import (
+    SCREENING_ERROR,
+    PairDistances,
+    ScreenedAnchors,
+    cosine_distances,
+    first_reaching,
+    kernel_weights,
+    nearest_distances,
+    prefix_masses,
+    row_blocks,
+    smallest_columns,
+)
+
+seeds = st.integers(0, 2**20)
+
+
+def unit(rng: np.random.Generator, n: int, d: int, *, crowding: float = 1.0) -> np.ndarray:
+    """Rows whose mutual distances shrink with `crowding`, as those of real encoders do."""
+    rows = rng.normal(size=(n, d)) + crowding * rng.normal(size=d)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@given(seed=seeds, n=st.integers(1, 700), count=st.integers(1, 12), single=st.booleans(), ties=st.booleans())
+def test_smallest_columns_are_the_sorted_head(
+    seed: int, n: int, count: int, single: bool, ties: bool
+) -> None:
+    values = np.random.default_rng(seed).normal(size=(5, n))
+    if ties:
+        values = values.round(0)
+    if single:
+        values = values.astype(np.float32)
+    count = min(count, n)
+    np.testing.assert_array_equal(smallest_columns(values, count=count), np.sort(values, axis=1)[:, :count])
+
+
+def test_nearest_distances_are_one_minus_cosine() -> None:
+    rng = np.random.default_rng(0)
+    queries, reference = unit(rng, 7, 5), unit(rng, 400, 5)
+    expected = np.sort(1 - queries @ reference.T, axis=1)[:, :10]
+    np.testing.assert_allclose(nearest_distances(queries, reference, n_neighbors=10), expected, atol=1e-15)
+
+
+@pytest.mark.parametrize("d", [8, 128, 512, 1152])
+@pytest.mark.parametrize("crowding", [0.0, 1.0, 5.0])
+def test_screened_distances_stay_far_inside_their_error(d: int, crowding: float) -> None:
+    rng = np.random.default_rng(d)
+    shift = crowding * rng.normal(size=d)
+    anchors, queries = (
+        rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        for rows in (rng.normal(size=(300, d)) + shift, rng.normal(size=(90, d)) + shift)
+    )
+    screened = ScreenedAnchors(anchors)
+    error = np.abs(screened.distances(queries)[:, :300] - cosine_distances(queries, anchors))
+    assert error.max() < SCREENING_ERROR / 2
+
+
+@pytest.mark.parametrize("share", [0.0025, 0.02, 0.8])
+@pytest.mark.parametrize("crowding", [0.0, 1.0, 5.0])
+def test_screened_masses_stay_far_inside_their_error(share: float, crowding: float) -> None:
+    """At the bandwidths that the method chooses among, from the most local to the widest."""
+    rng = np.random.default_rng(1)
+    both = unit(rng, 1200, 256, crowding=crowding)
+    anchors, queries = both[:900], both[900:]
+    distances = cosine_distances(queries, anchors)
+    bandwidth = float(np.quantile(distances, share))
+    plain = kernel_weights(distances, bandwidth=bandwidth)
+    screened = ScreenedAnchors(anchors).weights(queries, bandwidth=bandwidth)
+    assert (screened[:, 900:] == 0).all()
+    masses = [np.cumsum(w[:, :900], axis=1) / (1 + w.sum(axis=1, keepdims=True)) for w in (plain, screened)]
+    assert np.abs(masses[0] - masses[1]).max() < SCREENING_ERROR / 2
+
+
+def test_an_infinite_bandwidth_weighs_every_anchor_one_and_no_filler() -> None:
+    rng = np.random.default_rng(2)
+    anchors, queries = unit(rng, 45, 6), unit(rng, 3, 6)
+    weights = ScreenedAnchors(anchors).weights(queries, bandwidth=math.inf)
+    assert weights.shape == (3, 64)
+    assert (weights[:, :45] == 1).all()
+    assert (weights[:, 45:] == 0).all()
+
+
+@given(seed=seeds, n=st.sampled_from([1, 5, 31, 32, 64, 96, 100]), cut=st.floats(0.001, 0.999))
+def test_first_reaching_is_the_literal_search(seed: int, n: int, cut: float) -> None:
+    rng = np.random.default_rng(seed)
+    weights = rng.random((6, n)) ** 8
+    positions, margins = first_reaching(weights, cuts=np.array([cut]))
+    for row in range(6):
+        masses = np.cumsum(weights[row]) / (1 + weights[row].sum())
+        reached = np.flatnonzero(masses >= cut)
+        expected = reached[0] if len(reached) else n
+        around = [abs(masses[i] - cut) for i in (expected - 1, expected) if 0 <= i < n]
+        assert positions[row] == expected or min(around) < 1e-12
+        assert margins[row] == pytest.approx(min(around), abs=1e-12)
+
+
+@given(seed=seeds)
+def test_a_position_survives_changes_smaller_than_its_margin(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    weights = rng.random((20, 64))
+    cuts = rng.random(20)
+    positions, margins = first_reaching(weights, cuts=cuts)
+    for sign in (-0.99, 0.99):
+        moved, _ = first_reaching(weights, cuts=cuts + sign * np.minimum(margins, 1.0))
+        np.testing.assert_array_equal(moved, positions)
+
+
+def test_prefix_masses_by_hand_and_without_columns() -> None:
+    below, total = prefix_masses(np.array([[1.0, 2.0, 4.0]]), np.array([[0, 1, 3]]))
+    np.testing.assert_array_equal(below, [[0, 1, 7]])
+    np.testing.assert_array_equal(total, [7])
+    below, total = prefix_masses(np.empty((2, 0)), np.zeros((2, 1), dtype=int))
+    assert not below.any()
+    assert not total.any()
+
+
+def test_blocks_cover_every_row_once() -> None:
+    for n, columns in ((0, 10), (1, 10**9), (1000, 3000), (5, 1)):
+        covered = [i for rows in row_blocks(n, n_columns=columns) for i in range(rows.start, rows.stop)]
+        assert covered == list(range(n))
+
+
+def test_pair_distances_are_the_same_on_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    rows = unit(rng, 40, 4)
+    expected = 1 - rows @ rows.T
+    for kept in (1 << 25, 0):
+        monkeypatch.setattr("calcode.kernels.distances._KEPT_NUMBERS", kept)
+        pairs = PairDistances(rows, rows)
+        for _ in range(2):
+            found = np.concatenate([block for _, block in pairs.blocks()])
+            np.testing.assert_allclose(found, expected, atol=1e-14)
