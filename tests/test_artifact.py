@@ -54,6 +54,8 @@ def test_decisions_after_a_round_trip_are_equal(tmp_path: Path, settings: dict[s
     again = reload(path)
     assert_equal(model.decide(ROLES["test"]), again.decide(ROLES["test"]))
     assert again.get_params() == model.get_params()
+    assert list(again.audit_aurocs_) == list(model.audit_aurocs_)
+    assert list(again.manifest_) == list(model.manifest_)
     for name in (
         "classes_",
         "audit_name_",

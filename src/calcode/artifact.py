@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from calcode.arrays import AnyArray
-from calcode.audit import BASE_DIAGNOSTICS, SupportAudit
+from calcode.audit import BASE_DIAGNOSTICS, DIAGNOSTICS, SupportAudit
 from calcode.bandwidth import BandwidthTrial
 from calcode.errors import ArtifactError
 from calcode.interface import Interface
@@ -117,7 +117,9 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> Calcode:
     model.interface_ = Interface(
         **(metadata["interface"] | {"classes": tuple(metadata["interface"]["classes"])})
     )
-    model.manifest_ = metadata["manifest"]
+    # The canonical JSON sorts names; the roles come back in the order in which they were used.
+    manifest = metadata["manifest"]
+    model.manifest_ = {role: manifest[role] for role in ("reference", "validation", "gate", "calibration")}
     model.ledger_ = RoleLedger(bytes.fromhex(metadata["ledger_key"]), _hashes(tensors))
     model.audit_ = _audit(metadata["audit"], settings, tensors)
     model.bandwidth_ = metadata["bandwidth"]
@@ -148,7 +150,7 @@ def _audit(
         return None
     return SupportAudit(
         name=entry["name"],
-        aurocs=entry["aurocs"],
+        aurocs={name: entry["aurocs"][name] for name in DIAGNOSTICS if name in entry["aurocs"]},
         independent=entry["independent"],
         reference=tensors["reference"],
         n_neighbors=settings.n_neighbors,

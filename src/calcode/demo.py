@@ -126,7 +126,21 @@ def class_titles(features: FeatureFile) -> Mapping[str, str]:
     return MappingProxyType(dict(zip(prompts.classes, prompts.label_texts or prompts.classes, strict=True)))
 
 
-def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> CohortFigures:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Comparison:
+    """Three methods on one cohort: the setting and the figures of its page."""
+
+    setting: Setting
+    figures: CohortFigures
+
+    @property
+    def small_classes(self) -> dict[str, int]:
+        """Classes with too few test images to be called the worst, and how many they have."""
+        rows = self.figures.guarded.summary.classwise
+        return {row.name: row.n for row in rows if row.n < self.setting.min_images}
+
+
+def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> Comparison:
     """Fit on the source roles, decide on the test images, and put two simpler methods beside it.
 
     Split APS answers for every image; the localized sets are CALCoDe's own before the guard, with its audit.
@@ -174,7 +188,7 @@ def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> C
         class_titles=titles,
         min_class_count=accepted_floor(labels, accepted=decisions.accepted, min_images=setting.min_images),
     )
-    return cohort_figures(cohort)
+    return Comparison(setting=setting, figures=cohort_figures(cohort))
 
 
 def accepted_floor(labels: IntArray, *, accepted: BoolArray, min_images: int) -> int:

@@ -25,6 +25,8 @@ LEVELS: tuple[str, ...] = get_args(LevelName)
 LEVEL_TOLERANCE = 1e-12
 #: Counts that the search of the rule `exact` spends before it falls back on bisection.
 _STEERED_PROBES = 5
+#: Weights that it looks at together: 1 MiB of float64 per array.
+_COUNTED_NUMBERS = 1 << 17
 
 
 def cut_reaching(level: float) -> float:
@@ -142,30 +144,43 @@ def exact_positions(
         0-based index of the threshold's score; n means +inf.
     """
     m, n = weights.shape
+    positions = np.full(m, n, dtype=np.int64)
     if rank > n:
-        return np.full(m, n, dtype=np.int64)
-    bounds = np.zeros((m, n + 1))
-    np.cumsum(weights, axis=1, out=bounds[:, 1:])
-    bounds /= 1.0 + bounds[:, -1:]
-    bounds -= LEVEL_TOLERANCE
+        return positions
+    step = max(1, _COUNTED_NUMBERS // n)
+    for start in range(0, m, step):
+        rows = slice(start, start + step)
+        positions[rows] = _counted_positions(weights[rows], below=below, total=total, first=first, rank=rank)
+    return positions
+
+
+def _counted_positions(
+    weights: FloatArray, *, below: FloatArray, total: FloatArray, first: IntArray, rank: int
+) -> IntArray:
+    """`exact_positions` for so few rows that what is counted over and over stays in the cache."""
+    m, n = weights.shape
+    cumulative = np.zeros((m, n + 1))
+    np.cumsum(weights, axis=1, out=cumulative[:, 1:])
+    scale = 1.0 + cumulative[:, -1]
     denominator = total + weights
     theta = below / denominator
     theta_plus = below + weights
     theta_plus /= denominator
     edges = np.append(first, n)
+    columns = np.arange(n)
 
     def missing(rows: IntArray, positions: IntArray) -> IntArray:
         """rank - S_k for some rows, each at its own position."""
         # Rows are copied only once some of them are done.
         some: slice | IntArray = slice(None) if len(rows) == m else rows
         edge = edges[positions]
-        bound = bounds[rows, edge][:, None]
-        inside = np.arange(n) < edge[:, None]
-        counted = np.where(inside, theta[some] < bound, theta_plus[some] < bound)
+        bound = (cumulative[rows, edge] / scale[rows] - LEVEL_TOLERANCE)[:, None]
+        counted = np.where(columns < edge[:, None], theta[some] < bound, theta_plus[some] < bound)
         shortfall: IntArray = rank - np.count_nonzero(counted, axis=1)
         return shortfall
 
-    start = np.count_nonzero(bounds <= kth_smallest(below / total, rank=rank), axis=1)
+    level = kth_smallest(below / total, rank=rank)
+    start = np.count_nonzero(cumulative <= level * scale[:, None], axis=1)
     return _last_missing(missing, start=np.searchsorted(edges, start) - 1, n=n)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -314,13 +314,29 @@ class Calcode(Learned):
         evidence : Evidence
             Same classes, prompts, dimension, prompt digest and backbone as at fit; labels are not looked at.
         """
+        return self.decide_with(evidence, thresholds=self.thresholds)
+
+    def decide_with(
+        self,
+        evidence: Evidence,
+        *,
+        thresholds: Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]],
+    ) -> Decisions:
+        """`decide` with another engine for the thresholds, for instance one on a GPU.
+
+        Parameters
+        ----------
+        evidence : Evidence
+        thresholds : callable
+            As `thresholds` of this class.
+        """
         self._require("rule_", before="decide", call="fit")
         self.interface_.require(evidence, role="evidence")
         self.ledger_.require_disjoint("test", evidence)
         robust, scores = self._scores(evidence)
         p_audit = self.audit_p_values(evidence)
-        localized, thresholds = self._thresholds(evidence.embeddings)
-        sets = label_sets(scores, thresholds)
+        localized, guarded = thresholds(evidence.embeddings, scores)
+        sets = label_sets(scores, guarded)
         action, reason, label = choose_actions(
             sets,
             supported=np.asarray(p_audit >= self.settings_.deferral_level),
@@ -334,7 +350,7 @@ class Calcode(Learned):
             sets=sets,
             localized_sets=label_sets(scores, localized),
             p_audit=p_audit,
-            threshold=thresholds,
+            threshold=guarded,
             scores=scores,
             top_label=top_label,
             top_probability=robust[np.arange(len(robust)), top_label],
@@ -348,9 +364,18 @@ class Calcode(Learned):
         """The guarded sets of every image, deferred or not; shape (n, K)."""
         return self.decide(evidence).sets
 
-    def _thresholds(self, embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def thresholds(self, embeddings: FloatArray, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
         """tau(x), shape (n,), and the guarded thresholds (Eq. 15), shape (n, K).
 
+        Parameters
+        ----------
+        embeddings : ndarray of shape (n, d)
+            Unit rows.
+        scores : ndarray of shape (n, K)
+            Not looked at here; engines that may stop early need them.
+
+        Notes
+        -----
         A first look in float32 gives the thresholds and their margins; images whose margin is within reach of
         its error are computed again in float64. `exact` and `upper` are computed in float64 at once.
         """

@@ -1,0 +1,82 @@
+"""Decide with the localized rule on a torch device (a GPU); decisions are those of `Calcode.decide`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calcode.arrays import FloatArray
+from calcode.decisions import Decisions
+from calcode.errors import SettingsError
+from calcode.evidence import Evidence
+from calcode.kernels.device import DeviceRule, DeviceThresholds, Precision, thresholds_on_device
+from calcode.localize import label_sets
+from calcode.model import Calcode
+
+
+def decide_on_device(
+    model: Calcode, evidence: Evidence, *, device: str = "cuda", precision: Precision = "float32"
+) -> Decisions:
+    """`model.decide(evidence)` with the threshold search on a torch device.
+
+    Images for which the device's precision could change a label are decided again in float64 on the CPU, so
+    actions, reasons and sets are those of `decide`. A reported threshold may be a neighbouring calibration
+    score when no label of the image lies between the two.
+
+    Parameters
+    ----------
+    model : Calcode
+        Fitted with level "loo" or "certified"; the other rules search a level per image.
+    evidence : Evidence
+    device : str
+    precision : {"float32", "tf32"}
+        Of the matrix product; "tf32" is faster and sends more images to the CPU.
+    """
+    if model.level not in ("loo", "certified"):
+        raise SettingsError(f"level: '{model.level}' runs on the CPU only; use model.decide(evidence)")
+    search = device_search(model, device=device, precision=precision)
+
+    def thresholds(embeddings: FloatArray, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
+        localized = np.empty(len(embeddings))
+        guarded = np.empty(scores.shape)
+        unclear = np.zeros(len(embeddings), dtype=np.bool_)
+        for rows, found, low, high in thresholds_on_device(search, embeddings):
+            localized[rows], guarded[rows] = found[:, 0], _guarded(model, found)
+            for lowest, highest in ((low[:, 0], high[:, 0]), (_guarded(model, low), _guarded(model, high))):
+                differ = label_sets(scores[rows], lowest) != label_sets(scores[rows], highest)
+                unclear[rows] |= differ.any(axis=1)
+        localized[unclear], guarded[unclear] = model.thresholds(embeddings[unclear], scores[unclear])
+        return localized, guarded
+
+    return model.decide_with(evidence, thresholds=thresholds)
+
+
+def device_search(model: Calcode, *, device: str, precision: Precision) -> DeviceThresholds:
+    """The localized rule and the class-local rules of a fitted model, on a device."""
+    rules = [DeviceRule(members=None, cut=model.rule_.cut)]
+    for guard in model.guards_:
+        if guard.local is not None:
+            members = np.zeros(len(model.rule_.scores), dtype=np.bool_)
+            members[guard.members] = True
+            rules.append(DeviceRule(members=members, cut=guard.local.cut))
+    return DeviceThresholds(
+        embeddings=model.rule_.embeddings,
+        scores=model.rule_.scores,
+        bandwidth=model.rule_.bandwidth,
+        rules=rules,
+        device=device,
+        precision=precision,
+    )
+
+
+def _guarded(model: Calcode, found: FloatArray) -> FloatArray:
+    """Thresholds per class from those of the rules, columns in the order of `device_search` (Eq. 15)."""
+    localized = found[:, 0]
+    guarded = np.repeat(localized[:, None], len(model.classes_), axis=1)
+    column = 1
+    for guard in model.guards_:
+        own = np.full(len(found), guard.quantile)
+        if guard.local is not None:
+            own = np.maximum(own, found[:, column])
+            column += 1
+        guarded[:, guard.index] = np.maximum(localized, own)
+    return guarded

@@ -1,0 +1,216 @@
+"""The localized thresholds on a torch device: the same search as on the CPU, in large blocks.
+
+One product gives the distances; one fused pass turns them into kernel weights and sums them in chunks,
+for the localized rule and for every class-local rule at once; the chunk that reaches the cut is then looked
+into. Sums are float64. Where `torch.compile` is not available the same lines run one by one.
+
+As in `calcode.kernels.screened` nothing is decided on the device's precision alone: thresholds are also
+searched at the cut moved by the error either way, and rows for which that changes a label are reported, to be
+computed again in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from calcode.arrays import BoolArray, FloatArray
+
+if TYPE_CHECKING:
+    import torch
+
+Precision = Literal["float32", "tf32"]
+
+#: What each precision may change in a normalised mass; checked by the benchmark on the device.
+DEVICE_ERROR: dict[str, float] = {"float32": 1e-6, "tf32": 2e-4}
+_CHUNK = 32
+#: Numbers of one block of the product: 4 GiB of float32.
+_BLOCK_NUMBERS = 1 << 30
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DeviceRule:
+    """One threshold search: which of the calibration points take part, and at which cut.
+
+    Attributes
+    ----------
+    members : ndarray of bool, shape (n,), or None
+        None for all points.
+    cut : float
+        See `calcode.levels`.
+    """
+
+    members: BoolArray | None
+    cut: float
+
+
+class DeviceThresholds:
+    """Calibration points on a device, ready for threshold searches.
+
+    Parameters
+    ----------
+    embeddings : ndarray of shape (n, d)
+        Unit rows in ascending order of their scores.
+    scores : ndarray of shape (n,)
+    bandwidth : float
+    rules : sequence of DeviceRule
+    device : str
+        For instance "cuda" or "cpu".
+    precision : {"float32", "tf32"}
+        Of the product; "tf32" is faster and coarser.
+    """
+
+    def __init__(
+        self,
+        *,
+        embeddings: FloatArray,
+        scores: FloatArray,
+        bandwidth: float,
+        rules: Sequence[DeviceRule],
+        device: str = "cuda",
+        precision: Precision = "float32",
+    ) -> None:
+        import torch
+
+        n = len(embeddings)
+        width = -(-n // _CHUNK) * _CHUNK
+        mean = embeddings.mean(axis=0)
+        centred = np.zeros((width, embeddings.shape[1]))
+        centred[:n] = embeddings - mean
+        half = 0.5 * np.einsum("ij,ij->i", centred, centred)
+        # Fillers are so far away that their weight is zero; with an infinite bandwidth only the mask keeps them out.
+        half[n:] = 1e6
+        self.precision: Precision = precision
+        self.error = DEVICE_ERROR[precision]
+        self._device = torch.device(device)
+        self._mean = torch.as_tensor(mean, device=self._device)
+        self._anchors = torch.as_tensor(centred, dtype=torch.float32, device=self._device).T.contiguous()
+        self._half = torch.as_tensor(half, dtype=torch.float32, device=self._device)
+        self._scale = float(1.0 / bandwidth)
+        self._scores = torch.as_tensor(np.append(scores, np.full(width - n + 1, np.inf)), device=self._device)
+        self._cuts = [rule.cut for rule in rules]
+        self._masks = torch.as_tensor(
+            _masks(rules, n=n, width=width), dtype=torch.float32, device=self._device
+        )
+        self._chunk_sums: Callable[..., torch.Tensor] = _compiled(_chunk_sums)
+
+    @property
+    def block_rows(self) -> int:
+        """How many images are looked at together."""
+        return max(1, _BLOCK_NUMBERS // int(self._masks.shape[1]))
+
+    def search(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Thresholds at the cuts, and at the cuts lowered and raised by the error.
+
+        Parameters
+        ----------
+        queries : tensor of shape (m, d)
+            Unit rows on the device; m at most `block_rows`.
+
+        Returns
+        -------
+        thresholds, lowest, highest : tensor of float64, shape (m, rules)
+        """
+        import torch
+
+        centred = queries.to(torch.float64) - self._mean
+        half = (0.5 * (centred * centred).sum(1)).to(torch.float32)
+        with _matmul_precision(self.precision):
+            product = centred.to(torch.float32) @ self._anchors
+        sums = self._chunk_sums(product, half, self._half, self._scale, self._masks)
+        found = [
+            self._first_reaching(product, half, sums[:, index], index, shift)
+            for shift in (0.0, -self.error, self.error)
+            for index in range(len(self._cuts))
+        ]
+        rules = len(self._cuts)
+        return tuple(torch.stack(found[i * rules : (i + 1) * rules], dim=1) for i in range(3))
+
+    def _first_reaching(
+        self, product: torch.Tensor, half: torch.Tensor, sums: torch.Tensor, index: int, shift: float
+    ) -> torch.Tensor:
+        """Score of the first column at which the mass reaches the cut plus `shift`; +inf if none does."""
+        import torch
+
+        width = product.shape[1]
+        ends = sums.cumsum(1)
+        bounds = (self._cuts[index] + shift) * (1.0 + ends[:, -1:])
+        chunk = torch.searchsorted(ends, bounds).squeeze(1)
+        inside = torch.clamp(chunk, max=width // _CHUNK - 1)
+        columns = inside[:, None] * _CHUNK + torch.arange(_CHUNK, device=product.device)
+        scaled = (half[:, None] + self._half[columns] - product.gather(1, columns)) * self._scale
+        weights = (torch.exp(-scaled * scaled) * self._masks[index][columns]).to(torch.float64)
+        before = torch.where(inside > 0, ends.gather(1, torch.clamp(inside - 1, min=0)[:, None])[:, 0], 0.0)
+        short = before[:, None] + weights.cumsum(1) < bounds
+        step = torch.clamp(short.sum(1), max=_CHUNK - 1)
+        never = chunk >= width // _CHUNK
+        position = torch.where(never, torch.full_like(chunk, width), inside * _CHUNK + step)
+        return self._scores[position]
+
+
+def thresholds_on_device(
+    search: DeviceThresholds, embeddings: FloatArray
+) -> Iterator[tuple[slice, FloatArray, FloatArray, FloatArray]]:
+    """Walk host embeddings in blocks: row slice, thresholds, lowest and highest, each (m, rules)."""
+    import torch
+
+    for start in range(0, len(embeddings), search.block_rows):
+        rows = slice(start, min(start + search.block_rows, len(embeddings)))
+        queries = torch.as_tensor(embeddings[rows], device=search._device)
+        found, low, high = (part.cpu().numpy() for part in search.search(queries))
+        yield rows, found, low, high
+
+
+def _masks(rules: Sequence[DeviceRule], *, n: int, width: int) -> FloatArray:
+    masks = np.zeros((len(rules), width))
+    for mask, rule in zip(masks, rules, strict=True):
+        mask[:n] = 1.0 if rule.members is None else rule.members
+    return masks
+
+
+def _chunk_sums(
+    product: torch.Tensor, half: torch.Tensor, anchors_half: torch.Tensor, scale: float, masks: torch.Tensor
+) -> torch.Tensor:
+    """Masses of every chunk of columns under every mask; (m, width) in, (m, rules, width / 32) out."""
+    import torch
+
+    m, width = product.shape
+    scaled = (half[:, None] + anchors_half[None, :] - product) * scale
+    weights = torch.exp(-scaled * scaled)
+    return torch.stack(
+        [
+            (weights * mask).view(m, width // _CHUNK, _CHUNK).sum(2, dtype=torch.float64)
+            for mask in masks.unbind(0)
+        ],
+        dim=1,
+    )
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function fused where torch can compile here, as it is where it cannot."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return function
+    try:
+        compiled: Callable[..., Any] = torch.compile(function, dynamic=False)
+    except RuntimeError:  # no compiler on this platform
+        return function
+    return compiled
+
+
+@contextmanager
+def _matmul_precision(precision: Precision) -> Iterator[None]:
+    """Let products use TF32 only where it was asked for, and put the setting back."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,124 @@
+"""Numbers and lists as words; every figure on the page is written by one of these functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from calcode.intervals import Estimate
+
+#: Keeps a number and its unit on one line.
+NBSP = "\u00a0"
+UNDEFINED = "undefined"
+#: Fewer examples than this are called few: a Wilson interval at 0.95 is then wider than 0.18.
+FEW = 20
+
+
+def percent(share: float, *, digits: int = 1) -> str:
+    """A share in percent. Only nothing is written as 0 and only everything as 100.
+
+    Examples
+    --------
+    >>> [percent(value).replace(NBSP, " ") for value in (0.0, 0.0001, 0.957, 0.9999, 1.0)]
+    ['0.0 %', '<0.1 %', '95.7 %', '>99.9 %', '100.0 %']
+    """
+    if math.isnan(share):
+        return UNDEFINED
+    step = 10.0**-digits
+    shown = f"{100 * share:.{digits}f}"
+    if share > 0 and float(shown) == 0.0:
+        shown = f"<{step:.{digits}f}"
+    elif share < 1 and float(shown) == 100.0:
+        shown = f">{100 - step:.{digits}f}"
+    return f"{shown}{NBSP}%"
+
+
+def short_percent(share: float) -> str:
+    """A share in percent with no more digits than it needs: levels, targets, axis ticks.
+
+    Examples
+    --------
+    >>> short_percent(0.95).replace(NBSP, " "), short_percent(0.925).replace(NBSP, " ")
+    ('95 %', '92.5 %')
+    """
+    return f"{round(100 * share, 4):g}{NBSP}%"
+
+
+def percent_interval(estimate: Estimate) -> str:
+    """The interval alone, such as 92.6 to 94.7; nothing where it is undefined."""
+    if math.isnan(estimate.low):
+        return ""
+    return f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f}"
+
+
+def percent_estimate(estimate: Estimate) -> str:
+    """A share with its interval."""
+    interval = percent_interval(estimate)
+    return f"{percent(estimate.value)} ({interval})" if interval else percent(estimate.value)
+
+
+def number(value: float, *, digits: int = 2) -> str:
+    """A number with a fixed count of digits.
+
+    Examples
+    --------
+    >>> number(3.1234), number(math.inf), number(math.nan)
+    ('3.12', 'infinite', 'undefined')
+    """
+    if math.isnan(value):
+        return UNDEFINED
+    return "infinite" if math.isinf(value) else f"{value:.{digits}f}"
+
+
+def number_estimate(estimate: Estimate) -> str:
+    """A number with its interval."""
+    if math.isnan(estimate.low):
+        return number(estimate.value)
+    return f"{number(estimate.value)} ({number(estimate.low)} to {number(estimate.high)})"
+
+
+def count(value: int) -> str:
+    """A whole number with separators.
+
+    Examples
+    --------
+    >>> count(12284)
+    '12,284'
+    """
+    return f"{value:,}"
+
+
+def counted(value: int, noun: str) -> str:
+    """A number with its noun, in the plural where that is due.
+
+    Examples
+    --------
+    >>> counted(1, "image"), counted(2004, "image"), counted(2, "class")
+    ('1 image', '2,004 images', '2 classes')
+    """
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{count(value)} {noun if value == 1 else plural}"
+
+
+def listed(words: Sequence[str], *, last: str = "and") -> str:
+    """Words as an English list.
+
+    Examples
+    --------
+    >>> listed(["a", "b", "c"]), listed(["a", "b"], last="or"), listed(["a"])
+    ('a, b and c', 'a or b', 'a')
+    """
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"
+
+
+def shortened(text: str, *, length: int) -> str:
+    """Text cut to a length that a figure has room for; the tables carry it whole.
+
+    Examples
+    --------
+    >>> shortened("melanocytic nevus", length=10)
+    'melanocyt…'
+    """
+    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
