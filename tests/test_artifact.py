@@ -31,16 +31,6 @@ def save(tmp_path: Path, **settings: object) -> tuple[Calcode, Path]:
     return model, path
 
 
-def reload(path: Path) -> Calcode:
-    import warnings
-
-    from calcode import CalcodeWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalcodeWarning)
-        return Calcode.load(path)
-
-
 def assert_equal(first: Decisions, second: Decisions) -> None:
     for name in ("action", "reason", "label", "sets", "localized_sets", "p_audit", "threshold", "scores"):
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name), err_msg=name)
@@ -51,7 +41,7 @@ def assert_equal(first: Decisions, second: Decisions) -> None:
 @pytest.mark.parametrize("settings", VARIANTS)
 def test_decisions_after_a_round_trip_are_equal(tmp_path: Path, settings: dict[str, object]) -> None:
     model, path = save(tmp_path, **settings)
-    again = reload(path)
+    again = Calcode.load(path)
     assert_equal(model.decide(ROLES["test"]), again.decide(ROLES["test"]))
     assert again.get_params() == model.get_params()
     assert list(again.audit_aurocs_) == list(model.audit_aurocs_)
@@ -78,7 +68,7 @@ def test_saving_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     first = path.read_bytes()
     model.save(path)
     assert path.read_bytes() == first
-    reload(path).save(tmp_path / "again")
+    Calcode.load(path).save(tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == first
     fit_quietly(Calcode(), ROLES).save(tmp_path / "refitted")
     assert (tmp_path / "refitted").read_bytes() == first
@@ -96,7 +86,7 @@ def test_no_id_or_group_is_in_the_file(tmp_path: Path) -> None:
 
 def test_the_overlap_check_survives_the_file(tmp_path: Path) -> None:
     _, path = save(tmp_path)
-    again = reload(path)
+    again = Calcode.load(path)
     for role in ("reference", "validation", "gate", "calibration"):
         with pytest.raises(RoleError, match=f"of the test role are in the {role} role too"):
             again.decide(ROLES[role])

@@ -3,9 +3,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 
-from calcode import CalcodeWarning
 from calcode.localize import LocalizedRule
 from calcode.pilot import PilotOutcome
 from calcode.quantiles import conformal_quantile
@@ -74,14 +72,14 @@ def guard_of(rule: LocalizedRule, labels: np.ndarray) -> ClassGuard:
     )
 
 
-def test_18_examples_give_infinity_and_a_warning_19_a_finite_value() -> None:
-    rule, labels = calibrated(18)
-    with pytest.warns(
-        CalcodeWarning, match=r"class 'mel' has 18 accepted calibration examples and would need 19"
-    ):
-        guard = guard_of(rule, labels)
+def test_18_examples_give_infinity_and_say_so_19_a_finite_value() -> None:
+    guard = guard_of(*calibrated(18))
     assert guard.quantile == math.inf
-    assert math.isfinite(guard_of(*calibrated(19)).quantile)
+    assert guard.shortfall is not None
+    assert guard.shortfall.startswith("class 'mel' has 18 accepted calibration examples and would need 19")
+    finite = guard_of(*calibrated(19))
+    assert math.isfinite(finite.quantile)
+    assert finite.shortfall is None
 
 
 def test_class_global_below_50_and_the_larger_of_both_from_50_on() -> None:

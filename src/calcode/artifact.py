@@ -84,12 +84,10 @@ def _tensors(model: Calcode) -> dict[str, AnyArray]:
 
 
 def _metadata(model: Calcode) -> dict[str, Any]:
-    from calcode import __version__
-
     audit, rule = model.audit_, model.rule_
     return {
         "format": FORMAT_VERSION,
-        "versions": {"calcode": __version__},
+        "versions": model.versions_,
         "settings": model.settings_.to_dict(),
         "interface": asdict(model.interface_),
         "manifest": model.manifest_,
@@ -139,6 +137,7 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> Calcode:
         below=tensors["below"],
         total=tensors["total"],
     )
+    model.versions_ = metadata["versions"]
     model._install(rule=rule, labels=tensors["calibration_labels"])
     return model
 

@@ -32,6 +32,7 @@ class Learned:
     rule_: LocalizedRule
     guards_: tuple[ClassGuard, ...]
     calibration_labels_: IntArray
+    versions_: dict[str, str]
 
     @property
     def classes_(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
@@ -273,6 +274,9 @@ class Calcode(Learned):
             grid=settings.level_grid,
         )
         self._install(rule=rule, labels=labels[accepted][order])
+        self.versions_ = library_versions()
+        for shortfall in filter(None, (guard.shortfall for guard in self.guards_)):
+            warnings.warn(shortfall, CalcodeWarning, stacklevel=2)
         needed = smallest_finite_count(miscoverage=settings.miscoverage)
         if len(accepted) < needed:
             warnings.warn(
@@ -490,6 +494,11 @@ def _bandwidth_for(pilot: Pilot | None, settings: Settings) -> tuple[float, tupl
         grid=settings.level_grid,
         support_budget=settings.support_budget,
     )
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of what a fit depends on, kept with the model."""
+    return {name: version(name) for name in ("calcode", "numpy", "scikit-learn", "scipy")}
 
 
 def _manifest_entry(evidence: Evidence) -> dict[str, Any]:

@@ -46,6 +46,14 @@ def aps_scores(probabilities: FloatArray) -> FloatArray:
     >>> aps_scores(np.array([[0.25, 0.5, 0.25]]))
     array([[0.75, 0.5 , 1.  ]])
     """
+    if probabilities.shape[1] > _FEW_CLASSES:
+        return sorted_aps_scores(probabilities)
+    cells, masses = _masses_by_rank(probabilities)
+    return masses.reshape(-1)[cells].T
+
+
+def sorted_aps_scores(probabilities: FloatArray) -> FloatArray:
+    """`aps_scores` by sorting every row: the readable form, used where there are many classes; shape (n, K)."""
     order = label_order(probabilities)
     cumulative = np.minimum(np.cumsum(np.take_along_axis(probabilities, order, axis=1), axis=1), 1.0)
     cumulative[:, -1] = 1.0
@@ -114,7 +122,7 @@ def randomised_aps_scores(probabilities: FloatArray, uniforms: FloatArray) -> Fl
     >>> randomised_aps_scores(np.array([[0.25, 0.5, 0.25]]), np.array([0.5]))
     array([[0.625, 0.25 , 0.875]])
     """
-    return fast_aps_scores(probabilities) - _draws_by_label(uniforms, probabilities) * probabilities
+    return aps_scores(probabilities) - _draws_by_label(uniforms, probabilities) * probabilities
 
 
 def rank_penalty(probabilities: FloatArray, *, penalty: float, free_ranks: int) -> FloatArray:
@@ -126,28 +134,6 @@ def rank_penalty(probabilities: FloatArray, *, penalty: float, free_ranks: int) 
     array([[0.5, 0. , 1. ]])
     """
     return penalty * np.maximum(label_ranks(probabilities) - free_ranks, 0)
-
-
-def fast_aps_scores(probabilities: FloatArray) -> FloatArray:
-    """The numbers of `aps_scores`, bit for bit; with few classes without sorting a row.
-
-    Parameters
-    ----------
-    probabilities : ndarray of shape (n, K)
-
-    Returns
-    -------
-    ndarray of shape (n, K)
-
-    Examples
-    --------
-    >>> fast_aps_scores(np.array([[0.25, 0.5, 0.25]]))
-    array([[0.75, 0.5 , 1.  ]])
-    """
-    if probabilities.shape[1] > _FEW_CLASSES:
-        return aps_scores(probabilities)
-    cells, masses = _masses_by_rank(probabilities)
-    return masses.reshape(-1)[cells].T
 
 
 def raps_scores(probabilities: FloatArray, *, penalty: float, free_ranks: int) -> FloatArray:

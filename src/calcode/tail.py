@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
@@ -11,7 +10,6 @@ from typing import Literal, Self
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.errors import CalcodeWarning
 from calcode.localize import LocalizedRule
 from calcode.pilot import PilotOutcome
 from calcode.quantiles import conformal_quantile, smallest_finite_count
@@ -192,23 +190,25 @@ class ClassGuard:
                 level=calibration.level,
                 grid=grid,
             )
-        quantile = conformal_quantile(scores, miscoverage=miscoverage)
-        if math.isinf(quantile):
-            needed = smallest_finite_count(miscoverage=miscoverage)
-            warnings.warn(
-                f"class '{name}' has {len(members)} accepted calibration examples and would need {needed} for a "
-                f"finite guard at {1 - miscoverage:g}: its threshold is +inf, the label is in every set",
-                CalcodeWarning,
-                stacklevel=3,
-            )
         return cls(
             name=name,
             index=index,
             n=len(members),
             miscoverage=miscoverage,
-            quantile=quantile,
+            quantile=conformal_quantile(scores, miscoverage=miscoverage),
             members=members,
             local=local,
+        )
+
+    @property
+    def shortfall(self) -> str | None:
+        """What is missing for a finite threshold, in a sentence; None where nothing is."""
+        if math.isfinite(self.quantile):
+            return None
+        needed = smallest_finite_count(miscoverage=self.miscoverage)
+        return (
+            f"class '{self.name}' has {self.n} accepted calibration examples and would need {needed} for a "
+            f"finite guard at {1 - self.miscoverage:g}: its threshold is +inf, the label is in every set"
         )
 
     def thresholds_from_weights(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:

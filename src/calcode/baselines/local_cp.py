@@ -1,0 +1,119 @@
+"""Local conformal prediction: Guan's exact rule with the bandwidth of METHOD.md 6 on all validation images.
+
+`localize.LocalizedRule` with ``level="exact"`` and ``bandwidth=sqrt(h)`` reproduces golden ``guan_lcp``
+``bandV_h*_a*`` (its kernel is exp(-D / h) with D = (1 - cos)^2) and `localize.label_sets` its ``sets_*``;
+`conventions.guan_counting` its ``Smat_*``.
+"""
+
+from __future__ import annotations
+
+from calcode.arrays import FloatArray, IntArray
+from calcode.bandwidth import choose_bandwidth
+from calcode.baselines.matched import robust
+from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.split import prediction
+from calcode.evidence import Evidence
+from calcode.levels import LevelName
+from calcode.localize import LocalizedRule, label_sets
+from calcode.pilot import Pilot
+from calcode.scores import aps_scores, true_label_scores
+
+RECORD = Record(
+    name="local-cp",
+    title="Local CP",
+    paper="Guan, Localized Conformal Prediction: A Generalized Inference Framework for Conformal Prediction",
+    venue="Biometrika",
+    year=2023,
+    assumes="Calibration and test exchangeable, kernel fixed before calibration: marginal coverage at least "
+    "1 - miscoverage.",
+    selects="Bandwidth on all validation images by METHOD.md 6: the most local one that the pilot supports.",
+    differs="The published code tunes the bandwidth for short finite thresholds on a grid the user gives; thresholds "
+    "equal the published ones. Small bandwidths give infinite thresholds: the details report their share.",
+)
+
+#: The settings of METHOD.md 5 to 7 that the choice of a bandwidth needs.
+LEVEL_GRID = 1001
+SUPPORT_BUDGET = 0.25
+N_FOLDS = 5
+
+
+def supported_bandwidth(
+    embeddings: FloatArray, scores: FloatArray, labels: IntArray, *, miscoverage: float, random_state: int
+) -> float:
+    """The bandwidth of METHOD.md 6 on given validation images.
+
+    Parameters
+    ----------
+    embeddings : ndarray of shape (n, d)
+    scores : ndarray of shape (n, K)
+        Scores of every label.
+    labels : ndarray of shape (n,)
+    miscoverage : float
+    random_state : int
+        Deals out the folds.
+    """
+    pilot = Pilot(
+        embeddings=embeddings, scores=scores, labels=labels, n_folds=N_FOLDS, random_state=random_state
+    )
+    bandwidth, _ = choose_bandwidth(
+        pilot, miscoverage=miscoverage, grid=LEVEL_GRID, support_budget=SUPPORT_BUDGET
+    )
+    return bandwidth
+
+
+def localized_prediction(
+    validation: Evidence,
+    calibration: Evidence,
+    test: Evidence,
+    *,
+    level: LevelName,
+    miscoverage: float,
+    random_state: int,
+) -> Prediction:
+    """APS with a localized threshold: bandwidth on `validation`, level on `calibration`.
+
+    Parameters
+    ----------
+    validation, calibration, test : Evidence
+        The first two with labels.
+    level : {"loo", "exact", "upper", "certified"}
+    miscoverage : float
+    random_state : int
+    """
+    labels = calibration.require_labels()
+    bandwidth = supported_bandwidth(
+        validation.embeddings,
+        aps_scores(robust(validation)),
+        validation.require_labels(),
+        miscoverage=miscoverage,
+        random_state=random_state,
+    )
+    rule = LocalizedRule.fit(
+        calibration.embeddings,
+        true_label_scores(aps_scores(robust(calibration)), labels),
+        bandwidth=bandwidth,
+        miscoverage=miscoverage,
+        level=level,
+        grid=LEVEL_GRID,
+    )
+    thresholds = rule.thresholds(test.embeddings)
+    probabilities = robust(test)
+    details = {"bandwidth": bandwidth, "infinite_share": float((thresholds == float("inf")).mean())}
+    return prediction(label_sets(aps_scores(probabilities), thresholds), probabilities, details=details)
+
+
+class LocalCp:
+    """A threshold per image from the scores of its neighbours."""
+
+    record = RECORD
+
+    def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
+        """The seed deals out the folds of the bandwidth's pilot."""
+        return localized_prediction(
+            roles.validation,
+            roles.calibration,
+            test,
+            level="exact",
+            miscoverage=miscoverage,
+            random_state=random_state,
+        )

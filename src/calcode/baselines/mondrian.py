@@ -1,0 +1,44 @@
+"""Mondrian (class-conditional) conformal prediction with deterministic APS.
+
+`split.class_thresholds` and `split.closed_sets` reproduce golden ``torchcp_1_2_1`` ``*_classcond_*`` for
+every score; `conventions.crepes_rule.class_p_values` golden ``crepes`` ``hinge_classcond_*``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calcode.baselines.matched import robust
+from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.split import class_thresholds, closed_sets, prediction
+from calcode.evidence import Evidence
+from calcode.scores import aps_scores
+
+RECORD = Record(
+    name="mondrian",
+    title="Mondrian APS",
+    paper="Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World",
+    venue="Springer",
+    year=2005,
+    assumes="Calibration and test exchangeable within each class: class coverage at least 1 - miscoverage.",
+    selects="Nothing.",
+    differs="A class with fewer calibration images than the level needs (19 at 0.05) gets an infinite threshold "
+    "and is in every set; torchcp 0.1.3 interpolates instead.",
+)
+
+
+class Mondrian:
+    """One APS threshold per class."""
+
+    record = RECORD
+
+    def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
+        """A class absent from calibration is in every set; the seed is not used."""
+        calibration = roles.calibration
+        limits = class_thresholds(
+            aps_scores(robust(calibration)), calibration.require_labels(), miscoverage=miscoverage
+        )
+        probabilities = robust(test)
+        sets = closed_sets(aps_scores(probabilities), limits)
+        details = {"infinite_thresholds": int(np.isinf(limits).sum())}
+        return prediction(sets, probabilities, details=details)

@@ -1,0 +1,184 @@
+"""TACP and sTACP: a rank penalty that falls on head classes, or on classes by their prior. Reconstructions.
+
+`tail_scores` with the weights of `head_classes` (``tacp``) or of `class_prior` (``stacp``) reproduces golden
+``reconstructed_tacp`` ``*__cal`` and ``*__test``; `class_prior` and `head_classes` its ``prior`` and ``head``;
+`split.threshold` and `split.closed_sets` its ``__q`` and ``__sets``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calcode.arrays import BoolArray, FloatArray, IntArray
+from calcode.baselines.conf_ot import label_marginal
+from calcode.baselines.matched import robust
+from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.split import closed_sets, prediction, threshold
+from calcode.evidence import Evidence
+from calcode.pilot import fold_numbers
+from calcode.scores import aps_scores, rank_penalty
+
+_PAPER = "Liu, Huang, Ong, Conformal Prediction Meets Long-Tail Classification"
+_ASSUMES = (
+    "Calibration and test exchangeable: marginal coverage at least 1 - miscoverage. No promise by class."
+)
+_SELECTS = (
+    "Class prior, penalty and free ranks on validation: five folds, least mean gap between class coverage and "
+    "target among settings whose pooled coverage is within 0.01 of the target, then smaller sets, then smaller penalty."
+)
+_DIFFERS = (
+    "No code was released: written from the formulas. Assumed: deterministic APS below, 1-based ranks, the grid and "
+    "the objective of the search."
+)
+
+TACP = Record(
+    name="tacp",
+    title="TACP-APS (reconstruction)",
+    paper=_PAPER,
+    venue="AAAI",
+    year=2026,
+    assumes=_ASSUMES,
+    selects=_SELECTS,
+    differs=_DIFFERS + " Head: fewest classes whose prior exceeds one half.",
+    reconstruction=True,
+)
+STACP = Record(
+    name="stacp",
+    title="sTACP-APS (reconstruction)",
+    paper=_PAPER,
+    venue="AAAI",
+    year=2026,
+    assumes=_ASSUMES,
+    selects=_SELECTS,
+    differs=_DIFFERS,
+    reconstruction=True,
+)
+
+#: Penalties of the grid; free ranks run over 0..K-1.
+PENALTIES = (0.0, 0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
+#: By how much pooled coverage may fall short of the target.
+TOLERANCE = 0.01
+_FOLDS = 5
+
+
+def class_prior(labels: IntArray, *, n_classes: int) -> FloatArray:
+    """Share of each class among the labels; shape (K,)."""
+    return label_marginal(labels, n_classes=n_classes)
+
+
+def head_classes(prior: FloatArray, *, share: float = 0.5) -> BoolArray:
+    """Fewest classes, by decreasing prior, whose mass exceeds `share`; shape (K,).
+
+    Examples
+    --------
+    >>> head_classes(np.array([0.2, 0.5, 0.3]))
+    array([False,  True,  True])
+    """
+    order = np.argsort(-prior, kind="stable")
+    needed = int((np.cumsum(prior[order]) <= share).sum()) + 1
+    head = np.zeros(len(prior), dtype=bool)
+    head[order[:needed]] = True
+    return head
+
+
+def tail_scores(
+    probabilities: FloatArray, weights: FloatArray, *, penalty: float, free_ranks: int
+) -> FloatArray:
+    """APS plus the rank penalty times a weight per class; shape (n, K).
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n, K)
+    weights : ndarray of shape (K,)
+        1 for head classes and 0 otherwise (TACP), or the prior (sTACP).
+    penalty : float
+    free_ranks : int
+    """
+    return aps_scores(probabilities) + weights * rank_penalty(
+        probabilities, penalty=penalty, free_ranks=free_ranks
+    )
+
+
+def select(
+    probabilities: FloatArray,
+    labels: IntArray,
+    weights: FloatArray,
+    *,
+    miscoverage: float,
+    random_state: int,
+) -> tuple[float, int]:
+    """Penalty and free ranks by five-fold validation under the coverage tolerance.
+
+    Without a setting inside the tolerance, the one of largest pooled coverage is taken.
+    """
+    folds = fold_numbers(labels, n_folds=_FOLDS, random_state=random_state)
+    best: tuple[tuple[float, ...], float, int] | None = None
+    for penalty in PENALTIES:
+        for free_ranks in range(probabilities.shape[1]):
+            scores = tail_scores(probabilities, weights, penalty=penalty, free_ranks=free_ranks)
+            sets = _held_out_sets(scores, labels, folds, miscoverage=miscoverage)
+            key = (*_rank(sets, labels, miscoverage=miscoverage), penalty, float(free_ranks))
+            if best is None or key < best[0]:
+                best = (key, penalty, free_ranks)
+    assert best is not None  # the grid is never empty
+    return best[1], best[2]
+
+
+def _rank(sets: BoolArray, labels: IntArray, *, miscoverage: float) -> tuple[float, float, float]:
+    """Smaller is better: shortfall beyond the tolerance, mean class gap, mean size."""
+    covered = sets[np.arange(len(labels)), labels]
+    target = 1.0 - miscoverage
+    shortfall = max(0.0, target - TOLERANCE - float(covered.mean()) - 1e-12)
+    gaps = [abs(float(covered[labels == y].mean()) - target) for y in np.unique(labels)]
+    return shortfall, float(np.round(np.mean(gaps), 12)), float(sets.sum(axis=1).mean())
+
+
+def _held_out_sets(scores: FloatArray, labels: IntArray, folds: IntArray, *, miscoverage: float) -> BoolArray:
+    sets = np.zeros(scores.shape, dtype=bool)
+    for fold in np.unique(folds):
+        held_out = folds == fold
+        limit = threshold(scores[~held_out], labels[~held_out], miscoverage=miscoverage)
+        sets[held_out] = closed_sets(scores[held_out], limit)
+    return sets
+
+
+def _tail_prediction(
+    roles: Roles, test: Evidence, weights: FloatArray, *, miscoverage: float, random_state: int
+) -> Prediction:
+    validation, calibration = roles.validation, roles.calibration
+    penalty, free_ranks = select(
+        robust(validation),
+        validation.require_labels(),
+        weights,
+        miscoverage=miscoverage,
+        random_state=random_state,
+    )
+    scores = tail_scores(robust(calibration), weights, penalty=penalty, free_ranks=free_ranks)
+    limit = threshold(scores, calibration.require_labels(), miscoverage=miscoverage)
+    probabilities = robust(test)
+    sets = closed_sets(tail_scores(probabilities, weights, penalty=penalty, free_ranks=free_ranks), limit)
+    details = {"threshold": limit, "penalty": penalty, "free_ranks": free_ranks}
+    return prediction(sets, probabilities, details=details)
+
+
+class Tacp:
+    """Rank penalty on head classes."""
+
+    record = TACP
+
+    def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
+        """The seed deals out the folds."""
+        prior = class_prior(roles.validation.require_labels(), n_classes=test.n_classes)
+        weights = head_classes(prior).astype(np.float64)
+        return _tail_prediction(roles, test, weights, miscoverage=miscoverage, random_state=random_state)
+
+
+class SoftTacp:
+    """Rank penalty on every class in proportion to its prior."""
+
+    record = STACP
+
+    def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
+        """The seed deals out the folds."""
+        prior = class_prior(roles.validation.require_labels(), n_classes=test.n_classes)
+        return _tail_prediction(roles, test, prior, miscoverage=miscoverage, random_state=random_state)

@@ -1,0 +1,98 @@
+"""LCP-VLM: cross-validation that fits the exact rule anew for every fold, and the choice it makes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from worlds import World
+
+from calcode import CalcodeError
+from calcode.baselines import lcp_vlm
+from calcode.baselines.lcp_vlm import KernelTrials, LcpVlm, select_kernel
+from calcode.baselines.matched import robust
+from calcode.baselines.protocol import Roles
+from calcode.baselines.sigmoid import SigmoidKernel, SigmoidRule
+from calcode.localize import label_sets
+from calcode.pilot import fold_numbers
+from calcode.scores import aps_scores, true_label_scores
+
+
+def validation(n=130, decimals=12):
+    evidence = World(spread=0.8).draw(n, seed=3)
+    return evidence.embeddings, aps_scores(robust(evidence)).round(decimals), evidence.labels
+
+
+def held_out_sets(embeddings, scores, labels, kernel, *, miscoverage):
+    """The same trials, one rule per fold."""
+    folds = fold_numbers(labels, n_folds=5, random_state=0)
+    own = true_label_scores(scores, labels)
+    sets = np.zeros(scores.shape, dtype=bool)
+    for fold in range(5):
+        out = folds == fold
+        rule = SigmoidRule.fit(embeddings[~out], own[~out], kernel=kernel, miscoverage=miscoverage)
+        sets[out] = label_sets(scores[out], rule.thresholds(embeddings[out]))
+    return sets
+
+
+@pytest.mark.parametrize("decimals", [1, 12])
+@pytest.mark.parametrize(("steepness", "midpoint"), [(1.0, 0.0), (10.0, 0.5), (25.0, 1.0)])
+def test_trials_fit_anew_for_every_fold(steepness, midpoint, decimals):
+    embeddings, scores, labels = validation(decimals=decimals)
+    kernel = SigmoidKernel(steepness=steepness, midpoint=midpoint)
+    trials = KernelTrials(embeddings, scores, labels, random_state=0)
+    wanted = held_out_sets(embeddings, scores, labels, kernel, miscoverage=0.1)
+    covered, given = trials.judge(kernel, miscoverage=0.1)
+    assert covered == wanted[np.arange(len(labels)), labels].sum()
+    assert given == wanted.sum()
+
+
+class Table:
+    """Trials whose outcome is written down."""
+
+    def __init__(self, rows, n=100):
+        self._rows = rows
+        self._n = n
+
+    def __len__(self):
+        return self._n
+
+    def judge(self, kernel, *, miscoverage):
+        return self._rows.get((kernel.steepness, kernel.midpoint), (100, 700))
+
+
+def chosen(rows):
+    kernel = select_kernel(Table(rows), miscoverage=0.1)
+    return kernel.steepness, kernel.midpoint
+
+
+def test_smallest_sets_among_those_that_reach_the_target():
+    assert chosen({(5.0, 0.5): (90, 300), (10.0, 0.0): (89, 200), (15.0, 1.0): (95, 310)}) == (5.0, 0.5)
+
+
+def test_ties_go_to_the_smaller_steepness_and_then_to_the_smaller_midpoint():
+    rows = {(10.0, 0.0): (90, 300), (5.0, 0.75): (90, 300), (5.0, 0.25): (91, 300)}
+    assert chosen(rows) == (5.0, 0.25)
+
+
+def test_without_a_kernel_that_reaches_the_target_the_nearest_one(monkeypatch):
+    monkeypatch.setattr(lcp_vlm, "STEEPNESSES", (1.0, 5.0))
+    monkeypatch.setattr(lcp_vlm, "MIDPOINTS", (0.5,))
+    assert chosen({(1.0, 0.5): (80, 200), (5.0, 0.5): (85, 400)}) == (5.0, 0.5)
+
+
+def test_one_validation_image_is_too_few():
+    embeddings, scores, labels = validation(n=1)
+    with pytest.raises(CalcodeError, match="validation: cross-validation needs at least 2 images, got 1"):
+        KernelTrials(embeddings, scores, labels, random_state=0)
+
+
+def test_prediction_uses_the_chosen_kernel_on_calibration():
+    drawn = World(spread=0.8).roles(n=120, n_test=30)
+    test = drawn.pop("test")
+    found = LcpVlm().predict(Roles(**drawn), test, miscoverage=0.1, random_state=0)
+    kernel = SigmoidKernel(steepness=found.details["steepness"], midpoint=found.details["midpoint"])
+    calibration = drawn["calibration"]
+    own = true_label_scores(aps_scores(robust(calibration)), calibration.labels)
+    rule = SigmoidRule.fit(calibration.embeddings, own, kernel=kernel, miscoverage=0.1)
+    thresholds = rule.thresholds(test.embeddings)
+    np.testing.assert_array_equal(found.sets, label_sets(aps_scores(robust(test)), thresholds))
