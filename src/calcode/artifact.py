@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from calcode.arrays import AnyArray
 from calcode.audit import BASE_DIAGNOSTICS, DIAGNOSTICS, SupportAudit
 from calcode.bandwidth import BandwidthTrial
 from calcode.errors import ArtifactError
+from calcode.files import canonical_json, replacing
 from calcode.interface import Interface
 from calcode.ledger import RoleLedger
 from calcode.localize import LocalizedRule
@@ -43,14 +42,8 @@ def save_model(model: Calcode, path: Path) -> None:
     tensors, metadata = _tensors(model), _metadata(model)
     metadata["digest"] = _digest(tensors, metadata)
     content = save(tensors, metadata={_KEY: _canonical(metadata)})
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def load_model(path: Path) -> Calcode:
@@ -210,7 +203,7 @@ def _digest(tensors: dict[str, AnyArray], metadata: dict[str, Any]) -> str:
 
 
 def _canonical(metadata: dict[str, Any]) -> str:
-    return json.dumps(_numbers_out(metadata), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return canonical_json(_numbers_out(metadata))
 
 
 def _numbers_out(value: Any) -> Any:

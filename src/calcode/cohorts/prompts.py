@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calcode.cohorts.atomic import replacing
 from calcode.errors import CalcodeError, EvidenceError, FeatureFileError
+from calcode.files import canonical_json, replacing
 
 #: Ending of a prompt file: `derm.parquet` has its prompts in `derm.prompts.safetensors`.
 PROMPTS_SUFFIX = ".prompts.safetensors"
@@ -190,11 +190,6 @@ def prompts_beside(path: str | os.PathLike[str]) -> Path:
         f"{file}: no prompts beside it (looked for {candidates[0].name} and {candidates[1].name}); "
         f"write them with write_prompts or pass prompts=..."
     )
-
-
-def canonical_json(value: object) -> str:
-    """JSON that is the same text for the same value: sorted keys, no spaces, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def _from_safetensors(file: Path) -> Prompts:
