@@ -32,11 +32,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EVERYTHING_ABOVE = ("everything above",)
 
 # Every room in the order of the corridor: its name, what it holds, and what it may import. A room imports
-# only from rooms that stand above it. `arrays` and `errors` are the ground that every room stands on.
-GROUND = ("arrays", "errors")
+# only from rooms that stand above it. `arrays`, `errors` and `files` are the ground that every room stands on.
+GROUND = ("arrays", "errors", "files")
 ROOMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("arrays", "names for array types", ()),
     ("errors", "errors and warnings that callers tell apart", ()),
+    ("files", "files that appear whole or not at all, canonical JSON", ()),
     ("evidence", "`Evidence`; prompt probabilities and trimming", ()),
     ("scores", "nonconformity scores as functions on probabilities", ()),
     ("quantiles", "order statistics with the n + 1 rule", ()),
@@ -52,6 +53,7 @@ ROOMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("interface", "what evidence must look like to fit a model", ("evidence", "ledger")),
     ("settings", "every setting, checked", ("audit", "levels", "tail")),
     ("promises", "what a model promises, in words", ("levels", "tail")),
+    ("learned", "what a fitted model has learned, to be read", EVERYTHING_ABOVE),
     ("model", "`Calcode`: fit, decide, save, load", EVERYTHING_ABOVE),
     ("artifact", "the model file", EVERYTHING_ABOVE),
     ("intervals", "Wilson and bootstrap intervals", ()),
@@ -63,16 +65,18 @@ ROOMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("operating", "`select_operating_point`", EVERYTHING_ABOVE),
     (
         "cohorts",
-        "roles; feature, prompt and decision files; data sets",
+        "roles; feature, prompt and decision files",
         ("decisions", "evidence", "quantiles"),
     ),
-    ("backbones", "frozen image-text models", ("cohorts", "evidence")),
+    ("datasets", "published data sets, images, prompt templates, the check of a folder", ("cohorts",)),
+    ("backbones", "frozen image-text models", ("cohorts", "datasets", "evidence")),
     ("baselines", "one published method per file, one registry", EVERYTHING_ABOVE),
     ("study", "experiments as data", EVERYTHING_ABOVE),
     ("report", "tables, figures, pages", EVERYTHING_ABOVE),
     ("sklearn", "the meta-estimator for scikit-learn", EVERYTHING_ABOVE),
     ("engines", "where the work runs: here, or on several machines", EVERYTHING_ABOVE),
     ("service", "decisions over HTTP", EVERYTHING_ABOVE),
+    ("demo", "real skin images: three cohorts, three methods", EVERYTHING_ABOVE),
     ("cli", "the command line", EVERYTHING_ABOVE),
 )
 
@@ -91,7 +95,9 @@ AT_ONCE_ANYWHERE = frozenset({"numpy"})
 
 # What `import calcode` may load: numpy, and none of the rooms at the edge.
 LOADED_BY_BARE_IMPORT = frozenset({"calcode", "numpy"})
-EDGES = frozenset({"backbones", "baselines", "cli", "engines", "report", "service", "sklearn", "study"})
+EDGES = frozenset(
+    {"backbones", "baselines", "cli", "demo", "engines", "report", "service", "sklearn", "study"}
+)
 
 # File formats that can run code when they are read.
 PICKLES = frozenset({"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"})

@@ -35,5 +35,23 @@ class ArtifactError(CalcodeError):
     """A model file that is truncated, altered, foreign or newer than this version."""
 
 
+class DatasetError(CalcodeError):
+    """A folder, CSV or template file that cannot be read as the data set it should be."""
+
+
+class ImageError(DatasetError):
+    """One image that cannot be decoded.
+
+    Parameters
+    ----------
+    reason : str
+        What is wrong with it, without its path and without anything from inside a DICOM header.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"path: {reason}")
+        self.reason = reason
+
+
 class CalcodeWarning(UserWarning):
     """Something the caller should know: the work went on, but less is known or promised."""

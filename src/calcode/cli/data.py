@@ -1,0 +1,222 @@
+"""`calcode data`: which data sets are known, and what is wrong with a folder of images."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calcode.cli.options import AsJson, names_in
+from calcode.cli.running import Command, ExitCode, guarded
+from calcode.errors import CalcodeWarning
+
+if TYPE_CHECKING:
+    from calcode.datasets import CheckReport, CsvColumns, ImageListing
+
+_OWN = "For images of your own (csv, folders)"
+
+
+def _column(what: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(help=what, metavar="COLUMN", rich_help_panel=_OWN)
+    return option
+
+
+IdColumn = Annotated[str | None, _column("Holds the ids of the images; usually 'id'.")]
+PathColumn = Annotated[str | None, _column("Holds the paths of the images; usually 'path'.")]
+LabelColumn = Annotated[str | None, _column("Holds the labels; usually 'label_name'.")]
+GroupColumn = Annotated[str | None, _column("Holds lesion or patient; usually 'group'.")]
+RoleColumn = Annotated[str | None, _column("Holds the data roles; usually 'role'.")]
+
+
+def check(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A name that 'calcode data list' shows.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Holds the images and their CSV file.")],
+    csv: Annotated[
+        Path | None,
+        typer.Option("--csv", help="CSV file that lists the images.", metavar="FILE", rich_help_panel=_OWN),
+    ] = None,
+    id_column: IdColumn = None,
+    path_column: PathColumn = None,
+    label_column: LabelColumn = None,
+    group_column: GroupColumn = None,
+    role_column: RoleColumn = None,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option("--classes", help="The label space, separated by commas.", rich_help_panel=_OWN),
+    ] = None,
+    outside: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--outside", help="Labels known to lie outside, separated by commas.", rich_help_panel=_OWN
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Threads that decode; one per core unless given.")
+    ] = None,
+    smallest_side: Annotated[
+        int, typer.Option("--smallest-side", min=1, help="Name images with a shorter side, in pixels.")
+    ] = 64,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is wrong with a folder of images before any model sees them.
+
+    Every image is decoded once. Reported are missing and unreadable files, counts that differ from the
+    published ones, unknown labels, repeated ids, identical images with conflicting labels or in several
+    roles, groups that straddle roles, and images that are too small. The exit code is 1 if something must be
+    fixed.
+    """
+    from calcode.cli.screen import Screen
+    from calcode.datasets import CsvColumns
+    from calcode.datasets.check import check_listing
+
+    columns = CsvColumns(
+        id=id_column, path=path_column, label=label_column, group=group_column, role=role_column
+    )
+    screen = Screen()
+    with warnings.catch_warnings(), screen.working("Looking for files"):
+        # The findings say all of this again, with examples.
+        warnings.simplefilter("ignore", CalcodeWarning)
+        listing = _listing(
+            dataset, folder, csv=csv, columns=columns, classes=names_in(classes), outside=names_in(outside)
+        )
+    with screen.counting("Decoding images", total=len(listing)) as advance:
+        report = check_listing(listing, workers=workers, smallest_side=smallest_side, advance=advance)
+    if as_json:
+        screen.emit("data check", {"dataset": dataset, "folder": str(folder), **_facts(report)})
+    else:
+        _show(report)
+    if report.must_fix:
+        raise typer.Exit(int(ExitCode.DATA))
+
+
+def list_(as_json: AsJson = False) -> None:
+    """Show the data sets that can be read by name, and what their folders must hold."""
+    from calcode.cli.screen import Screen, plain_table
+    from calcode.datasets import DATASETS
+
+    screen = Screen()
+    if as_json:
+        rows = [
+            {"name": one.name, "title": one.title, "images": one.images, "licence": one.licence}
+            | {"needs": one.needs, "templates": one.templates}
+            for one in DATASETS.values()
+        ]
+        screen.emit("data list", {"datasets": rows})
+        return
+    table = plain_table()
+    table.add_column("name", no_wrap=True)
+    table.add_column("images", justify="right")
+    table.add_column("what")
+    table.add_column("licence")
+    table.add_column("the folder must hold", overflow="fold")
+    for one in DATASETS.values():
+        images = "" if one.images is None else f"{one.images:,}"
+        table.add_row(one.name, images, one.title, one.licence, one.needs)
+    screen.show(table)
+
+
+def _listing(
+    dataset: str,
+    folder: Path,
+    *,
+    csv: Path | None,
+    columns: CsvColumns,
+    classes: list[str],
+    outside: list[str],
+) -> ImageListing:
+    from calcode.datasets import read_class_folders, read_csv_images
+    from calcode.datasets.check import listing_to_check
+
+    own = bool(csv or columns.named() or classes or outside)
+    if dataset == "folders" and not (csv or columns.named()):
+        return read_class_folders(folder, classes=classes or None, outside=outside)
+    if dataset == "csv" and own:
+        if csv is None:
+            raise typer.BadParameter("name the CSV file too", param_hint="--csv")
+        return read_csv_images(csv, images=folder, columns=columns, classes=classes or None, outside=outside)
+    if own:
+        raise typer.BadParameter(
+            f"{dataset!r} has its own columns and classes; such options are for 'csv' and 'folders'",
+            param_hint="DATASET",
+        )
+    return listing_to_check(dataset, folder)
+
+
+def _facts(report: CheckReport) -> dict[str, Any]:
+    from calcode.datasets.check import role_totals
+
+    listing = report.listing
+    return {
+        "images": len(listing),
+        "files": int(listing.has_file.sum()),
+        "classes": list(listing.classes),
+        "in_space": int(listing.in_space.sum()),
+        "counts": listing.counts,
+        "published": None if listing.expected is None else listing.expected.images,
+        "roles": role_totals(listing),
+        "must_fix": report.must_fix,
+        "findings": [
+            {
+                "kind": one.kind,
+                "level": one.level.value,
+                "message": one.message,
+                "count": one.count,
+                "examples": list(one.examples),
+            }
+            for one in report.findings
+        ],
+    }
+
+
+def _show(report: CheckReport) -> None:
+    from calcode.cli.screen import Screen, plain_table
+    from calcode.datasets.check import Level, role_totals
+
+    screen = Screen()
+    listing = report.listing
+    screen.say(
+        f"{listing.dataset}: {len(listing):,} images listed, {int(listing.has_file.sum()):,} files found, "
+        f"{int(listing.in_space.sum()):,} in the label space"
+    )
+    table = plain_table()
+    table.add_column("label")
+    table.add_column("images", justify="right")
+    for name, count in listing.counts.items():
+        place = "" if name in listing.classes else " (no label)" if not name else " (outside)"
+        table.add_row(f"{name}{place}".strip(), f"{count:,}")
+    screen.show(table)
+    roles = role_totals(listing)
+    if roles:
+        screen.say("roles: " + ", ".join(f"{name} {count:,}" for name, count in roles.items()))
+    words = {Level.FIX: "Must be fixed", Level.WARNING: "Worth a look", Level.NOTE: "Good to know"}
+    for level, word in words.items():
+        findings = [one for one in report.findings if one.level is level]
+        if findings:
+            screen.heading(word)
+        for one in findings:
+            shown = f" ({', '.join(one.examples)}{', ...' * (one.count > len(one.examples))})"
+            screen.point(one.message + (shown if one.examples else ""))
+    if not report.must_fix:
+        screen.say("Nothing must be fixed.", style="green")
+
+
+CHECK = Command(
+    run=check,
+    examples=(
+        "calcode data check ham10000 data/HAM10000",
+        "calcode data check csv photos --csv photos/list.csv --label-column diagnosis --group-column patient",
+        "calcode data check folders photos --json",
+    ),
+)
+LIST = Command(run=list_, examples=("calcode data list",))
+
+#: The group; `calcode.cli.app` adds it under the name "data".
+group = typer.Typer(
+    help="Data sets: which are known, and what is wrong with a folder of images.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+group.command("check", help=CHECK.help_text())(guarded(CHECK.run))
+group.command("list", help=LIST.help_text())(guarded(LIST.run))

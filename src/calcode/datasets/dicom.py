@@ -1,0 +1,178 @@
+"""DICOM files as plain images: only pixels leave this module, never anything from the header."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calcode.arrays import AnyArray, FloatArray
+from calcode.errors import ImageError
+
+#: Endings under which DICOM files travel; many have none, so the first bytes decide.
+DICOM_SUFFIXES = frozenset({".dcm", ".dicom"})
+_MARK_AT, _MARK = 128, b"DICM"
+#: Beyond every stored value: a linear window has reached its flat ends here.
+_FAR = 2.0**40
+#: All that is read of a header: what the pixels mean. Names, numbers and dates are never even loaded, so that
+#: no warning of pydicom can quote them.
+_PIXEL_TAGS = (
+    "SamplesPerPixel",
+    "PhotometricInterpretation",
+    "PlanarConfiguration",
+    "NumberOfFrames",
+    "Rows",
+    "Columns",
+    "BitsAllocated",
+    "BitsStored",
+    "HighBit",
+    "PixelRepresentation",
+    "RescaleIntercept",
+    "RescaleSlope",
+    "ModalityLUTSequence",
+    "WindowCenter",
+    "WindowWidth",
+    "VOILUTFunction",
+    "VOILUTSequence",
+    "RedPaletteColorLookupTableDescriptor",
+    "GreenPaletteColorLookupTableDescriptor",
+    "BluePaletteColorLookupTableDescriptor",
+    "RedPaletteColorLookupTableData",
+    "GreenPaletteColorLookupTableData",
+    "BluePaletteColorLookupTableData",
+    "SegmentedRedPaletteColorLookupTableData",
+    "SegmentedGreenPaletteColorLookupTableData",
+    "SegmentedBluePaletteColorLookupTableData",
+    "ExtendedOffsetTable",
+    "ExtendedOffsetTableLengths",
+    "PixelData",
+)
+
+
+def is_dicom(path: Path) -> bool:
+    """Whether a file is DICOM, by its ending or its mark at byte 128."""
+    if path.suffix.lower() in DICOM_SUFFIXES:
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(_MARK_AT + len(_MARK))[_MARK_AT:] == _MARK
+    except OSError:
+        return False
+
+
+def content_id(path: Path, *, key: bytes = b"") -> str:
+    """An id for a DICOM file that says nothing about the patient: a hash of the file's bytes.
+
+    Neither the file's name nor a field of the header is used as such: both may identify a patient, and a hash
+    of either alone could be undone by trying all names. Whoever holds the same file can compute the same id;
+    with a secret `key` only whoever knows the key can.
+
+    Parameters
+    ----------
+    path : Path
+    key : bytes
+        At most 64 bytes; the same key gives the same ids.
+
+    Returns
+    -------
+    str
+        "dicom-" and 16 hexadecimal digits.
+    """
+    digest = hashlib.blake2b(digest_size=8, key=key)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return f"dicom-{digest.hexdigest()}"
+
+
+def read_dicom(path: Path) -> NDArray[np.uint8]:
+    """The one frame of a DICOM file as RGB, shape (height, width, 3).
+
+    Grey values pass the modality transform and the file's own VOI table or first window; without either, the
+    range of the image becomes 0 to 255. MONOCHROME1 (small values bright) is inverted.
+
+    Raises
+    ------
+    ImageError
+        With a reason in words of our own: pydicom's messages may quote the header.
+    """
+    try:
+        import pydicom
+        from pydicom.pixels.utils import pixel_array
+    except ModuleNotFoundError as error:
+        raise ImageError("a DICOM file; install what reads it: pip install 'calcode[dicom]'") from error
+    try:
+        header: Any = pydicom.dcmread(path, force=True, specific_tags=list(_PIXEL_TAGS))
+        if "PixelData" not in header:
+            raise ImageError("not a DICOM image: no pixel data in it")
+        if not getattr(header.file_meta, "TransferSyntaxUID", ""):
+            # Files without a preamble are, by the standard's default, little endian with implicit types.
+            header.file_meta.TransferSyntaxUID = pydicom.uid.ImplicitVRLittleEndian
+        frames = int(header.get("NumberOfFrames", 1) or 1)
+        if frames > 1:
+            raise ImageError(f"{frames} frames in one file; save the one that is meant as a file of its own")
+        return _rgb(pixel_array(header), header)
+    except ImageError:
+        raise
+    except Exception as error:
+        raise ImageError(f"a DICOM file whose pixels cannot be decoded ({type(error).__name__})") from None
+
+
+def has_burned_in_text(path: Path) -> bool:
+    """Whether the header says that text, perhaps a name, is part of the pixels (BurnedInAnnotation)."""
+    try:
+        import pydicom
+
+        header = pydicom.dcmread(
+            path, force=True, stop_before_pixels=True, specific_tags=["BurnedInAnnotation"]
+        )
+        return str(header.get("BurnedInAnnotation", "")).strip().upper() == "YES"
+    except Exception:  # an unreadable header is reported where the image is decoded
+        return False
+
+
+def _rgb(stored: AnyArray, header: Any) -> NDArray[np.uint8]:
+    from pydicom.pixels.processing import apply_color_lut
+
+    kind = str(header.PhotometricInterpretation)
+    if kind == "PALETTE COLOR":
+        stored = apply_color_lut(stored, header)
+        return _eight_bits(stored, low=0.0, high=float(np.iinfo(stored.dtype).max))
+    if stored.ndim == 3 and stored.shape[2] == 3:
+        return _eight_bits(stored, low=0.0, high=float(2 ** int(header.BitsStored) - 1))
+    if stored.ndim != 2:
+        raise ImageError(f"a DICOM file with pixels of shape {stored.shape}; one grey or RGB frame is needed")
+    grey = _windowed(stored, header)
+    if kind == "MONOCHROME1":
+        grey = np.uint8(255) - grey
+    return np.repeat(grey[:, :, None], 3, axis=2)
+
+
+def _windowed(stored: AnyArray, header: Any) -> NDArray[np.uint8]:
+    """Grey values through the modality and VOI transforms to 0..255, shape (height, width)."""
+    from pydicom.pixels.processing import apply_modality_lut, apply_voi_lut
+
+    values = apply_modality_lut(stored, header)
+    if header.get("VOILUTSequence"):
+        if values.dtype.kind == "f":  # a rescaled image; a table is looked up by whole numbers
+            values = np.rint(values).astype(np.int64)
+        table: Any = header.VOILUTSequence[0]
+        top = float(2 ** int(table.LUTDescriptor[2]) - 1)
+        return _eight_bits(apply_voi_lut(values, header), low=0.0, high=top)
+    # An element may be there and hold nothing.
+    if header.get("WindowCenter") is not None and header.get("WindowWidth") is not None:
+        # The flat ends of the window tell which output is black and which is white; the image itself need
+        # not reach them.
+        ends: FloatArray = apply_voi_lut(np.array([-_FAR, _FAR]), header)
+        return _eight_bits(apply_voi_lut(values, header), low=float(ends[0]), high=float(ends[1]))
+    return _eight_bits(values, low=float(values.min()), high=float(values.max()))
+
+
+def _eight_bits(values: AnyArray, *, low: float, high: float) -> NDArray[np.uint8]:
+    """`low` to 0 and `high` to 255, everything beyond clipped; an image of one value is black."""
+    span = high - low if high > low else 1.0
+    scaled = (values.astype(np.float64) - low) * (255.0 / span)
+    return np.clip(np.rint(scaled), 0, 255).astype(np.uint8)

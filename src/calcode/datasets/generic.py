@@ -1,0 +1,237 @@
+"""Data sets of one's own: images with a CSV file, or images in folders named after their classes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import numpy as np
+
+from calcode.arrays import AnyArray, TextArray
+from calcode.datasets.assembly import LabelMap, announced
+from calcode.datasets.csv_files import MISSING, checked_folder, read_columns
+from calcode.datasets.dicom import content_id, is_dicom
+from calcode.datasets.image_files import IMAGE_SUFFIXES, ImageFiles, image_files
+from calcode.datasets.listing import ImageListing
+from calcode.errors import DatasetError
+
+#: Our names for the columns with a meaning of their own, and what feature files call them.
+_USUAL = {"id": "id", "path": "path", "label": "label_name", "group": "group", "role": "role"}
+_SUBGROUPS = ("site", "age", "sex", "fitzpatrick", "anatomic_site")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsvColumns:
+    """Which column of a CSV file holds what; None takes the usual name if the file has such a column.
+
+    Attributes
+    ----------
+    id, path, label, group, role : str or None
+        Usual names: `id`, `path`, `label_name`, `group`, `role`, as in feature files. At least one of id and
+        path must be there: the path of an image relative to the folder, or the name of its file.
+    metadata : mapping of str to str
+        Our name to the file's, for `site`, `age`, `sex`, `fitzpatrick`, `anatomic_site` and any other column
+        to keep. The five are also found under their own names.
+    """
+
+    id: str | None = None
+    path: str | None = None
+    label: str | None = None
+    group: str | None = None
+    role: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def named(self) -> list[str]:
+        """Columns that the caller named and that must therefore exist."""
+        core = [getattr(self, one.name) for one in fields(self) if one.name != "metadata"]
+        return [name for name in core if name is not None] + list(self.metadata.values())
+
+
+def read_csv_images(
+    csv_file: str | Path,
+    *,
+    images: str | Path | None = None,
+    columns: CsvColumns | None = None,
+    classes: Sequence[str] | None = None,
+    label_map: Mapping[str, str] | None = None,
+    outside: Sequence[str] = (),
+    dicom_key: bytes = b"",
+) -> ImageListing:
+    """Images listed in a CSV file.
+
+    Parameters
+    ----------
+    csv_file : path-like
+    images : path-like, optional
+        Folder that paths are relative to; that of the CSV file if not given. A path that does not exist there
+        is looked for by its file name in all folders below.
+    columns : CsvColumns, optional
+    classes : sequence of str, optional
+        The label space; without it, all labels that occur and are not in `outside`, in alphabetical order.
+    label_map : mapping of str to str, optional
+        From the file's labels to class names.
+    outside : sequence of str
+        Labels known to lie outside the label space (after `label_map`); any other surprise is reported.
+    dicom_key : bytes
+        Secret for the ids of DICOM files that have no id column (`content_id`).
+
+    Returns
+    -------
+    ImageListing
+        The id is that of the CSV file, else the file's stem; for DICOM files, whose names may identify a
+        patient, else a hash of the content.
+    """
+    path = Path(csv_file)
+    if not path.is_file():
+        raise DatasetError(f"csv_file: {path} is not a file; give the CSV file that lists the images")
+    table = _renamed(path, columns=columns or CsvColumns())
+    files = image_files(checked_folder(path.parent if images is None else images))
+    empty = np.full(len(next(iter(table.values()))), "")
+    ids = table.get("id", empty)
+    names = table.get("path", ids)
+    paths = _found(files, names.tolist())
+    source = table.get("label", empty)
+    label_names = LabelMap(classes=(), inside=label_map or {}).names(source)
+    return announced(
+        ImageListing(
+            dataset=path.stem,
+            classes=_classes(label_names, classes=classes, outside=outside),
+            ids=np.where(ids != "", ids, _derived_ids(names.tolist(), paths.tolist(), key=dicom_key)),
+            paths=paths,
+            label_names=label_names,
+            source_labels=source,
+            groups=table.get("group", empty),
+            metadata={name: _typed(values) for name, values in table.items() if name not in _USUAL},
+            roles=table.get("role"),
+            outside=tuple(outside),
+            notes=files.notes(used=paths),
+        )
+    )
+
+
+def _renamed(path: Path, *, columns: CsvColumns) -> dict[str, TextArray]:
+    """The columns of the file under our names, those that it lacks left out."""
+    where = {ours: getattr(columns, ours) or usual for ours, usual in _USUAL.items()}
+    where |= {**{name: name for name in _SUBGROUPS}, **columns.metadata}
+    taken = sorted(_USUAL.keys() & columns.metadata.keys())
+    if taken:
+        raise DatasetError(f"columns: metadata names {taken}, which have arguments of their own")
+    table = read_columns(path, needed=list(dict.fromkeys(columns.named())), optional=set(where.values()))
+    if where["id"] not in table and where["path"] not in table:
+        raise DatasetError(
+            f"columns: {path} has neither a column {where['id']!r} nor {where['path']!r}; say which column "
+            f"holds the ids or the paths of the images"
+        )
+    return {ours: table[name] for ours, name in where.items() if name in table}
+
+
+def read_class_folders(
+    folder: str | Path,
+    *,
+    classes: Sequence[str] | None = None,
+    outside: Sequence[str] = (),
+    dicom_key: bytes = b"",
+) -> ImageListing:
+    """Images in folders named after their classes: `folder/melanoma/017.jpg`.
+
+    Parameters
+    ----------
+    folder : path-like
+    classes, outside, dicom_key
+        As for `read_csv_images`; the names of the folders are the labels.
+
+    Returns
+    -------
+    ImageListing
+        The id is the file's stem, or `class/stem` where a stem occurs in several folders; DICOM files are
+        named by a hash of their content. There are no groups: images of one patient cannot be kept together.
+    """
+    files = image_files(checked_folder(folder))
+    inside = [one for one in files.relative if "/" in one]
+    if not inside:
+        raise DatasetError(
+            f"folder: no images in folders below {folder}; put the images of every class into a folder named "
+            f"after it, or list them in a CSV file"
+        )
+    label_names = np.array([one.partition("/")[0] for one in inside], dtype=np.str_)
+    paths = files.existing(inside)
+    loose = len(files.relative) - len(inside)
+    notes = (f"images in no class folder, left out: {loose}",) if loose else ()
+    return announced(
+        ImageListing(
+            dataset=Path(folder).resolve().name,
+            classes=_classes(label_names, classes=classes, outside=outside),
+            ids=_folder_ids(inside, paths.tolist(), key=dicom_key),
+            paths=paths,
+            label_names=label_names,
+            source_labels=label_names,
+            groups=np.full(len(paths), ""),
+            outside=tuple(outside),
+            notes=notes,
+        )
+    )
+
+
+def _classes(
+    label_names: TextArray, *, classes: Sequence[str] | None, outside: Sequence[str]
+) -> tuple[str, ...]:
+    if classes is not None:
+        return tuple(classes)
+    found = sorted(set(label_names.tolist()) - {"", *outside})
+    if not found:
+        raise DatasetError("classes: no labels to take them from; give the class names of the task")
+    return tuple(found)
+
+
+def _found(files: ImageFiles, names: list[str]) -> TextArray:
+    exact = files.existing(Path(name).as_posix() for name in names)
+    by_name = files.paths_of(_stem(name) for name in names)
+    return np.where(exact != "", exact, by_name)
+
+
+def _stem(name: str) -> str:
+    """File name without an image's ending; an id with a dot in it keeps the dot."""
+    file = Path(name)
+    return file.stem if file.suffix.lower() in IMAGE_SUFFIXES else file.name
+
+
+def _derived_ids(names: list[str], paths: list[str], *, key: bytes) -> TextArray:
+    """Ids for rows without one: the stem; for DICOM, and where the kind of file is unknown, no name."""
+    ids = []
+    for row, (name, path) in enumerate(zip(names, paths, strict=True), start=1):
+        if path:
+            ids.append(content_id(Path(path), key=key) if is_dicom(Path(path)) else _stem(name))
+        else:
+            plain = Path(name).suffix.lower() in IMAGE_SUFFIXES and not is_dicom(Path(name))
+            ids.append(_stem(name) if plain else f"row-{row}")
+    return _numbered(ids)
+
+
+def _folder_ids(relative: list[str], paths: list[str], *, key: bytes) -> TextArray:
+    stems = Counter(Path(one).stem for one in relative)
+    ids = []
+    for one, path in zip(relative, paths, strict=True):
+        plain = Path(one).stem if stems[Path(one).stem] == 1 else Path(one).with_suffix("").as_posix()
+        ids.append(content_id(Path(path), key=key) if is_dicom(Path(path)) else plain)
+    return _numbered(ids)
+
+
+def _numbered(ids: list[str]) -> TextArray:
+    """Copies of one DICOM file have one content: the second becomes `dicom-...-2`, and so on."""
+    seen: Counter[str] = Counter()
+    out = []
+    for one in ids:
+        seen[one] += 1
+        out.append(f"{one}-{seen[one]}" if one.startswith("dicom-") and seen[one] > 1 else one)
+    return np.array(out, dtype=np.str_)
+
+
+def _typed(values: TextArray) -> AnyArray:
+    """Numbers if all values that are there are numbers, else text; shape (n,)."""
+    texts = values.tolist()
+    try:
+        return np.array([np.nan if one.lower() in MISSING else float(one) for one in texts])
+    except ValueError:
+        return np.where(np.isin(np.char.lower(values), list(MISSING)), "", values)

@@ -1,0 +1,247 @@
+"""A data set before any model has seen it: which images there are and what is known about them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from calcode.arrays import AnyArray, BoolArray, IntArray, TextArray
+from calcode.errors import DatasetError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """The counts that the owners of a data set state.
+
+    Attributes
+    ----------
+    images : int
+    labels : mapping of str to int
+        Images per label, as the source names the labels; empty where the owners state none.
+    outside : int or None
+        Images outside the label space taken together, where only that is stated.
+    groups : int or None
+        Number of lesions or patients.
+    """
+
+    images: int
+    labels: Mapping[str, int] = field(default_factory=dict)
+    outside: int | None = None
+    groups: int | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class ImageListing:
+    """n images of a data set with their labels, groups and subgroup columns; nothing is decoded yet.
+
+    Attributes
+    ----------
+    dataset : str
+    classes : tuple of str
+        The label space of the task.
+    ids : ndarray of str, shape (n,)
+    paths : ndarray of str, shape (n,)
+        "" where the image file was not found.
+    label_names : ndarray of str, shape (n,)
+        A class; or, for a diagnosis outside the label space, a name that is none of the classes ("scc"), just
+        as feature files keep it; "" for an image without a label.
+    source_labels : ndarray of str, shape (n,)
+        The label as the source writes it.
+    groups : ndarray of str, shape (n,)
+        Lesion or patient: what must not straddle roles; "" where an image stands alone.
+    metadata : mapping of str to ndarray of shape (n,)
+        `site`, `age`, `sex`, `fitzpatrick`, `anatomic_site`, ... where they exist; "" and NaN are missing.
+    roles : ndarray of str, shape (n,), or None
+        Data role of every image, "" for an image that has none.
+    outside : tuple of str
+        Label names outside the label space that the data set is known to hold.
+    expected : Published or None
+        What the owners state, after anything that was left out on purpose.
+    notes : tuple of str
+        What a user should know about how the rows came about.
+
+    Examples
+    --------
+    >>> listing = ImageListing(dataset="mine", classes=("mel", "nv"), ids=np.array(["a", "b"]),
+    ...                        paths=np.array(["a.png", ""]), label_names=np.array(["mel", "scc"]),
+    ...                        source_labels=np.array(["MEL", "SCC"]), groups=np.array(["p1", "p2"]))
+    >>> listing
+    ImageListing(mine: 2 images (1 file found), classes [mel, nv]; labels: 1 in the label space, 1 outside)
+    >>> listing.labels.tolist()
+    [0, -1]
+    """
+
+    dataset: str
+    classes: tuple[str, ...]
+    ids: TextArray
+    paths: TextArray
+    label_names: TextArray
+    source_labels: TextArray
+    groups: TextArray
+    metadata: Mapping[str, AnyArray] = field(default_factory=dict)
+    roles: TextArray | None = None
+    outside: tuple[str, ...] = ()
+    expected: Published | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(set(self.classes)) != len(self.classes) or not self.classes:
+            raise DatasetError(f"classes: {list(self.classes)} must be distinct names, at least one")
+        for name, values in self.columns().items():
+            if np.shape(values) != (len(self.ids),):
+                raise DatasetError(f"{name}: shape {np.shape(values)} for {len(self.ids)} images")
+            if values.dtype.kind == "U" or name in self.metadata:
+                continue
+            raise DatasetError(f"{name}: {values.dtype} given, text needed")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, rows: slice | AnyArray | Sequence[int]) -> Self:
+        """The chosen rows, in the given order: a slice, a mask, or indices."""
+        index: Any = rows
+        return replace(
+            self,
+            ids=self.ids[index],
+            paths=self.paths[index],
+            label_names=self.label_names[index],
+            source_labels=self.source_labels[index],
+            groups=self.groups[index],
+            metadata={name: values[index] for name, values in self.metadata.items()},
+            roles=None if self.roles is None else self.roles[index],
+        )
+
+    def __repr__(self) -> str:
+        n, files = len(self), int((self.paths != "").sum())
+        inside = int(self.in_space.sum())
+        unlabelled = int((self.label_names == "").sum())
+        labels = f"{inside} in the label space, {n - inside - unlabelled} outside"
+        if unlabelled:
+            labels += f", {unlabelled} without"
+        return (
+            f"ImageListing({self.dataset}: {n} image{'s' * (n != 1)} ({files} file{'s' * (files != 1)} found), "
+            f"classes [{', '.join(self.classes)}]; labels: {labels})"
+        )
+
+    @property
+    def labels(self) -> IntArray:
+        """Class index of every image, -1 outside the label space or without a label; shape (n,)."""
+        index = {name: i for i, name in enumerate(self.classes)}
+        return np.array([index.get(name, -1) for name in self.label_names.tolist()], dtype=np.int64)
+
+    @property
+    def in_space(self) -> BoolArray:
+        """Mask of the images whose label is one of the classes; shape (n,)."""
+        return np.isin(self.label_names, self.classes)
+
+    @property
+    def has_file(self) -> BoolArray:
+        """Mask of the images whose file was found; shape (n,)."""
+        return np.asarray(self.paths != "")
+
+    @property
+    def unknown_labels(self) -> tuple[str, ...]:
+        """Labels that are neither classes nor among the ones known to lie outside: perhaps misspelt."""
+        return tuple(sorted(set(self.label_names.tolist()) - {*self.classes, *self.outside, ""}))
+
+    @property
+    def repeated_ids(self) -> tuple[str, ...]:
+        """Ids that occur more than once."""
+        return tuple(name for name, count in Counter(self.ids.tolist()).items() if count > 1)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Images per label name, the classes first, then the others, then "" (without a label)."""
+        found = Counter(self.label_names.tolist())
+        others = sorted(found.keys() - {*self.classes, ""})
+        return {name: found[name] for name in (*self.classes, *others, "") if name in found}
+
+    def columns(self) -> dict[str, AnyArray]:
+        """All columns by the names they have in feature files, the path included."""
+        roles = {} if self.roles is None else {"role": self.roles}
+        return {
+            "id": self.ids,
+            "path": self.paths,
+            "label_name": self.label_names,
+            **roles,
+            "group": self.groups,
+            "source_label": self.source_labels,
+            **self.metadata,
+        }
+
+    def restrict(self, classes: Sequence[str]) -> Self:
+        """The same images in a smaller label space: labels of dropped classes now lie outside it."""
+        unknown = [name for name in classes if name not in self.classes]
+        if unknown:
+            raise DatasetError(f"classes: {unknown} not in the label space {list(self.classes)}")
+        dropped = [name for name in self.classes if name not in classes]
+        return replace(self, classes=tuple(classes), outside=(*self.outside, *dropped))
+
+    def to_table(self) -> pyarrow.Table:
+        """An Arrow table, one row per image; "" and NaN become nulls. It names files: a working table.
+
+        Feature and decision files take the ids from here, never the paths.
+        """
+        import pyarrow as pa
+
+        arrays = {
+            name: pa.array([value or None for value in values.tolist()], type=pa.string())
+            if values.dtype.kind == "U"
+            else pa.array(values, from_pandas=True)
+            for name, values in self.columns().items()
+        }
+        if "dataset" not in arrays:
+            arrays["dataset"] = pa.array([self.dataset] * len(self), type=pa.string())
+        return pa.table(arrays)
+
+
+def joined(listings: Sequence[ImageListing], *, dataset: str, classes: Sequence[str]) -> ImageListing:
+    """Several data sets as one listing, with a column `dataset`; columns that one lacks are missing there.
+
+    Parameters
+    ----------
+    listings : sequence of ImageListing
+    dataset : str
+        Name of the whole.
+    classes : sequence of str
+        The common label space; labels that are none of them lie outside.
+    """
+    names = list(dict.fromkeys(name for listing in listings for name in listing.metadata))
+    metadata = {name: _joined_column(listings, name) for name in names}
+    metadata["dataset"] = np.concatenate([_name_column(one) for one in listings])
+    seen = {name for one in listings for name in (*one.classes, *one.outside)}
+    return ImageListing(
+        dataset=dataset,
+        classes=tuple(classes),
+        ids=np.concatenate([one.ids for one in listings]),
+        paths=np.concatenate([one.paths for one in listings]),
+        label_names=np.concatenate([one.label_names for one in listings]),
+        source_labels=np.concatenate([one.source_labels for one in listings]),
+        groups=np.concatenate([one.groups for one in listings]),
+        metadata=metadata,
+        roles=None if any(one.roles is None for one in listings) else _joined_roles(listings),
+        outside=tuple(sorted(seen - set(classes))),
+        notes=tuple(note for one in listings for note in one.notes),
+    )
+
+
+def _joined_column(listings: Sequence[ImageListing], name: str) -> AnyArray:
+    kinds = {one.metadata[name].dtype.kind for one in listings if name in one.metadata}
+    missing = "" if "U" in kinds else np.nan
+    parts = [one.metadata.get(name, np.full(len(one), missing)) for one in listings]
+    return np.concatenate([part.astype(np.str_) for part in parts] if "U" in kinds else parts)
+
+
+def _joined_roles(listings: Sequence[ImageListing]) -> TextArray:
+    return np.concatenate([one.roles for one in listings if one.roles is not None])
+
+
+def _name_column(listing: ImageListing) -> TextArray:
+    return np.full(len(listing), listing.dataset)

@@ -1,0 +1,191 @@
+"""Prompt templates as files: what is said to the text tower about every class."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from calcode.errors import DatasetError
+
+#: What every template holds exactly once: the place of the label text.
+PLACE = "{label}"
+_LISTS = ("classes", "label_texts", "templates")
+_SUFFIX = ".toml"
+_FOLDER = "prompt_files"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptTemplates:
+    """The words for K classes and the M sentences they stand in.
+
+    Attributes
+    ----------
+    name : str
+        Name of the packaged file, or the stem of the user's.
+    classes : tuple of str
+        The K class names, as labels and tables use them.
+    label_texts : tuple of str
+        The K texts that stand for them in a sentence.
+    templates : tuple of str
+        The M sentences; each holds ``{label}`` once.
+    source : str
+        Where the sentences come from ("paper", "calcode", or what the file says).
+
+    Examples
+    --------
+    >>> skin = load_templates("dermatology")
+    >>> skin.sentences()[4][0]
+    'a dermoscopic image showing melanoma.'
+    >>> skin.restrict(["mel", "nv"])
+    PromptTemplates(dermatology: 2 classes [mel, nv] x 5 templates, source: paper)
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    label_texts: tuple[str, ...]
+    templates: tuple[str, ...]
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for field in _LISTS:
+            _check_words(getattr(self, field), where=f"{self.name}: {field}")
+        if len(self.label_texts) != len(self.classes):
+            raise DatasetError(
+                f"{self.name}: label_texts: {len(self.label_texts)} given for {len(self.classes)} classes; "
+                f"give one for each, in the same order"
+            )
+        for sentence in self.templates:
+            if sentence.count(PLACE) != 1 or {"{", "}"} & set(sentence.replace(PLACE, "")):
+                raise DatasetError(
+                    f"{self.name}: templates: {sentence!r} must hold {PLACE} once and no other braces"
+                )
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.classes[:8]) + (", ..." if len(self.classes) > 8 else "")
+        return (
+            f"PromptTemplates({self.name}: {len(self.classes)} classes [{names}] x {len(self.templates)} "
+            f"templates, source: {self.source or 'not stated'})"
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hex, of the classes, label texts and templates: of all that decides the sentences."""
+        content = json.dumps([self.classes, self.label_texts, self.templates], ensure_ascii=True)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def sentences(self) -> tuple[tuple[str, ...], ...]:
+        """The K x M sentences: classes first, then templates."""
+        return tuple(
+            tuple(sentence.replace(PLACE, text) for sentence in self.templates) for text in self.label_texts
+        )
+
+    def restrict(self, classes: Sequence[str]) -> PromptTemplates:
+        """The same sentences for some of the classes, in the given order."""
+        unknown = [name for name in classes if name not in self.classes]
+        if unknown:
+            raise DatasetError(f"classes: {unknown} not in {self.name}; it has {list(self.classes)}")
+        text_of = dict(zip(self.classes, self.label_texts, strict=True))
+        return PromptTemplates(
+            name=self.name,
+            classes=tuple(classes),
+            label_texts=tuple(text_of[name] for name in classes),
+            templates=self.templates,
+            source=self.source,
+        )
+
+
+def packaged_templates() -> tuple[str, ...]:
+    """Names of the template files that come with the package.
+
+    Examples
+    --------
+    >>> packaged_templates()
+    ('dermatology', 'histopathology')
+    """
+    folder = resources.files("calcode.datasets").joinpath(_FOLDER)
+    names = [entry.name for entry in folder.iterdir() if entry.name.endswith(_SUFFIX)]
+    return tuple(sorted(name.removesuffix(_SUFFIX) for name in names))
+
+
+def load_templates(path_or_name: str | os.PathLike[str]) -> PromptTemplates:
+    """Templates by the name of a packaged file, or from a TOML file of one's own.
+
+    Parameters
+    ----------
+    path_or_name : str or path-like
+        A name of `packaged_templates`, or a path that ends in `.toml`. The file holds three lists of strings,
+        `classes`, `label_texts` (one per class) and `templates` (each with ``{label}`` once), and may hold
+        one string, `source`.
+
+    Returns
+    -------
+    PromptTemplates
+
+    Raises
+    ------
+    DatasetError
+        Naming the file, the key and the remedy.
+
+    Examples
+    --------
+    >>> load_templates("histopathology").label_texts
+    ('non-tumor lymph node tissue', 'metastatic tumor tissue')
+    """
+    if isinstance(path_or_name, str) and path_or_name in packaged_templates():
+        entry = resources.files("calcode.datasets").joinpath(_FOLDER, path_or_name + _SUFFIX)
+        return _parsed(entry.read_text(encoding="utf-8"), name=path_or_name)
+    path = Path(path_or_name)
+    if path.suffix != _SUFFIX or not path.is_file():
+        raise DatasetError(
+            f"path_or_name: {str(path_or_name)!r} is neither a template file ({_SUFFIX}) nor one of "
+            f"{list(packaged_templates())}"
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DatasetError(f"{path}: cannot be read as UTF-8 text ({error})") from error
+    return _parsed(text, name=path.stem)
+
+
+def _parsed(text: str, *, name: str) -> PromptTemplates:
+    try:
+        content: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DatasetError(f"{name}: not a TOML file ({error})") from error
+    missing = [key for key in _LISTS if key not in content]
+    unknown = sorted(content.keys() - {*_LISTS, "source"})
+    if missing or unknown:
+        said = f"lacks {missing}" if missing else f"has unknown keys {unknown}"
+        raise DatasetError(f"{name}: the file {said}; it must hold the lists {list(_LISTS)}")
+    for key in _LISTS:
+        if not isinstance(content[key], list):
+            raise DatasetError(f"{name}: {key}: a list of strings needed, not {content[key]!r}")
+    source = content.get("source", "")
+    if not isinstance(source, str):
+        raise DatasetError(f"{name}: source: a string needed, not {source!r}")
+    lists = {key: tuple(content[key]) for key in _LISTS}
+    return PromptTemplates(
+        name=name,
+        classes=lists["classes"],
+        label_texts=lists["label_texts"],
+        templates=lists["templates"],
+        source=source,
+    )
+
+
+def _check_words(values: Sequence[object], *, where: str) -> None:
+    if not values:
+        raise DatasetError(f"{where}: empty; give at least one")
+    wrong = [value for value in values if not isinstance(value, str) or not value.strip()]
+    if wrong:
+        raise DatasetError(f"{where}: {wrong[0]!r} is not a text; give non-empty strings")
+    repeated = sorted({str(value) for value in values if list(values).count(value) > 1})
+    if repeated:
+        raise DatasetError(f"{where}: {repeated} given more than once; each must differ")
