@@ -211,7 +211,7 @@ def accepted_floor(labels: IntArray, *, accepted: BoolArray, min_images: int) ->
     >>> accepted_floor(labels, accepted=accepted, min_images=20)
     20
     >>> accepted_floor(labels, accepted=accepted & (np.arange(58) % 2 == 0), min_images=20)
-    12
+    13
     """
     in_space = labels >= 0
     images = np.bincount(labels[in_space])

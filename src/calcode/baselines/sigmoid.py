@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -16,6 +17,8 @@ from calcode.quantiles import conformal_rank
 
 #: Exponents are cut here, as in the published code, before exp overflows.
 _LARGEST_EXPONENT = 700.0
+#: Numbers in one block of a product: 32 MiB of float64.
+_PRODUCT_NUMBERS = 1 << 22
 #: Published grid, m and tau of the paper.
 STEEPNESSES = (1.0, 5.0, 10.0, 15.0, 20.0, 25.0)
 MIDPOINTS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -107,9 +110,7 @@ class SigmoidRule:
         embeddings, scores = embeddings[order], scores[order]
         first = first_positions(scores)
         below, total = np.empty(len(scores)), np.empty(len(scores))
-        for rows in row_blocks(len(scores), n_columns=len(scores)):
-            cosines = embeddings[rows] @ embeddings.T
-            weights = kernel.of_cosines(cosines, out=cosines)
+        for rows, weights in _weight_blocks(embeddings, embeddings, kernel):
             inside, total[rows] = prefix_masses(weights, first[rows, None])
             below[rows] = inside[:, 0]
         return cls(
@@ -127,9 +128,19 @@ class SigmoidRule:
         first = first_positions(self.scores)
         levels = np.append(self.scores, math.inf)
         result = np.empty(len(embeddings))
-        for rows in row_blocks(len(embeddings), n_columns=len(self.scores)):
-            cosines = embeddings[rows] @ self.embeddings.T
-            weights = self.kernel.of_cosines(cosines, out=cosines)
+        for rows, weights in _weight_blocks(embeddings, self.embeddings, self.kernel):
             positions = exact_positions(weights, below=self.below, total=self.total, first=first, rank=rank)
             result[rows] = levels[positions]
         return result
+
+
+def _weight_blocks(
+    left: FloatArray, right: FloatArray, kernel: SigmoidKernel
+) -> Iterator[tuple[slice, FloatArray]]:
+    """Row slices with their weights: multiplied in large blocks, which a product likes, weighed in small ones."""
+    wide = max(1, _PRODUCT_NUMBERS // max(1, len(right)))
+    for start in range(0, len(left), wide):
+        cosines = left[start : start + wide] @ right.T
+        for part in row_blocks(len(cosines), n_columns=len(right)):
+            block = cosines[part]
+            yield slice(start + part.start, start + part.stop), kernel.of_cosines(block, out=block)

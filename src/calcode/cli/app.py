@@ -1,0 +1,69 @@
+"""The application: every command, and the options that stand before one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from calcode import __version__
+from calcode.cli.commands import compare, decide, demo, evaluate, fit, inspect, report, split
+from calcode.cli.running import Command, guarded
+
+#: In the order of the help page. A new command is its file and one line here.
+COMMANDS: tuple[Command, ...] = (
+    demo.COMMAND,
+    split.COMMAND,
+    fit.COMMAND,
+    inspect.COMMAND,
+    decide.COMMAND,
+    evaluate.COMMAND,
+    compare.COMMAND,
+    report.COMMAND,
+)
+
+_HELP = (
+    "A reliability layer for frozen medical vision-language models.\n\n"
+    'For every image: one diagnosis, a set of plausible diagnoses, or "defer to a clinician". '
+    "Start with [bold]demo[/bold]; on images of your own the way is [bold]split, fit, decide, evaluate, report[/bold]. "
+    "Every command explains itself with --help and an example.\n\n"
+    "Research software, not a medical device."
+)
+
+app = typer.Typer(
+    name="calcode",
+    help=_HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"calcode {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_any_command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and stop.", callback=_tell_version, is_eager=True),
+    ] = False,
+) -> None:
+    # typer takes the help of the application from above; the callback only holds the options.
+    del version
+
+
+for _command in COMMANDS:
+    app.command(_command.name, help=_command.help_text(), rich_help_panel=_command.panel)(
+        guarded(_command.run)
+    )
+
+
+def main() -> None:
+    """What the command `calcode` runs."""
+    app()

@@ -1,0 +1,137 @@
+"""`calcode decide`: a decision on every image of a feature file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from calcode.cli.options import (
+    AsJson,
+    Conditions,
+    FeatureFileArgument,
+    ModelFile,
+    PromptFile,
+    RoleName,
+    output_file,
+)
+from calcode.cli.running import Command
+
+if TYPE_CHECKING:
+    from calcode.cli.screen import Screen
+    from calcode.engines.deciding import DecidedFile
+
+
+class Engine(StrEnum):
+    """Where decisions are computed."""
+
+    LOCAL = "local"
+    RAY = "ray"
+    GPU = "gpu"
+
+
+def decide(
+    model: ModelFile,
+    features: FeatureFileArgument,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Decision file to write, .parquet or .csv.", metavar="FILE")
+    ],
+    role: RoleName = None,
+    where: Conditions = None,
+    prompts: PromptFile = None,
+    engine: Annotated[
+        Engine,
+        typer.Option(
+            help="Where to compute: in this process; with Ray in several, here or on the cluster of RAY_ADDRESS; or "
+            "with the thresholds on a GPU."
+        ),
+    ] = Engine.LOCAL,
+    device: Annotated[
+        str | None, typer.Option(help="Torch device of --engine gpu, cuda unless given.", metavar="NAME")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decide on every image: one diagnosis, a set, or a deferral with its reason.
+
+    Reads and writes in blocks, so that a file larger than memory goes through. Labels are not needed and not looked
+    at. Images that the model was fitted on are refused. A deferred image shows no set.
+    """
+    from calcode.cli.blocks import Choice, in_words_of_options
+    from calcode.cli.screen import Screen
+    from calcode.cohorts import open_features
+
+    target = output_file(output, suffixes=(".parquet", ".csv"))
+    decide_file = _engine(engine, device=device)
+    choice = Choice.of(open_features(features, prompts=prompts), role=role, conditions=where)
+    screen = Screen()
+    with in_words_of_options(choice), screen.counting("Deciding", total=len(choice.features)) as advance:
+        decided = decide_file(model, choice.features, target, role=role, where=choice.where, progress=advance)
+    if as_json:
+        facts = {
+            "output": str(target),
+            "images": decided.images,
+            "actions": decided.actions,
+            "reasons": {word: count for word, count in decided.reasons.items() if word != "none"},
+            "model_digest": decided.model_digest,
+            "promises": list(decided.promises),
+        }
+        screen.emit("decide", facts)
+    else:
+        _show(decided, described=choice.described, screen=screen)
+
+
+COMMAND = Command(
+    run=decide,
+    examples=(
+        "calcode decide model.safetensors split.parquet -o decisions.csv --role test",
+        "calcode decide model.safetensors clinic.parquet -o decisions.parquet",
+        "calcode decide model.safetensors all.parquet -o decided.parquet --engine ray",
+    ),
+)
+
+
+def _engine(engine: Engine, *, device: str | None) -> Callable[..., DecidedFile]:
+    """The function that does the work, or a usage error."""
+    from calcode.engines import local, ray_engine
+
+    if device is not None and engine is not Engine.GPU:
+        raise typer.BadParameter(f"{device!r} is for --engine gpu; leave it out", param_hint="--device")
+    if engine is Engine.RAY:
+        return ray_engine.decide_file
+    return partial(local.decide_file, device=None if engine is Engine.LOCAL else device or "cuda")
+
+
+def _show(decided: DecidedFile, *, described: str, screen: Screen) -> None:
+    from calcode.cli.screen import counted, plain_table
+    from calcode.decisions import Action, Reason
+
+    total = decided.images
+    table = plain_table()
+    table.add_column("answer", overflow="fold")
+    table.add_column("images", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    words = {
+        Action.LABEL: "one diagnosis",
+        Action.SET: "a set of diagnoses",
+        Action.DEFER: "deferred to a clinician",
+    }
+    why = {
+        Reason.LOW_SUPPORT: "unlike the gate (low support)",
+        Reason.EMPTY_SET: "no diagnosis fits (empty set)",
+        Reason.FULL_SET: "every diagnosis fits (full set)",
+    }
+    for action, word in words.items():
+        count = decided.actions[action.name.lower()]
+        table.add_row(word, f"{count:,}", f"{count / total:.1%}", style="bold")
+    for reason, word in why.items():
+        count = decided.reasons[reason.name.lower()]
+        if count:
+            table.add_row(f"  {word}", f"{count:,}", f"{count / total:.1%}")
+    screen.say(f"{described}: {counted(total, 'image')}")
+    screen.show(table)
+    screen.say()
+    screen.say(f"Wrote {decided.output}.")

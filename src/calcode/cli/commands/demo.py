@@ -1,0 +1,135 @@
+"""`calcode demo`: three cohorts of real skin images, one table each, and a page."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calcode.cli.options import AsJson
+from calcode.cli.running import START, Command, show_warnings
+from calcode.errors import CalcodeWarning
+
+if TYPE_CHECKING:
+    from calcode.cli.screen import Screen
+    from calcode.demo import Comparison
+
+
+def demo(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Page to write; its folder is made.", metavar="FILE")
+    ] = Path("demo-output/report.html"),
+    as_json: AsJson = False,
+) -> None:
+    """See on real skin images which diseases an ordinary conformal predictor misses.
+
+    Fits on dermoscopic images and decides on three cohorts: the same source (HAM), smartphone photographs (PAD) and
+    another hospital (ROSENDAHL). Compares split APS, the localized sets and CALCoDe, and writes a page. Every setting
+    is the default. Needs calcode-demo-data (CC BY-NC 4.0), which 'make install' or 'pip install ./demo-data' brings.
+    """
+    from calcode.cli.screen import Screen
+
+    target = _page(output)
+    screen = Screen()
+    started = time.perf_counter()
+    from calcode.demo import NOTES, TITLE
+
+    compared = _compare_all(screen, quiet=as_json)
+    computed = time.perf_counter()
+    from calcode.report import write_report
+
+    with screen.working(f"Writing {target}"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_report(target, cohorts=[entry.figures.cohort for entry in compared], title=TITLE, notes=NOTES)
+    seconds = {"compute": computed - started, "page": time.perf_counter() - computed}
+    if as_json:
+        screen.emit("demo", {"output": str(target), "seconds": seconds, **_facts(compared)})
+        return
+    screen.heading("What this shows")
+    for sentence in _findings(compared):
+        screen.point(sentence)
+    screen.say()
+    screen.say(f"Computed in {seconds['compute']:.1f} s; wrote {target} in {seconds['page']:.1f} s.")
+    screen.say("Research software, not a medical device. Features: CC BY-NC 4.0, not for commercial use.")
+
+
+COMMAND = Command(run=demo, examples=("calcode demo", "calcode demo -o page.html --json"), panel=START)
+
+
+def _page(path: Path) -> Path:
+    if path.suffix != ".html":
+        raise typer.BadParameter(f"{path} must end in .html", param_hint="--output")
+    return path
+
+
+def _compare_all(screen: Screen, *, quiet: bool) -> list[Comparison]:
+    """Fit and decide for every cohort; the tables appear as they are ready."""
+    from calcode.demo import SETTINGS, class_titles, compare, demo_features
+
+    with screen.working("Reading the features"):
+        features = demo_features()
+        images, titles = features.read(), class_titles(features)
+    compared = []
+    for setting in SETTINGS:
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            screen.working(f"{setting.name}: fitting and deciding"),
+        ):
+            warnings.simplefilter("always", CalcodeWarning)
+            comparison = compare(setting, images, titles=titles)
+        compared.append(comparison)
+        if not quiet:
+            _show(comparison, screen=screen)
+        show_warnings(caught, about=setting.name)
+    return compared
+
+
+def _show(comparison: Comparison, *, screen: Screen) -> None:
+    from calcode.cli.screen import counted
+    from calcode.cli.summaries import method_table
+
+    figures, cohort = comparison.figures, comparison.figures.cohort
+    screen.heading(f"{cohort.name}: {cohort.title}")
+    kind = (
+        "Shifted: every figure is an observation."
+        if cohort.shifted
+        else "Exchangeable with the calibration images."
+    )
+    screen.say(f"{cohort.description} {counted(len(cohort.labels), 'image')}. {kind}")
+    screen.say()
+    screen.show(method_table({method.name: method.summary for method in figures.methods}))
+    if comparison.small_classes:
+        small = ", ".join(f"{name} ({n})" for name, n in comparison.small_classes.items())
+        screen.say(
+            f"Worst class among those with at least {comparison.setting.min_images} test images; not: {small}."
+        )
+
+
+def _findings(compared: Sequence[Comparison]) -> list[str]:
+    from calcode.report.overview import headline
+
+    return headline([entry.figures for entry in compared])
+
+
+def _facts(compared: Sequence[Comparison]) -> dict[str, Any]:
+    from calcode.cli.describe import model_facts
+
+    return {
+        "cohorts": [
+            {
+                "name": entry.setting.name,
+                "title": entry.setting.title,
+                "shifted": entry.setting.shifted,
+                "target": entry.figures.cohort.target,
+                "methods": {method.name: method.summary.to_dict() for method in entry.figures.methods},
+                "small_classes": entry.small_classes,
+                "model": model_facts(entry.figures.cohort.model),
+            }
+            for entry in compared
+        ],
+        "findings": [sentence.replace("\u00a0", " ") for sentence in _findings(compared)],
+    }

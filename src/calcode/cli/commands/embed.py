@@ -1,0 +1,245 @@
+"""`calcode embed`: from a folder of images to a feature file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calcode.cli.options import AsJson, output_file
+from calcode.cli.running import Command
+
+if TYPE_CHECKING:
+    from calcode.backbones import Backbone, EmbedSummary, Progress
+    from calcode.cli.screen import Screen
+    from calcode.cohorts import Prompts
+    from calcode.datasets import ImageListing, PromptTemplates
+
+#: Skipped images that are named on the screen; the file lists all.
+_NAMED = 5
+
+
+def embed(
+    images: Annotated[Path, typer.Argument(metavar="IMAGES", help="Folder of a data set, or a CSV file.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Feature file to write, .parquet.", metavar="FILE")
+    ],
+    backbone: Annotated[
+        str,
+        typer.Option(
+            "--backbone",
+            "-b",
+            metavar="MODEL",
+            help="clip-vit-b32, pubmedclip-vit-b32, biomedclip, medsiglip-448; a hub name (owner/model, or "
+            "hf-hub:owner/model for open_clip); a local folder of either; or an .onnx file.",
+        ),
+    ],
+    dataset: Annotated[
+        str,
+        typer.Option(
+            "--dataset",
+            metavar="NAME",
+            help="How to read the folder: ham10000, isic2019-test, pad-ufes-20, camelyon17, ...; csv or folders (one "
+            "per class) for your own images.",
+        ),
+    ] = "folders",
+    templates: Annotated[
+        str | None,
+        typer.Option(
+            "--templates",
+            metavar="NAME|FILE",
+            help="Prompt templates: dermatology, histopathology, or a .toml file of your own. Unless given, those of "
+            "the data set.",
+        ),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompts",
+            metavar="FILE",
+            help="Prompt file (.prompts.safetensors) instead of templates; an .onnx file needs one.",
+        ),
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Branch, tag or commit on the hub.", metavar="NAME")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.")] = "auto",
+    precision: Annotated[
+        str, typer.Option("--precision", help="auto (bfloat16 on a GPU), float32, bfloat16 or float16.")
+    ] = "auto",
+    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Images at a time.", min=1)] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Decoding processes; one per core unless given.", min=0)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Embed a folder of images with a frozen image-text model.
+
+    Writes a feature file and its prompts. An interrupted run goes on where it was when the same command is given
+    again. An image that cannot be read is skipped and listed, with the reason, in NAME.skipped.csv. With
+    HF_HUB_OFFLINE=1 only models already on this machine are used.
+    """
+    from calcode.backbones import embed as embed_images
+    from calcode.backbones import embed_prompts, load_backbone
+    from calcode.cli.screen import Screen
+    from calcode.cohorts import Prompts
+
+    target = output_file(output, suffixes=(".parquet",))
+    asked = _precision(precision)
+    # What is cheap to check comes before the model is loaded.
+    words = _words(dataset=dataset, templates=templates, prompts=prompts)
+    listing = _listing(images, dataset=dataset, classes=words.classes)
+    screen = Screen()
+    with screen.working(f"Loading {backbone}"):
+        model = load_backbone(backbone, revision=revision, device=device, precision=asked)
+        bank = words if isinstance(words, Prompts) else embed_prompts(model, words)
+    try:
+        with _bar(total=len(listing)) as progress:
+            summary = embed_images(
+                listing,
+                backbone=model,
+                prompts=bank,
+                out=target,
+                batch_size=batch_size,
+                workers=workers,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        screen.warn("Interrupted. The same command goes on from here.")
+        raise
+    if as_json:
+        screen.emit("embed", _facts(summary, model=model, bank=bank))
+    else:
+        _show(summary, model=model, screen=screen)
+
+
+COMMAND = Command(
+    run=embed,
+    examples=(
+        "calcode embed HAM10000/ --dataset ham10000 -b clip-vit-b32 -o ham.parquet",
+        "calcode embed clinic.csv --dataset csv -b tower.onnx --prompts tower.prompts.safetensors -o clinic.parquet",
+    ),
+)
+
+
+def _listing(images: Path, *, dataset: str, classes: Sequence[str]) -> ImageListing:
+    """The images; the prompts say which labels are inside the label space."""
+    from calcode.datasets import read_class_folders, read_csv_images, read_dataset
+
+    if images.is_file():
+        return read_csv_images(images, classes=classes)
+    return (
+        read_class_folders(images, classes=classes) if dataset == "folders" else read_dataset(dataset, images)
+    )
+
+
+def _precision(name: str) -> Any:
+    known = ("auto", "float32", "bfloat16", "float16")
+    if name not in known:
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint="--precision")
+    return name
+
+
+def _words(*, dataset: str, templates: str | None, prompts: Path | None) -> Prompts | PromptTemplates:
+    """The prompt file, or the templates that the model's text side will read."""
+    from calcode.cohorts import read_prompts
+    from calcode.datasets import DATASETS, load_templates
+
+    if prompts is not None:
+        if templates is not None:
+            raise typer.BadParameter("give templates or a prompt file, not both", param_hint="--prompts")
+        return read_prompts(prompts)
+    name = templates or (DATASETS[dataset].templates if dataset in DATASETS else None)
+    if name is None:
+        raise typer.BadParameter(
+            f"the data set {dataset!r} has no templates of its own; name some, or give --prompts",
+            param_hint="--templates",
+        )
+    return load_templates(name)
+
+
+@contextmanager
+def _bar(*, total: int) -> Iterator[Callable[[Progress], None]]:
+    """A bar with images per second and the time left, on standard error and in terminals only."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("Embedding"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+    )
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total, rate="")
+
+        def show(progress: Progress) -> None:
+            bar.update(task, completed=progress.done, rate=rate_text(progress))
+
+        yield show
+
+
+def rate_text(progress: Progress) -> str:
+    """How fast it goes and how long it will take.
+
+    Examples
+    --------
+    >>> from calcode.backbones import Progress
+    >>> rate_text(Progress(done=10, total=40, skipped=1, images_per_second=12.3, seconds_left=3725))
+    '12 images/s, 1:02:05 left, 1 skipped'
+    """
+    minutes, seconds = divmod(round(progress.seconds_left), 60)
+    left = (
+        f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes}:{seconds:02d}"
+    )
+    skipped = f", {progress.skipped} skipped" if progress.skipped else ""
+    return f"{progress.images_per_second:,.0f} images/s, {left} left{skipped}"
+
+
+def _facts(summary: EmbedSummary, *, model: Backbone, bank: Prompts) -> dict[str, Any]:
+    card = model.card
+    return {
+        "output": str(summary.output),
+        "embedded": summary.embedded,
+        "resumed": summary.resumed,
+        "skipped": [
+            {"id": entry.id, "path": entry.path, "reason": entry.reason} for entry in summary.skipped
+        ],
+        "seconds": summary.seconds,
+        "images_per_second": summary.images_per_second,
+        "backbone": {
+            "model": card.model,
+            "revision": card.revision,
+            "family": card.family,
+            "dimension": card.dimension,
+            "preprocessing": str(card.preprocessing),
+            "temperature": card.temperature,
+            "logit_bias": card.logit_bias,
+        },
+        "prompt_digest": bank.digest,
+    }
+
+
+def _show(summary: EmbedSummary, *, model: Backbone, screen: Screen) -> None:
+    from calcode.backbones import skipped_file
+    from calcode.cli.screen import counted
+
+    screen.say(f"Model: {model.card.identity}")
+    went_on = f", {summary.resumed:,} of them in an earlier run" if summary.resumed else ""
+    screen.say(
+        f"Embedded {counted(summary.embedded, 'image')}{went_on}; {summary.images_per_second:,.1f} images per second."
+    )
+    if summary.skipped:
+        screen.say(
+            f"Skipped {counted(len(summary.skipped), 'image')}, listed in {skipped_file(summary.output)}:"
+        )
+        for entry in summary.skipped[:_NAMED]:
+            screen.point(f"{entry.id}: {entry.reason}")
+    screen.say(
+        f"Wrote {summary.output}. Embeddings are patient-derived data: treat the file like the images."
+    )

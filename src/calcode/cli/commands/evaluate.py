@@ -1,0 +1,141 @@
+"""`calcode evaluate`: how good decisions were, on labelled images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, PromptFile, RoleName
+from calcode.cli.running import Command
+
+if TYPE_CHECKING:
+    from calcode.cli.blocks import Choice, Judged
+    from calcode.cli.screen import Screen
+    from calcode.metrics import Summary
+
+_FROM_MODEL_ONLY = ("selective_accuracy", "calibration_error")
+
+
+def evaluate(
+    decided_by: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL_OR_DECISIONS",
+            help="Model file (.safetensors), or the decisions it made (.parquet or .csv).",
+        ),
+    ],
+    features: FeatureFileArgument,
+    role: RoleName = None,
+    where: Conditions = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Also tell the figures for every value of this column, such as site.", metavar="COLUMN"
+        ),
+    ] = None,
+    min_n: Annotated[
+        int,
+        typer.Option(help="Accepted images a class needs to be called the worst.", metavar="N", min=1),
+    ] = 1,
+    prompts: PromptFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare decisions with the true labels.
+
+    Coverage never comes alone: set size, full-set rate, informative rate and deferral stand beside it, with 95 %
+    intervals, and the worst class by name. Ends with what the model promises. On images that are not exchangeable with
+    the calibration images every figure is an observation.
+    """
+    from calcode.cli.blocks import Choice, columns_for
+    from calcode.cli.screen import Screen
+    from calcode.cohorts import open_features
+    from calcode.metrics import summarize, summarize_by
+
+    screen = Screen()
+    choice = Choice.of(open_features(features, prompts=prompts), role=role, conditions=where)
+    from_model = decided_by.suffix == ".safetensors"
+    result = _judged(decided_by, choice, columns=columns_for(choice, by), screen=screen)
+    summary = summarize(result.decisions, result.labels, min_n=min_n)
+    groups = {}
+    if by is not None:
+        groups = summarize_by(result.decisions, result.labels, result.metadata[by], min_n=min_n)
+    if as_json:
+        facts = {"file": str(features), "summary": _facts(summary, from_model=from_model)}
+        if by is not None:
+            facts["by"] = {
+                "column": by,
+                "groups": {value: _facts(found, from_model=from_model) for value, found in groups.items()},
+            }
+        screen.emit("evaluate", facts)
+        return
+    _show(
+        summary, described=choice.described, protected=result.protected, from_model=from_model, screen=screen
+    )
+    if by is not None:
+        _show_groups(groups, column=by, screen=screen)
+    _show_promises(summary, screen=screen)
+
+
+COMMAND = Command(
+    run=evaluate,
+    examples=(
+        "calcode evaluate model.safetensors split.parquet --role test",
+        "calcode evaluate decisions.parquet split.parquet --by site",
+    ),
+)
+
+
+def _judged(path: Path, choice: Choice, *, columns: list[str], screen: Screen) -> Judged:
+    from calcode.cli.blocks import judged
+    from calcode.cli.decision_table import judged_file
+    from calcode.model import Calcode
+
+    if path.suffix == ".safetensors":
+        return judged(Calcode.load(path), choice, columns=columns, screen=screen)
+    if path.suffix not in (".parquet", ".csv"):
+        raise typer.BadParameter(
+            f"{path} is neither a model (.safetensors) nor decisions (.parquet, .csv)",
+            param_hint="MODEL_OR_DECISIONS",
+        )
+    with screen.working(f"Reading {path}"):
+        return judged_file(path, choice, columns=columns)
+
+
+def _facts(summary: Summary, *, from_model: bool) -> dict[str, Any]:
+    """The summary for JSON; a decision file does not hold the first-ranked classes."""
+    facts = summary.to_dict()
+    return facts if from_model else {key: None if key in _FROM_MODEL_ONLY else facts[key] for key in facts}
+
+
+def _show(
+    summary: Summary, *, described: str, protected: tuple[str, ...], from_model: bool, screen: Screen
+) -> None:
+    from calcode.cli.summaries import class_table, cohort_sentence, overall_table, remarks
+
+    screen.say(f"{described}: {cohort_sentence(summary)}")
+    screen.say()
+    screen.show(overall_table(summary, top_known=from_model))
+    screen.say()
+    screen.show(class_table(summary, protected=protected))
+    if protected:
+        screen.say("* protected")
+    for sentence in remarks(summary):
+        screen.say(sentence)
+
+
+def _show_groups(groups: dict[str, Summary], *, column: str, screen: Screen) -> None:
+    from calcode.cli.summaries import subgroup_table
+
+    screen.heading(f"By {column}")
+    screen.show(subgroup_table(groups, column=column))
+
+
+def _show_promises(summary: Summary, *, screen: Screen) -> None:
+    screen.heading("What is promised, and what is only observed")
+    for promise in summary.promises:
+        screen.point(promise)
+    if not summary.promises:
+        screen.point("The file does not say what the model promises; calcode inspect on the model does.")
+    screen.point("Every figure above is an observation on these images.")

@@ -1,0 +1,125 @@
+"""`calcode report`: one page about what a model did on a cohort."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from calcode.cli.options import (
+    AsJson,
+    Conditions,
+    FeatureFileArgument,
+    ModelFile,
+    PromptFile,
+    RoleName,
+    output_file,
+)
+from calcode.cli.running import Command
+
+if TYPE_CHECKING:
+    from calcode.cli.blocks import Choice, Judged
+    from calcode.cli.screen import Screen
+    from calcode.model import Calcode
+    from calcode.report import ReportCohort
+    from calcode.report.figures import CohortFigures
+
+
+def report(
+    model: ModelFile,
+    features: FeatureFileArgument,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Page to write, .html.", metavar="FILE")
+    ] = Path("report.html"),
+    role: RoleName = None,
+    where: Conditions = None,
+    title: Annotated[str | None, typer.Option(help="Heading of the page.", metavar="TEXT")] = None,
+    exchangeable: Annotated[
+        bool,
+        typer.Option(
+            "--exchangeable",
+            help="The images come from the same source as the calibration images, split at random by group. Without "
+            "this the page calls the cohort shifted and every figure an observation.",
+        ),
+    ] = False,
+    prompts: PromptFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write one self-contained page about what a model did on labelled images.
+
+    Class-wise coverage before and after the guard, set sizes, deferrals and their reasons, the audit's p-values,
+    subgroups where the file has site, sex or skin type, and what is promised. Where the file holds the calibration
+    images of the model, split APS is shown beside it.
+    """
+    from calcode.cli.blocks import Choice, judged
+    from calcode.cli.screen import Screen
+    from calcode.cohorts import open_features
+    from calcode.model import Calcode
+    from calcode.report import write_report
+    from calcode.report.figures import cohort_figures
+
+    target = output_file(output, suffixes=(".html",))
+    screen = Screen()
+    fitted = Calcode.load(model)
+    choice = Choice.of(open_features(features, prompts=prompts), role=role, conditions=where)
+    result = judged(fitted, choice, columns=None, screen=screen)
+    cohort = _cohort(fitted, choice, result, shifted=not exchangeable)
+    with screen.working(f"Writing {target}"):
+        write_report(target, cohorts=[cohort], title=title or f"What {model.name} did on {choice.described}")
+    figures = cohort_figures(cohort)
+    if as_json:
+        methods = {method.name: method.summary.to_dict() for method in figures.methods}
+        screen.emit("report", {"output": str(target), "shifted": cohort.shifted, "methods": methods})
+        return
+    _show(figures, described=choice.described, target=target, screen=screen)
+
+
+COMMAND = Command(
+    run=report,
+    examples=(
+        "calcode report model.safetensors split.parquet --role test --exchangeable",
+        "calcode report model.safetensors elsewhere.parquet -o elsewhere.html",
+    ),
+)
+
+
+def _cohort(model: Calcode, choice: Choice, result: Judged, *, shifted: bool) -> ReportCohort:
+    from calcode.cli.ordinary import split_aps
+    from calcode.cli.screen import counted
+    from calcode.report import ReportCohort
+
+    prompts = choice.features.prompts
+    return ReportCohort(
+        name=choice.role or choice.features.path.stem,
+        title=choice.described,
+        description=f"{counted(len(result.labels), 'image')} of {choice.described}.",
+        shifted=shifted,
+        labels=result.labels,
+        model=model,
+        decisions=result.decisions,
+        ordinary=split_aps(model, choice.features, result.decisions),
+        metadata={name: values for name, values in result.metadata.items() if name != "label_name"},
+        class_titles=dict(zip(prompts.classes, prompts.label_texts or prompts.classes, strict=True)),
+    )
+
+
+def _show(figures: CohortFigures, *, described: str, target: Path, screen: Screen) -> None:
+    from calcode.cli.screen import counted
+    from calcode.cli.summaries import method_table
+
+    cohort = figures.cohort
+    kind = (
+        "Called shifted, so every figure is an observation (--exchangeable says that it is not)."
+        if cohort.shifted
+        else "Called exchangeable with the calibration images."
+    )
+    screen.say(f"{described}: {counted(len(cohort.labels), 'image')}. {kind}")
+    screen.say()
+    screen.show(method_table({method.name: method.summary for method in figures.methods}))
+    if cohort.ordinary is None:
+        screen.say(
+            "Split APS is not shown beside it: the file does not hold the calibration images of this model."
+        )
+    screen.say()
+    screen.say(f"Wrote {target}. Open it in a browser.")

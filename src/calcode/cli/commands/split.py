@@ -1,0 +1,131 @@
+"""`calcode split`: a role for every image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from calcode.cli.options import AsJson, FeatureFileArgument, PromptFile, output_file
+from calcode.cli.running import Command
+
+if TYPE_CHECKING:
+    from calcode.cli.screen import Screen
+    from calcode.cohorts import RoleCounts
+
+
+def split(
+    features: FeatureFileArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Parquet file to write.", metavar="FILE")],
+    sizes: Annotated[
+        str,
+        typer.Option(
+            help="Reference, validation, gate, calibration, test: shares that sum to 1, or numbers of images. Four of "
+            "them leave out the test role.",
+            metavar="A,B,C,D,E",
+        ),
+    ] = "0.2,0.2,0.2,0.2,0.2",
+    seed: Annotated[
+        int, typer.Option(help="Seed of the order in which groups are placed.", metavar="N", min=0)
+    ] = 0,
+    guard: Annotated[
+        float,
+        typer.Option(
+            help="Miscoverage of the guard that you plan to fit with; it decides how many calibration images a class "
+            "needs.",
+            metavar="SHARE",
+        ),
+    ] = 0.05,
+    replace_roles: Annotated[
+        bool, typer.Option("--replace-roles", help="Assign new roles where the file has some already.")
+    ] = False,
+    prompts: PromptFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give every image one of the five data roles.
+
+    Images of one group (column 'group': patient or lesion) stay together, and every class is spread over the roles as
+    evenly as the groups allow. Writes the same file with a column 'role', and its prompts beside it. Says how many
+    images of each class every role got, and which classes have too few calibration images for a finite guard.
+    """
+    from calcode.cli.role_column import assigned_roles, write_with_roles
+    from calcode.cli.screen import Screen
+    from calcode.cohorts import open_features, role_counts
+    from calcode.errors import SettingsError
+
+    target = output_file(output, suffixes=(".parquet",))
+    if not 0 < guard < 1:
+        raise typer.BadParameter(f"{guard} must lie strictly between 0 and 1", param_hint="--guard")
+    file = open_features(features, prompts=prompts)
+    try:
+        labels, roles = assigned_roles(
+            file, target=target, sizes=_numbers(sizes), seed=seed, replace_roles=replace_roles
+        )
+    except SettingsError as error:
+        raise typer.BadParameter(str(error).removeprefix("sizes: "), param_hint="--sizes") from error
+    counts = role_counts(labels, roles, classes=file.classes, guard_miscoverage=guard)
+    screen = Screen()
+    with screen.working(f"Writing {target}"):
+        write_with_roles(file, target, roles)
+    if as_json:
+        screen.emit("split", {"output": str(target), **_facts(counts)})
+    else:
+        _show(counts, screen=screen, target=target)
+
+
+COMMAND = Command(
+    run=split,
+    examples=(
+        "calcode split skin.parquet -o split.parquet",
+        "calcode split skin.parquet -o split.parquet --sizes 0.1,0.2,0.2,0.3,0.2",
+    ),
+)
+
+
+def _numbers(text: str) -> list[float]:
+    """The sizes as whole numbers where all of them are."""
+    try:
+        parts = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{text!r} is no list of numbers; write for example 0.2,0.2,0.2,0.2,0.2", param_hint="--sizes"
+        ) from error
+    if all(part.is_integer() for part in parts):
+        return [int(part) for part in parts]
+    return parts
+
+
+def _facts(counts: RoleCounts) -> dict[str, object]:
+    return {
+        "roles": list(counts.roles),
+        "classes": list(counts.classes),
+        "counts": {
+            name: dict(zip(counts.roles, row.tolist(), strict=True))
+            for name, row in zip(counts.classes, counts.counts, strict=True)
+        },
+        "infinite_guard": [
+            {"name": name, "n": counts.calibration[name], "n_needed": counts.needed[name]}
+            for name in counts.infinite_guard
+        ],
+    }
+
+
+def _show(counts: RoleCounts, *, screen: Screen, target: Path) -> None:
+    from calcode.cli.screen import plain_table
+
+    table = plain_table()
+    table.add_column("class", overflow="fold")
+    for role in (*counts.roles, "total"):
+        table.add_column(role, justify="right", no_wrap=True)
+    for name, row in zip(counts.classes, counts.counts, strict=True):
+        table.add_row(name, *[f"{value:,}" for value in row], f"{row.sum():,}")
+    totals = counts.counts.sum(axis=0)
+    table.add_row("total", *[f"{value:,}" for value in totals], f"{totals.sum():,}", style="bold")
+    screen.show(table)
+    screen.say()
+    if counts.infinite_guard:
+        screen.say(counts.guard_sentence(), style="yellow")
+    else:
+        screen.say(counts.guard_sentence())
+    screen.say(f"Wrote {target}. Next: calcode fit {target} -o model.safetensors")

@@ -1,0 +1,69 @@
+"""Arguments and options that several commands share, and how their text is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file, as 'calcode fit' writes it.")]
+FeatureFileArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FEATURES",
+        help="Parquet file with one row per image: id, embedding and, where known, label_name, role and group.",
+    ),
+]
+PromptFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompts",
+        help="Prompt file. Unless given, NAME.prompts.safetensors beside NAME.parquet.",
+        metavar="FILE",
+    ),
+]
+RoleName = Annotated[
+    str | None, typer.Option("--role", help="Only the images of this role, such as test.", metavar="NAME")
+]
+Conditions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        help="Only images for which this holds, such as 'site!=rosendahl' or 'age>=60'. Repeat it for several "
+        "conditions. A missing value meets none.",
+        metavar="CONDITION",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text and tables.")]
+
+
+def output_file(path: Path, *, suffixes: Sequence[str]) -> Path:
+    """The path to write to, or a usage error: checked before any work is done."""
+    if path.suffix not in suffixes:
+        raise typer.BadParameter(f"{path} must end in {' or '.join(suffixes)}", param_hint="--output")
+    if not path.parent.is_dir():
+        raise typer.BadParameter(
+            f"the folder {path.parent} does not exist; make it first", param_hint="--output"
+        )
+    return path
+
+
+def names_in(values: Sequence[str] | None) -> list[str]:
+    """Names given one by one or separated by commas.
+
+    Examples
+    --------
+    >>> names_in(["mel,bcc", "nv"])
+    ['mel', 'bcc', 'nv']
+    """
+    return [name.strip() for value in values or () for name in value.split(",") if name.strip()]
+
+
+def number_in(text: str, *, option: str, word: str) -> float:
+    """A number, or a usage error that names the option and the one word it takes besides."""
+    try:
+        return float(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is neither a number nor '{word}'", param_hint=option) from error

@@ -1,0 +1,123 @@
+"""How a command runs: its help, its warnings, its errors and its exit codes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NoReturn, ParamSpec
+
+import typer
+
+from calcode.errors import CalcodeError, CalcodeWarning
+
+P = ParamSpec("P")
+
+START = "Start here"
+OWN_IMAGES = "On images of your own"
+
+
+class ExitCode(IntEnum):
+    """What the shell is told; 2 is typer's own code for a command that was not understood."""
+
+    SUCCESS = 0
+    DATA = 1
+    USAGE = 2
+    UNEXPECTED = 3
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command and what its help page says.
+
+    Attributes
+    ----------
+    run : callable
+        The typer function; its docstring is the help text.
+    examples : sequence of str
+        Command lines as a user would type them.
+    panel : str
+        Heading under which `calcode --help` lists it.
+    """
+
+    run: Callable[..., None]
+    examples: Sequence[str]
+    panel: str = OWN_IMAGES
+
+    @property
+    def name(self) -> str:
+        """The word that is typed: the function's name."""
+        return self.run.__name__.replace("_", "-")
+
+    def help_text(self) -> str:
+        """The docstring with the examples below it, each on a line of its own."""
+        paragraphs = (self.run.__doc__ or "").strip().split("\n\n")
+        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+        # The backspace keeps typer from joining the lines of a paragraph.
+        shown = "\n".join(f"  {line}".replace("[", r"\[") for line in self.examples)
+        return f"{text}\n\n\b\nExample{'s' * (len(self.examples) > 1)}:\n{shown}"
+
+
+def guarded(command: Callable[P, None]) -> Callable[P, None]:
+    """The command with one sentence for every error, an exit code for its kind, and warnings told once each."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", CalcodeWarning)
+            try:
+                command(*args, **kwargs)
+            except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
+                raise
+            except KeyboardInterrupt:
+                _fail("Stopped. No half-written file is left behind.", ExitCode.INTERRUPTED)
+            except Exception as error:
+                show_warnings(caught)
+                _tell(error)
+        show_warnings(caught)
+
+    return run
+
+
+def show_warnings(caught: Sequence[warnings.WarningMessage], *, about: str = "") -> None:
+    """Every warning once, as a yellow line on standard error; `about` says what all of them are about."""
+    if not caught:
+        return
+    from calcode.cli.screen import Screen
+
+    screen = Screen()
+    shown: dict[str, Any] = {
+        str(entry.message)
+        if issubclass(entry.category, CalcodeWarning)
+        else f"{entry.category.__name__}: {entry.message}": None
+        for entry in caught
+    }
+    for text in shown:
+        screen.warn(f"{about}: {text}" if about else text)
+
+
+def _tell(error: Exception) -> NoReturn:
+    if os.environ.get("CALCODE_DEBUG") == "1":
+        traceback.print_exception(error)
+    if isinstance(error, CalcodeError):
+        _fail(str(error), ExitCode.DATA)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}", ExitCode.DATA)
+    hint = "" if os.environ.get("CALCODE_DEBUG") == "1" else "; CALCODE_DEBUG=1 shows where"
+    _fail(
+        f"unexpected {type(error).__name__} ({error}): this is a defect of calcode, not of your files{hint}",
+        ExitCode.UNEXPECTED,
+    )
+
+
+def _fail(sentence: str, code: ExitCode) -> NoReturn:
+    from calcode.cli.screen import Screen
+
+    Screen().fail(sentence)
+    raise typer.Exit(int(code))

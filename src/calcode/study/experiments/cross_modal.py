@@ -1,0 +1,236 @@
+"""Item 9, exploratory: cross-modal disagreement as an audit, behind a conservative selector (METHOD.md 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calcode.arrays import FloatArray
+from calcode.audit import SupportAudit, auroc, neighbour_distance, rank_p_values
+from calcode.baselines.protocol import Roles
+from calcode.evidence import Evidence, robust_probabilities
+from calcode.model import Calcode
+from calcode.study.decision_rows import decisions_table
+from calcode.study.diagnostics import top_one_errors
+from calcode.study.experiment import Experiment, Rows
+from calcode.study.jobs import Job, job
+from calcode.study.results import Results
+from calcode.study.schema import Cell, TableSchema, flag, number, share, text
+from calcode.study.setting_cohorts import SettingCohorts
+from calcode.study.specification import Backbone, Setting, Study
+from calcode.study.staged import decided_by, point_options, staged_models
+from calcode.study.summary_columns import (
+    BACKBONE,
+    FIGURE_NAMES,
+    FIGURES,
+    SETTING,
+    delta_columns,
+    differences,
+    figures,
+)
+
+if TYPE_CHECKING:
+    import pyarrow
+
+RUNNER = f"{__name__}:measure"
+DISAGREEMENT, FUSED = "disagreement", "fused disagreement"
+AUROC_GAIN = 0.02
+DEFERRAL_BUDGET = 0.10
+#: Slack of the comparison with the gain, as everywhere that shares are compared.
+_TOLERANCE = 1e-12
+#: The largest cosine distance: no reference image of the predicted class is no support at all.
+_NO_SUPPORT = 2.0
+_BASELINE, _SWITCHED = "baseline", "switched"
+
+SCHEMA = TableSchema(
+    name="conservative_xmodal_budget_summary",
+    about="One row per setting and backbone: whether cross-modal disagreement passed the validation filter, and what "
+    "the switch changed on the target. Exploratory: formula and budget are this project's, and it is no part of the "
+    "method.",
+    columns=(
+        SETTING,
+        BACKBONE,
+        text("baseline_audit", "Diagnostic that the method selects."),
+        number("baseline_auroc", "Its AUROC for top-1 error on validation."),
+        number("disagreement_auroc", "AUROC of the disagreement."),
+        number("fused_disagreement_auroc", "AUROC of the fused rank with the disagreement in it."),
+        share("disagreement_validation_deferral", "Validation images that the disagreement would defer."),
+        share(
+            "fused_disagreement_validation_deferral", "Validation images that its fused version would defer."
+        ),
+        text("selected_audit", "The audit after the filter."),
+        flag("switched", "Whether it replaced the baseline."),
+        *delta_columns(FIGURES, "switched minus baseline on the target"),
+    ),
+    key=("setting", "backbone"),
+)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DisagreementAudit(SupportAudit):
+    """A confident text-induced prediction against weak support by images of that class.
+
+    Attributes
+    ----------
+    reference_labels : ndarray of shape (n_ref,)
+        Reference labels serve diagnostics alone.
+    fused_base : SupportAudit or None
+        The fused audit of METHOD.md 4, whose ranks the fused version adds its own to.
+    own_gate : ndarray
+        Ascending gate values of the disagreement.
+    """
+
+    reference_labels: FloatArray
+    fused_base: SupportAudit | None = None
+    own_gate: FloatArray = field(default_factory=lambda: np.empty(0))
+
+    def disagreement(self, evidence: Evidence) -> FloatArray:
+        """max p_rob times the median distance to the nearest reference images of the predicted class; (n,)."""
+        robust = robust_probabilities(evidence.prompt_logits, trim=self.trim)
+        predicted = robust.argmax(axis=1)
+        distance = np.full(len(evidence), _NO_SUPPORT)
+        for label in np.unique(predicted):
+            neighbours = self.reference_labels == label
+            if neighbours.any():
+                members = predicted == label
+                distance[members] = neighbour_distance(
+                    evidence.embeddings[members],
+                    reference=self.reference[neighbours],
+                    n_neighbors=self.n_neighbors,
+                )
+        values: FloatArray = robust.max(axis=1) * distance
+        return values
+
+    def statistic(self, evidence: Evidence) -> FloatArray:
+        """The disagreement, or one minus the smallest rank among it and the four base diagnostics."""
+        values = self.disagreement(evidence)
+        if self.fused_base is None:
+            return values
+        own = 1.0 - rank_p_values(values, sorted_gate=self.own_gate)
+        fused: FloatArray = np.maximum(self.fused_base.statistic(evidence), own)
+        return fused
+
+    def p_values(self, evidence: Evidence) -> FloatArray:
+        """Gate ranks of the statistic."""
+        return rank_p_values(self.statistic(evidence), sorted_gate=self.gate_values)
+
+
+def disagreement_audits(roles: Roles, *, trim: int, n_neighbors: int) -> dict[str, DisagreementAudit]:
+    """The disagreement and its fused version, calibrated on the gate.
+
+    Parameters
+    ----------
+    roles : Roles
+        The reference with labels.
+    trim, n_neighbors : int
+    """
+    fused_base = SupportAudit.fit(
+        reference=roles.reference,
+        validation=roles.validation,
+        gate=roles.gate,
+        candidates=("fused",),
+        n_neighbors=n_neighbors,
+        trim=trim,
+    )
+    plain = DisagreementAudit(
+        name=DISAGREEMENT,
+        aurocs={},
+        reference=roles.reference.embeddings,
+        n_neighbors=n_neighbors,
+        trim=trim,
+        fused="paper",
+        gate_base={},
+        gate_values=np.empty(0),
+        independent=False,
+        reference_labels=roles.reference.require_labels().astype(np.float64),
+    )
+    own_gate = np.sort(plain.disagreement(roles.gate))
+    errors = top_one_errors(roles.validation)
+    audits = {}
+    for name, base in ((DISAGREEMENT, None), (FUSED, fused_base)):
+        audit = replace(plain, name=name, fused_base=base, own_gate=own_gate)
+        audits[name] = replace(
+            audit,
+            gate_values=np.sort(audit.statistic(roles.gate)),
+            aurocs={name: auroc(audit.statistic(roles.validation), errors)},
+        )
+    return audits
+
+
+def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+    """Decisions with the method's own audit and, where the filter lets it pass, with the disagreement."""
+    models = staged_models(cohorts, options)
+    baseline = models.fitted({})
+    settings, audit = baseline.settings_, baseline.audit_
+    assert audit is not None, "the method has an audit"
+    audits = disagreement_audits(cohorts.roles, trim=settings.trim, n_neighbors=settings.n_neighbors)
+    deferral = {
+        name: float((entry.p_values(cohorts.roles.validation) < settings.deferral_level).mean())
+        for name, entry in audits.items()
+    }
+    passing = [
+        name
+        for name in audits
+        if audits[name].auroc >= audit.auroc + AUROC_GAIN - _TOLERANCE
+        and deferral[name] <= DEFERRAL_BUDGET + _TOLERANCE
+    ]
+    selected = max(passing, key=lambda name: audits[name].auroc, default=None)
+    decided = decided_by(baseline, cohorts.target)
+    notes = {
+        "baseline_audit": audit.name,
+        "baseline_auroc": audit.auroc,
+        "disagreement_auroc": audits[DISAGREEMENT].auroc,
+        "fused_disagreement_auroc": audits[FUSED].auroc,
+        "disagreement_validation_deferral": deferral[DISAGREEMENT],
+        "fused_disagreement_validation_deferral": deferral[FUSED],
+        "selected_audit": selected or audit.name,
+        "switched": selected is not None,
+    }
+    variants = {_BASELINE: replace(decided, details={**decided.details, **notes})}
+    if selected is not None:
+        switched = _with_audit(models.audited({}), audits[selected], cohorts.roles)
+        variants[_SWITCHED] = decided_by(switched, cohorts.target)
+    return decisions_table(variants)
+
+
+def _with_audit(model: Calcode, audit: SupportAudit, roles: Roles) -> Calcode:
+    model.audit_ = audit
+    return model.discover_tail(validation=roles.validation).calibrate(calibration=roles.calibration)
+
+
+def _job(study: Study, setting: Setting, backbone: Backbone) -> Job:
+    options = point_options(study.point, seed=study.seed)
+    return job(RUNNER, "cross-modal", setting=setting, backbone=backbone, options=options)
+
+
+def jobs(study: Study) -> list[Job]:
+    """One per combination."""
+    return [_job(study, setting, backbone) for setting, backbone in study.combinations()]
+
+
+def rows(study: Study, results: Results) -> Rows:
+    """What was selected and what it changed."""
+    noted = [column.name for column in SCHEMA.columns[2:10]]
+    table: list[dict[str, Cell]] = []
+    for setting, backbone in study.combinations():
+        run = _job(study, setting, backbone)
+        variants = results.variants(run)
+        if not variants:
+            continue
+        details = variants[_BASELINE].details
+        deltas: dict[str, Cell] = {f"delta_{name}": None for name in FIGURE_NAMES}
+        if _SWITCHED in variants:
+            after, before = (results.summary(run, variant=name) for name in (_SWITCHED, _BASELINE))
+            if after is not None and before is not None:
+                deltas = differences(figures(after), figures(before), FIGURE_NAMES)
+        head: dict[str, Cell] = {"setting": setting.name, "backbone": backbone.name}
+        table.append(head | {name: details[name] for name in noted} | deltas)
+    return {SCHEMA.name: table}
+
+
+EXPERIMENT = Experiment(
+    name="cross-modal", title="Cross-modal disagreement", tables=(SCHEMA,), jobs=jobs, rows=rows
+)

@@ -1,0 +1,218 @@
+"""Item 11: exact neighbours against an HNSW index, and what a setting costs in bytes and seconds.
+
+Durations are measured, so the columns that hold them are the only ones of the package that differ between two
+runs of the same study.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calcode.arrays import FloatArray, IntArray
+from calcode.kernels import cosine_distances, nearest_distances, row_blocks
+from calcode.model import Calcode
+from calcode.study.experiment import Experiment, Rows
+from calcode.study.jobs import Job, job
+from calcode.study.results import Results
+from calcode.study.schema import TableSchema, duration, integer, number, share, text
+from calcode.study.setting_cohorts import FITTED_ROLES, SettingCohorts
+from calcode.study.specification import Backbone, Setting, Study
+from calcode.study.staged import point_options, point_settings
+from calcode.study.summary_columns import BACKBONE, SETTING
+
+if TYPE_CHECKING:
+    import pyarrow
+
+RUNNER = f"{__name__}:measure"
+N_NEIGHBORS = 10
+CONNECTIVITY = 32
+SEARCH_WIDTH = 200
+NOT_MEASURED = "not measured: install calcode[ann]"
+_FLOAT32 = 4
+#: Queries in, indices of the nearest reference rows out, shape (n, k).
+Search = Callable[[FloatArray], IntArray]
+
+SCHEMA = TableSchema(
+    name="ann_knn_scaling",
+    about="One row per setting, backbone and index: speed and exactness of the neighbour search behind the support "
+    "distance, with the size of the stored features and the time of a fit.",
+    columns=(
+        SETTING,
+        BACKBONE,
+        text("index", "'exact' or 'hnsw'."),
+        text("note", "Why something was not measured."),
+        integer("n_neighbors", "k."),
+        integer("connectivity", "M of the HNSW graph."),
+        integer("search_width", "ef of its search."),
+        integer("n_queries", "Target images looked up."),
+        integer("n_reference", "Images in the index."),
+        integer("dimension", "Length of an embedding."),
+        duration("query_milliseconds", "Time per query, in one batch on one thread.", unit="ms"),
+        duration("build_seconds", "Time to build the index.", unit="s"),
+        share("recall_at_10", "Exact neighbours that were found."),
+        number("support_error_p95", "95th percentile of the error of the median distance to the neighbours."),
+        integer("cache_bytes", "Embeddings of all roles and the target in float32.", unit="bytes"),
+        duration("fit_seconds", "Time to fit the method on this setting.", unit="s"),
+        duration("decide_seconds", "Time to decide on its target.", unit="s"),
+    ),
+    key=("setting", "backbone", "index"),
+)
+
+
+def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+    """The rows of a combination, without their names."""
+    import pyarrow as pa
+
+    reference = cohorts.roles.reference.embeddings
+    queries = cohorts.target.evidence.embeddings
+    common = {
+        "n_neighbors": N_NEIGHBORS,
+        "n_queries": len(queries),
+        "n_reference": len(reference),
+        "dimension": reference.shape[1],
+        "cache_bytes": _cache_bytes(cohorts),
+        **_timed_fit(cohorts, options),
+    }
+    # The search of the audit itself, which needs distances alone.
+    _, seconds = _timed(lambda: nearest_distances(queries, reference, n_neighbors=N_NEIGHBORS))
+    truth = exact_neighbours(queries, reference)
+    exact = {"index": "exact", "query_milliseconds": 1e3 * seconds / len(queries), "recall_at_10": 1.0}
+    rows: list[dict[str, Any]] = [common | exact | {"support_error_p95": 0.0}]
+    built, build_seconds = _timed(lambda: hnsw_search(reference))
+    approximate: dict[str, Any] = {
+        "index": "hnsw",
+        "connectivity": CONNECTIVITY,
+        "search_width": SEARCH_WIDTH,
+    }
+    if built is None:
+        rows.append(common | approximate | {"note": NOT_MEASURED})
+    else:
+        found, seconds = _timed(lambda: built(queries))
+        times = {"query_milliseconds": 1e3 * seconds / len(queries), "build_seconds": build_seconds}
+        rows.append(common | approximate | times | agreement(queries, reference, found=found, truth=truth))
+    # Every row with every column, so that the file has one schema whatever was measured.
+    names = [name for name in SCHEMA.column_names if name not in ("setting", "backbone")]
+    return pa.Table.from_pylist(
+        [{name: row.get(name) for name in names} for row in rows], schema=_arrow_schema()
+    )
+
+
+def exact_neighbours(queries: FloatArray, reference: FloatArray) -> IntArray:
+    """Indices of the nearest reference rows, nearest first; shape (n, k)."""
+    k = min(N_NEIGHBORS, len(reference))
+    found = np.empty((len(queries), k), dtype=np.int64)
+    for rows in row_blocks(len(queries), n_columns=len(reference)):
+        distances = cosine_distances(queries[rows], reference)
+        nearest = np.argpartition(distances, k - 1, axis=1)[:, :k]
+        order = np.argsort(np.take_along_axis(distances, nearest, axis=1), axis=1, kind="stable")
+        found[rows] = np.take_along_axis(nearest, order, axis=1)
+    return found
+
+
+def agreement(
+    queries: FloatArray, reference: FloatArray, *, found: IntArray, truth: IntArray
+) -> dict[str, float]:
+    """Recall of the neighbours, and the error of the support statistic that follows from them.
+
+    Parameters
+    ----------
+    queries, reference : ndarray of shape (n, d) and (m, d)
+    found, truth : ndarray of int, shape (n, k)
+    """
+    shared = (found[:, :, None] == truth[:, None, :]).any(axis=2).mean()
+    support = [
+        np.median(1.0 - np.einsum("nd,nkd->nk", queries, reference[chosen]), axis=1)
+        for chosen in (found, truth)
+    ]
+    return {
+        "recall_at_10": float(shared),
+        "support_error_p95": float(np.quantile(np.abs(support[0] - support[1]), 0.95)),
+    }
+
+
+def hnsw_search(reference: FloatArray) -> Search | None:
+    """A search in an HNSW graph of the reference; None where no library for it is installed."""
+    try:
+        library = importlib.import_module("usearch.index")
+    except ImportError:
+        return None
+    # The library's default stores half precision, which is too coarse for a p-value.
+    index = library.Index(
+        ndim=reference.shape[1],
+        metric="cos",
+        dtype="f32",
+        connectivity=CONNECTIVITY,
+        expansion_add=SEARCH_WIDTH,
+        expansion_search=SEARCH_WIDTH,
+    )
+    index.add(np.arange(len(reference)), reference.astype(np.float32), threads=1)
+    k = min(N_NEIGHBORS, len(reference))
+
+    def search(queries: FloatArray) -> IntArray:
+        matches = index.search(queries.astype(np.float32), k, threads=1)
+        return np.asarray(matches.keys, dtype=np.int64).reshape(len(queries), k)
+
+    return search
+
+
+def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    started = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - started
+
+
+def _timed_fit(cohorts: SettingCohorts, options: Mapping[str, Any]) -> dict[str, float]:
+    settings = point_settings(options["point"], evidence=cohorts.roles.calibration, seed=options["seed"])
+    roles = {role: getattr(cohorts.roles, role) for role in FITTED_ROLES}
+    model, fit_seconds = _timed(lambda: Calcode(**settings).fit(**roles))
+    _, decide_seconds = _timed(lambda: model.decide(cohorts.target.evidence))
+    return {"fit_seconds": fit_seconds, "decide_seconds": decide_seconds}
+
+
+def _cache_bytes(cohorts: SettingCohorts) -> int:
+    n = len(cohorts.target) + sum(len(getattr(cohorts.roles, role)) for role in FITTED_ROLES)
+    return n * cohorts.roles.reference.dimension * _FLOAT32
+
+
+def _arrow_schema() -> pyarrow.Schema:
+    import pyarrow as pa
+
+    kinds = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64(), "flag": pa.bool_()}
+    return pa.schema(
+        [
+            pa.field(column.name, kinds[column.kind])
+            for column in SCHEMA.columns
+            if column.name not in ("setting", "backbone")
+        ]
+    )
+
+
+def _job(study: Study, setting: Setting, backbone: Backbone) -> Job:
+    options = point_options(study.point, seed=study.seed)
+    return job(RUNNER, "neighbours", setting=setting, backbone=backbone, options=options)
+
+
+def jobs(study: Study) -> list[Job]:
+    """One per combination."""
+    return [_job(study, setting, backbone) for setting, backbone in study.combinations()]
+
+
+def rows(study: Study, results: Results) -> Rows:
+    """The measured rows with their names."""
+    return {
+        SCHEMA.name: [
+            {"setting": setting.name, "backbone": backbone.name} | row
+            for setting, backbone in study.combinations()
+            for row in results.rows(_job(study, setting, backbone))
+        ]
+    }
+
+
+EXPERIMENT = Experiment(
+    name="neighbours", title="Approximate neighbours", tables=(SCHEMA,), jobs=jobs, rows=rows
+)

@@ -1,0 +1,152 @@
+"""One piece of work: what it computes, from which inputs, and the key that names its file."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import calcode
+from calcode.files import canonical_json
+from calcode.study.problems import StudyError
+from calcode.study.specification import Backbone, Features, Setting, plain
+
+#: Rooms and files whose code decides what comes out of a job, besides the module that runs it.
+_NOT_BELOW = frozenset(
+    {"backbones", "cli", "datasets", "demo", "engines", "report", "service", "sklearn", "study"}
+)
+_SHARED = ("decision_rows", "diagnostics", "method_decisions", "setting_cohorts", "staged", "worker")
+_LIBRARIES = ("numpy", "scipy", "scikit-learn")
+_KEY_LENGTH = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A combination: a setting on a backbone, and what is computed there.
+
+    Attributes
+    ----------
+    runner : str
+        "module:function"; the function takes `SettingCohorts` and the options and gives an Arrow table.
+    what : str
+        Short name for file names and progress, such as the method's.
+    setting : Setting
+    backbone : str
+    features : Features
+    options : mapping of str to plain values
+    resplit : int or None
+        Seed of a new deal of the roles.
+    """
+
+    runner: str
+    what: str
+    setting: Setting
+    backbone: str
+    features: Features
+    options: Mapping[str, Any] = field(default_factory=dict)
+    resplit: int | None = None
+
+    @functools.cached_property
+    def key(self) -> str:
+        """Hash of everything the result depends on: features, settings, method, code and library versions."""
+        module = self.runner.partition(":")[0]
+        # Titles are words for people; changing one repeats no work.
+        setting = {
+            name: value
+            for name, value in plain(self.setting).items()
+            if name not in ("title", "description", "shifted", "min_images", "backbones")
+        }
+        content = {
+            "runner": self.runner,
+            "code": code_digest(module),
+            "libraries": library_versions(),
+            "features": self.features.digest,
+            "setting": setting,
+            "backbone": self.backbone,
+            "options": plain(self.options),
+            "resplit": self.resplit,
+        }
+        return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:_KEY_LENGTH]
+
+    @property
+    def name(self) -> str:
+        """For people: setting, backbone and what."""
+        parts = [self.setting.name, self.backbone, self.what]
+        if self.resplit is not None:
+            parts.append(f"split-{self.resplit}")
+        return ".".join(parts)
+
+    @property
+    def kind(self) -> str:
+        """Folder of its file: the name of the module that runs it."""
+        return self.runner.partition(":")[0].rpartition(".")[2].replace("_", "-")
+
+    def path(self, folder: Path) -> Path:
+        """Its file under a study's output folder."""
+        return folder / "work" / self.kind / f"{self.name}.{self.key}.parquet"
+
+
+def job(
+    runner: str,
+    what: str,
+    *,
+    setting: Setting,
+    backbone: Backbone,
+    options: Mapping[str, Any] | None = None,
+    resplit: int | None = None,
+) -> Job:
+    """A job for a setting on a backbone that has features for it.
+
+    Parameters
+    ----------
+    runner, what, setting, options, resplit
+        As in `Job`.
+    backbone : Backbone
+    """
+    features = backbone.features_for(setting.name)
+    if features is None:
+        raise StudyError(f"backbones: {backbone.name} has no features for {setting.name}")
+    return Job(
+        runner=runner,
+        what=what,
+        setting=setting,
+        backbone=backbone.name,
+        features=features,
+        options={} if options is None else dict(options),
+        resplit=resplit,
+    )
+
+
+@functools.cache
+def library_versions() -> dict[str, str]:
+    """Versions of the libraries that results may depend on."""
+    return {name: importlib.metadata.version(name) for name in _LIBRARIES}
+
+
+@functools.cache
+def code_digest(module: str) -> str:
+    """SHA-256 of the code behind a runner: every room below the study, its shared files and the module itself.
+
+    Pages, commands and other experiments are left out: changing them repeats no work.
+    """
+    root = Path(calcode.__file__).parent
+    below = [
+        path
+        for path in root.rglob("*.py")
+        if path.relative_to(root).with_suffix("").parts[0] not in _NOT_BELOW
+    ]
+    shared = [root / "study" / f"{name}.py" for name in _SHARED]
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None:
+        raise StudyError(f"runner: no module {module!r}")
+    digest = hashlib.sha256(calcode.__version__.encode())
+    for path in sorted({*below, *shared, Path(found.origin)}):
+        name = path.relative_to(root) if path.is_relative_to(root) else path.name
+        digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()

@@ -1,0 +1,32 @@
+"""The cost-sensitive risk of decisions (METHOD.md 9)."""
+
+from __future__ import annotations
+
+from calcode.decisions import Costs, selective_risk
+from calcode.metrics import Summary
+from calcode.study.decision_rows import DecisionRows
+
+
+def risk_of(decisions: DecisionRows, summary: Summary, costs: Costs) -> float:
+    """Eq. 27 with d the share that the audit rejects; an accepted empty set is a miss, not a deferral.
+
+    Parameters
+    ----------
+    decisions : DecisionRows
+    summary : Summary
+        Of these decisions.
+    costs : Costs
+    """
+    return selective_risk(
+        coverage=summary.coverage.value,
+        worst_coverage=summary.worst_class_coverage.value,
+        set_size=summary.set_size.value,
+        deferral=rejected_share(decisions),
+        n_classes=len(decisions.classes),
+        costs=costs,
+    )
+
+
+def rejected_share(decisions: DecisionRows) -> float:
+    """Share of the cohort that the audit does not accept."""
+    return float(1.0 - decisions.accepted.sum() / len(decisions))

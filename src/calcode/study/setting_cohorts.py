@@ -1,0 +1,125 @@
+"""A setting applied to the images of a backbone: the roles, the target and what stands beside it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from calcode.arrays import BoolArray, TextArray
+from calcode.baselines.protocol import Roles
+from calcode.cohorts import ROLES, Cohort, split_roles
+from calcode.errors import CalcodeWarning
+from calcode.study.problems import StudyError
+from calcode.study.specification import Condition, Setting
+
+FITTED_ROLES = ("reference", "validation", "gate", "calibration")
+#: Stands for every diagnosis outside the label space.
+_EVERY_DIAGNOSIS = "*"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SettingCohorts:
+    """What a combination works on.
+
+    Attributes
+    ----------
+    setting : Setting
+    roles : Roles
+        The fitted roles of the source, all in the label space.
+    target : Cohort
+        The images that are decided on.
+    outside : Cohort or None
+        Images outside the label space that are kept apart.
+    held_out : Cohort or None
+        The source's own test role; without a shift these are the target images.
+    """
+
+    setting: Setting
+    roles: Roles
+    target: Cohort
+    outside: Cohort | None
+    held_out: Cohort | None
+
+
+def select_cohorts(images: Cohort, setting: Setting, *, resplit: int | None = None) -> SettingCohorts:
+    """Apply a setting.
+
+    Parameters
+    ----------
+    images : Cohort
+        All images of a backbone, with roles.
+    setting : Setting
+    resplit : int, optional
+        Seed of a new split of the images that have one of the five roles, by group, at the same sizes.
+    """
+    everything = images if resplit is None else redealt(images, seed=resplit)
+    if setting.classes is not None:
+        everything = everything.restrict(setting.classes)
+    source = everything[matching(everything, setting.source, where=f"{setting.name}.source")].in_space_only()
+    target = everything[matching(everything, setting.target, where=f"{setting.name}.target")]
+    inside = target.evidence.in_space
+    outside = ~inside & _named(target, setting.outside)
+    included = setting.outside_rows == "included"
+    return SettingCohorts(
+        setting=setting,
+        roles=Roles(**{role: source.with_role(role).evidence for role in FITTED_ROLES}),
+        target=target[inside | outside] if included else target[inside],
+        outside=None if included or not outside.any() else target[outside],
+        held_out=_held_out(source),
+    )
+
+
+def redealt(images: Cohort, *, seed: int) -> Cohort:
+    """The same images with new roles: groups stay whole, every role keeps its size.
+
+    Only images that have one of the five roles are dealt again; an external cohort stays where it is.
+    """
+    if images.roles is None:
+        raise StudyError("resplits: the features have no roles, so there is nothing to deal again")
+    dealt = np.isin(images.roles, ROLES)
+    sizes = [int((images.roles == role).sum()) for role in ROLES]
+    with warnings.catch_warnings():
+        # The split warns about classes too small for a guard; the fit says so again where it matters.
+        warnings.simplefilter("ignore", CalcodeWarning)
+        roles: TextArray = images.roles.copy()
+        roles[dealt] = split_roles(
+            images.column("label_name")[dealt],
+            None if images.evidence.groups is None else images.evidence.groups[dealt],
+            sizes=sizes,
+            random_state=seed,
+        )
+    return replace(images, roles=roles)
+
+
+def matching(images: Cohort, conditions: Sequence[Condition], *, where: str) -> BoolArray:
+    """Mask of the rows that meet every condition; an error where there is none; shape (n,)."""
+    mask = np.ones(len(images), dtype=bool)
+    for condition in conditions:
+        values = images.column(condition.column)
+        # A number in the file may stand for a text in the column.
+        wanted = np.array(condition.values if values.dtype.kind != "U" else [*map(str, condition.values)])
+        hit = np.isin(values, wanted)
+        mask &= ~hit if condition.negated else hit
+    if not mask.any():
+        raise StudyError(f"{where}: no image meets {[_shown(entry) for entry in conditions]}")
+    return mask
+
+
+def _shown(condition: Condition) -> str:
+    return f"{condition.column} {'not ' * condition.negated}in {list(condition.values)}"
+
+
+def _named(target: Cohort, names: Sequence[str]) -> BoolArray:
+    if _EVERY_DIAGNOSIS in names:
+        return np.ones(len(target), dtype=bool)
+    return np.isin(target.column("label_name"), list(names))
+
+
+def _held_out(source: Cohort) -> Cohort | None:
+    """The images of the source's test role, which no method was fitted on."""
+    if source.roles is None or "test" not in source.roles:
+        return None
+    return source.with_role("test")

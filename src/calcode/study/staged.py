@@ -1,0 +1,175 @@
+"""Variants of CALCoDe that share every stage in which they agree.
+
+A sensitivity changes one setting. What comes before the stage that looks at it is the same for all values, so
+the audit, the bandwidth and the discovery are computed once for all variants that have them in common.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from calcode.baselines.matched import trim_for
+from calcode.baselines.protocol import Prediction, Roles
+from calcode.cohorts import Cohort
+from calcode.errors import CalcodeWarning, SettingsError
+from calcode.evidence import Evidence
+from calcode.model import Calcode
+from calcode.settings import checked_settings
+from calcode.study.decision_rows import DecisionRows, decisions_table
+from calcode.study.setting_cohorts import SettingCohorts
+from calcode.study.specification import Point
+from calcode.tail import discover_tail
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Settings that each stage looks at, besides those of the stages before it.
+_AUDIT = ("audit", "n_neighbors", "trim", "fused", "random_state")
+_DISCOVERY = ("deferral_level", "miscoverage", "level_grid", "bandwidth", "support_budget", "n_folds")
+_CALIBRATION = ("guard_miscoverage", "level", "class_local_min", "binary_utility")
+_Key = tuple[Any, ...]
+
+
+class StagedModels:
+    """Fitted models by their settings.
+
+    Parameters
+    ----------
+    roles : Roles
+    base : mapping of str to object
+        Settings of `Calcode` that all variants share unless they change them.
+    """
+
+    def __init__(self, roles: Roles, base: Mapping[str, Any]) -> None:
+        self._roles = roles
+        self._base = Calcode(**base).get_params()
+        self._audited: dict[_Key, Calcode] = {}
+        self._discovered: dict[_Key, Calcode] = {}
+        self._calibrated: dict[_Key, Calcode] = {}
+
+    def audited(self, changes: Mapping[str, Any]) -> Calcode:
+        """A model that knows its audit."""
+        params = self._base | dict(changes)
+        key = _key(params, _AUDIT)
+        if key not in self._audited:
+            self._audited[key] = Calcode(**params).fit_audit(
+                reference=self._roles.reference, validation=self._roles.validation, gate=self._roles.gate
+            )
+        return _copied(self._audited[key], params)
+
+    def fitted(self, changes: Mapping[str, Any]) -> Calcode:
+        """A fitted model; variants that differ in nothing that counts are one and the same."""
+        params = self._base | dict(changes)
+        model = self._with_tail(params)
+        key = (
+            *_key(params, (*_AUDIT, *_DISCOVERY, *_CALIBRATION)),
+            tuple(model.tail_reasons_),
+        )
+        if key not in self._calibrated:
+            self._calibrated[key] = model.calibrate(calibration=self._roles.calibration)
+        return self._calibrated[key]
+
+    def _with_tail(self, params: Mapping[str, Any]) -> Calcode:
+        key = _key(params, (*_AUDIT, *_DISCOVERY))
+        if key not in self._discovered:
+            self._discovered[key] = self.audited(params).discover_tail(validation=self._roles.validation)
+        model = _copied(self._discovered[key], params)
+        settings = model.settings_
+        bound = 1.0 - settings.miscoverage - settings.discovery_margin
+        model.tail_evidence_ = tuple(replace(row, bound=bound) for row in model.tail_evidence_)
+        model.tail_reasons_ = discover_tail(
+            model.tail_evidence_,
+            min_class_count=settings.min_class_count,
+            protect=settings.protect,
+            always_protect=settings.always_protect,
+        )
+        return model
+
+
+def point_settings(point: Mapping[str, Any], *, evidence: Evidence, seed: int) -> dict[str, Any]:
+    """Settings of `Calcode` at an operating point, as the compared method has them."""
+    return {
+        "miscoverage": point["miscoverage"],
+        "guard_miscoverage": point["guard_miscoverage"],
+        "deferral_level": point["deferral_level"],
+        "trim": trim_for(evidence),
+        "random_state": seed,
+    }
+
+
+def point_options(point: Point, *, seed: int) -> dict[str, Any]:
+    """The part of a job's options that `staged_models` reads."""
+    return {
+        "point": {
+            "miscoverage": point.miscoverage,
+            "guard_miscoverage": point.guard_miscoverage,
+            "deferral_level": point.deferral_level,
+        },
+        "seed": seed,
+    }
+
+
+def staged_models(cohorts: SettingCohorts, options: Mapping[str, Any]) -> StagedModels:
+    """Models for the roles of a setting at the operating point of a job."""
+    base = point_settings(options["point"], evidence=cohorts.roles.calibration, seed=options["seed"])
+    return StagedModels(cohorts.roles, base)
+
+
+def decide_variants(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+    """Decisions on the target of every variant in `options["variants"]`, name to changed settings.
+
+    A variant that these features do not allow, such as a trim that leaves no prompt over, is left out with a
+    warning.
+    """
+    models = staged_models(cohorts, options)
+    decided: dict[int, DecisionRows] = {}
+    kept: dict[str, DecisionRows] = {}
+    for name, changes in options["variants"].items():
+        try:
+            model = models.fitted(changes)
+        except SettingsError as error:
+            warnings.warn(f"variant {name} left out: {error}", CalcodeWarning, stacklevel=2)
+            continue
+        if id(model) not in decided:
+            decided[id(model)] = decided_by(model, cohorts.target)
+        kept[name] = decided[id(model)]
+    return decisions_table(kept)
+
+
+def decided_by(model: Calcode, target: Cohort) -> DecisionRows:
+    """What a fitted model decides on images."""
+    decisions = model.decide(target.evidence)
+    prediction = Prediction(
+        sets=decisions.sets,
+        top_label=decisions.top_label,
+        top_probability=decisions.top_probability,
+        # Accepted as METHOD.md 11 counts: an empty set of a supported image is a miss, not a way out.
+        deferred=~decisions.accepted,
+        p_values=decisions.p_audit,
+        details={
+            "diagnostic": model.audit_name_ or "none",
+            "bandwidth": model.bandwidth_,
+            "protected": " ".join(model.tail_classes_),
+        },
+    )
+    return DecisionRows.of(prediction, target.evidence)
+
+
+def _copied(model: Calcode, params: Mapping[str, Any]) -> Calcode:
+    """The same stages with other settings for what follows."""
+    variant = copy.copy(model).set_params(**params)
+    variant.settings_ = checked_settings(params)
+    return variant
+
+
+def _key(params: Mapping[str, Any], names: tuple[str, ...]) -> _Key:
+    def hashable(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return tuple(sorted(value.items()))
+        return tuple(value) if isinstance(value, list) else value
+
+    return tuple(hashable(params[name]) for name in names)

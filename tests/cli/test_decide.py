@@ -1,0 +1,122 @@
+"""`calcode decide`: the library's decisions, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_cases import write_cohort
+
+from calcode import Action, Calcode, Decisions, Reason
+from calcode.cohorts import decisions_table, open_features, read_decisions
+from calcode.engines import local
+from calcode.engines.row_ranges import row_ranges
+
+
+def by_hand() -> Decisions:
+    model = Calcode.load("model.safetensors")
+    return model.decide(open_features("split.parquet").read(role="test").evidence)
+
+
+def test_the_file_holds_the_library_s_decisions(here: Path) -> None:
+    written = read_decisions("decisions.parquet")
+    assert written.equals(decisions_table(by_hand()), check_metadata=True)
+
+
+def test_blocks_do_not_show_in_the_file(
+    here: Path, tmp_path: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "row_ranges", partial(row_ranges, block=37))
+    target = tmp_path / "small.parquet"
+    assert (
+        run("decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(target)).exit_code
+        == 0
+    )
+    assert read_decisions(target).equals(read_decisions("decisions.parquet"))
+
+
+def test_csv_by_the_name_of_the_file(here: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
+    target = tmp_path / "d.csv"
+    assert (
+        run("decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(target)).exit_code
+        == 0
+    )
+    assert target.read_text().startswith('"id","action"')
+    assert read_decisions(target)["released_set"].equals(read_decisions("decisions.parquet")["released_set"])
+
+
+def test_json_counts_answers_and_reasons(
+    here: Path, tmp_path: Path, run_json: Callable[..., dict[str, Any]]
+) -> None:
+    facts = run_json(
+        "decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(tmp_path / "d.csv")
+    )
+    decisions = by_hand()
+    assert facts["images"] == len(decisions)
+    assert facts["actions"] == {a.name.lower(): int((decisions.action == a).sum()) for a in Action}
+    assert facts["reasons"] == {r.name.lower(): int((decisions.reason == r).sum()) for r in Reason if r}
+    assert facts["model_digest"] == decisions.model_digest
+    assert facts["promises"] == list(decisions.promises)
+
+
+def test_unlabelled_images_of_a_clinic(
+    here: Path, tmp_path: Path, run_json: Callable[..., dict[str, Any]]
+) -> None:
+    clinic = tmp_path / "clinic.parquet"
+    write_cohort(clinic, n=90, seed=9, prefix="new", label_names=None, groups=None)
+    facts = run_json(
+        "decide", "model.safetensors", str(clinic), "-o", str(tmp_path / "d.parquet"), "--where", "site=east"
+    )
+    sites = open_features(clinic).read().column("site")
+    assert 0 < facts["images"] == int((sites == "east").sum()) < 90
+
+
+def test_images_the_model_was_fitted_on_are_refused(
+    here: Path, tmp_path: Path, run: Callable[..., Any]
+) -> None:
+    target = tmp_path / "d.parquet"
+    result = run("decide", "model.safetensors", "split.parquet", "-o", str(target))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: split.parquet: ids: ")
+    assert "--role" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("split.parquet split.parquet", "split.parquet: truncated, or not a safetensors file"),
+        ("nowhere.safetensors split.parquet", "nowhere.safetensors: no such file"),
+        ("model.safetensors nowhere.parquet", "nowhere.parquet: no such file"),
+        (
+            "model.safetensors split.parquet --role tset",
+            "split.parquet: column 'role' holds no 'tset'; it has ",
+        ),
+        ("model.safetensors skin.parquet --role test", "skin.parquet: no column 'role'"),
+        (
+            "model.safetensors split.parquet --role test --where age>200",
+            "split.parquet (role test, age>200): no row",
+        ),
+    ],
+)
+def test_files_that_do_not_serve(
+    line: str, message: str, here: Path, tmp_path: Path, run: Callable[..., Any]
+) -> None:
+    result = run("decide", *line.split(), "-o", str(tmp_path / "d.parquet"))
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: {message}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_features_of_another_backbone_are_refused(
+    here: Path, tmp_path: Path, run: Callable[..., Any]
+) -> None:
+    write_cohort(tmp_path / "other.parquet", n=50, seed=3, prefix="new", backbone="another")
+    result = run(
+        "decide", "model.safetensors", str(tmp_path / "other.parquet"), "-o", str(tmp_path / "d.parquet")
+    )
+    assert result.exit_code == 1
+    assert "other.parquet: evidence: backbone another differs from stand-in" in result.stderr

@@ -1,0 +1,63 @@
+"""`calcode demo`: three tables, a page, and the truth about its own worst class."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("calcode_demo_data", reason="the demonstration data are a distribution of their own")
+
+
+def test_three_tables_the_findings_and_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("demo")
+    assert result.exit_code == 0, result.output
+    page = result.stdout
+    assert max(len(line.rstrip()) for line in page.splitlines()) <= 80
+    for name in ("HAM: ", "PAD: ", "ROSENDAHL: "):
+        assert page.count(f"\n{name}") == 1
+    assert page.count("coverage     0.") == page.count("deferral     0.") == page.count("set size     ") == 3
+    # Class guards that are infinite are told with the cohort they belong to.
+    assert "Warning: ROSENDAHL: class 'df' has" in result.stderr
+    assert Path("demo-output/report.html").read_text().startswith("<!doctype html>")
+
+
+def test_json_agrees_with_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_json: Callable[..., dict[str, Any]]
+) -> None:
+    from calcode.demo import SETTINGS, class_titles, compare, demo_features
+
+    monkeypatch.chdir(tmp_path)
+    facts = run_json("demo", "-o", "page.html")
+    cohorts = {cohort["name"]: cohort for cohort in facts["cohorts"]}
+    assert list(cohorts) == ["HAM", "PAD", "ROSENDAHL"]
+    features = demo_features()
+    comparison = compare(SETTINGS[1], features.read(), titles=class_titles(features))
+    for method in comparison.figures.methods:
+        assert cohorts["PAD"]["methods"][method.name] == method.summary.to_dict()
+    # What the output says about CALCoDe's own worst class follows from the figures beside it.
+    worst = [cohort["methods"]["CALCoDe"]["worst_class_coverage"]["value"] for cohort in facts["cohorts"]]
+    below = [value < cohort["target"] for value, cohort in zip(worst, facts["cohorts"], strict=True)]
+    said = [sentence for sentence in facts["findings"] if "own worst class stays below 95 %" in sentence]
+    assert below == [True, True, True]
+    assert len(said) == 1
+    assert all(f"{100 * value:.1f} %" in said[0] for value in worst)
+    assert facts["seconds"].keys() == {"compute", "page"}
+
+
+def test_without_the_data_it_says_how_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "calcode_demo_data", None)
+    result = run("demo")
+    assert result.exit_code == 1
+    assert "pip install ./demo-data" in result.stderr
+    assert "make install" in result.stderr
+    assert not Path("demo-output").exists()
