@@ -12,11 +12,12 @@ DEMO_FILES := $(shell test -d demo-data && find demo-data -type f -not -path '*/
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install test lint format docs bench demo clean
+.PHONY: help install test test-torch lint format docs bench demo clean
 
 help:
 	@echo "make install   put calcode, its tools and the demonstration data into $(VENV)"
 	@echo "make test      run the tests and the examples in docstrings and docs"
+	@echo "make test-torch  the tests that need torch, which it installs (large) into $(VENV)"
 	@echo "make lint      ruff (rules and format) and mypy"
 	@echo "make format    let ruff rewrite what 'make lint' would complain about"
 	@echo "make docs      build the documentation into site/"
@@ -48,6 +49,12 @@ endif
 # One thread per worker: several test processes with several threads each would fight for the cores.
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+# Apart from `test`, because torch is large and a machine without it must still be able to test the rest.
+TORCH ?= torch transformers open_clip_torch
+test-torch: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/backbones tests/engines $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 FEATURES = HERE.parent.parent / "shared" / "features"
 SOURCE = FEATURES / "lite0-derm"
 SAMPLES = FEATURES / "samples"
-TARGET = HERE / "src" / "calcode_demo_data" / "data"
+TARGET = HERE / "src" / "calcode_demo_data" / "tower"
 TOWER = "lite0-derm.onnx"
 #: Weights with fewer numbers than this stay float32: biases and scalars.
 SMALL = 1024
@@ -33,6 +33,7 @@ LIMIT_BYTES = 4_950_000
 
 def build(source: Path, samples: Path, target: Path) -> dict[str, Any]:
     """Write the tower and the card of what rounding did to it; return the card."""
+    target.mkdir(exist_ok=True)
     original = onnx.load(source / "image_tower.onnx")
     images = pixels_of(sorted(samples.glob("*.jpg")))
     half = costly_weights(original, images[::2])
@@ -47,15 +48,19 @@ def build(source: Path, samples: Path, target: Path) -> dict[str, Any]:
         "file": {"name": TOWER, "bytes": len(content), "sha256": digest_of(target / TOWER)},
         "input": "RGB in [0, 1], NCHW float32, 224 x 224; the graph normalises",
         "stored": stored,
-        "agreement_with_float32": agreement(source, embedded_by(original, images), embedded_by(model, images)),
+        "agreement_with_float32": agreement(
+            source, embedded_by(original, images), embedded_by(model, images)
+        ),
     }
-    (target / "tower.json").write_text(json.dumps(card, indent=1) + "\n")
+    (target / "card.json").write_text(json.dumps(card, indent=1) + "\n")
     return card
 
 
 def costly_weights(original: onnx.ModelProto, images: np.ndarray) -> frozenset[str]:
     """Names of the weights to keep as float16: most damage per byte first, until the limit is reached."""
-    sizes = {tensor.name: int(np.prod(tensor.dims)) for tensor in original.graph.initializer if is_large(tensor)}
+    sizes = {
+        tensor.name: int(np.prod(tensor.dims)) for tensor in original.graph.initializer if is_large(tensor)
+    }
     expected = embedded_by(original, images)
     damage = {}
     for name in sizes:
@@ -116,7 +121,9 @@ def rounded_to_int8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     # Clipping a few outliers can cost less than a coarser grid for all the others.
     for share in np.linspace(0.7, 1.0, 31):
         trial = share * largest / 127
-        error = ((np.clip(np.round(rows / trial[:, None]), -127, 127) * trial[:, None] - rows) ** 2).sum(axis=1)
+        error = ((np.clip(np.round(rows / trial[:, None]), -127, 127) * trial[:, None] - rows) ** 2).sum(
+            axis=1
+        )
         better = error < best
         best, scales = np.where(better, error, best), np.where(better, trial, scales)
     integers = np.clip(np.round(rows / scales[:, None]), -127, 127).astype(np.int8)

@@ -48,6 +48,7 @@ ROOMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("pilot", "the cross-fitted localized rule on validation", ("kernels", "levels", "quantiles")),
     ("bandwidth", "the automatic bandwidth and its trace", ("kernels", "pilot")),
     ("tail", "discovery of fragile classes and their guard", ("levels", "localize", "pilot", "quantiles")),
+    ("truncation", "certified thresholds from some of very many points", ("kernels", "localize", "tail")),
     ("decisions", "`Decisions`, actions, reasons, costs", ("evidence",)),
     ("ledger", "who was in which role, as keyed hashes", ("evidence",)),
     ("interface", "what evidence must look like to fit a model", ("evidence", "ledger")),
@@ -72,11 +73,14 @@ ROOMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("backbones", "frozen image-text models", ("cohorts", "datasets", "evidence")),
     ("baselines", "one published method per file, one registry", EVERYTHING_ABOVE),
     ("study", "experiments as data", EVERYTHING_ABOVE),
+    ("comparison", "every method on the same images, one row each", EVERYTHING_ABOVE),
     ("report", "tables, figures, pages", EVERYTHING_ABOVE),
     ("sklearn", "the meta-estimator for scikit-learn", EVERYTHING_ABOVE),
     ("engines", "where the work runs: here, or on several machines", EVERYTHING_ABOVE),
     ("service", "decisions over HTTP", EVERYTHING_ABOVE),
     ("demo", "real skin images: three cohorts, three methods", EVERYTHING_ABOVE),
+    ("explanation", "one decision explained", EVERYTHING_ABOVE),
+    ("demo_image", "from a photograph to an explained decision", EVERYTHING_ABOVE),
     ("cli", "the command line", EVERYTHING_ABOVE),
 )
 
@@ -96,7 +100,21 @@ AT_ONCE_ANYWHERE = frozenset({"numpy"})
 # What `import calcode` may load: numpy, and none of the rooms at the edge.
 LOADED_BY_BARE_IMPORT = frozenset({"calcode", "numpy"})
 EDGES = frozenset(
-    {"backbones", "baselines", "cli", "demo", "engines", "report", "service", "sklearn", "study"}
+    {
+        "backbones",
+        "baselines",
+        "cli",
+        "comparison",
+        "datasets",
+        "demo",
+        "demo_image",
+        "explanation",
+        "engines",
+        "report",
+        "service",
+        "sklearn",
+        "study",
+    }
 )
 
 # File formats that can run code when they are read.
@@ -224,7 +242,7 @@ def test_every_library_is_named_in_the_project_file() -> None:
         *(n for extra in PROJECT["optional-dependencies"].values() for n in extra),
     ]
     distributions = {re.split(r"[^\w-]", name)[0].replace("-", "_") for name in named}
-    modules = {"scikit_learn": "sklearn"}
+    modules = {"open_clip_torch": "open_clip", "pillow": "PIL", "scikit_learn": "sklearn"}
     known = {modules.get(name, name) for name in distributions} | {"calcode", "calcode_demo_data"}
     used = {entry.target.partition(".")[0] for entry in ALL_IMPORTS} - sys.stdlib_module_names
     assert used - known == set()

@@ -9,7 +9,14 @@ from typing import Self
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.kernels import cosine_distances, first_reaching, kernel_weights, prefix_masses, row_blocks
+from calcode.kernels import (
+    cosine_distances,
+    first_reaching,
+    kernel_weights,
+    prefix_masses,
+    row_blocks,
+    run_blocks,
+)
 from calcode.levels import (
     LevelName,
     certified_level,
@@ -115,10 +122,13 @@ class LocalizedRule:
     def thresholds(self, embeddings: FloatArray) -> FloatArray:
         """tau(x) for every image; shape (m, d) in, (m,) out."""
         result = np.empty(len(embeddings))
-        for rows in row_blocks(len(embeddings), n_columns=len(self.scores)):
+
+        def search(rows: slice) -> None:
             distances = cosine_distances(embeddings[rows], self.embeddings)
             weights = kernel_weights(distances, bandwidth=self.bandwidth)
             result[rows], _ = self.thresholds_from_weights(weights)
+
+        run_blocks(search, row_blocks(len(embeddings), n_columns=len(self.scores)))
         return result
 
     def thresholds_from_weights(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["path"]
+__all__ = ["path", "tower"]
 __version__ = "0.1.0"
 
 
@@ -17,3 +17,14 @@ def path() -> Path:
     ['card.json', 'lite0-derm.parquet', 'lite0-derm.prompts.safetensors']
     """
     return Path(__file__).parent / "data"
+
+
+def tower() -> Path:
+    """The image tower `lite0-derm.onnx`; `card.json` beside it says how its weights were rounded.
+
+    Examples
+    --------
+    >>> sorted(entry.name for entry in tower().parent.iterdir())
+    ['card.json', 'lite0-derm.onnx']
+    """
+    return Path(__file__).parent / "tower" / "lite0-derm.onnx"

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from calcode.arrays import FloatArray
-from calcode.kernels import prefix_masses, row_blocks
+from calcode.kernels import prefix_masses, row_blocks, run_blocks
 from calcode.levels import exact_positions
 from calcode.localize import canonical_order, first_positions
 from calcode.quantiles import conformal_rank
@@ -128,19 +128,31 @@ class SigmoidRule:
         first = first_positions(self.scores)
         levels = np.append(self.scores, math.inf)
         result = np.empty(len(embeddings))
-        for rows, weights in _weight_blocks(embeddings, self.embeddings, self.kernel):
-            positions = exact_positions(weights, below=self.below, total=self.total, first=first, rank=rank)
-            result[rows] = levels[positions]
+        for start, cosines in _products(embeddings, self.embeddings):
+
+            def weigh(part: slice, start: int = start, cosines: FloatArray = cosines) -> None:
+                weights = self.kernel.of_cosines(cosines[part], out=cosines[part])
+                positions = exact_positions(
+                    weights, below=self.below, total=self.total, first=first, rank=rank
+                )
+                result[start + part.start : start + part.stop] = levels[positions]
+
+            run_blocks(weigh, row_blocks(len(cosines), n_columns=len(self.scores)))
         return result
+
+
+def _products(left: FloatArray, right: FloatArray) -> Iterator[tuple[int, FloatArray]]:
+    """First row and cosines of large blocks of rows, which a product likes."""
+    wide = max(1, _PRODUCT_NUMBERS // max(1, len(right)))
+    for start in range(0, len(left), wide):
+        yield start, left[start : start + wide] @ right.T
 
 
 def _weight_blocks(
     left: FloatArray, right: FloatArray, kernel: SigmoidKernel
 ) -> Iterator[tuple[slice, FloatArray]]:
     """Row slices with their weights: multiplied in large blocks, which a product likes, weighed in small ones."""
-    wide = max(1, _PRODUCT_NUMBERS // max(1, len(right)))
-    for start in range(0, len(left), wide):
-        cosines = left[start : start + wide] @ right.T
+    for start, cosines in _products(left, right):
         for part in row_blocks(len(cosines), n_columns=len(right)):
             block = cosines[part]
             yield slice(start + part.start, start + part.stop), kernel.of_cosines(block, out=block)

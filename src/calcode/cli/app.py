@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 
 from calcode import __version__
-from calcode.cli.commands import compare, decide, demo, evaluate, fit, inspect, report, split
-from calcode.cli.running import Command, guarded
+from calcode.cli import data
+from calcode.cli.commands import compare, decide, demo, embed, evaluate, fit, inspect, report, split
+from calcode.cli.running import OWN_IMAGES, Command, guarded
 
 #: In the order of the help page. A new command is its file and one line here.
 COMMANDS: tuple[Command, ...] = (
     demo.COMMAND,
+    embed.COMMAND,
     split.COMMAND,
     fit.COMMAND,
     inspect.COMMAND,
@@ -62,6 +64,8 @@ for _command in COMMANDS:
     app.command(_command.name, help=_command.help_text(), rich_help_panel=_command.panel)(
         guarded(_command.run)
     )
+
+app.add_typer(data.group, name="data", rich_help_panel=OWN_IMAGES)
 
 
 def main() -> None:

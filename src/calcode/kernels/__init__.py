@@ -5,17 +5,22 @@ from __future__ import annotations
 from calcode.kernels.distances import PairDistances, cosine_distances, row_blocks
 from calcode.kernels.nearest import nearest_distances, smallest_columns
 from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors
+from calcode.kernels.threads import run_blocks
+from calcode.kernels.truncated import TRUNCATION_BREAK_EVEN, TruncatedAnchors
 from calcode.kernels.weights import first_reaching, kernel_weights, prefix_masses
 
 __all__ = [
     "SCREENING_ERROR",
+    "TRUNCATION_BREAK_EVEN",
     "PairDistances",
     "ScreenedAnchors",
+    "TruncatedAnchors",
     "cosine_distances",
     "first_reaching",
     "kernel_weights",
     "nearest_distances",
     "prefix_masses",
     "row_blocks",
+    "run_blocks",
     "smallest_columns",
 ]

@@ -37,6 +37,11 @@ class ScreenedAnchors:
     ----------
     anchors : ndarray of shape (n, d)
         Unit rows.
+
+    Attributes
+    ----------
+    columns : ndarray of float32, shape (d + 2, width)
+        One column per anchor, then fillers.
     """
 
     def __init__(self, anchors: FloatArray) -> None:
@@ -51,16 +56,20 @@ class ScreenedAnchors:
         columns[dimension, :n] = 0.5 * np.einsum("ij,ij->i", centred, centred)
         columns[dimension, n:] = _FAR
         columns[dimension + 1, :n] = 1.0
-        self._columns = columns
+        self.columns = columns
 
-    def distances(self, queries: FloatArray) -> SingleArray:
-        """1 - cos in float32; shape (m, d) in, (m, width) out, the last width - n columns fillers."""
+    def query_rows(self, queries: FloatArray) -> SingleArray:
+        """What the columns are multiplied with; shape (m, d) in, (m, d + 2) out."""
         centred = queries - self._mean
-        rows = np.empty((len(queries), len(self._columns)), dtype=np.float32)
+        rows = np.empty((len(queries), len(self.columns)), dtype=np.float32)
         rows[:, :-2] = centred
         rows[:, -2] = 1.0
         rows[:, -1] = 0.5 * np.einsum("ij,ij->i", centred, centred)
-        return rows @ self._columns
+        return rows
+
+    def distances(self, queries: FloatArray) -> SingleArray:
+        """1 - cos in float32; shape (m, d) in, (m, width) out, the last width - n columns fillers."""
+        return self.query_rows(queries) @ self.columns
 
     def weights(self, queries: FloatArray, *, bandwidth: float) -> FloatArray:
         """Kernel weights from screened distances, in float64; shape (m, width), fillers weigh 0."""

@@ -23,6 +23,14 @@ def demo(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Page to write; its folder is made.", metavar="FILE")
     ] = Path("demo-output/report.html"),
+    image: Annotated[
+        Path | None,
+        typer.Option(
+            "--image",
+            help="Decide on this photograph of a skin lesion instead, and say why.",
+            metavar="FILE",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """See on real skin images which diseases an ordinary conformal predictor misses.
@@ -31,8 +39,12 @@ def demo(
     another hospital (ROSENDAHL). Compares split APS, the localized sets and CALCoDe, and writes a page. Every setting
     is the default. Needs calcode-demo-data (CC BY-NC 4.0), which 'make install' or 'pip install ./demo-data' brings.
     """
+    from calcode.cli.photograph import show_photograph
     from calcode.cli.screen import Screen
 
+    if image is not None:
+        show_photograph(image, as_json=as_json)
+        return
     target = _page(output)
     screen = Screen()
     started = time.perf_counter()
@@ -57,7 +69,7 @@ def demo(
     screen.say("Research software, not a medical device. Features: CC BY-NC 4.0, not for commercial use.")
 
 
-COMMAND = Command(run=demo, examples=("calcode demo", "calcode demo -o page.html --json"), panel=START)
+COMMAND = Command(run=demo, examples=("calcode demo", "calcode demo -o page.html --json", "calcode demo --image photo.jpg"), panel=START)
 
 
 def _page(path: Path) -> Path:

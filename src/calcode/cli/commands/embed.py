@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
 
 #: Skipped images that are named on the screen; the file lists all.
 _NAMED = 5
+
+
+class Engine(StrEnum):
+    """Where images are embedded."""
+
+    LOCAL = "local"
+    RAY = "ray"
 
 
 def embed(
@@ -74,6 +83,14 @@ def embed(
     workers: Annotated[
         int | None, typer.Option("--workers", help="Decoding processes; one per core unless given.", min=0)
     ] = None,
+    engine: Annotated[
+        Engine,
+        typer.Option(
+            "--engine",
+            help="Where to compute: on this machine; or with Ray on all GPUs and cores, here or on the cluster of "
+            "RAY_ADDRESS.",
+        ),
+    ] = Engine.LOCAL,
     as_json: AsJson = False,
 ) -> None:
     """Embed a folder of images with a frozen image-text model.
@@ -82,19 +99,20 @@ def embed(
     again. An image that cannot be read is skipped and listed, with the reason, in NAME.skipped.csv. With
     HF_HUB_OFFLINE=1 only models already on this machine are used.
     """
-    from calcode.backbones import embed as embed_images
     from calcode.backbones import embed_prompts, load_backbone
     from calcode.cli.screen import Screen
     from calcode.cohorts import Prompts
 
     target = output_file(output, suffixes=(".parquet",))
     asked = _precision(precision)
+    load = partial(load_backbone, _anywhere(backbone), revision=revision, device=device, precision=asked)
     # What is cheap to check comes before the model is loaded.
+    embed_images = _engine(engine, load=load, workers=workers)
     words = _words(dataset=dataset, templates=templates, prompts=prompts)
     listing = _listing(images, dataset=dataset, classes=words.classes)
     screen = Screen()
     with screen.working(f"Loading {backbone}"):
-        model = load_backbone(backbone, revision=revision, device=device, precision=asked)
+        model = load()
         bank = words if isinstance(words, Prompts) else embed_prompts(model, words)
     try:
         with _bar(total=len(listing)) as progress:
@@ -104,7 +122,6 @@ def embed(
                 prompts=bank,
                 out=target,
                 batch_size=batch_size,
-                workers=workers,
                 progress=progress,
             )
     except KeyboardInterrupt:
@@ -120,9 +137,31 @@ COMMAND = Command(
     run=embed,
     examples=(
         "calcode embed HAM10000/ --dataset ham10000 -b clip-vit-b32 -o ham.parquet",
-        "calcode embed clinic.csv --dataset csv -b tower.onnx --prompts tower.prompts.safetensors -o clinic.parquet",
+        "calcode embed new.csv --dataset csv -b t.onnx --prompts p.safetensors -o n.parquet",
     ),
 )
+
+
+def _engine(
+    engine: Engine, *, load: Callable[[], Backbone], workers: int | None
+) -> Callable[..., EmbedSummary]:
+    """The function that does the work, or a usage error."""
+    if engine is Engine.LOCAL:
+        from calcode.backbones import embed as embed_here
+
+        return partial(embed_here, workers=workers)
+    from calcode.engines.ray_embedding import embed as embed_on_ray
+
+    if workers is not None:
+        raise typer.BadParameter(
+            "with --engine ray there is one worker per GPU or core; leave it out", param_hint="--workers"
+        )
+    return partial(embed_on_ray, load=load)
+
+
+def _anywhere(backbone: str) -> str:
+    """A local folder or file by a name that holds in every working directory; other names as they are."""
+    return str(Path(backbone).resolve()) if Path(backbone).exists() else backbone
 
 
 def _listing(images: Path, *, dataset: str, classes: Sequence[str]) -> ImageListing:

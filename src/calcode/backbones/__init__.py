@@ -1,0 +1,35 @@
+"""Frozen image-text models: from photographs and prompts to unit embeddings."""
+
+from __future__ import annotations
+
+from calcode.backbones.backbone import Backbone, BackboneCard, encode_images
+from calcode.backbones.embedding import (
+    EmbedSummary,
+    Progress,
+    SkippedImage,
+    embed,
+    embedded_batches,
+    skipped_file,
+)
+from calcode.backbones.preprocessing import Preprocessing
+from calcode.backbones.problems import BackboneError
+from calcode.backbones.registry import KNOWN, KnownBackbone, load_backbone
+from calcode.backbones.text_bank import embed_prompts
+
+__all__ = [
+    "KNOWN",
+    "Backbone",
+    "BackboneCard",
+    "BackboneError",
+    "EmbedSummary",
+    "KnownBackbone",
+    "Preprocessing",
+    "Progress",
+    "SkippedImage",
+    "embed",
+    "embed_prompts",
+    "embedded_batches",
+    "encode_images",
+    "load_backbone",
+    "skipped_file",
+]

@@ -1,0 +1,127 @@
+"""What every frozen image-text model here can do, whichever library runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calcode.backbones.preprocessing import Preprocessing
+from calcode.backbones.problems import BackboneError
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneCard:
+    """What is known about a frozen model; what decides its embeddings is in `identity`.
+
+    Attributes
+    ----------
+    model : str
+        Name on the hub, or name of the folder or file.
+    revision : str
+        Commit on the hub, or SHA-256 of the weights on disk.
+    family : str
+        Which file of this package runs it.
+    dimension : int
+        Length d of an embedding.
+    preprocessing : Preprocessing
+    temperature : float or None
+        1 / exp(logit scale): logit = cosine / temperature (Eq. 4). None for an image tower without text.
+    logit_bias : float or None
+        SigLIP's bias. The same for every class, it leaves the softmax as it is; recorded, not used.
+    """
+
+    model: str
+    revision: str
+    family: str
+    dimension: int
+    preprocessing: Preprocessing
+    temperature: float | None = None
+    logit_bias: float | None = None
+
+    @property
+    def identity(self) -> str:
+        """One line that differs wherever embeddings would; goes into feature files and models."""
+        return f"{self.model} @ {self.revision[:12]}; {self.preprocessing}"
+
+
+class PendingRows(Protocol):
+    """Embeddings that a device may still be working on."""
+
+    def rows(self) -> NDArray[np.float32]:
+        """Wait for them; unit rows of shape (n, d)."""
+
+
+class Backbone(Protocol):
+    """A frozen model in evaluation mode; the same pixels give the same embedding."""
+
+    @property
+    def card(self) -> BackboneCard:
+        """What is known about the model."""
+
+    @property
+    def batch_size(self) -> int:
+        """Images at a time that suit the device."""
+
+    def submit(self, pixels: NDArray[np.uint8]) -> PendingRows:
+        """Begin to embed a batch of `card.preprocessing`'s bytes, (n, height, width, 3), which it may not keep."""
+
+    def encode_text(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Unit text embeddings of shape (m, d)."""
+
+
+@dataclass(frozen=True)
+class ReadyRows:
+    """Embeddings that are there already."""
+
+    values: NDArray[np.float32]
+
+    def rows(self) -> NDArray[np.float32]:
+        """The unit rows, shape (n, d)."""
+        return self.values
+
+
+def encode_images(backbone: Backbone, images: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
+    """Unit embeddings of photographs in memory.
+
+    Parameters
+    ----------
+    backbone : Backbone
+    images : sequence of uint8 arrays of shape (h, w, 3)
+        RGB, of any size each; or one array (n, h, w, 3).
+
+    Returns
+    -------
+    ndarray of float32, shape (n, d)
+    """
+    if len(images) == 0:
+        return np.empty((0, backbone.card.dimension), dtype=np.float32)
+    return backbone.submit(np.stack([backbone.card.preprocessing.pixels(image) for image in images])).rows()
+
+
+def unit_rows(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Rows divided by their length in float64; a row that has none stays NaN, for the caller to list.
+
+    Examples
+    --------
+    >>> unit_rows(np.array([[3.0, 4.0]]))
+    array([[0.6, 0.8]], dtype=float32)
+    """
+    rows = values.astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        unit: NDArray[np.float32] = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    return unit
+
+
+def checked_pixels(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """The batch, or an error that says what the model wants."""
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != (*preprocessing.size, 3):
+        height, width = preprocessing.size
+        raise BackboneError(
+            f"pixels: {pixels.dtype} of shape {pixels.shape}, uint8 of (n, {height}, {width}, 3) needed; "
+            "encode_images takes photographs of any size"
+        )
+    return pixels

@@ -1,0 +1,153 @@
+"""Any ONNX image tower, run by onnxruntime: no torch needed. Its prompts come from a prompt file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calcode.backbones.backbone import BackboneCard, ReadyRows, checked_pixels, unit_rows
+from calcode.backbones.cores import available_cores
+from calcode.backbones.preprocessing import Preprocessing, preprocessing_from
+from calcode.backbones.problems import BackboneError, raise_missing
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+#: Names under which exporters hide the projected embedding among other outputs, first found first.
+_EMBEDDING_OUTPUTS = ("embedding", "image_embeds", "image_embedding", "image_features", "pooler_output")
+
+
+class OnnxTower:
+    """A frozen image tower from an ONNX file.
+
+    Parameters
+    ----------
+    path : path-like
+        One input, NCHW float32 RGB; one embedding per image among the outputs.
+    preprocessing : Preprocessing, optional
+        Read from a `preprocessor_config.json` beside the file if not given. Without one: shortest side and centre
+        crop to the size of the input, bicubic, values in [0, 1] (the graph normalises).
+    threads : int, optional
+        Of the model; all cores if not given.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        preprocessing: Preprocessing | None = None,
+        threads: int | None = None,
+    ) -> None:
+        file = Path(path)
+        if not file.is_file():
+            raise BackboneError(f"path: {file} does not exist; give the .onnx file of an image tower")
+        self._session = _session(file, threads=threads)
+        self._input, size = _image_input(self._session, file=file)
+        self._output = _embedding_output(self._session, file=file)
+        steps = preprocessing or _preprocessing_beside(file, size=size)
+        if size is not None and size != steps.size:
+            raise BackboneError(
+                f"preprocessing: gives {steps.size}, {file.name} takes {size} (height, width)"
+            )
+        self._preprocessing = steps
+        blank = np.zeros((1, *steps.size, 3), dtype=np.uint8)
+        self.card = BackboneCard(
+            model=file.stem,
+            revision=_sha256(file),
+            family="onnx",
+            dimension=self._features(blank).shape[1],
+            preprocessing=steps,
+        )
+
+    #: Larger batches are no faster on processor cores, and their activations leave the cache.
+    batch_size = 16
+
+    def submit(self, pixels: NDArray[np.uint8]) -> ReadyRows:
+        """Unit embeddings of the bytes, computed before this returns."""
+        return ReadyRows(unit_rows(self._features(checked_pixels(pixels, self._preprocessing))))
+
+    def encode_text(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """An image tower cannot; the error says what to do."""
+        raise BackboneError(
+            f"texts: {self.card.model} is an image tower without a text side; pass the prompt file made with the "
+            "text side of the same model (prompts=..., on the command line --prompts)"
+        )
+
+    def _features(self, pixels: NDArray[np.uint8]) -> NDArray[Any]:
+        images = self._preprocessing.normalised(pixels)
+        features: NDArray[Any] = self._session.run([self._output], {self._input: images})[0]
+        if features.ndim != 2:
+            raise BackboneError(f"path: output {self._output!r} has shape {features.shape}, not (n, d)")
+        return features
+
+
+def _session(file: Path, *, threads: int | None) -> onnxruntime.InferenceSession:
+    try:
+        import onnxruntime as ort
+    except ImportError as error:
+        raise_missing("onnx", what=str(file), error=error)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads or available_cores()
+    # A model thread that waits in a loop takes the core from a worker that could decode meanwhile.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    available = ort.get_available_providers()
+    wanted = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
+    try:
+        return ort.InferenceSession(str(file), sess_options=options, providers=wanted)
+    except Exception as error:  # onnxruntime's errors have no common base but this one
+        raise BackboneError(f"path: {file} cannot be loaded as an ONNX model ({error})") from error
+
+
+def _image_input(session: onnxruntime.InferenceSession, *, file: Path) -> tuple[str, tuple[int, int] | None]:
+    """Name of the image input, and its height and width if the graph fixes them."""
+    inputs = [entry for entry in session.get_inputs() if len(entry.shape) == 4]
+    if len(inputs) != 1 or inputs[0].type != "tensor(float)":
+        found = [(entry.name, entry.type, entry.shape) for entry in session.get_inputs()]
+        raise BackboneError(
+            f"path: {file.name} has the inputs {found}; one float32 image batch (NCHW) needed"
+        )
+    channels, height, width = inputs[0].shape[1:]
+    if isinstance(channels, int) and channels != 3:
+        raise BackboneError(f"path: {file.name} takes {inputs[0].shape}, not NCHW with three channels")
+    fixed = isinstance(height, int) and isinstance(width, int)
+    return inputs[0].name, (height, width) if fixed else None
+
+
+def _embedding_output(session: onnxruntime.InferenceSession, *, file: Path) -> str:
+    names = [entry.name for entry in session.get_outputs()]
+    if len(names) == 1:
+        return str(names[0])
+    known = [name for name in _EMBEDDING_OUTPUTS if name in names]
+    if not known:
+        raise BackboneError(
+            f"path: {file.name} has the outputs {names} and none of them is called {list(_EMBEDDING_OUTPUTS)}; "
+            "export the embedding alone"
+        )
+    return known[0]
+
+
+def _preprocessing_beside(file: Path, *, size: tuple[int, int] | None) -> Preprocessing:
+    config = file.with_name("preprocessor_config.json")
+    if config.is_file():
+        return preprocessing_from(json.loads(config.read_text()), source=str(config))
+    if size is None:
+        raise BackboneError(
+            f"path: {file.name} takes images of any size; put the model's preprocessor_config.json beside it"
+        )
+    return (
+        Preprocessing(resize=min(size), crop=size)
+        if size[0] == size[1]
+        else Preprocessing(resize=size, crop=None)
+    )
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

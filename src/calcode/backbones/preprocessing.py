@@ -1,0 +1,197 @@
+"""What a frozen model wants done to a photograph before it sees it, as data that workers can carry out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calcode.backbones.problems import BackboneError
+
+Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
+#: Pillow's numbers for its filters, which preprocessor files use.
+_FILTERS: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+_BYTE = 1 / 255
+#: Steps of a preprocessor file that change nothing when they are off or absent.
+_STEPS_UNKNOWN_HERE = (
+    "do_pad",
+    "do_thumbnail",
+    "do_align_long_axis",
+    "do_reduce_labels",
+    "do_flip_channel_order",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """Resize, crop and normalise, in the order of the model's own file.
+
+    Workers carry out the part on bytes (`pixels`), the model's device the arithmetic (`normalised`): a batch of
+    bytes is a quarter of the batch of floats, and that is what travels between processes.
+
+    Parameters
+    ----------
+    resize : int or (int, int)
+        Length of the shortest side after resizing, or height and width, whatever the proportions were.
+    crop : (int, int) or None
+        Height and width cut from the centre; beyond the edge there is black.
+    interpolation : str
+        Name of a Pillow filter.
+    mean, std : tuple of three floats
+        Of the channels, for values in [0, 1].
+    centre : {"floor", "nearest"}
+        Where the crop begins when the margin is odd: transformers rounds down, torchvision to the nearest even.
+
+    Examples
+    --------
+    >>> steps = Preprocessing(resize=8, crop=(8, 8))
+    >>> steps.pixels(np.zeros((16, 24, 3), dtype=np.uint8)).shape
+    (8, 8, 3)
+    >>> print(steps)
+    shortest side 8 (bicubic), centre crop 8 x 8, RGB in [0, 1]
+    """
+
+    resize: int | tuple[int, int]
+    crop: tuple[int, int] | None
+    interpolation: Interpolation = "bicubic"
+    mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    centre: Literal["floor", "nearest"] = "floor"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.resize, int) and self.crop is None:
+            raise BackboneError(
+                "preprocessing: the shortest side is resized and nothing cropped, so images would differ in size; "
+                "give a crop, or a height and a width"
+            )
+
+    def __str__(self) -> str:
+        if isinstance(self.resize, int):
+            parts = [f"shortest side {self.resize} ({self.interpolation})"]
+        else:
+            parts = [f"resized to {self.resize[0]} x {self.resize[1]} ({self.interpolation})"]
+        if self.crop is not None:
+            parts.append(f"centre crop {self.crop[0]} x {self.crop[1]}")
+        parts.append("RGB in [0, 1]")
+        if self.mean != (0.0, 0.0, 0.0) or self.std != (1.0, 1.0, 1.0):
+            parts.append("mean " + " ".join(f"{value:.6g}" for value in self.mean))
+            parts.append("std " + " ".join(f"{value:.6g}" for value in self.std))
+        return ", ".join(parts)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of what the model sees."""
+        if self.crop is not None:
+            return self.crop
+        assert isinstance(self.resize, tuple)
+        return self.resize
+
+    def pixels(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """One RGB photograph, (h, w, 3), as the bytes that the model sees, (height, width, 3)."""
+        if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
+            raise BackboneError(f"image: {image.dtype} of shape {image.shape} is not uint8 of (h, w, 3)")
+        target = self._resized_shape(*image.shape[:2])
+        resized = image if target == image.shape[:2] else _resampled(image, target, self.interpolation)
+        return resized if self.crop is None else _centre_crop(resized, self.crop, centre=self.centre)
+
+    def normalised(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Bytes (n, height, width, 3) as the numbers that enter the model, (n, 3, height, width)."""
+        scale = np.asarray(_BYTE, dtype=np.float32)
+        values = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)).astype(np.float32)
+        values *= scale
+        if self.mean != (0.0, 0.0, 0.0):
+            values -= np.array(self.mean, dtype=np.float32)[:, None, None]
+        if self.std != (1.0, 1.0, 1.0):
+            values /= np.array(self.std, dtype=np.float32)[:, None, None]
+        return values
+
+    def _resized_shape(self, height: int, width: int) -> tuple[int, int]:
+        if isinstance(self.resize, tuple):
+            return self.resize
+        short, long = sorted((height, width))
+        other = int(self.resize * long / short)
+        return (self.resize, other) if height <= width else (other, self.resize)
+
+
+def preprocessing_from(config: Mapping[str, Any], *, source: str) -> Preprocessing:
+    """The steps of a `preprocessor_config.json`, in its present or older spelling.
+
+    Parameters
+    ----------
+    config : mapping
+        The file's content; every step must be spelled out, as transformers' own processors do.
+    source : str
+        Named in errors.
+
+    Examples
+    --------
+    >>> print(preprocessing_from({"size": 224, "crop_size": 224, "resample": 3, "do_center_crop": True},
+    ...                          source="example"))
+    shortest side 224 (bicubic), centre crop 224 x 224, RGB in [0, 1]
+    """
+    unknown = [step for step in _STEPS_UNKNOWN_HERE if config.get(step)]
+    if unknown or not config.get("do_resize", True) or not config.get("do_rescale", True):
+        raise BackboneError(
+            f"{source}: its preprocessing ({unknown or 'no resizing or rescaling'}) is neither CLIP's nor SigLIP's; "
+            "embed the images with the model's own code and write them with write_features"
+        )
+    factor = float(config.get("rescale_factor", _BYTE))
+    if abs(factor - _BYTE) > 1e-6:
+        raise BackboneError(f"{source}: rescale_factor {factor} is not 1/255")
+    normalises = bool(config.get("do_normalize", "image_mean" in config))
+    return Preprocessing(
+        resize=_resize_of(config.get("size"), source=source),
+        crop=_pair(config.get("crop_size"), source=source) if config.get("do_center_crop") else None,
+        interpolation=_FILTERS[int(config.get("resample", 3))],
+        mean=_triple(config["image_mean"], source=source) if normalises else (0.0, 0.0, 0.0),
+        std=_triple(config["image_std"], source=source) if normalises else (1.0, 1.0, 1.0),
+    )
+
+
+def _resampled(image: NDArray[np.uint8], shape: tuple[int, int], name: Interpolation) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    picture = Image.fromarray(np.ascontiguousarray(image))
+    return np.asarray(picture.resize((shape[1], shape[0]), resample=_FILTERS.index(name)))
+
+
+def _centre_crop(image: NDArray[np.uint8], crop: tuple[int, int], *, centre: str) -> NDArray[np.uint8]:
+    height, width = image.shape[:2]
+    if (height, width) == crop:
+        return image
+    if height < crop[0] or width < crop[1]:
+        padded = np.zeros((max(height, crop[0]), max(width, crop[1]), 3), dtype=np.uint8)
+        top, left = (
+            -(-(full - part) // 2) for full, part in zip(padded.shape[:2], (height, width), strict=True)
+        )
+        padded[top : top + height, left : left + width] = image
+        return _centre_crop(padded, crop, centre=centre)
+    margins = (height - crop[0], width - crop[1])
+    top, left = (margin // 2 if centre == "floor" else round(margin / 2) for margin in margins)
+    return image[top : top + crop[0], left : left + crop[1]]
+
+
+def _resize_of(size: object, *, source: str) -> int | tuple[int, int]:
+    if isinstance(size, int):
+        return size
+    if isinstance(size, Mapping) and set(size) == {"shortest_edge"}:
+        return int(size["shortest_edge"])
+    return _pair(size, source=source)
+
+
+def _pair(size: object, *, source: str) -> tuple[int, int]:
+    if isinstance(size, int):
+        return size, size
+    if isinstance(size, Mapping) and {"height", "width"} <= set(size):
+        return int(size["height"]), int(size["width"])
+    raise BackboneError(f"{source}: size {size!r} in its preprocessing is not understood")
+
+
+def _triple(values: object, *, source: str) -> tuple[float, float, float]:
+    numbers = tuple(float(value) for value in values) if isinstance(values, list | tuple) else ()
+    if len(numbers) != 3:
+        raise BackboneError(f"{source}: {values!r} in its preprocessing is not one number per channel")
+    return numbers

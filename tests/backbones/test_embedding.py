@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from backbones.stand_ins import CLASSES, BlackIsNothing, ColourModel, listing_of, pictures, prompts
+from doc_blocks import ROOT
+from PIL import Image
+
+from calcode.backbones import BackboneError, Progress, embed, encode_images
+from calcode.backbones.journal import Journal
+from calcode.cohorts import Prompts, open_features
+from calcode.datasets import ImageListing, read_image
+
+
+def direct(listing: ImageListing) -> np.ndarray:
+    return encode_images(ColourModel(), [read_image(path) for path in listing.paths.tolist()])
+
+
+def test_the_feature_file_holds_the_listing_and_the_embeddings(tmp_path: Path) -> None:
+    listing = listing_of(pictures(tmp_path, count=11))
+    model = ColourModel()
+    summary = embed(listing, backbone=model, prompts=prompts(), out=tmp_path / "out.parquet", workers=0)
+    assert (summary.embedded, summary.resumed, summary.skipped) == (11, 0, ())
+    features = open_features(tmp_path / "out.parquet")
+    table = pq.read_table(tmp_path / "out.parquet")
+    found = np.array(table["embedding"].to_pylist(), dtype=np.float32)
+    assert np.array_equal(found, direct(listing))
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    assert table["id"].to_pylist() == listing.ids.tolist()
+    assert table["label_name"].to_pylist() == listing.label_names.tolist()
+    assert table["site"].to_pylist()[:4] == ["east", "east", "east", None]
+    assert table["age"].null_count == 4
+    # No path, and so no name of a file, reaches the output.
+    assert not any(str(tmp_path) in str(value) for column in table.to_pydict().values() for value in column)
+    assert features.backbone == model.card.identity
+    assert (
+        features.backbone
+        == "colours @ 0123456789ab; shortest side 8 (bicubic), centre crop 8 x 8, RGB in [0, 1]"
+    )
+    assert features.prompt_digest == prompts().digest
+    cohort = features.read()
+    assert cohort.evidence.labels is not None
+    assert cohort.evidence.labels.tolist() == listing.labels.tolist()
+    assert cohort.evidence.classes == CLASSES
+    assert not (tmp_path / "out.parquet.unfinished").exists()
+    assert not (tmp_path / "out.skipped.csv").exists()
+
+
+def test_unreadable_images_are_listed_and_left_out(tmp_path: Path) -> None:
+    paths = pictures(tmp_path, count=9)
+    Path(paths[2]).write_text("no image")
+    listing = listing_of([*paths[:8], ""])
+    summary = embed(
+        listing, backbone=ColourModel(), prompts=prompts(), out=tmp_path / "out.parquet", workers=1
+    )
+    assert summary.embedded == 7
+    assert [entry.id for entry in summary.skipped] == ["id-2", "id-8"]
+    assert open_features(tmp_path / "out.parquet").read().column("id").tolist() == [
+        f"id-{row}" for row in (0, 1, 3, 4, 5, 6, 7)
+    ]
+    with (tmp_path / "out.skipped.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["id"] for row in rows] == ["id-2", "id-8"]
+    assert rows[0]["path"] == paths[2]
+    assert "not an image" in rows[0]["reason"]
+    assert rows[1]["reason"] == "no such file"
+
+
+def test_the_name_of_a_dicom_file_is_not_listed(tmp_path: Path) -> None:
+    paths = pictures(tmp_path, count=3)
+    secret = tmp_path / "Jane-Doe-1970.dcm"
+    secret.write_bytes(b"\0" * 128 + b"DICM" + b"broken")
+    listing = listing_of([*paths, str(secret)])
+    summary = embed(
+        listing, backbone=ColourModel(), prompts=prompts(), out=tmp_path / "out.parquet", workers=0
+    )
+    assert [entry.id for entry in summary.skipped] == ["id-3"]
+    assert "Jane" not in (tmp_path / "out.skipped.csv").read_text()
+    assert "Jane" not in str(summary.skipped)
+
+
+def test_an_embedding_that_is_no_number_is_listed(tmp_path: Path) -> None:
+    paths = pictures(tmp_path, count=4)
+    Image.new("RGB", (9, 9)).save(paths[1])
+    summary = embed(
+        listing_of(paths),
+        backbone=BlackIsNothing(),
+        prompts=prompts(),
+        out=tmp_path / "out.parquet",
+        workers=0,
+    )
+    assert [(entry.id, "NaN" in entry.reason) for entry in summary.skipped] == [("id-1", True)]
+    assert open_features(tmp_path / "out.parquet").n_rows == 3
+
+
+def test_progress_counts_to_the_end(tmp_path: Path) -> None:
+    told: list[Progress] = []
+    listing = listing_of([*pictures(tmp_path, count=9), ""])
+    embed(
+        listing,
+        backbone=ColourModel(),
+        prompts=prompts(),
+        out=tmp_path / "a.parquet",
+        workers=0,
+        progress=told.append,
+    )
+    assert [entry.done for entry in told] == [4, 8, 10]
+    assert told[-1].skipped == 1
+    assert told[-1].seconds_left == 0
+    assert all(entry.total == 10 and entry.images_per_second > 0 for entry in told)
+
+
+def test_an_interrupted_job_goes_on_where_it_was(tmp_path: Path) -> None:
+    listing = listing_of(pictures(tmp_path, count=22))
+
+    def stop(progress: Progress) -> None:
+        if progress.done >= 8:
+            raise KeyboardInterrupt
+
+    first, second = ColourModel(), ColourModel()
+    out = tmp_path / "out.parquet"
+    with pytest.raises(KeyboardInterrupt):
+        embed(listing, backbone=first, prompts=prompts(), out=out, workers=0, progress=stop)
+    assert not out.exists()
+    summary = embed(listing, backbone=second, prompts=prompts(), out=out, workers=0)
+    assert summary.resumed == 8
+    assert summary.embedded == 22
+    assert len(second.seen) == 14
+    whole = tmp_path / "whole.parquet"
+    embed(listing, backbone=ColourModel(), prompts=prompts(), out=whole, workers=0)
+    assert pq.read_table(out).equals(pq.read_table(whole))
+
+
+def test_a_listing_that_grew_meanwhile_keeps_what_was_done(tmp_path: Path) -> None:
+    listing = listing_of(pictures(tmp_path, count=10))
+    out = tmp_path / "out.parquet"
+    journal = Journal(out, identity=ColourModel().card.identity, dimension=5)
+    rows = direct(listing)
+    with journal.opened():
+        journal.append(["gone", "id-7", "id-1"], rows[[0, 7, 1]])
+    model = ColourModel()
+    assert embed(listing, backbone=model, prompts=prompts(), out=out, workers=0).resumed == 2
+    found = np.array(pq.read_table(out)["embedding"].to_pylist(), dtype=np.float32)
+    assert np.array_equal(found, rows)
+    assert len(model.seen) == 8
+
+
+SCRIPT = """
+import sys, time
+sys.path.insert(0, {tests!r})
+from backbones.stand_ins import ColourModel, listing_of, prompts
+import calcode.backbones.embedding as embedding
+from calcode.backbones import embed
+
+embedding._SHARD_SECONDS = 0.0
+
+class Slow(ColourModel):
+    def submit(self, pixels):
+        time.sleep({pause})
+        print(len(pixels), flush=True)
+        return super().submit(pixels)
+
+if __name__ == "__main__":
+    paths = open({paths!r}).read().split("\\n")
+    embed(listing_of(paths), backbone=Slow(), prompts=prompts(), out={out!r}, workers=2)
+    print("finished", flush=True)
+"""
+
+
+def start(folder: Path, *, paths: list[str], pause: float) -> subprocess.Popen[str]:
+    (folder / "paths.txt").write_text("\n".join(paths))
+    script = folder / "job.py"
+    facts = {
+        "tests": str(ROOT / "tests"),
+        "paths": str(folder / "paths.txt"),
+        "out": str(folder / "out.parquet"),
+    }
+    script.write_text(SCRIPT.format(pause=pause, **facts))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def children_of(process: int) -> list[int]:
+    listed = Path(f"/proc/{process}/task/{process}/children")
+    return [int(child) for child in listed.read_text().split()] if listed.exists() else []
+
+
+def alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at processes through /proc")
+def test_a_killed_job_loses_nothing_does_nothing_twice_and_leaves_no_process(tmp_path: Path) -> None:
+    paths = pictures(tmp_path, count=40)
+    job = start(tmp_path, paths=paths, pause=0.2)
+    unfinished = tmp_path / "out.parquet.unfinished"
+    deadline = time.monotonic() + 120
+    while len(list(unfinished.glob("*.safetensors"))) < 3 and job.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    workers = children_of(job.pid)
+    os.kill(job.pid, signal.SIGKILL)
+    job.communicate()
+    assert job.returncode == -signal.SIGKILL
+    assert not (tmp_path / "out.parquet").exists()
+    assert len(workers) >= 2
+    while any(alive(worker) for worker in workers):
+        assert time.monotonic() < deadline, "a worker outlived its parent"
+        time.sleep(0.02)
+
+    journal = Journal(tmp_path / "out.parquet", identity=ColourModel().card.identity, dimension=5)
+    kept = len(journal.finished())
+    assert 12 <= kept < 40
+    again = start(tmp_path, paths=paths, pause=0.0)
+    printed, _ = again.communicate(timeout=120)
+    assert again.returncode == 0
+    assert sum(int(line) for line in printed.split() if line.isdigit()) == 40 - kept
+    listing = listing_of(paths)
+    embed(listing, backbone=ColourModel(), prompts=prompts(), out=tmp_path / "whole.parquet", workers=0)
+    assert pq.read_table(tmp_path / "out.parquet").equals(pq.read_table(tmp_path / "whole.parquet"))
+    assert not unfinished.exists()
+
+
+def test_inputs_that_do_not_fit_are_refused_before_any_work(tmp_path: Path) -> None:
+    listing = listing_of(pictures(tmp_path, count=4))
+    model = ColourModel()
+    other = Prompts(text=np.ones((3, 1, 7)), temperature=1.0, classes=CLASSES)
+    out = tmp_path / "out.parquet"
+    with pytest.raises(BackboneError, match="^prompts: 7 dimensions"):
+        embed(listing, backbone=model, prompts=other, out=out)
+    with pytest.raises(BackboneError, match=r"^out: .* must end in \.parquet"):
+        embed(listing, backbone=model, prompts=prompts(), out=tmp_path / "out.csv")
+    with pytest.raises(BackboneError, match="^listing: the id 'id-0' occurs more than once"):
+        embed(listing[[0, 1, 0]], backbone=model, prompts=prompts(), out=out)
+    with pytest.raises(BackboneError, match="^listing: there is no image"):
+        embed(listing[:0], backbone=model, prompts=prompts(), out=out)
+    out.write_text("precious")
+    with pytest.raises(BackboneError, match="exists already"):
+        embed(listing, backbone=model, prompts=prompts(), out=out)
+    assert out.read_text() == "precious"
+    assert model.seen == []
+
+
+def test_a_folder_of_nothing_readable_is_an_error_not_an_empty_file(tmp_path: Path) -> None:
+    listing = replace(listing_of(pictures(tmp_path, count=3)), paths=np.full(3, ""))
+    with pytest.raises(BackboneError, match="no image could be read"):
+        embed(listing, backbone=ColourModel(), prompts=prompts(), out=tmp_path / "out.parquet", workers=0)
+    assert not (tmp_path / "out.parquet").exists()
+    shutil.rmtree(tmp_path / "out.parquet.unfinished")
