@@ -12,7 +12,7 @@ DEMO_FILES := $(shell test -d demo-data && find demo-data -type f -not -path '*/
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-torch lint format docs bench demo clean
+.PHONY: help install test test-torch lint format docs bench demo picture clean
 
 help:
 	@echo "make install   put calcode, its tools and the demonstration data into $(VENV)"
@@ -23,6 +23,7 @@ help:
 	@echo "make docs      build the documentation into site/"
 	@echo "make bench     run the benchmarks"
 	@echo "make demo      fit and decide on real dermatology features, write report.html"
+	@echo "make picture   the same, and the picture of that page for the README (needs chromium)"
 	@echo "make clean     remove what the other targets made, except $(VENV)"
 
 install: $(STAMP)
@@ -75,6 +76,12 @@ bench: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/calcode demo $(ARGS)
+
+# The picture in the README: the head of the demo's page as a browser shows it.
+picture: demo
+	chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking \
+	  --disable-component-update --disable-sync --hide-scrollbars --user-data-dir=$$(mktemp -d) \
+	  --window-size=1180,1260 --screenshot=$(CURDIR)/docs/images/demo.png file://$(CURDIR)/demo-output/report.html
 
 clean:
 	rm -rf build dist site demo-output .mypy_cache .pytest_cache .ruff_cache .hypothesis

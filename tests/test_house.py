@@ -242,7 +242,12 @@ def test_every_library_is_named_in_the_project_file() -> None:
         *(n for extra in PROJECT["optional-dependencies"].values() for n in extra),
     ]
     distributions = {re.split(r"[^\w-]", name)[0].replace("-", "_") for name in named}
-    modules = {"open_clip_torch": "open_clip", "pillow": "PIL", "scikit_learn": "sklearn"}
+    modules = {
+        "faiss_cpu": "faiss",
+        "open_clip_torch": "open_clip",
+        "pillow": "PIL",
+        "scikit_learn": "sklearn",
+    }
     known = {modules.get(name, name) for name in distributions} | {"calcode", "calcode_demo_data"}
     used = {entry.target.partition(".")[0] for entry in ALL_IMPORTS} - sys.stdlib_module_names
     assert used - known == set()

@@ -17,6 +17,7 @@ from calcode.bandwidth import BandwidthTrial
 from calcode.errors import ArtifactError
 from calcode.files import canonical_json, replacing
 from calcode.interface import Interface
+from calcode.kernels import NeighbourGraph, library_installed, restore_graph
 from calcode.ledger import RoleLedger
 from calcode.localize import LocalizedRule
 from calcode.model import Calcode
@@ -71,6 +72,8 @@ def _tensors(model: Calcode) -> dict[str, AnyArray]:
     if audit is not None:
         tensors |= {"reference": audit.reference, "gate_values": audit.gate_values}
         tensors |= {f"gate_{name}": values for name, values in audit.gate_base.items()}
+        if audit.graph is not None:
+            tensors |= {f"graph_{name}": values for name, values in audit.graph.arrays.items()}
     for (role, kind), hashes in model.ledger_.hashes.items():
         tensors[f"hashes_{role}_{kind}"] = hashes.view(np.uint8).reshape(len(hashes), -1)
     return {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
@@ -87,7 +90,12 @@ def _metadata(model: Calcode) -> dict[str, Any]:
         "ledger_key": model.ledger_.key.hex(),
         "audit": None
         if audit is None
-        else {"name": audit.name, "aurocs": audit.aurocs, "independent": audit.independent},
+        else {
+            "name": audit.name,
+            "aurocs": audit.aurocs,
+            "independent": audit.independent,
+            "search": audit.search,
+        },
         "bandwidth": model.bandwidth_,
         "bandwidth_trace": [asdict(trial) for trial in model.bandwidth_trace_],
         "rule": {"eta": rule.eta, "cut": rule.cut},
@@ -150,7 +158,20 @@ def _audit(
         fused=settings.fused,
         gate_base={name: tensors[f"gate_{name}"] for name in BASE_DIAGNOSTICS if f"gate_{name}" in tensors},
         gate_values=tensors["gate_values"],
+        graph=_graph(entry["search"], tensors),
     )
+
+
+def _graph(facts: dict[str, Any], tensors: dict[str, AnyArray]) -> NeighbourGraph | None:
+    if facts["kind"] == "exact":
+        return None
+    if not library_installed():
+        raise ArtifactError(
+            "faiss: not installed, and this model finds neighbours in its reference with it; "
+            "pip install 'calcode[ann]'"
+        )
+    arrays = {name: tensors[f"graph_{name}"] for name in ("levels", "offsets", "links")}
+    return restore_graph(facts, arrays, reference=tensors["reference"])
 
 
 def _hashes(tensors: dict[str, AnyArray]) -> dict[tuple[str, str], AnyArray]:

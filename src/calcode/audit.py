@@ -6,14 +6,20 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray
 from calcode.errors import CalcodeWarning
 from calcode.evidence import Evidence, prompt_probabilities, trimmed_probabilities
-from calcode.kernels import SCREENING_ERROR, ScreenedAnchors, nearest_distances
+from calcode.kernels import (
+    SCREENING_ERROR,
+    NeighbourGraph,
+    ScreenedAnchors,
+    nearest_distances,
+    search_graph,
+)
 
 BASE_DIAGNOSTICS = ("distance", "energy", "msp", "prompt")
 DIAGNOSTICS = (*BASE_DIAGNOSTICS, "fused")
@@ -141,6 +147,8 @@ class SupportAudit:
         Whether the selection never saw the part of the gate that gives the p-values (METHOD.md 10).
     average : {"median", "mean"}
         Of the neighbours' distances; METHOD.md 4 takes the median.
+    graph : NeighbourGraph or None
+        How the neighbours are found in a very large reference; None: by looking at all of it.
     """
 
     name: str
@@ -153,6 +161,12 @@ class SupportAudit:
     gate_values: FloatArray
     independent: bool
     average: AverageName = "median"
+    graph: NeighbourGraph | None = None
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """How the neighbours are found, and the error that was measured on validation."""
+        return {"kind": "exact"} if self.graph is None else self.graph.facts
 
     @property
     def auroc(self) -> float:
@@ -190,11 +204,14 @@ class SupportAudit:
             Of the neighbours' distances.
         """
         ranking, calibrating = _gate_parts(len(gate), fused=fused, random_state=random_state)
-        base = _BaseDiagnostics(
-            reference=reference.embeddings, n_neighbors=n_neighbors, trim=trim, average=average
-        )
         with_fused = "fused" in candidates
         needed = [name for name in BASE_DIAGNOSTICS if with_fused or name in candidates]
+        graph = None
+        if "distance" in needed:
+            graph = search_graph(reference.embeddings, sample=validation.embeddings, n_neighbors=n_neighbors)
+        base = _BaseDiagnostics(
+            reference=reference.embeddings, n_neighbors=n_neighbors, trim=trim, average=average, graph=graph
+        )
         gate_values = {name: base.values(gate, name) for name in needed}
         gate_base = {name: np.sort(gate_values[name][ranking]) for name in needed} if with_fused else {}
         validation_values = {name: base.values(validation, name) for name in needed}
@@ -217,6 +234,7 @@ class SupportAudit:
             gate_values=np.sort(gate_values[name][calibrating]),
             independent=fused == "split" or not with_fused,
             average=average,
+            graph=graph if name in ("distance", "fused") else None,
         )
 
     def statistic(self, evidence: Evidence) -> FloatArray:
@@ -236,7 +254,11 @@ class SupportAudit:
     @cached_property
     def _base(self) -> _BaseDiagnostics:
         return _BaseDiagnostics(
-            reference=self.reference, n_neighbors=self.n_neighbors, trim=self.trim, average=self.average
+            reference=self.reference,
+            n_neighbors=self.n_neighbors,
+            trim=self.trim,
+            average=self.average,
+            graph=self.graph,
         )
 
     @cached_property
@@ -248,7 +270,7 @@ class SupportAudit:
 
         Distances are looked at in float32 first; where a gate value lies within reach of the error, in float64.
         """
-        if name != "distance":
+        if name != "distance" or self.graph is not None:
             return rank_p_values(self._base.values(evidence, name), sorted_gate=sorted_gate)
         nearest = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
         values = _averaged(nearest, average=self.average)
@@ -269,8 +291,12 @@ class _BaseDiagnostics:
     n_neighbors: int
     trim: int
     average: AverageName
+    graph: NeighbourGraph | None
 
     def values(self, evidence: Evidence, name: str) -> FloatArray:
+        if name == "distance" and self.graph is not None:
+            nearest = self.graph.nearest_distances(evidence.embeddings, n_neighbors=self.n_neighbors)
+            return _averaged(nearest, average=self.average)
         if name == "distance":
             return neighbour_distance(
                 evidence.embeddings,

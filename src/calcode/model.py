@@ -32,6 +32,7 @@ from calcode.tail import (
     guarded_thresholds,
     miscoverage_of,
 )
+from calcode.truncation import TruncatedThresholds, truncation_pays
 
 
 class Calcode(Learned):
@@ -307,6 +308,7 @@ class Calcode(Learned):
         # Made when first needed, never saved.
         self._digest: str | None = None
         self._anchors: ScreenedAnchors | None = None
+        self._truncated: TruncatedThresholds | None = None
 
     # ------------------------------------------------------------------ deciding
 
@@ -381,8 +383,12 @@ class Calcode(Learned):
         Notes
         -----
         A first look in float32 gives the thresholds and their margins; images whose margin is within reach of
-        its error are computed again in float64. `exact` and `upper` are computed in float64 at once.
+        its error are computed again in float64. `exact` and `upper` are computed in float64 at once. From
+        `TRUNCATION_BREAK_EVEN` calibration images on, `loo` and `certified` sum over some of them only, and
+        their thresholds are never smaller than those of the whole sum.
         """
+        if truncation_pays(self.rule_):
+            return self._truncated_thresholds().of(embeddings)
         localized = np.empty(len(embeddings))
         guarded = np.empty((len(embeddings), len(self.classes_)))
         unclear = np.arange(len(embeddings))
@@ -407,6 +413,13 @@ class Calcode(Learned):
             weights, localized, guards=self.guards_, n_classes=len(self.classes_)
         )
         return localized, guarded, np.minimum(margins, guard_margins)
+
+    def _truncated_thresholds(self) -> TruncatedThresholds:
+        if self._truncated is None:
+            self._truncated = TruncatedThresholds(
+                self.rule_, labels=self.calibration_labels_, guards=self.guards_, n_classes=len(self.classes_)
+            )
+        return self._truncated
 
     def _screened_anchors(self) -> ScreenedAnchors:
         if self._anchors is None:

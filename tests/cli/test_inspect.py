@@ -25,6 +25,7 @@ def test_json_is_what_the_model_learned(here: Path, run_json: Callable[..., dict
         "auroc": model.audit_auroc_,
         "candidates": model.audit_aurocs_,
         "deferral_level": 0.05,
+        "search": {"kind": "exact"},
     }
     assert facts["bandwidth"] == model.bandwidth_
     assert [trial["bandwidth"] for trial in facts["bandwidth_trace"]] == [

@@ -8,7 +8,7 @@ import typer
 
 from calcode import __version__
 from calcode.cli import data
-from calcode.cli.commands import compare, decide, demo, embed, evaluate, fit, inspect, report, split
+from calcode.cli.commands import compare, decide, demo, embed, evaluate, fit, inspect, report, split, study
 from calcode.cli.running import OWN_IMAGES, Command, guarded
 
 #: In the order of the help page. A new command is its file and one line here.
@@ -66,6 +66,7 @@ for _command in COMMANDS:
     )
 
 app.add_typer(data.group, name="data", rich_help_panel=OWN_IMAGES)
+app.add_typer(study.group, name="study", rich_help_panel=study.PANEL)
 
 
 def main() -> None:

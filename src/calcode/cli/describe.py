@@ -34,6 +34,7 @@ def model_facts(model: Calcode) -> dict[str, Any]:
             "auroc": model.audit_auroc_,
             "candidates": _candidates(model),
             "deferral_level": model.settings_.deferral_level,
+            "search": None if model.audit_ is None else model.audit_.search,
         },
         "bandwidth": model.bandwidth_,
         "bandwidth_trace": [asdict(trial) for trial in model.bandwidth_trace_],
@@ -94,6 +95,19 @@ def audit_sentence(model: Calcode) -> str:
         f"The diagnostic '{model.audit_name_}' {chosen}: on validation it tells wrong top-1 answers from right ones "
         f"with an AUROC of {number(model.audit_auroc_)} (0.5 is chance). An image whose support p-value is below "
         f"{level:g} is deferred: of images like those of the gate that is about one in {_one_in(level)}."
+        f"{_search_sentence(model)}"
+    )
+
+
+def _search_sentence(model: Calcode) -> str:
+    """How well neighbours are found, where not all of the reference is looked at."""
+    graph = None if model.audit_ is None else model.audit_.graph
+    if graph is None:
+        return ""
+    return (
+        f" Neighbours in the reference are found by a graph: on {graph.n_sample:,} validation images it found "
+        f"{graph.recall:.1%} of the true ones, and for 95 % of them it changed the distance by at most "
+        f"{graph.error:.2g}."
     )
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from calcode.cohorts.atomic import replacing
 from calcode.cohorts.decision_format import (
     ACTION_WORDS,
     REASON_WORDS,
@@ -23,6 +22,7 @@ from calcode.cohorts.decision_format import (
 )
 from calcode.decisions import Decisions
 from calcode.errors import FeatureFileError, MismatchError
+from calcode.files import replacing
 
 if TYPE_CHECKING:
     import pyarrow
@@ -123,11 +123,14 @@ class DecisionWriter:
 
     def append(self, decisions: Decisions) -> None:
         """Add a block; it must come from the same model and have ids if the first block had."""
+        self.append_table(decisions_table(decisions, first_row=self._rows))
+
+    def append_table(self, table: pyarrow.Table) -> None:
+        """Add a block that is a table already, as `decisions_table` makes it and `read_decisions` gives it back."""
         if self._stack is None or self._temporary is None:
             raise FeatureFileError(
                 "DecisionWriter: not open; use it as `with DecisionWriter(path) as writer:`"
             )
-        table = decisions_table(decisions, first_row=self._rows)
         if self._writer is None:
             self._schema = table.schema
             self._writer = self._stack.enter_context(_table_writer(self._temporary, table, final=self._path))
@@ -137,7 +140,7 @@ class DecisionWriter:
                 "none; write it to a file of its own"
             )
         self._writer.write_table(_flat(table) if self._path.suffix == ".csv" else table)
-        self._rows += len(decisions)
+        self._rows += table.num_rows
 
     def __exit__(
         self,

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calcode.arrays import AnyArray
-from calcode.cohorts.atomic import replacing
 from calcode.cohorts.feature_schema import BACKBONE_KEY, CLASSES_KEY, DIGEST_KEY, RESERVED_COLUMNS
-from calcode.cohorts.prompts import PROMPTS_SUFFIX, Prompts, canonical_json, write_prompts
+from calcode.cohorts.prompts import PROMPTS_SUFFIX, Prompts, write_prompts
 from calcode.errors import FeatureFileError
+from calcode.files import canonical_json, replacing
 
 if TYPE_CHECKING:
     import pyarrow

@@ -156,6 +156,30 @@ class FeatureFile:
         for table in self._tables(role=role, where=where, columns=columns, batch_size=batch_size):
             yield self._cohort(table, labelled=labelled, classes=classes, columns=columns)
 
+    def evidence_from(
+        self,
+        table: pyarrow.Table,
+        *,
+        role: str | Sequence[str] | None = None,
+        where: pyarrow.compute.Expression | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> Evidence | None:
+        """Evidence of the chosen ones among rows that were read from this file; None where none is chosen.
+
+        Labels and metadata, which a decision does not look at, are left out.
+
+        Parameters
+        ----------
+        table : pyarrow.Table
+            With the columns `id`, `embedding`, `group` and `role` where the file has them, and those of `where`.
+        role, where, classes
+            As in `read`.
+        """
+        chosen = _chosen(table, roles=self._checked_roles(role), where=where, path=self.path)
+        if chosen.num_rows == 0:
+            return None
+        return self._cohort(chosen, labelled=False, classes=classes, columns=[]).evidence
+
     def _tables(
         self,
         *,

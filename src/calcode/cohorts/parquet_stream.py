@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
 
 from calcode.errors import FeatureFileError
 
@@ -34,15 +37,93 @@ def stream_tables(path: Path, *, columns: Sequence[str], batch_size: int) -> Ite
 
 @contextmanager
 def _opened(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
+    with _told(path), _parquet_file(path) as file:
+        yield file
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Damage of the file as one kind of error that names it."""
     import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise FeatureFileError(f"{path}: truncated, damaged or not Parquet ({error})") from error
+
+
+def _parquet_file(path: Path) -> pyarrow.parquet.ParquetFile:
     import pyarrow.parquet as pq
 
     if not path.is_file():
         raise FeatureFileError(f"{path}: no such file")
-    try:
-        with pq.ParquetFile(
-            path, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
-        ) as file:
-            yield file
-    except (pa.ArrowException, OSError, EOFError) as error:
-        raise FeatureFileError(f"{path}: truncated, damaged or not Parquet ({error})") from error
+    return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
+
+
+class RowReader:
+    """Rows of a Parquet file by their numbers; a context manager.
+
+    Ranges asked for in ascending order cost one pass over the file, however its row groups are cut, and row groups
+    between two ranges are not read.
+
+    Parameters
+    ----------
+    path : Path
+    columns : sequence of str
+    batch_size : int
+        Rows decoded at a time.
+    """
+
+    def __init__(self, path: Path, *, columns: Sequence[str], batch_size: int = 4096) -> None:
+        self._path = path
+        self._columns = list(columns)
+        self._batch_size = batch_size
+        with _told(path):
+            self._file = _parquet_file(path)
+        metadata = self._file.metadata
+        sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        self._first_rows = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        self._jump(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the file."""
+        return int(self._first_rows[-1])
+
+    def table(self, start: int, stop: int) -> pyarrow.Table:
+        """Rows `start` to `stop` of the file, the latter not included."""
+        import pyarrow as pa
+
+        if not 0 <= start < stop <= self.n_rows:
+            raise FeatureFileError(f"{self._path}: it has {self.n_rows} rows, not {start} to {stop}")
+        group = int(np.searchsorted(self._first_rows, start, side="right")) - 1
+        if start < self._held_from or self._first_rows[group] > self._held_to:
+            self._jump(group)
+        with _told(self._path):
+            while self._held_to < stop:
+                self._take(start)
+        whole = pa.Table.from_batches(self._held)
+        return whole.slice(start - self._held_from, stop - start)
+
+    def _jump(self, group: int) -> None:
+        groups = list(range(group, len(self._first_rows) - 1))
+        self._batches = self._file.iter_batches(
+            batch_size=self._batch_size, row_groups=groups, columns=self._columns
+        )
+        self._held: list[pyarrow.RecordBatch] = []
+        self._held_from = self._held_to = int(self._first_rows[group])
+
+    def _take(self, start: int) -> None:
+        """One more batch, without those that end before `start`."""
+        self._held.append(next(self._batches))
+        self._held_to += len(self._held[-1])
+        while self._held and self._held_from + len(self._held[0]) <= start:
+            self._held_from += len(self._held.pop(0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from calcode.kernels.distances import PairDistances, cosine_distances, row_blocks
 from calcode.kernels.nearest import nearest_distances, smallest_columns
+from calcode.kernels.neighbours import NeighbourGraph, library_installed, restore_graph, search_graph
 from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors
 from calcode.kernels.threads import run_blocks
 from calcode.kernels.truncated import TRUNCATION_BREAK_EVEN, TruncatedAnchors
@@ -12,15 +13,19 @@ from calcode.kernels.weights import first_reaching, kernel_weights, prefix_masse
 __all__ = [
     "SCREENING_ERROR",
     "TRUNCATION_BREAK_EVEN",
+    "NeighbourGraph",
     "PairDistances",
     "ScreenedAnchors",
     "TruncatedAnchors",
     "cosine_distances",
     "first_reaching",
     "kernel_weights",
+    "library_installed",
     "nearest_distances",
     "prefix_masses",
+    "restore_graph",
     "row_blocks",
     "run_blocks",
+    "search_graph",
     "smallest_columns",
 ]

@@ -56,10 +56,10 @@ class ClassCoverage:
 class Summary:
     """What was observed on a cohort, with intervals, and what had been promised.
 
-    "Accepted" means passed by the audit; an accepted empty set is a miss and a deferral. Proportions carry Wilson intervals; `set_size`
-    and `worst_class_coverage` percentile bootstrap intervals over the accepted in-space images. The bootstrap
-    of a minimum leans downwards: with many small classes its interval may lie mostly below the value. An
-    undefined value (nothing accepted, nothing in the label space) is nan.
+    "Accepted" means passed by the audit; an accepted empty set is a miss and a deferral. Proportions carry
+    Wilson intervals; `set_size` and `worst_class_coverage` percentile bootstrap intervals over the accepted
+    in-space images. The bootstrap of a minimum leans downwards: with many small classes its interval may lie
+    mostly below the value. An undefined value (nothing accepted, nothing in the label space) is nan.
 
     Attributes
     ----------

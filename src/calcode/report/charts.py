@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from calcode.arrays import FloatArray
@@ -60,6 +60,8 @@ def dot_chart(
     title: str,
     description: str,
     scale: Scale | None = None,
+    value_text: Callable[[float], str] = percent,
+    tick_text: Callable[[float], str] = short_percent,
 ) -> Html:
     """Shares as dots with their intervals, one row per name and one lane per series.
 
@@ -73,6 +75,8 @@ def dot_chart(
         What the chart shows, for those who do not see it.
     scale : Scale, optional
         By default it ends at 100 % and holds every interval.
+    value_text, tick_text : callable
+        How a value and a tick are written: as shares unless told otherwise.
     """
     chosen = scale or share_scale(
         [bound for row in rows for value in row.values.values() for bound in (value.low, value.value)]
@@ -82,15 +86,17 @@ def dot_chart(
     parts: list[Html] = []
     y = float(header + 4)
     for row in rows:
-        drawn, y = _dot_row(row, chosen, top=y)
+        drawn, y = _dot_row(row, chosen, top=y, value_text=value_text)
         parts += drawn
-    behind = axis(chosen, top=header, bottom=y)
+    behind = axis(chosen, top=header, bottom=y, tick_text=tick_text)
     for i, reference in enumerate(references):
         behind += _reference(reference, chosen, text_y=TEXT_HEIGHT * (i + 1) - 5, bottom=y)
     return frame(key, [*behind, *parts], height=y + 22, title=title, description=description, style="dots")
 
 
-def _dot_row(row: DotRow, scale: Scale, *, top: float) -> tuple[list[Html], float]:
+def _dot_row(
+    row: DotRow, scale: Scale, *, top: float, value_text: Callable[[float], str]
+) -> tuple[list[Html], float]:
     parts = [
         row_label(
             row.label,
@@ -111,7 +117,7 @@ def _dot_row(row: DotRow, scale: Scale, *, top: float) -> tuple[list[Html], floa
                 whisker = f"interval series-{series}"
                 parts.append(line(scale.place(value.low), scale.place(value.high), middle, middle, whisker))
             parts.append(marker(x=scale.place(value.value), y=middle, series=series))
-            parts.append(text(percent(value.value), x="100%", y=middle + 4, style="value", shift=12))
+            parts.append(text(value_text(value.value), x="100%", y=middle + 4, style="value", shift=12))
         y += _LANE
     return parts, y + 7
 

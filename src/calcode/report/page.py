@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from calcode import __version__
-from calcode.cohorts.atomic import replacing
 from calcode.errors import SettingsError
+from calcode.files import replacing
 from calcode.report.cohort_section import cohort_section
 from calcode.report.figures import CohortFigures, cohort_figures
 from calcode.report.inputs import ReportCohort

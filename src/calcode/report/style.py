@@ -5,6 +5,7 @@ from __future__ import annotations
 _LIGHT = """
   --paper: #ffffff; --raised: #f5f7f9; --ink: #1b2127; --quiet: #55606b; --rule: #d5dbe1; --link: #0b5cad;
   --series-0: #c44e00; --series-1: #0b6bb0; --series-2: #00775a; --target: #7a1f6a;
+  --series-3: #7b3fb5; --series-4: #8a6100; --series-5: #b0246a; --series-6: #3f5566; --muted: #9aa5b0;
   --seq-from: #dcebf7; --seq-to: #0a4a83; --on-seq: #16202a; --on-seq-mid: #10161c; --on-seq-high: #ffffff;
   --deferred: #a9b2bb; --on-deferred: #16202a; --empty: #e0a100; --low: #c44e00; --high: #7fa8cf;
   --reason-support: #8a97a5; --reason-empty: #e0a100; --reason-full: #0b6bb0;
@@ -14,6 +15,7 @@ _LIGHT = """
 _DARK = """
   --paper: #14181d; --raised: #1d232a; --ink: #e8ecf0; --quiet: #a5b0bb; --rule: #36404a; --link: #7fbdf5;
   --series-0: #ff9a4d; --series-1: #62b5f5; --series-2: #3ed6a8; --target: #f0a3e0;
+  --series-3: #c79bff; --series-4: #e5c158; --series-5: #ff8ab5; --series-6: #b4c3d0; --muted: #6b7783;
   --seq-from: #22405c; --seq-to: #b9dcff; --on-seq: #f2f6fa; --on-seq-mid: #10161c; --on-seq-high: #10161c;
   --deferred: #5c6771; --on-deferred: #f2f6fa; --empty: #f2c14e; --low: #ff9a4d; --high: #4f7da6;
   --reason-support: #8e9aa6; --reason-empty: #f2c14e; --reason-full: #62b5f5;
@@ -67,6 +69,8 @@ figcaption strong { display: block; }
 .plot.dots { padding: 0 4.2rem 0 .5rem; }
 .plot.bars { padding: 0 1rem 0 .5rem; }
 .plot.histogram { padding: 0 .6rem 0 2.8rem; max-width: 40rem; }
+.plot.plane { padding: 0 1rem 0 3rem; max-width: 40rem; }
+.plot.lanes { padding: 0 4.2rem 0 .5rem; }
 svg { display: block; overflow: visible; }
 svg text { fill: var(--ink); font-size: 12.5px; font-family: inherit; }
 svg text:not(.inside) { paint-order: stroke; stroke: var(--paper); stroke-width: 4px;
@@ -82,10 +86,15 @@ svg text.reference-label { fill: var(--target); font-size: 11.5px; }
 .level { stroke: var(--low); stroke-width: 1.5; }
 .interval { stroke-width: 2.5; opacity: .75; }
 .marker path { stroke: var(--paper); stroke-width: 1; }
-line.series-0 { stroke: var(--series-0); } line.series-1 { stroke: var(--series-1); }
-  line.series-2 { stroke: var(--series-2); }
-.marker.series-0 path { fill: var(--series-0); } .marker.series-1 path { fill: var(--series-1); }
-.marker.series-2 path { fill: var(--series-2); }
+line.series-0 { stroke: var(--series-0); } .marker.series-0 path, .fill.series-0 { fill: var(--series-0); }
+line.series-1 { stroke: var(--series-1); } .marker.series-1 path, .fill.series-1 { fill: var(--series-1); }
+line.series-2 { stroke: var(--series-2); } .marker.series-2 path, .fill.series-2 { fill: var(--series-2); }
+line.series-3 { stroke: var(--series-3); } .marker.series-3 path, .fill.series-3 { fill: var(--series-3); }
+line.series-4 { stroke: var(--series-4); } .marker.series-4 path, .fill.series-4 { fill: var(--series-4); }
+line.series-5 { stroke: var(--series-5); } .marker.series-5 path, .fill.series-5 { fill: var(--series-5); }
+line.series-6 { stroke: var(--series-6); } .marker.series-6 path, .fill.series-6 { fill: var(--series-6); }
+line.series-7 { stroke: var(--muted); } .marker.series-7 path, .fill.series-7 { fill: var(--muted); }
+.fill.small { opacity: .55; }
 .segment { stroke: var(--paper); stroke-width: 1; }
 .sequence { fill: color-mix(in oklab, var(--seq-from), var(--seq-to) var(--step)); }
 .deferred { fill: var(--deferred); } .empty { fill: var(--empty); } .low { fill: var(--low); }
@@ -177,6 +186,13 @@ _PRINT = """
   .lead { font-size: 1em; } .lead p, p { margin: .3rem 0; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 """
+
+#: The colours of the light scheme by name, for pictures that stand alone.
+LIGHT_COLOURS = {
+    name.strip().removeprefix("--"): value.strip()
+    for name, _, value in (entry.partition(":") for entry in _LIGHT.split(";"))
+    if value
+}
 
 STYLE = "\n".join(
     [

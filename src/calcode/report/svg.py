@@ -7,7 +7,7 @@ width it is given while its text keeps its size, on a phone, on a screen and on 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from calcode.report.markup import Html, element, joined
@@ -18,10 +18,17 @@ _MARKERS = (
     "M-4 -4H4V4H-4Z",
     "M0 -5A5 5 0 1 1 0 5A5 5 0 1 1 0 -5Z",
     "M0 -6.2L6.2 0L0 6.2L-6.2 0Z",
+    "M0 -5.8L5.6 4.4H-5.6Z",
+    "M0 5.8L5.6 -4.4H-5.6Z",
+    "M-2 -5.5H2V-2H5.5V2H2V5.5H-2V2H-5.5V-2H-2Z",
+    "M-5.5 -2.5H5.5V2.5H-5.5Z",
+    "M0 -3A3 3 0 1 1 0 3A3 3 0 1 1 0 -3Z",
 )
+#: The mark of whatever stands behind the series that a chart is about.
+MUTED = len(_MARKERS) - 1
 #: More ticks than this would touch on a phone.
 _MOST_TICKS = 6
-_STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5)
+_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 TEXT_HEIGHT = 16
 #: Characters of a row's short name that leave room for its note on a phone.
 _SHORT = 18
@@ -47,7 +54,7 @@ class Scale:
     def ticks(self) -> list[float]:
         """Round values, at most six of them."""
         span = self.high - self.low
-        step = next((step for step in _STEPS if span / step < _MOST_TICKS), 1.0)
+        step = next((step for step in _STEPS if span / step < _MOST_TICKS), span)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
         return [round(k * step, 6) for k in range(first, last + 1)]
@@ -145,13 +152,15 @@ def marker(*, x: str, y: float, series: int) -> Html:
     )
 
 
-def axis(scale: Scale, *, top: float, bottom: float) -> list[Html]:
-    """Grid lines with their values below."""
+def axis(
+    scale: Scale, *, top: float, bottom: float, tick_text: Callable[[float], str] = short_percent
+) -> list[Html]:
+    """Grid lines with their values below, in percent unless told otherwise."""
     parts: list[Html] = []
     for tick in scale.ticks():
         place = scale.place(tick)
         parts.append(line(place, place, top, bottom, "grid"))
-        parts.append(text(short_percent(tick), x=place, y=bottom + 14, anchor="middle", style="tick"))
+        parts.append(text(tick_text(tick), x=place, y=bottom + 14, anchor="middle", style="tick"))
     return parts
 
 

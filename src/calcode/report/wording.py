@@ -9,6 +9,7 @@ from calcode.intervals import Estimate
 
 #: Keeps a number and its unit on one line.
 NBSP = "\u00a0"
+MINUS = "\u2212"
 UNDEFINED = "undefined"
 #: Fewer examples than this are called few: a Wilson interval at 0.95 is then wider than 0.18.
 FEW = 20
@@ -68,6 +69,31 @@ def number(value: float, *, digits: int = 2) -> str:
     if math.isnan(value):
         return UNDEFINED
     return "infinite" if math.isinf(value) else f"{value:.{digits}f}"
+
+
+def signed(value: float, *, digits: int = 2) -> str:
+    """A difference with its sign; nothing is called zero that is not.
+
+    Examples
+    --------
+    >>> [signed(value).replace(MINUS, "-") for value in (0.1234, -0.1, 0.0, -0.0004)]
+    ['+0.12', '-0.10', '0.00', '-0.00']
+    """
+    if math.isnan(value):
+        return UNDEFINED
+    sign = "+" if value > 0 else MINUS if value < 0 else ""
+    return f"{sign}{abs(value):.{digits}f}"
+
+
+def signed_points(value: float) -> str:
+    """A difference of shares, in percentage points.
+
+    Examples
+    --------
+    >>> signed_points(0.0123).replace(NBSP, " "), signed_points(math.nan)
+    ('+1.2 points', 'undefined')
+    """
+    return UNDEFINED if math.isnan(value) else f"{signed(100 * value, digits=1)}{NBSP}points"
 
 
 def number_estimate(estimate: Estimate) -> str:

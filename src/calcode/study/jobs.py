@@ -12,14 +12,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import calcode
+from calcode import __version__
 from calcode.files import canonical_json
 from calcode.study.problems import StudyError
 from calcode.study.specification import Backbone, Features, Setting, plain
 
 #: Rooms and files whose code decides what comes out of a job, besides the module that runs it.
 _NOT_BELOW = frozenset(
-    {"backbones", "cli", "datasets", "demo", "engines", "report", "service", "sklearn", "study"}
+    {
+        "backbones",
+        "cli",
+        "comparison",
+        "datasets",
+        "demo",
+        "demo_image",
+        "engines",
+        "explanation",
+        "report",
+        "service",
+        "sklearn",
+        "study",
+    }
 )
 _SHARED = ("decision_rows", "diagnostics", "method_decisions", "setting_cohorts", "staged", "worker")
 _LIBRARIES = ("numpy", "scipy", "scikit-learn")
@@ -135,7 +148,7 @@ def code_digest(module: str) -> str:
 
     Pages, commands and other experiments are left out: changing them repeats no work.
     """
-    root = Path(calcode.__file__).parent
+    root = Path(__file__).parents[1]
     below = [
         path
         for path in root.rglob("*.py")
@@ -145,7 +158,7 @@ def code_digest(module: str) -> str:
     found = importlib.util.find_spec(module)
     if found is None or found.origin is None:
         raise StudyError(f"runner: no module {module!r}")
-    digest = hashlib.sha256(calcode.__version__.encode())
+    digest = hashlib.sha256(__version__.encode())
     for path in sorted({*below, *shared, Path(found.origin)}):
         name = path.relative_to(root) if path.is_relative_to(root) else path.name
         digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import calcode
+from calcode import __version__
 from calcode.files import replacing
 from calcode.study.jobs import Job, library_versions
 from calcode.study.results import Results
@@ -39,7 +39,7 @@ def write_manifest(
     total_seconds : float
     """
     content = {
-        "calcode": calcode.__version__,
+        "calcode": __version__,
         "python": platform.python_version(),
         "libraries": library_versions(),
         "study": plain(study),

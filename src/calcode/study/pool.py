@@ -14,8 +14,6 @@ from pathlib import Path
 from calcode.study.jobs import Job
 from calcode.study.worker import THREAD_VARIABLES, Finished, run_job, start_worker
 
-#: How often a job may be in flight when a worker dies before it is given up.
-_MAX_DEATHS = 2
 _DIED = "WorkerDied: the process ended without an answer; out of memory?"
 
 
@@ -24,8 +22,8 @@ def run_jobs(
 ) -> None:
     """Run every job; `on_finish` hears of each as it ends.
 
-    A worker that dies takes no other job with it: those in flight are run again, and one that was in flight at
-    two deaths is given up.
+    A worker that dies takes no other job with it: those that were in flight are run again, each alone, and the one
+    that dies again is given up.
 
     Parameters
     ----------
@@ -38,14 +36,16 @@ def run_jobs(
     on_finish : callable
     """
     waiting = deque(jobs)
-    deaths: dict[str, int] = {}
-    while waiting:
-        for lost in _until_a_death(waiting, folder=folder, workers=workers, on_finish=on_finish):
-            deaths[lost.key] = deaths.get(lost.key, 0) + 1
-            if deaths[lost.key] >= _MAX_DEATHS:
-                on_finish(lost, Finished(seconds=0.0, error=_DIED))
-            else:
-                waiting.append(lost)
+    try:
+        while waiting:
+            for lost in _until_a_death(waiting, folder=folder, workers=workers, on_finish=on_finish):
+                # One of them is to blame; alone, it shows.
+                for guilty in _until_a_death(deque([lost]), folder=folder, workers=1, on_finish=on_finish):
+                    on_finish(guilty, Finished(seconds=0.0, error=_DIED))
+    except BaseException:
+        for half_written in (folder / "work").rglob(".*.part"):
+            half_written.unlink(missing_ok=True)
+        raise
 
 
 def _until_a_death(
@@ -61,7 +61,8 @@ def _until_a_death(
                     future = pool.submit(run_job, waiting[0], waiting[0].path(folder))
                     running[future] = waiting.popleft()
             except BrokenProcessPool:
-                return list(running.values())
+                # A pool that broke before it took anything must not be asked for ever.
+                return list(running.values()) or [waiting.popleft()]
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 if isinstance(future.exception(), BrokenProcessPool):
@@ -77,9 +78,12 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     try:
         yield pool
     except BaseException:
-        # Ctrl-C: what is running is not waited for; half-written files have temporary names.
-        for process in list((pool._processes or {}).values()):
+        # Ctrl-C: what is running is not waited for.
+        processes = list((pool._processes or {}).values())
+        for process in processes:
             process.terminate()
+        for process in processes:
+            process.join()
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown(wait=True, cancel_futures=True)

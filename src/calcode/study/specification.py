@@ -152,7 +152,7 @@ class MotivatingCase:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Everything a run needs; see docs/study.md for the file it is read from.
+    """Everything a run needs; `calcode study init` writes a file that explains its keys.
 
     Attributes
     ----------

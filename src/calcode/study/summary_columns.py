@@ -167,9 +167,8 @@ def delta_columns(columns: Sequence[Column], what: str) -> tuple[Column, ...]:
 
 
 def title_of(method: str) -> str:
-    """Name of a method in tables, with the word that its numbers may need."""
-    record = METHODS[method].record
-    return f"{record.title} (reconstruction)" if record.reconstruction else record.title
+    """Name of a method in tables; that of a reconstruction says so."""
+    return METHODS[method].record.title
 
 
 def _value(entry: object) -> Cell:

@@ -6,6 +6,7 @@ import functools
 import importlib
 import json
 import os
+import signal
 import threading
 import time
 import warnings
@@ -47,10 +48,11 @@ class Finished:
 
 
 def start_worker() -> None:
-    """Leave when the parent is gone, however it went: nobody would collect the results."""
+    """Leave Ctrl-C to the parent, and leave when it is gone, however it went: nobody would collect the results."""
     import multiprocessing
     from multiprocessing.connection import wait
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is None:
         return

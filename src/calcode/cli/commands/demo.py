@@ -69,7 +69,11 @@ def demo(
     screen.say("Research software, not a medical device. Features: CC BY-NC 4.0, not for commercial use.")
 
 
-COMMAND = Command(run=demo, examples=("calcode demo", "calcode demo -o page.html --json", "calcode demo --image photo.jpg"), panel=START)
+COMMAND = Command(
+    run=demo,
+    examples=("calcode demo", "calcode demo -o page.html --json", "calcode demo --image photo.jpg"),
+    panel=START,
+)
 
 
 def _page(path: Path) -> Path:

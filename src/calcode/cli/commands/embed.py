@@ -137,7 +137,7 @@ COMMAND = Command(
     run=embed,
     examples=(
         "calcode embed HAM10000/ --dataset ham10000 -b clip-vit-b32 -o ham.parquet",
-        "calcode embed new.csv --dataset csv -b t.onnx --prompts p.safetensors -o n.parquet",
+        "calcode embed photos/ -b t.onnx --prompts p.safetensors -o new.parquet",
     ),
 )
 

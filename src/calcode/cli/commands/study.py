@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calcode.cli.commands.study_report import REPORT
 from calcode.cli.options import AsJson
 from calcode.cli.running import Command, ExitCode, guarded
 
@@ -104,16 +105,16 @@ RUN = Command(
     panel=PANEL,
 )
 #: In the order of the help page.
-COMMANDS: tuple[Command, ...] = (INIT, RUN)
+COMMANDS: tuple[Command, ...] = (INIT, RUN, REPORT)
 
-GROUP = typer.Typer(
+group = typer.Typer(
     name="study",
     help="The whole evaluation from one file: every method, setting and experiment, as tables.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
 for _command in COMMANDS:
-    GROUP.command(_command.name, help=_command.help_text())(guarded(_command.run))
+    group.command(_command.name, help=_command.help_text())(guarded(_command.run))
 
 
 def _feature_paths(values: list[str] | None) -> dict[str, Path]:

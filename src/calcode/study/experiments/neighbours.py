@@ -7,6 +7,7 @@ runs of the same study.
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ N_NEIGHBORS = 10
 CONNECTIVITY = 32
 SEARCH_WIDTH = 200
 NOT_MEASURED = "not measured: install calcode[ann]"
+#: Wheels for every platform, and nothing else comes with it.
+_LIBRARY = "usearch"
 _FLOAT32 = 4
 #: Queries in, indices of the nearest reference rows out, shape (n, k).
 Search = Callable[[FloatArray], IntArray]
@@ -138,7 +141,7 @@ def agreement(
 def hnsw_search(reference: FloatArray) -> Search | None:
     """A search in an HNSW graph of the reference; None where no library for it is installed."""
     try:
-        library = importlib.import_module("usearch.index")
+        library = importlib.import_module(f"{_LIBRARY}.index")
     except ImportError:
         return None
     # The library's default stores half precision, which is too coarse for a p-value.
@@ -158,6 +161,14 @@ def hnsw_search(reference: FloatArray) -> Search | None:
         return np.asarray(matches.keys, dtype=np.int64).reshape(len(queries), k)
 
     return search
+
+
+def library_version() -> str | None:
+    """Version of the library behind `hnsw_search`; None where it is not installed."""
+    try:
+        return importlib.metadata.version(_LIBRARY)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
@@ -193,7 +204,8 @@ def _arrow_schema() -> pyarrow.Schema:
 
 
 def _job(study: Study, setting: Setting, backbone: Backbone) -> Job:
-    options = point_options(study.point, seed=study.seed)
+    # A library that is installed later, or in another version, makes it another measurement.
+    options = point_options(study.point, seed=study.seed) | {"library": library_version()}
     return job(RUNNER, "neighbours", setting=setting, backbone=backbone, options=options)
 
 

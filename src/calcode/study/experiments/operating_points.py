@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from calcode.decisions import Costs
+from calcode.decisions import Costs, selective_risk
 from calcode.model import Calcode
-from calcode.operating import RELAXATIONS, OperatingPoint, select_operating_point
+from calcode.operating import RELAXATIONS, OperatingPoint, _least_risk, select_operating_point
 from calcode.study.decision_rows import DecisionRows, decisions_table
 from calcode.study.experiment import Experiment, Rows
 from calcode.study.jobs import Job, job
@@ -82,14 +82,17 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
         **point_settings(options["point"], evidence=cohorts.roles.calibration, seed=options["seed"])
     )
     variants = {_FIXED: decided_by(models.fitted({"protect": "none"}), cohorts.target)}
+    scored: OperatingPoint | None = None
     for regime, costs in options["costs"].items():
-        point = select_operating_point(
-            reference=cohorts.roles.reference,
-            validation=cohorts.roles.validation,
-            gate=cohorts.roles.gate,
-            costs=Costs(**costs),
-            model=template,
-        )
+        if scored is None:
+            scored = select_operating_point(
+                reference=cohorts.roles.reference,
+                validation=cohorts.roles.validation,
+                gate=cohorts.roles.gate,
+                costs=Costs(**costs),
+                model=template,
+            )
+        point = repriced(scored, Costs(**costs), n_classes=len(cohorts.target.evidence.classes))
         changes = {
             "protect": "none",
             "miscoverage": point.miscoverage,
@@ -98,6 +101,34 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
         decided = decided_by(models.fitted(changes), cohorts.target)
         variants[regime] = _noted(decided, point)
     return decisions_table(variants)
+
+
+def repriced(scored: OperatingPoint, costs: Costs, *, n_classes: int) -> OperatingPoint:
+    """The operating point of other costs from points already scored: only their risk depends on costs.
+
+    Parameters
+    ----------
+    scored : OperatingPoint
+        As `select_operating_point` gives it.
+    costs : Costs
+    n_classes : int
+    """
+    points = tuple(
+        replace(
+            point,
+            risk=selective_risk(
+                coverage=point.coverage,
+                worst_coverage=point.worst_coverage,
+                set_size=point.set_size,
+                deferral=point.deferral,
+                n_classes=n_classes,
+                costs=costs,
+            ),
+        )
+        for point in scored.points
+    )
+    chosen, relaxed = _least_risk(points)
+    return OperatingPoint(chosen=chosen, relaxed=relaxed, points=points, costs=costs)
 
 
 def _noted(decided: DecisionRows, point: OperatingPoint) -> DecisionRows:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from calcode.cohorts.atomic import replacing
 from calcode.errors import FeatureFileError
+from calcode.files import replacing
 
 
 def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:

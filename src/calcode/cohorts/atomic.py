@@ -1,3 +1,0 @@
-from calcode.files import replacing
-
-__all__ = ["replacing"]

@@ -1,0 +1,223 @@
+"""What every engine does with a feature file: one row range after another becomes a table of decisions."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from calcode.cohorts import FeatureFile, open_features
+from calcode.cohorts.decision_files import decisions_table
+from calcode.cohorts.decision_format import ACTION_WORDS, REASON_WORDS
+from calcode.cohorts.parquet_stream import RowReader
+from calcode.decisions import Decisions
+from calcode.engines.problems import EngineError, NothingChosenError
+from calcode.engines.row_ranges import RowRange
+from calcode.errors import CalcodeError, FeatureFileError, MismatchError
+from calcode.evidence import Evidence
+from calcode.model import Calcode
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.compute
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecideJob:
+    """Which images a model decides on. It travels to other processes, which load the model from its file.
+
+    Attributes
+    ----------
+    model_path : Path
+    model_digest : str
+        Of the model that the job was made with.
+    features : FeatureFile
+    features_path : Path
+        The same file from wherever a process runs; errors name it as the caller did.
+    role : str or None
+    where : pyarrow.compute.Expression or None
+    device : str or None
+        A torch device for the thresholds; None is the processor.
+    """
+
+    model_path: Path
+    model_digest: str
+    features: FeatureFile
+    features_path: Path
+    role: str | None = None
+    where: pyarrow.compute.Expression | None = None
+    device: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: str | os.PathLike[str],
+        features: FeatureFile | str | os.PathLike[str],
+        *,
+        role: str | None,
+        where: pyarrow.compute.Expression | None,
+        device: str | None = None,
+    ) -> DecideJob:
+        """Check the model file, the feature file, that one is made for the other, and the device."""
+        if device is not None:
+            _require_device(device)
+        fitted = Calcode.load(Path(model))
+        file = features if isinstance(features, FeatureFile) else open_features(features)
+        require_classes(file, fitted.classes_)
+        if role is not None and role not in file.role_counts:
+            raise FeatureFileError(
+                f"{file.path}: role {role!r} not in the file; it has {list(file.role_counts) or 'no roles'}"
+            )
+        return cls(
+            model_path=Path(model).resolve(),
+            model_digest=fitted.digest_,
+            features=file,
+            features_path=file.path.resolve(),
+            role=role,
+            where=where,
+            device=device,
+        )
+
+
+class BlockDecider:
+    """A model and a feature file, both opened once, and the decisions on any range of its rows.
+
+    Parameters
+    ----------
+    job : DecideJob
+    """
+
+    def __init__(self, job: DecideJob) -> None:
+        self._job = job
+        self.model = Calcode.load(job.model_path)
+        if self.model.digest_ != job.model_digest:
+            raise MismatchError(f"{job.model_path}: another model than at the start of the job; start again")
+        unneeded = set(job.features.metadata_columns) if job.where is None else set()
+        columns = [name for name in job.features.layout.columns if name not in unneeded]
+        self._reader = RowReader(job.features_path, columns=columns)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reader.__exit__(kind, error, trace)
+
+    def table(self, rows: RowRange) -> pyarrow.Table | None:
+        """Decisions on the chosen images among these rows; None where none is chosen."""
+        job = self._job
+        evidence = job.features.evidence_from(
+            self._reader.table(rows.start, rows.stop),
+            role=job.role,
+            where=job.where,
+            classes=self.model.classes_,
+        )
+        if evidence is None:
+            return None
+        with naming(job.features.path):
+            return decisions_table(self._decide(evidence))
+
+    def _decide(self, evidence: Evidence) -> Decisions:
+        if self._job.device is None:
+            return self.model.decide(evidence)
+        from calcode.engines.device import decide_on_device
+
+        return decide_on_device(self.model, evidence, device=self._job.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecidedFile:
+    """What an engine wrote.
+
+    Attributes
+    ----------
+    output : Path
+    images : int
+    resumed : int
+        Images that an earlier, interrupted run had decided on.
+    actions, reasons : dict of str to int
+        Images per word of the columns `action` and `reason`.
+    model_digest : str
+    promises : tuple of str
+    """
+
+    output: Path
+    images: int
+    resumed: int
+    actions: dict[str, int]
+    reasons: dict[str, int]
+    model_digest: str
+    promises: tuple[str, ...]
+
+
+class Tally:
+    """Counts what passes through to a decision file."""
+
+    def __init__(self) -> None:
+        self.images = 0
+        self._actions: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
+
+    def add(self, table: pyarrow.Table) -> None:
+        """Count the rows of a table of decisions."""
+        self.images += table.num_rows
+        for name, counter in (("action", self._actions), ("reason", self._reasons)):
+            for entry in table[name].cast("string").value_counts().to_pylist():
+                counter[entry["values"]] += entry["counts"]
+
+    def summary(self, model: Calcode, *, output: Path, resumed: int = 0) -> DecidedFile:
+        """The counts with where they were written and whose they are."""
+        return DecidedFile(
+            output=output,
+            images=self.images,
+            resumed=resumed,
+            actions={word: self._actions[word] for word in ACTION_WORDS},
+            reasons={word: self._reasons[word] for word in REASON_WORDS},
+            model_digest=model.digest_,
+            promises=model.promises_,
+        )
+
+    def require_images(self, job: DecideJob) -> None:
+        """Raise unless some image was chosen."""
+        if self.images == 0:
+            raise NothingChosenError(f"{job.features.path}: no row was chosen; check role and where")
+
+
+def require_classes(features: FeatureFile, classes: Sequence[str]) -> None:
+    """Raise unless the prompts of a feature file know every class that a model decides among."""
+    missing = [name for name in classes if name not in features.classes]
+    if missing:
+        raise MismatchError(
+            f"{features.path}: its prompts have no class {', '.join(missing)}, which the model decides "
+            "among; use features made with the prompts that the model was fitted on"
+        )
+
+
+def _require_device(device: str) -> None:
+    try:
+        import torch
+    except ImportError as error:
+        raise EngineError(
+            f"device: {device!r} needs torch, which is not installed; pip install 'calcode[torch]'"
+        ) from error
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise EngineError(
+            f"device: {device!r} cannot be used here ({str(error).strip().splitlines()[0]})"
+        ) from error
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors about evidence with the name of the file that it is from."""
+    try:
+        yield
+    except CalcodeError as error:
+        raise type(error)(f"{path}: {error}") from error

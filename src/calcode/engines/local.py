@@ -1,0 +1,69 @@
+"""Decide on a feature file in this process, in memory that does not grow with the file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calcode.cohorts import DecisionWriter, FeatureFile
+from calcode.engines.deciding import BlockDecider, DecidedFile, DecideJob, Tally
+from calcode.engines.row_ranges import row_ranges
+
+if TYPE_CHECKING:
+    import pyarrow.compute
+
+
+def decide_file(
+    model: str | os.PathLike[str],
+    features: FeatureFile | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    role: str | None = None,
+    where: pyarrow.compute.Expression | None = None,
+    device: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> DecidedFile:
+    """Decide on every chosen image of a feature file; the decision file appears whole or not at all.
+
+    Parameters
+    ----------
+    model : path-like
+        Model file, as `Calcode.save` writes it.
+    features : FeatureFile or path-like
+        Labels are not looked at.
+    out : path-like
+        Ends in `.parquet` or `.csv`.
+    role : str, optional
+        Only the images of this role.
+    where : pyarrow.compute.Expression, optional
+        Only the images for which this holds (`FeatureFile.read`).
+    device : str, optional
+        A torch device such as "cuda" for the thresholds (`decide_on_device`); the processor if not given.
+    progress : callable, optional
+        Called after every block with the number of rows of the feature file that it covers.
+
+    Returns
+    -------
+    DecidedFile
+
+    Examples
+    --------
+    A clinic's new images::
+
+        decided = decide_file("model.safetensors", "clinic.parquet", "decisions.parquet")
+        decided.actions["defer"]
+    """
+    job = DecideJob.of(model, features, role=role, where=where, device=device)
+    tally = Tally()
+    with BlockDecider(job) as decider, DecisionWriter(out) as writer:
+        for rows in row_ranges(job.features.n_rows):
+            table = decider.table(rows)
+            if table is not None:
+                writer.append_table(table)
+                tally.add(table)
+            if progress is not None:
+                progress(len(rows))
+        tally.require_images(job)
+    return tally.summary(decider.model, output=Path(out))

@@ -1,0 +1,44 @@
+"""The paper's number for the same cell, where it prints one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calcode.report.study.cells import words_of
+from calcode.report.study.parts import Entry, Heading
+from calcode.study.reported import paper_backbone, paper_setting, reported_tables
+from calcode.study.schema import Row
+
+#: Printed tables with one row per setting, backbone and method.
+_TABLES = ("main_comparison", "camelyon_stress_test", "ham10000")
+
+
+def reported_entry(row: Row) -> Entry:
+    """What the paper prints for a row's setting, backbone and method; an empty cell where it prints nothing.
+
+    Examples
+    --------
+    >>> reported_entry({"setting": "PAD", "backbone": "biomedclip", "method": "calcode"}).text
+    '0.997 / 0.960 / 4.98 / 0.832'
+    >>> reported_entry({"setting": "PAD", "backbone": "lite0-derm", "method": "calcode"}).text
+    ''
+    """
+    setting = paper_setting(words_of(row, "setting"))
+    backbone = paper_backbone(words_of(row, "backbone"))
+    if setting is None or backbone is None:
+        return Entry("")
+    wanted = {"setting": setting, "backbone": backbone, "method": words_of(row, "method")}
+    for name in _TABLES:
+        found = reported_tables()[name].find(wanted)
+        if found is not None:
+            cells = [found[column] for column in ("coverage", "worst_class_coverage", "set_size", "deferral")]
+            printed = " / ".join(cell or "none" for cell in cells)
+            return Entry(printed, reported_tables()[name].place)
+    return Entry("")
+
+
+def reported_heading(rows: Sequence[Row]) -> tuple[Heading, ...]:
+    """A column for the paper's numbers, if it prints any for these rows."""
+    if not any(reported_entry(row).text for row in rows):
+        return ()
+    return (Heading("reported: coverage / worst / size / deferral"),)

@@ -1,0 +1,99 @@
+"""Two classes, where a full set says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calcode.report.study.beside import reported_entry, reported_heading
+from calcode.report.study.cells import count_of, value_of, words_of
+from calcode.report.study.figure_words import FIGURE_HEADINGS, cost_words, figure_entries
+from calcode.report.study.output import StudyOutput
+from calcode.report.study.parts import (
+    Heading,
+    Passage,
+    Section,
+    TableView,
+    entries,
+)
+from calcode.report.wording import (
+    count,
+    number,
+    percent,
+)
+from calcode.study.schema import Row
+
+_BINARY = "camelyon_binary_informative_utility_cov0.95_def0.05"
+
+
+def binary_section(output: StudyOutput) -> Section | None:
+    """Figures, then what is left when full and empty sets are deferred."""
+    rows = output.rows(_BINARY)
+    if not rows:
+        return None
+    where = (
+        Heading("setting", numeric=False),
+        Heading("backbone", numeric=False),
+        Heading("method", numeric=False),
+    )
+    extra = reported_heading(rows)
+
+    def head(row: Row) -> tuple[str, str, str]:
+        return words_of(row, "setting"), words_of(row, "backbone"), words_of(row, "title")
+
+    figures = TableView(
+        name="binary-stress-test",
+        caption="Two classes: a set of both says nothing.",
+        headings=(
+            *where,
+            *FIGURE_HEADINGS,
+            Heading("selective accuracy"),
+            Heading("calibration error"),
+            *extra,
+        ),
+        rows=tuple(
+            entries(
+                *head(row),
+                *figure_entries(row),
+                percent(value_of(row, "selective_accuracy")),
+                number(value_of(row, "calibration_error"), digits=3),
+                *([reported_entry(row)] if extra else []),
+            )
+            for row in rows
+        ),
+        layout="scroll",
+    )
+    utility = TableView(
+        name="binary-utility",
+        caption="What is left when full and empty sets are deferred too; nothing is promised for the single answers.",
+        headings=(
+            *where,
+            Heading("informative before"),
+            Heading("deferred after"),
+            Heading("coverage of single answers"),
+            Heading("single answers"),
+        ),
+        rows=tuple(
+            entries(
+                *head(row),
+                percent(value_of(row, "original_informative")),
+                percent(value_of(row, "utility_deferral")),
+                percent(value_of(row, "singleton_coverage")),
+                count(count_of(row, "n_singletons")),
+            )
+            for row in rows
+        ),
+        layout="scroll",
+    )
+    passage = Passage(sentences=(binary_sentence(rows),))
+    return Section(key="binary", title="Two classes", parts=(passage, figures, utility))
+
+
+def binary_sentence(rows: Sequence[Row]) -> str:
+    """Which run leaves most single answers, and how often these are right."""
+    most = max(rows, key=lambda row: value_of(row, "original_informative"))
+    return (
+        f"Most single answers are given by {words_of(most, 'title')} on {words_of(most, 'setting')} with "
+        f"{words_of(most, 'backbone')}: for {percent(value_of(most, 'original_informative'))} of the images, right "
+        f"in {percent(value_of(most, 'singleton_coverage'))} of {count(count_of(most, 'n_singletons'))}; coverage of "
+        f"its sets {percent(value_of(most, 'coverage'))} with {cost_words(most, n_classes=2)}."
+    )

@@ -1,0 +1,70 @@
+"""Thresholds of the localized rule and its guards by certified truncation, for very many calibration images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from calcode.arrays import FloatArray, IntArray
+from calcode.kernels import TRUNCATION_BREAK_EVEN, TruncatedAnchors
+from calcode.localize import LocalizedRule
+from calcode.tail import ClassGuard
+
+
+def truncation_pays(rule: LocalizedRule) -> bool:
+    """Whether there are enough points, and a rule with one cut for all images, so that truncation is used."""
+    return (
+        len(rule.scores) >= TRUNCATION_BREAK_EVEN
+        and rule.level in ("loo", "certified")
+        and math.isfinite(rule.bandwidth)
+    )
+
+
+class TruncatedThresholds:
+    """Thresholds never below those of the exact rules; see `calcode.kernels.truncated` for the proof.
+
+    Parameters
+    ----------
+    rule : LocalizedRule
+        With the level `loo` or `certified`.
+    labels : ndarray of shape (n,)
+        Labels of the rule's points.
+    guards : sequence of ClassGuard
+    n_classes : int
+    """
+
+    def __init__(
+        self, rule: LocalizedRule, *, labels: IntArray, guards: Sequence[ClassGuard], n_classes: int
+    ) -> None:
+        self._guards = guards
+        self._n_classes = n_classes
+        # Group 0 holds the classes that have no localized rule of their own.
+        groups = np.zeros(len(labels), dtype=np.int64)
+        cuts = [math.nan]
+        self._group_of: dict[int, int] = {}
+        for guard in guards:
+            if guard.local is not None and not math.isinf(guard.quantile):
+                self._group_of[guard.index] = len(cuts)
+                groups[guard.members] = len(cuts)
+                cuts.append(guard.local.cut)
+        self._anchors = TruncatedAnchors(
+            rule.embeddings,
+            scores=rule.scores,
+            groups=groups,
+            cut=rule.cut,
+            group_cuts=np.array(cuts),
+            bandwidth=rule.bandwidth,
+        )
+
+    def of(self, embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """tau(x), shape (n,), and the guarded thresholds (Eq. 15), shape (n, K)."""
+        localized, by_group, _ = self._anchors.thresholds(embeddings)
+        guarded = np.repeat(localized[:, None], self._n_classes, axis=1)
+        for guard in self._guards:
+            own = np.full(len(embeddings), guard.quantile)
+            if guard.index in self._group_of:
+                own = np.maximum(own, by_group[:, self._group_of[guard.index]])
+            guarded[:, guard.index] = np.maximum(localized, own)
+        return localized, guarded

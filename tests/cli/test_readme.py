@@ -1,0 +1,18 @@
+"""The README shows what the demo prints, figure for figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from doc_blocks import ROOT
+
+
+def test_the_readme_shows_what_the_demo_prints(run: Callable[..., Any], tmp_path: Path) -> None:
+    printed = run("demo", "-o", str(tmp_path / "report.html")).stdout
+    lines = "\n".join(line.rstrip() for line in printed.splitlines())
+    readme = (ROOT / "README.md").read_text()
+    block = readme.split("this is what `calcode demo` prints:\n\n```text\n")[1].split("\n```")[0]
+    assert len(block.splitlines()) > 40
+    assert block in lines

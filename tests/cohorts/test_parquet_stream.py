@@ -1,0 +1,67 @@
+"""Rows by their numbers: what is read does not depend on how the file is cut, nor on what was read before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calcode.cohorts.parquet_stream import RowReader
+from calcode.errors import FeatureFileError
+
+N = 60
+
+
+def write(folder: Path, *, row_group: int) -> Path:
+    path = folder / "rows.parquet"
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(N * 3, dtype=np.float32)), 3)
+    pq.write_table(pa.table({"row": np.arange(N), "vector": vectors}), path, row_group_size=row_group)
+    return path
+
+
+@given(
+    row_group=st.integers(1, 70),
+    batch_size=st.integers(1, 70),
+    ranges=st.lists(st.tuples(st.integers(0, N - 1), st.integers(1, N)), min_size=1, max_size=8),
+)
+def test_any_ranges_in_any_order(
+    tmp_path_factory: pytest.TempPathFactory, row_group: int, batch_size: int, ranges: list[tuple[int, int]]
+) -> None:
+    path = write(tmp_path_factory.mktemp("rows"), row_group=row_group)
+    with RowReader(path, columns=["row", "vector"], batch_size=batch_size) as reader:
+        assert reader.n_rows == N
+        for start, length in ranges:
+            stop = min(start + length, N)
+            table = reader.table(start, stop)
+            assert table["row"].to_pylist() == list(range(start, stop))
+            flat = table["vector"].combine_chunks().flatten().to_numpy()
+            assert flat.tolist() == list(range(start * 3, stop * 3))
+
+
+def test_ascending_ranges_decode_every_row_once_and_skip_row_groups(tmp_path: Path) -> None:
+    path = write(tmp_path, row_group=10)
+    with RowReader(path, columns=["row"], batch_size=5) as reader:
+        taken: list[int] = []
+        take = reader._take
+        reader._take = lambda start: (take(start), taken.append(reader._held_to))[0]  # type: ignore[method-assign]
+        reader.table(0, 7)
+        reader.table(7, 12)
+        assert taken == [5, 10, 15]
+        reader.table(43, 45)  # in the row group that begins at 40
+        assert taken == [5, 10, 15, 45]
+
+
+def test_rows_that_are_not_there_and_damaged_files_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, row_group=10)
+    with RowReader(path, columns=["row"]) as reader, pytest.raises(FeatureFileError, match="it has 60 rows"):
+        reader.table(50, 61)
+    with pytest.raises(FeatureFileError, match="no such file"):
+        RowReader(tmp_path / "nowhere.parquet", columns=["row"])
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(FeatureFileError, match="truncated, damaged or not Parquet"):
+        RowReader(path, columns=["row"])

@@ -1,0 +1,144 @@
+"""The parts of experiments that compute something of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from worlds import World
+
+from calcode.audit import DIAGNOSTICS, SupportAudit, auroc
+from calcode.baselines.protocol import Roles
+from calcode.decisions import COST_REGIMES
+from calcode.evidence import robust_probabilities
+from calcode.operating import select_operating_point
+from calcode.study.diagnostics import single_audits, top_one_errors
+from calcode.study.experiments import audit_stability, cross_modal, geometry, neighbours, operating_points
+from calcode.study.worst_class import accepted_floor
+
+
+@pytest.fixture(scope="module")
+def roles() -> Roles:
+    drawn = World(spread=0.8).roles(n=120)
+    return Roles(**{name: evidence for name, evidence in drawn.items() if name != "test"})
+
+
+def test_single_audits_are_the_candidates_of_the_audit(roles) -> None:
+    whole = SupportAudit.fit(reference=roles.reference, validation=roles.validation, gate=roles.gate)
+    errors = top_one_errors(roles.validation)
+    audits = single_audits(roles, seed=0)
+    assert list(audits) == list(DIAGNOSTICS)
+    found = {name: auroc(audit.statistic(roles.validation), errors) for name, audit in audits.items()}
+    assert found == pytest.approx(whole.aurocs)
+    assert audit_stability.chosen(found) == whole.name
+
+
+def test_stability_counts_selections() -> None:
+    rng = np.random.default_rng(0)
+    errors = rng.random(200) < 0.4
+    telling = errors + 0.1 * rng.random(200)
+    noise = rng.random(200)
+    found = audit_stability.selection_frequencies(
+        {"noise": noise, "telling": telling}, errors, n_resamples=50, seed=1
+    )
+    assert found == {"noise": 0.0, "telling": 1.0}
+    tied = audit_stability.selection_frequencies({"a": noise, "b": noise}, errors, n_resamples=20, seed=1)
+    assert tied == {"a": 1.0, "b": 0.0}
+
+
+def test_the_disagreement_by_hand(roles) -> None:
+    audits = cross_modal.disagreement_audits(roles, trim=1, n_neighbors=10)
+    plain, fused = audits[cross_modal.DISAGREEMENT], audits[cross_modal.FUSED]
+    image = roles.validation[7]
+    robust = robust_probabilities(image.prompt_logits, trim=1)[0]
+    label = int(robust.argmax())
+    own = roles.reference.embeddings[roles.reference.labels == label]
+    distances = np.sort(1 - own @ image.embeddings[0])[:10]
+    expected = robust.max() * np.median(distances)
+    assert plain.statistic(image)[0] == pytest.approx(expected)
+    gate = plain.statistic(roles.gate)
+    rank = (1 + (gate >= expected - 1e-9).sum()) / (len(gate) + 1)
+    assert plain.p_values(image)[0] == pytest.approx(rank)
+    four = SupportAudit.fit(
+        reference=roles.reference, validation=roles.validation, gate=roles.gate, candidates=("fused",)
+    )
+    assert fused.statistic(image)[0] == pytest.approx(max(four.statistic(image)[0], 1 - rank))
+
+
+def test_repriced_points_are_those_of_a_new_selection(roles) -> None:
+    given_roles = {"reference": roles.reference, "validation": roles.validation, "gate": roles.gate}
+    scored = select_operating_point(**given_roles, costs="balanced")
+    for regime, costs in COST_REGIMES.items():
+        anew = select_operating_point(**given_roles, costs=regime)
+        found = operating_points.repriced(scored, costs, n_classes=4)
+        assert (found.chosen, found.relaxed, found.points) == (anew.chosen, anew.relaxed, anew.points)
+
+
+def test_class_distances_look_at_the_own_class_alone(roles) -> None:
+    image = roles.validation[3]
+    label = int(image.require_labels()[0])
+    own = roles.reference.embeddings[roles.reference.labels == label]
+    expected = np.median(np.sort(1 - own @ image.embeddings[0])[:10])
+    assert geometry.class_distances(image, reference=roles.reference)[0] == pytest.approx(expected)
+    others = roles.reference[roles.reference.require_labels() != label]
+    assert np.isnan(geometry.class_distances(image, reference=others)[0])
+
+
+def test_the_probe_tells_cohorts_apart_only_where_they_differ() -> None:
+    rng = np.random.default_rng(0)
+    same, other = rng.normal(size=(200, 5)), rng.normal(size=(200, 5))
+    assert abs(geometry.domain_probe(same, other, seed=0) - 0.5) < 0.12
+    assert geometry.domain_probe(same, other + 5, seed=0) > 0.99
+    assert np.isnan(geometry.domain_probe(same[:3], other, seed=0))
+
+
+def test_neighbours_of_a_library_are_judged_by_the_exact_ones(roles) -> None:
+    queries, reference = roles.validation.embeddings, roles.reference.embeddings
+    truth = neighbours.exact_neighbours(queries, reference)
+    expected = np.argsort(1 - queries @ reference.T, axis=1)[:, :10]
+    assert [set(row) for row in truth.tolist()] == [set(row) for row in expected.tolist()]
+    assert neighbours.agreement(queries, reference, found=truth, truth=truth) == {
+        "recall_at_10": 1.0,
+        "support_error_p95": 0.0,
+    }
+    worse = truth.copy()
+    worse[:, 0] = (truth.max(axis=1) + 1) % len(reference)
+    hit = (worse[:, :1] == truth).any(axis=1).mean()
+    assert neighbours.agreement(queries, reference, found=worse, truth=truth)[
+        "recall_at_10"
+    ] == pytest.approx(0.9 + 0.1 * hit)
+
+
+def test_an_hnsw_graph_finds_most_neighbours(roles) -> None:
+    search = neighbours.hnsw_search(roles.reference.embeddings)
+    assert (search is None) is (neighbours.library_version() is None)
+    if search is None:
+        pytest.skip("calcode[ann] is not installed")
+    queries = roles.validation.embeddings
+    truth = neighbours.exact_neighbours(queries, roles.reference.embeddings)
+    found = neighbours.agreement(queries, roles.reference.embeddings, found=search(queries), truth=truth)
+    assert found["recall_at_10"] > 0.95
+
+
+@given(st.integers(0, 1000), st.integers(1, 30))
+def test_the_floor_lets_every_large_class_in(seed, min_images) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(-1, 4, size=80)
+    accepted = rng.random(80) < 0.6
+    floor = accepted_floor(labels, accepted=accepted, min_images=min_images)
+    assert 1 <= floor <= min_images
+    for label in range(4):
+        kept = int((accepted & (labels == label)).sum())
+        if (labels == label).sum() >= min_images and kept:
+            assert kept >= floor
+
+
+def test_the_disagreement_without_reference_images_of_the_class(roles) -> None:
+    label = int(robust_probabilities(roles.validation[7].prompt_logits, trim=1).argmax())
+    without = replace(roles, reference=roles.reference[roles.reference.require_labels() != label])
+    audit = cross_modal.disagreement_audits(without, trim=1, n_neighbors=10)[cross_modal.DISAGREEMENT]
+    robust = robust_probabilities(roles.validation[7].prompt_logits, trim=1)
+    assert audit.statistic(roles.validation[7])[0] == pytest.approx(2.0 * robust.max())
