@@ -12,7 +12,7 @@ DEMO_FILES := $(shell test -d demo-data && find demo-data -type f -not -path '*/
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-torch lint format docs bench demo picture clean
+.PHONY: help install test torch test-torch lint format docs bench demo picture clean
 
 help:
 	@echo "make install   put calcode, its tools and the demonstration data into $(VENV)"
@@ -53,8 +53,10 @@ test: $(STAMP)
 
 # Apart from `test`, because torch is large and a machine without it must still be able to test the rest.
 TORCH ?= torch transformers open_clip_torch
-test-torch: $(STAMP)
+torch: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+
+test-torch: torch
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/backbones tests/engines $(ARGS)
 
 lint: $(STAMP)

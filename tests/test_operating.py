@@ -10,7 +10,7 @@ from worlds import World
 from calcode import Calcode, CalcodeWarning, Costs, select_operating_point
 from calcode.decisions import COST_REGIMES
 from calcode.errors import SettingsError
-from calcode.operating import DEFERRAL_LEVELS, TARGET_COVERAGES, GridPoint, _least_risk
+from calcode.operating import DEFERRAL_LEVELS, TARGET_COVERAGES, GridPoint, least_risk
 
 ROLES = World(spread=0.6).roles(n=260)
 
@@ -47,12 +47,12 @@ def test_every_point_of_the_grid_is_scored() -> None:
 def test_constraints_are_given_up_in_their_order() -> None:
     cheap_but_uncovered = point(0.9, 0.01, 1.0, coverage=0.94)
     fine = point(0.95, 0.05, 2.0)
-    assert _least_risk([cheap_but_uncovered, fine]) == (fine, ())
+    assert least_risk([cheap_but_uncovered, fine]) == (fine, ())
     full_sets = point(0.95, 0.05, 3.0, informative=0.0)
-    assert _least_risk([cheap_but_uncovered, full_sets]) == (full_sets, ("informative",))
+    assert least_risk([cheap_but_uncovered, full_sets]) == (full_sets, ("informative",))
     few = point(0.95, 0.05, 3.0, informative=0.0, n_accepted=10)
-    assert _least_risk([cheap_but_uncovered, few]) == (few, ("informative", "count"))
-    assert _least_risk([cheap_but_uncovered]) == (
+    assert least_risk([cheap_but_uncovered, few]) == (few, ("informative", "count"))
+    assert least_risk([cheap_but_uncovered]) == (
         cheap_but_uncovered,
         ("informative", "count", "coverage"),
     )
@@ -60,7 +60,7 @@ def test_constraints_are_given_up_in_their_order() -> None:
 
 def test_ties_go_to_higher_coverage_then_lower_deferral() -> None:
     points = [point(0.9, 0.01, 1.0), point(0.95, 0.05, 1.0), point(0.95, 0.02, 1.0)]
-    assert _least_risk(points)[0] is points[2]
+    assert least_risk(points)[0] is points[2]
 
 
 @pytest.mark.parametrize("settings", [{}, {"bandwidth": 0.6, "level_grid": None}])

@@ -95,3 +95,12 @@ def keep(name: str, result: dict[str, Any]) -> None:
     temporary = path.with_suffix(".part")
     temporary.write_text(json.dumps(result, indent=2) + "\n")
     os.replace(temporary, path)
+
+
+def keep_rows(name: str, rows: list[dict[str, Any]], *, key: tuple[str, ...], command: str) -> None:
+    """Put rows beside those of earlier runs, in place of those with the same key."""
+    path = RESULTS / f"{name}.json"
+    earlier = json.loads(path.read_text())["rows"] if path.exists() else []
+    merged = {tuple(row[field] for field in key): row for row in [*earlier, *rows]}
+    ordered = [merged[values] for values in sorted(merged)]
+    keep(name, {"command": command, "machine": machine(), "rows": ordered})

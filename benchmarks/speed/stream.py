@@ -15,13 +15,12 @@ from speed.cohort import (
     fitted_roles,
     images,
     prompts,
-    test_images,
 )
 from speed.measuring import child, peak_megabytes, seconds_of
 
 from calcode import Calcode
 
-SIZE = Size(dimension=128, n_test=65_536)
+SIZE = Size(dimension=128)
 CHUNK = 65_536
 
 
@@ -83,9 +82,11 @@ def decide_stream(folder: str) -> dict[str, Any]:
 
 
 def decide_memory(folder: str, repeats: str) -> dict[str, Any]:
-    """Child: the same model on images that are in memory already."""
+    """Child: the same model on images of the same file, ids and all, that are in memory already."""
+    from calcode.cohorts import open_features
+
     model = Calcode.load(Path(folder) / "model.safetensors")
-    test = test_images(SIZE)
+    test = next(open_features(Path(folder) / "cohort.parquet").batches(batch_size=CHUNK)).evidence
     model.decide(test)
     times = [seconds_of(lambda: model.decide(test)) for _ in range(int(repeats))]
     return {"rate": len(test) / statistics.median(times)}

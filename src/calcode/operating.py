@@ -127,7 +127,7 @@ def select_operating_point(
         points += _score_level(
             validation, np.asarray(p_values >= deferral_level), deferral_level, audited.settings_, priced
         )
-    chosen, relaxed = _least_risk(points)
+    chosen, relaxed = least_risk(points)
     return OperatingPoint(chosen=chosen, relaxed=relaxed, points=tuple(points), costs=priced)
 
 
@@ -201,7 +201,7 @@ def _point(
     )
 
 
-def _least_risk(points: Sequence[GridPoint]) -> tuple[GridPoint, tuple[str, ...]]:
+def least_risk(points: Sequence[GridPoint]) -> tuple[GridPoint, tuple[str, ...]]:
     """The best feasible point, giving up constraints in their order until there is one."""
     for given_up in range(len(RELAXATIONS) + 1):
         kept = RELAXATIONS[given_up:]

@@ -6,56 +6,24 @@ CALCODE_BROWSER=required says that there must be one.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from browser.opened import Visit, luminance, overflowing
 from report.builders import cohort_of, model_with, real_cohort, repeated
 
 from calcode.report import write_report
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.timeout(180)
 
 WIDTHS = (1280, 360)
-#: Nothing that a browser does on its own account may look like a request of the page.
-QUIET = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 LONG = "a class with a name that is much longer than any sensible name of a disease would ever be"
-
-
-def unavailable(reason: str) -> None:
-    """Skip, or fail where a browser is required."""
-    if os.environ.get("CALCODE_BROWSER") == "required":
-        pytest.fail(f"CALCODE_BROWSER=required, but {reason}", pytrace=False)
-    pytest.skip(reason)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        unavailable("the package playwright is not installed: pip install playwright")
-    executable = shutil.which("chromium")
-    if executable is None:
-        unavailable("there is no chromium: apt-get install chromium")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable, args=list(QUIET))
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -84,37 +52,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-class Visit:
-    """An open page and everything it asked for or complained about."""
-
-    def __init__(self, browser: Browser, path: Path, **options: Any) -> None:
-        self.context = browser.new_context(**options)
-        self.page: Page = self.context.new_page()
-        self.requests: list[str] = []
-        self.complaints: list[str] = []
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.url = path.as_uri()
-        self.page.goto(self.url)
-
-
 @pytest.fixture(params=WIDTHS, ids=[f"{width}px" for width in WIDTHS])
 def visit(request: pytest.FixtureRequest, browser: Browser, report: Path) -> Iterator[Visit]:
     opened = Visit(browser, report, viewport={"width": request.param, "height": 900})
     yield opened
     opened.context.close()
-
-
-def overflowing(page: Page) -> list[str]:
-    """Elements that reach beyond the window and do not lie in a part that scrolls within itself."""
-    found: list[str] = page.evaluate(
-        """() => [...document.querySelectorAll("body *")]
-            .filter(e => !e.closest(".scroller") || e.matches(".scroller"))
-            .filter(e => e.getBoundingClientRect().right > innerWidth + 1)
-            .map(e => e.tagName + "." + (e.getAttribute("class") || "") + ": " + e.textContent.slice(0, 40))"""
-    )
-    return found
 
 
 def test_the_page_fits_the_window(visit: Visit) -> None:
@@ -169,11 +111,6 @@ def test_every_cell_of_a_table_has_room(visit: Visit) -> None:
             .map(e => e.textContent)"""
     )
     assert squeezed == []
-
-
-def luminance(colour: str) -> float:
-    red, green, blue = (int(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(",")[:3])
-    return (0.2126 * red + 0.7152 * green + 0.0722 * blue) / 255
 
 
 @pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])

@@ -85,7 +85,7 @@ def test_no_colours_where_nobody_looks(here: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
-def test_in_a_terminal_a_bar_counts_images(here: Path, tmp_path: Path) -> None:
+def test_in_a_terminal_a_bar_counts_rows(here: Path, tmp_path: Path) -> None:
     import os
     import pty
     import subprocess
@@ -115,7 +115,7 @@ def test_in_a_terminal_a_bar_counts_images(here: Path, tmp_path: Path) -> None:
         printed = process.stdout.read().decode()
     os.close(master)
     assert process.returncode == 0
-    assert b"Deciding" in shown
-    assert b"300/300" in shown
+    assert b"Rows of the file" in shown
+    assert b"1500/1500" in shown
     # The bar never gets into the way of the results.
     assert printed.startswith("{")

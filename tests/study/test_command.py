@@ -22,6 +22,8 @@ def test_init_writes_the_example_once(run, tmp_path) -> None:
     assert path.read_text() == EXAMPLE
     again = run("init", path)
     assert again.exit_code == 2
+    other = run("init", tmp_path / "other.toml", "--json")
+    assert json.loads(other.stdout)["output"] == str(tmp_path / "other.toml")
     assert "exists" in again.output
 
 

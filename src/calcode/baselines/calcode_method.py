@@ -36,7 +36,7 @@ class CalcodeMethod:
 
     def __init__(self, record: Record = RECORD, changes: Mapping[str, Any] = MappingProxyType({})) -> None:
         self.record = record
-        self._changes = dict(changes)
+        self.changes = dict(changes)
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """Sets for every image, and which images are deferred."""
@@ -48,7 +48,7 @@ class CalcodeMethod:
             "trim": trim_for(test),
             "random_state": random_state,
         }
-        model = Calcode(**(settings | self._changes))
+        model = Calcode(**(settings | self.changes))
         model.fit(
             reference=roles.reference,
             validation=roles.validation,

@@ -110,17 +110,7 @@ def run_study(
     missing = [job for job in jobs if not results.has(job)]
     if on_plan is not None:
         on_plan(len(jobs), len(jobs) - len(missing))
-    log = _Log()
-
-    def finished(job: Job, outcome: Finished) -> None:
-        log.seconds[job.key] = outcome.seconds
-        if outcome.error is not None:
-            log.failures[job.key] = Failure(what=job.name, error=outcome.error)
-        if on_step is not None:
-            on_step(job.name)
-
-    if missing:
-        run_jobs(missing, folder=folder, workers=workers or _cores(), on_finish=finished)
+    log = _run_missing(missing, folder=folder, workers=workers or _cores(), on_step=on_step)
     tables, broken = _write_tables(study, results, folder / "tables")
     # In the order of the plan, not in the order in which they happened to end.
     failures = [log.failures[job.key] for job in jobs if job.key in log.failures] + broken
@@ -141,6 +131,23 @@ def run_study(
         seconds=seconds,
         tables=tuple(tables),
     )
+
+
+def _run_missing(
+    missing: Sequence[Job], *, folder: Path, workers: int, on_step: Callable[[str], None] | None
+) -> _Log:
+    log = _Log()
+
+    def finished(job: Job, outcome: Finished) -> None:
+        log.seconds[job.key] = outcome.seconds
+        if outcome.error is not None:
+            log.failures[job.key] = Failure(what=job.name, error=outcome.error)
+        if on_step is not None:
+            on_step(job.name)
+
+    if missing:
+        run_jobs(missing, folder=folder, workers=workers, on_finish=finished)
+    return log
 
 
 def _write_tables(study: Study, results: Results, folder: Path) -> tuple[list[Path], list[Failure]]:

@@ -84,4 +84,4 @@ def at_point(method: Method, options: Mapping[str, Any]) -> Method:
 
 def changes_of(method: Method) -> dict[str, Any]:
     """Settings in which an ablation differs from the complete method."""
-    return dict(method._changes) if isinstance(method, CalcodeMethod) else {}
+    return dict(method.changes) if isinstance(method, CalcodeMethod) else {}

@@ -25,7 +25,7 @@ def accepted_floor(labels: IntArray, *, accepted: BoolArray, min_images: int) ->
     >>> labels = np.repeat([0, 1, 2], [30, 25, 3])
     >>> accepted = np.arange(58) % 2 == 0
     >>> accepted_floor(labels, accepted=accepted, min_images=20)
-    12
+    13
     """
     inside = labels >= 0
     images = np.bincount(labels[inside])

@@ -23,6 +23,7 @@ StudyFile = Annotated[
 
 def init(
     path: Annotated[Path, typer.Argument(metavar="STUDY", help="File to write.")] = Path("study.toml"),
+    as_json: AsJson = False,
 ) -> None:
     """Write a commented example of a study file.
 
@@ -36,6 +37,9 @@ def init(
         raise typer.BadParameter(f"{path} exists; choose another name or remove it", param_hint="STUDY")
     with replacing(path) as temporary:
         temporary.write_text(EXAMPLE, encoding="utf-8")
+    if as_json:
+        Screen().emit("study init", {"output": str(path)})
+        return
     Screen().say(f"Wrote {path}. Name your features in it, then: calcode study run {path}")
 
 

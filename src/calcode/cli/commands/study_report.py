@@ -15,11 +15,14 @@ PANEL = "For a publication or a decision to deploy"
 
 def report(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Output folder of 'calcode study run'.", show_default=False)
+        Path,
+        typer.Argument(metavar="FOLDER", help="Output folder of 'calcode study run'.", show_default=False),
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Page to write, .html; report.html in FOLDER unless given.", metavar="FILE"),
+        typer.Option(
+            "--output", "-o", help="Page to write; report.html in FOLDER unless given.", metavar="FILE"
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -46,7 +49,8 @@ def report(
         return
     screen.say(f"Wrote {written.page}. Open it in a browser.")
     screen.say(
-        f"{len(written.latex)} LaTeX tables in {folder / 'latex'}, {len(written.figures)} figures in {folder / 'figures'}."
+        f"{len(written.latex)} LaTeX tables in {folder / 'latex'}; "
+        f"{len(written.figures)} figures in {folder / 'figures'}."
     )
     if written.without_png:
         screen.warn('PNG figures were left out: pip install "calcode[figures]"')

@@ -50,6 +50,11 @@ def record_section(output: StudyOutput) -> Section:
     return Section(key="record", title="Record of the run", parts=tuple(parts))
 
 
+def input_section(output: StudyOutput) -> Section:
+    """Inputs and versions alone, for a page that leaves the rest of the record out."""
+    return Section(key="inputs", title="Inputs and versions", parts=(*_inputs(output)[1:], _versions(output)))
+
+
 def _failures(output: StudyOutput) -> list[Part]:
     failures = output.manifest["failures"]
     left_out = output.study["left_out"]
@@ -152,7 +157,7 @@ def _words(value: object) -> str:
 def _versions(output: StudyOutput) -> Passage:
     libraries = ", ".join(f"{name} {version}" for name, version in output.manifest["libraries"].items())
     made = f"calcode {output.manifest['calcode']}, Python {output.manifest['python']}, {libraries}."
-    return Passage(heading="Versions and durations", sentences=(made,))
+    return Passage(heading="Versions", sentences=(made,))
 
 
 def _durations(output: StudyOutput) -> list[Part]:

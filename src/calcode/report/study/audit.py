@@ -25,6 +25,7 @@ from calcode.study.reported import paper_backbone, paper_setting, reported_table
 from calcode.study.schema import Row
 
 _STABILITY, _GEOMETRY, _PROJECTION = "audit_score_stability", "geometry_summary", "pca_domain_projection"
+_DISTANCES = "distance_quantiles"
 #: Images of a domain that a panel draws; a page has no room for thousands.
 _DRAWN = 300
 #: Bootstraps that must agree before a choice is called stable, as in the paper.
@@ -47,6 +48,9 @@ def audit_section(output: StudyOutput) -> Section | None:
     if geometry:
         parts.append(Passage(heading="The shift in the embeddings", sentences=(geometry_sentence(geometry),)))
         parts.append(_geometry_table(geometry))
+    distances = output.rows(_DISTANCES)
+    if distances:
+        parts.append(_distance_table(distances))
     for setting in output.settings:
         figure = projection_figure(output, setting)
         if figure is not None:
@@ -122,6 +126,12 @@ def _printed(table: str, row: Row) -> dict[str, str] | None:
 
 def geometry_sentence(rows: Sequence[Row]) -> str:
     """Where the target lies farthest from the reference, and how easily the two are told apart."""
+    same = [words_of(row, "setting") for row in rows if value_of(row, "shift_ratio") == 1.0]
+    itself = (
+        f" On {listed(list(dict.fromkeys(same)))} the held-out source images are the target itself, hence a shift of 1."
+        if same
+        else ""
+    )
     farthest = max(rows, key=lambda row: value_of(row, "shift_ratio"))
     easiest = max(rows, key=lambda row: value_of(row, "probe_balanced_accuracy"))
     return (
@@ -131,7 +141,7 @@ def geometry_sentence(rows: Sequence[Row]) -> str:
         f"p-value {number(value_of(farthest, 'median_p_audit'), digits=3)}, "
         f"{percent(value_of(farthest, 'deferral'))} deferred. A linear probe tells source from target best on "
         f"{words_of(easiest, 'setting')} with {words_of(easiest, 'backbone')}: balanced accuracy "
-        f"{percent(value_of(easiest, 'probe_balanced_accuracy'))}."
+        f"{percent(value_of(easiest, 'probe_balanced_accuracy'))}.{itself}"
     )
 
 
@@ -175,13 +185,44 @@ def _geometry_table(rows: Sequence[Row]) -> TableView:
     )
 
 
+def _distance_table(rows: Sequence[Row]) -> TableView:
+    levels = sorted({value_of(row, "quantile") for row in rows})
+    keys = ("setting", "backbone", "domain", "neighbours")
+    groups: dict[tuple[str, ...], dict[float, Row]] = {}
+    for row in rows:
+        place = tuple(words_of(row, key) for key in keys)
+        groups.setdefault(place, {})[value_of(row, "quantile")] = row
+    return TableView(
+        name="distance-quantiles",
+        caption="Quantiles of the median cosine distance to the 10 nearest reference images, of any class or the same.",
+        headings=(
+            *(Heading(key, numeric=False) for key in keys),
+            Heading("images"),
+            *(Heading(f"{level:g}") for level in levels),
+        ),
+        rows=tuple(
+            entries(
+                *place,
+                count(count_of(next(iter(own.values())), "n")),
+                *(
+                    number(value_of(own[level], "distance"), digits=3) if level in own else ""
+                    for level in levels
+                ),
+            )
+            for place, own in groups.items()
+        ),
+        folded="Quantiles of the distances",
+        layout="scroll",
+    )
+
+
 def projection_figure(output: StudyOutput, setting: SettingFacts) -> FigureView | None:
     """Source and target in the plane of the source's first two principal components, one panel per backbone."""
     panels, shares = [], []
     seen: set[str] = set()
     for backbone in output.backbones:
         rows = output.chosen(_PROJECTION, setting=setting.name, backbone=backbone)
-        if not rows:
+        if not rows or same_images(rows):
             continue
         seen |= {words_of(row, "domain") for row in rows}
         panels.append(_projection_panel(rows, heading=output.backbones[backbone]))
@@ -197,6 +238,14 @@ def projection_figure(output: StudyOutput, setting: SettingFacts) -> FigureView 
         legend=tuple(_DOMAINS[name] for name in _DOMAINS if name in seen),
         panels=tuple(panels),
     )
+
+
+def same_images(rows: Sequence[Row]) -> bool:
+    """Whether the target is the held-out source itself, so that the two cannot be told apart."""
+    source, target = (
+        {words_of(row, "id") for row in rows if row["domain"] == domain} for domain in ("source", "target")
+    )
+    return source == target
 
 
 def _projection_panel(rows: Sequence[Row], *, heading: str) -> PlanePanel:

@@ -62,7 +62,7 @@ def reconstruction_words(output: StudyOutput) -> str:
 
     present = {words_of(row, "method") for row in output.main_rows()}
     found = [
-        METHODS[name].record.title
+        METHODS[name].record.title.replace(" (reconstruction)", "").replace(", reconstruction", "")
         for name in output.methods
         if name in present and METHODS[name].record.reconstruction
     ]
@@ -84,7 +84,9 @@ def _setting_parts(output: StudyOutput, setting: SettingFacts) -> list[Part]:
         if rows:
             n_classes = output.n_classes(setting, backbone)
             parts.append(
-                Passage(heading=title, sentences=setting_sentences(output, rows, n_classes=n_classes))
+                Passage(
+                    heading=title, level=4, sentences=setting_sentences(output, rows, n_classes=n_classes)
+                )
             )
             parts += _tables(output, setting, backbone, rows)
     if not parts:
@@ -151,6 +153,7 @@ def _tables(output: StudyOutput, setting: SettingFacts, backbone: str, rows: Seq
         rows=tuple(
             (_named(row), *figure_entries(row), *([reported_entry(row)] if extra else [])) for row in shown
         ),
+        layout="stack" if extra else "matrix",
     )
     everything = TableView(
         name=f"comparison-{stem}-all",
@@ -191,20 +194,29 @@ def _average_parts(output: StudyOutput) -> list[Part]:
             continue
         title = f"the shifted settings ({listed(shifted)})" if scope == "shifted" else "all settings"
         parts.append(Passage(heading=f"Averages over {title}", sentences=(hits_sentence(rows),)))
-        parts.append(
-            TableView(
-                name=f"comparison-means-{scope}",
-                caption=f"Averages over {title} and {counted(len(output.backbones), 'backbone')}; "
-                f"target met: combinations whose coverage is at least {short_percent(output.target)}.",
-                headings=(_METHOD, *FIGURE_HEADINGS, *TARGET_HEADINGS),
-                rows=tuple(
-                    entries(words_of(row, "title"), *figure_entries(row), *target_entries(row))
-                    for row in rows
-                ),
-                layout="scroll",
-            )
+        caption = (
+            f"Averages over {title} and {counted(len(output.backbones), 'backbone')}; target met: combinations whose "
+            f"coverage is at least {short_percent(output.target)}."
         )
+        shown = [row for row in rows if row["method"] in output.shown]
+        parts.append(_means_table(f"comparison-means-{scope}", shown, caption=caption))
+        if len(rows) > len(shown):
+            folded = f"All {counted(len(rows), 'method')}, averages over {title}"
+            parts.append(_means_table(f"comparison-means-{scope}-all", rows, caption=caption, folded=folded))
     return parts
+
+
+def _means_table(name: str, rows: Sequence[Row], *, caption: str, folded: str = "") -> TableView:
+    return TableView(
+        name=name,
+        caption=caption,
+        headings=(_METHOD, *FIGURE_HEADINGS, *TARGET_HEADINGS),
+        rows=tuple(
+            entries(words_of(row, "title"), *figure_entries(row), *target_entries(row)) for row in rows
+        ),
+        folded=folded,
+        layout="scroll" if folded else "stack",
+    )
 
 
 def hits_sentence(rows: Sequence[Row]) -> str:

@@ -229,10 +229,17 @@ def modal_sentence(rows: Sequence[Row]) -> str:
 
 
 def _modal_table(rows: Sequence[Row]) -> TableView:
+    switched = any(row["switched"] is True for row in rows)
+    changes = (
+        Heading("worst class, points"),
+        Heading("set size"),
+        Heading("full sets, points"),
+        Heading("deferred, points"),
+    )
     return TableView(
         name="cross-modal",
-        caption="AUROC for top-1 errors on validation of the method's own diagnostic, of the disagreement, and of "
-        "the fused rank with it; changes on the target where it took over. Formula and budget are this project's.",
+        caption="AUROC for top-1 errors on validation of the method's own diagnostic, of the disagreement, and of the "
+        "fused rank with it; changes on the target where it took over. Formula and budget are this project's.",
         headings=(
             Heading("setting", numeric=False),
             Heading("backbone", numeric=False),
@@ -241,9 +248,7 @@ def _modal_table(rows: Sequence[Row]) -> TableView:
             Heading("disagreement"),
             Heading("fused"),
             Heading("audit after the filter", numeric=False),
-            Heading("worst class, points"),
-            Heading("set size"),
-            Heading("deferred, points"),
+            *(changes if switched else ()),
         ),
         rows=tuple(
             entries(
@@ -254,17 +259,20 @@ def _modal_table(rows: Sequence[Row]) -> TableView:
                 number(value_of(row, "disagreement_auroc"), digits=3),
                 number(value_of(row, "fused_disagreement_auroc"), digits=3),
                 words_of(row, "selected_audit"),
-                *(
-                    (
-                        signed(100 * value_of(row, "delta_worst_class_coverage"), digits=1),
-                        signed(value_of(row, "delta_set_size")),
-                        signed(100 * value_of(row, "delta_deferral"), digits=1),
-                    )
-                    if row["switched"] is True
-                    else ("no switch", "no switch", "no switch")
-                ),
+                *(_changes(row) if switched else ()),
             )
             for row in rows
         ),
         layout="scroll",
+    )
+
+
+def _changes(row: Row) -> tuple[str, ...]:
+    if row["switched"] is not True:
+        return ("no switch",) * 4
+    return (
+        signed(100 * value_of(row, "delta_worst_class_coverage"), digits=1),
+        signed(value_of(row, "delta_set_size")),
+        signed(100 * value_of(row, "delta_full_set_rate"), digits=1),
+        signed(100 * value_of(row, "delta_deferral"), digits=1),
     )

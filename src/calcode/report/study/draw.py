@@ -12,7 +12,6 @@ from calcode.report.svg import Scale
 from calcode.report.wording import number, percent, short_percent, signed
 
 
-
 def _point_tick(value: float) -> str:
     points = round(100 * value, 4)
     return f"{points:+g}" if points else "0"

@@ -64,7 +64,7 @@ def figure_entries(row: Row) -> tuple[Entry, ...]:
     named = words_of(row, "worst_class") if "worst_class" in row else ""
     return (
         Entry(percent(coverage.value), percent_interval(coverage)),
-        Entry(f"{named} {percent(worst.value)}".strip(), percent_interval(worst)),
+        Entry(percent(worst.value), ", ".join(word for word in (named, percent_interval(worst)) if word)),
         Entry(
             number(size.value), "" if math.isnan(size.low) else f"{number(size.low)} to {number(size.high)}"
         ),

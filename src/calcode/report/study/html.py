@@ -19,26 +19,39 @@ from calcode.report.markup import (
 )
 from calcode.report.page import DEVICE_NOTE
 from calcode.report.study.draw import panel_svg
-from calcode.report.study.parts import Entry, FigureView, Part, Passage, Section, TableView
+from calcode.report.study.parts import (
+    Entry,
+    FigureView,
+    Part,
+    Passage,
+    Section,
+    TableView,
+)
 from calcode.report.style import STYLE
-from calcode.report.svg import series_legend
+from calcode.report.svg import colour_legend, series_legend
 
 #: What the page of a study needs beyond the sheet of every report.
 _MORE_STYLE = """
 h3.setting { font-size: 1.25rem; margin-top: 2.6rem; }
 .panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); gap: .6rem 2rem; }
 .panels h4 { margin: .4rem 0 .2rem; font-size: .95rem; }
+.plot.dots, .plot.lanes { padding-left: 1.1rem; }
 .table.reported { border-left: 4px solid var(--note-edge); padding-left: .7rem; }
 .reported .caption::before { content: "reported "; font-weight: 700; }
-.table.scroll table { width: auto; min-width: 100%; }
-.table.scroll td, .table.scroll th { white-space: nowrap; }
-.table.scroll .sub { white-space: nowrap; }
+.table.stack td:not(.number), .table.stack tbody th { overflow-wrap: anywhere; }
+.table.scroll table { font-size: .86rem; }
+.table.scroll .number { white-space: nowrap; }
+.table.scroll thead .number { white-space: normal; }
+.table.scroll tbody th { min-width: 7rem; }
+.table.scroll .sub { font-size: .8em; }
 .table.scroll tbody th:first-child, .table.scroll thead th:first-child { position: sticky; left: 0;
   background: var(--paper); }
+@media screen and (max-width: 640px) {
+  .table.matrix thead th { overflow-wrap: normal; letter-spacing: -.03em; }
+}
 @media print {
   .panels { grid-template-columns: 1fr 1fr; gap: .3rem 1.4rem; }
-  .table.scroll td, .table.scroll th { white-space: normal; }
-  .table.scroll table { width: 100%; font-size: 7.5pt; }
+  .table.scroll table { font-size: 7.5pt; }
   .table.scroll th, .table.scroll td { padding: .1rem .22rem; }
   .panels svg text.whole { display: none; } .panels svg text.brief { display: inline; }
   .panels.single svg text.whole { display: inline; } .panels.single svg text.brief { display: none; }
@@ -96,8 +109,8 @@ def _part(key: str, part: Part, *, lead: bool) -> Html:
 def _passage(part: Passage, *, lead: bool) -> Html:
     content: list[str] = []
     if part.heading:
-        tag, style = ("h3", "setting") if part.badge else ("h3", None)
-        content.append(element(tag, {"class": style}, part.heading))
+        style = "setting" if part.badge else None
+        content.append(element(f"h{part.level}", {"class": style}, part.heading))
     if part.badge:
         style = "badge" if "shifted" in part.badge else "badge same"
         content.append(element("p", None, element("span", {"class": style}, part.badge)))
@@ -127,9 +140,14 @@ def _figure(key: str, view: FigureView) -> Html:
         heading = [element("h4", None, panel.heading)] if panel.heading else []
         panels.append(element("div", None, *heading, panel_svg(f"{key}-{i}", panel, title=view.heading)))
     style = "panels single" if len(panels) == 1 else "panels"
-    content: list[str] = (
-        [series_legend(view.legend), element("div", {"class": style}, *panels)] if panels else []
-    )
+    content: list[str] = [_legend(view), element("div", {"class": style}, *panels)] if panels else []
     if view.numbers is not None:
         content.append(table_html(view.numbers))
     return figure(view.heading, view.sentence, *content)
+
+
+def _legend(view: FigureView) -> Html:
+    """Marks with their forms, or plain colours where the points are too small to have one."""
+    if view.cloud:
+        return colour_legend([(f"fill series-{series}", name, None) for series, name in view.legend])
+    return series_legend(view.legend)

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from calcode.report.study.parts import Entry, FigureView, Part, Passage, Section, TableView
 from calcode.report.wording import NBSP
 
 
-def section_markdown(section: Section, *, folded: Sequence[str] = ()) -> str:
-    """A section with its sentences and tables; of its figures the sentences.
+def section_markdown(section: Section, *, pictures: Mapping[str, str]) -> str:
+    """A section with its sentences and open tables; of its figures the sentences, and the pictures there are.
 
     Parameters
     ----------
     section : Section
-    folded : sequence of str
-        Names of folded tables that the page shows all the same.
+    pictures : mapping of str to str
+        Name of a figure to the address of its picture.
     """
-    parts = [text for part in section.parts if (text := _part(part, folded))]
+    parts = [text for part in section.parts if (text := _part(part, pictures))]
     return "\n\n".join([f"## {section.title}", *parts]) + "\n"
 
 
-def _part(part: Part, folded: Sequence[str]) -> str:
+def _part(part: Part, pictures: Mapping[str, str]) -> str:
     if isinstance(part, TableView):
-        return table_markdown(part) if not part.folded or part.name in folded else ""
+        return "" if part.folded else table_markdown(part)
     if isinstance(part, FigureView):
-        numbers = part.numbers
-        shown = [table_markdown(numbers)] if numbers is not None and numbers.name in folded else []
-        return "\n\n".join([f"**{_plain(part.heading)}.** {_plain(part.sentence)}", *shown])
+        heading = _plain(part.heading)
+        shown = [f"![{heading}]({pictures[part.name]})"] if part.name in pictures else []
+        return "\n\n".join([f"**{heading}.** {_plain(part.sentence)}", *shown])
     return _passage(part)
 
 
 def _passage(part: Passage) -> str:
-    heading = [f"### {_plain(part.heading)}"] if part.heading else []
+    heading = [f"{'#' * part.level} {_plain(part.heading)}"] if part.heading else []
     badge = [f"*{_plain(part.badge)}*"] if part.badge else []
     sentences = [_plain(sentence) for sentence in part.sentences]
     body = ["\n".join(f"- {sentence}" for sentence in sentences)] if len(sentences) > 2 else sentences
@@ -66,4 +66,4 @@ def _cell(entry: Entry) -> str:
 
 
 def _plain(text: str) -> str:
-    return text.replace(NBSP, " ")
+    return text.replace(NBSP, " ").replace("*", "\\*")

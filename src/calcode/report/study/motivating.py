@@ -118,7 +118,7 @@ def _marginal(chosen: Sequence[Row], series: dict[str, int]) -> DotRow:
 def motivating_sentence(rows: Sequence[Row]) -> str:
     """What the two methods cover of the class, and one image that shows the difference."""
     words = [
-        f"{words_of(row, 'title')} covers {percent(value_of(row, 'marginal_coverage'))} of all classes and "
+        f"{words_of(row, 'title')} covers {percent(value_of(row, 'marginal_coverage'))} of all images and "
         f"{percent_estimate(estimate_of(row, 'class_coverage'))} of {count(count_of(row, 'class_n_accepted'))} "
         f"images of {words_of(row, 'class_name')} ({cost_words(row)})"
         for row in rows

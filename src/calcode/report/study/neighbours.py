@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from calcode.report.study.cells import count_of, value_of, words_of
 from calcode.report.study.output import StudyOutput
 from calcode.report.study.parts import (
+    Entry,
     Heading,
     Passage,
     Section,
@@ -45,28 +45,32 @@ def neighbours_section(output: StudyOutput) -> Section | None:
             Heading("fit, s"),
             Heading("decide, s"),
         ),
-        rows=tuple(
-            entries(
-                words_of(row, "setting"),
-                words_of(row, "backbone"),
-                words_of(row, "index"),
-                number(value_of(row, "query_milliseconds"), digits=4),
-                number(value_of(row, "recall_at_10"), digits=3),
-                f"{value_of(row, 'support_error_p95'):.1e}"
-                if row["support_error_p95"] is not None
-                else number(math.nan),
-                count(count_of(row, "n_reference")),
-                count(count_of(row, "dimension")),
-                number(count_of(row, "cache_bytes") / 1e6, digits=1),
-                number(value_of(row, "fit_seconds")),
-                number(value_of(row, "decide_seconds")),
-            )
-            for row in rows
-        ),
+        rows=tuple(_cells(row) for row in rows),
         layout="scroll",
     )
     passage = Passage(sentences=(neighbours_sentence(rows),))
     return Section(key="neighbours", title="Approximate neighbours", parts=(passage, table))
+
+
+def _cells(row: Row) -> tuple[Entry, ...]:
+    measured = row["recall_at_10"] is not None
+    error = value_of(row, "support_error_p95")
+    searched = (
+        number(value_of(row, "query_milliseconds"), digits=4),
+        number(value_of(row, "recall_at_10"), digits=3),
+        f"{error:.1e}" if error else "0",
+    )
+    return entries(
+        words_of(row, "setting"),
+        words_of(row, "backbone"),
+        words_of(row, "index"),
+        *(searched if measured else ("not measured",) * len(searched)),
+        count(count_of(row, "n_reference")),
+        count(count_of(row, "dimension")),
+        number(count_of(row, "cache_bytes") / 1e6, digits=1),
+        number(value_of(row, "fit_seconds")),
+        number(value_of(row, "decide_seconds")),
+    )
 
 
 def neighbours_sentence(rows: Sequence[Row]) -> str:

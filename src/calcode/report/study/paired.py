@@ -65,7 +65,12 @@ def _figure(output: StudyOutput, metric: str) -> FigureView | None:
         name=f"paired-{metric}",
         heading=f"CALCoDe minus comparator: {_DRAWN[metric]}",
         sentence=paired_sentence(rows, what=_DRAWN[metric]),
-        legend=((2, "difference in percentage points with its 95 % interval; right of the line CALCoDe covers more"),),
+        legend=(
+            (
+                2,
+                "difference in percentage points with its 95 % interval; right of the line CALCoDe covers more",
+            ),
+        ),
         panels=tuple(panels),
     )
 

@@ -115,12 +115,27 @@ class FigureView:
     panels: tuple[Panel, ...]
     numbers: TableView | None = None
 
+    @property
+    def cloud(self) -> bool:
+        """Whether all its points are too small to have a form of their own."""
+        planes = [panel for panel in self.panels if isinstance(panel, PlanePanel)]
+        return bool(planes) and all(marks.cloud for panel in planes for marks in panel.marks)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Passage:
-    """A heading with sentences below it, and a badge where the images differ from the source."""
+    """A heading with sentences below it, and a badge that says what kind of images follow.
+
+    Attributes
+    ----------
+    heading, badge : str
+    level : {3, 4}
+        Of the heading: 4 for a part of what a heading of level 3 opened.
+    sentences : tuple of str
+    """
 
     heading: str = ""
+    level: Literal[3, 4] = 3
     badge: str = ""
     sentences: tuple[str, ...] = ()
 

@@ -48,7 +48,14 @@ def write_png(view: FigureView, path: Path) -> None:
     for panel, ax in zip(view.panels, axes, strict=True):
         _draw(panel, ax)
     handles = [
-        Line2D([], [], marker=_mark(series), color=series_colour(series), linestyle="none", label=name)
+        Line2D(
+            [],
+            [],
+            marker="o" if view.cloud else _mark(series),
+            color=series_colour(series),
+            linestyle="none",
+            label=name,
+        )
         for series, name in view.legend
     ]
     figure.suptitle(view.heading, fontsize=11, fontweight="bold")
@@ -113,7 +120,7 @@ def _draw_rows(panel: DotPanel | BarPanel, ax: Axes) -> None:
             elif not math.isnan(value.value):
                 if not math.isnan(value.low):
                     ax.plot([value.low, value.high], [y, y], color=colour, linewidth=2, alpha=0.75)
-                ax.plot([value.value], [y], marker=_mark(series), color=colour, markersize=6)
+                ax.plot([value.value], [y], marker=_mark(series), color=colour, markersize=6, clip_on=False)
             y += 1.0
         places.append((first + y - 1.0) / 2)
         labels.append(row.label)

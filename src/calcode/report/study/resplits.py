@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from calcode.intervals import Estimate
 from calcode.report.charts import DotRow, ReferenceLine
 from calcode.report.study.cells import count_of, value_of, words_of
-from calcode.report.study.figure_words import FIGURE_HEADINGS, series_of
+from calcode.report.study.figure_words import FIGURE_HEADINGS, place_words
 from calcode.report.study.output import StudyOutput
 from calcode.report.study.parts import (
     DotPanel,
+    Entry,
     FigureView,
     Heading,
     Part,
@@ -32,6 +33,8 @@ from calcode.study.specification import COMPLETE
 _SPREAD = "resplit_spread"
 #: Deviations of the given split from the mean of the others from which a figure is called unusual.
 _UNUSUAL = 2.0
+#: Splits from which a standard deviation is worth a sentence.
+_ENOUGH = 5
 
 
 def resplit_section(output: StudyOutput) -> Section | None:
@@ -49,18 +52,15 @@ def resplit_section(output: StudyOutput) -> Section | None:
 
 
 def _resplit_figure(output: StudyOutput, rows: Sequence[Row], *, metric: str, words: str) -> FigureView:
-    marks = {
-        name: mark for name, mark in series_of(output).items() if any(row["method"] == name for row in rows)
-    }
     panels = []
-    for setting in output.settings:
-        own = [row for row in rows if row["setting"] == setting.name]
+    for setting, backbone in output.combinations():
+        own = [row for row in rows if (row["setting"], row["backbone"]) == (setting.name, backbone)]
         if own:
             low, high = share_range([value_of(row, name) for row in own for name in ("lowest", "given")])
             panels.append(
                 DotPanel(
-                    heading=f"{setting.name}{' (observed)' if setting.shifted else ''}",
-                    rows=tuple(_spread_dots(row, marks) for row in own),
+                    heading=f"{place_words(output, setting, backbone)}{' (observed)' if setting.shifted else ''}",
+                    rows=tuple(_spread_dots(row) for row in own),
                     references=(ReferenceLine(output.target, f"target {short_percent(output.target)}"),),
                     low=low,
                     high=high,
@@ -70,19 +70,19 @@ def _resplit_figure(output: StudyOutput, rows: Sequence[Row], *, metric: str, wo
         name=f"resplits-{metric}",
         heading=f"{words.capitalize()} over new deals of the roles",
         sentence=spread_sentence(rows, words=words),
-        legend=((2, "mean, from the lowest to the highest split"), (7, "the given split")),
+        legend=((2, "mean, from the lowest to the highest split"), (0, "the given split")),
         panels=tuple(panels),
     )
 
 
-def _spread_dots(row: Row, marks: dict[str, int]) -> DotRow:
+def _spread_dots(row: Row) -> DotRow:
     mean = Estimate(value_of(row, "mean"), value_of(row, "lowest"), value_of(row, "highest"), 0)
     given = Estimate(value_of(row, "given"), math.nan, math.nan, 0)
     return DotRow(
-        label=f"{words_of(row, 'title')}, {words_of(row, 'backbone')}",
+        label=words_of(row, "title"),
         short=words_of(row, "title"),
         note=f"{count_of(row, 'n_splits')} splits, s.d. {100 * value_of(row, 'standard_deviation'):.1f} points",
-        values={2: mean, 7: given},
+        values={2: mean, 0: given},
         marked=words_of(row, "method") == COMPLETE,
     )
 
@@ -95,6 +95,9 @@ def spread_sentence(rows: Sequence[Row], *, words: str) -> str:
         f"{percent(value_of(row, 'lowest'))} to {percent(value_of(row, 'highest'))}"
         for row in own
     ]
+    if max(count_of(row, "n_splits") for row in rows) < _ENOUGH:
+        after = f" Fewer than {_ENOUGH} splits say little about their spread."
+        return f"CALCoDe's {words}: {'; '.join(told)}.{after} Set size, full sets and deferral stand in the table."
     unusual = [row for row in rows if abs(value_of(row, "given_deviation")) >= _UNUSUAL]
     found = listed(
         [
@@ -126,11 +129,11 @@ def _resplit_table(rows: Sequence[Row]) -> TableView:
             if (row["setting"], row["backbone"], row["method"]) == (setting, backbone, method)
         }
         title = words_of(next(iter(own.values())), "title")
-        cells = [_spread_cell(own[name], name) if name in own else "" for name in shown]
+        cells = [_spread_cell(own[name], name) if name in own else Entry("") for name in shown]
         body.append(entries(setting, backbone, title, *cells))
     return TableView(
         name="resplits",
-        caption="Mean over new deals of the roles by group, then the worst of them and the given split.",
+        caption="Mean over new deals of the roles by group; below it the worst of them; and the given split.",
         headings=(
             Heading("setting", numeric=False),
             Heading("backbone", numeric=False),
@@ -144,7 +147,7 @@ def _resplit_table(rows: Sequence[Row]) -> TableView:
     )
 
 
-def _spread_cell(row: Row, metric: str) -> str:
+def _spread_cell(row: Row, metric: str) -> Entry:
     write = number if metric == "set_size" else percent
     mean, worst, given = (write(value_of(row, name)) for name in ("mean", "worst", "given"))
-    return f"{mean}; worst {worst}; given {given}"
+    return Entry(mean, f"{worst}; {given}")

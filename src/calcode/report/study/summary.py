@@ -27,6 +27,7 @@ def summary_section(output: StudyOutput) -> Section:
         _others(output),
         _full_sets(output),
         _outside(output),
+        _other_splits(output),
         observed_words(output),
         _failures(output),
     ]
@@ -142,14 +143,12 @@ def _full_sets(output: StudyOutput) -> str:
         row = output.mean_row(scope=setting.name, method=COMPLETE)
         if row is not None and value_of(row, "full_set_rate") >= _MANY_FULL:
             found.append(
-                f"{percent(value_of(row, 'full_set_rate'))} on {setting.name} (informative answers for "
+                f"{percent(value_of(row, 'full_set_rate'))} on {setting.name} (an informative answer for "
                 f"{percent(value_of(row, 'informative_rate'))} of the images)"
             )
     if not found:
         return ""
-    return (
-        f"Many of its sets hold every label: they cover the truth and say nothing. They are {listed(found)}."
-    )
+    return f"Of CALCoDe's sets, {listed(found)} hold every label: they cover the truth and say nothing."
 
 
 def _outside(output: StudyOutput) -> str:
@@ -163,6 +162,25 @@ def _outside(output: StudyOutput) -> str:
         for row in rows
     ]
     return f"Of images with a diagnosis that no set can hold, CALCoDe defers {listed(words)}."
+
+
+def _other_splits(output: StudyOutput) -> str:
+    """How far the complete method's coverage moves when the same images are dealt into other roles."""
+    rows = output.chosen("resplit_spread", method=COMPLETE, metric="coverage")
+    known = [row for row in rows if count_of(row, "n_splits") > 1]
+    if not known:
+        return ""
+    widest = max(known, key=lambda row: value_of(row, "highest") - value_of(row, "lowest"))
+    own = output.chosen(
+        "resplit_spread", setting=widest["setting"], backbone=widest["backbone"], method=COMPLETE
+    )
+    means = {words_of(row, "metric"): row["mean"] for row in own}
+    return (
+        f"One split misleads: over {count_of(widest, 'n_splits')} other deals of the same images into the roles, "
+        f"CALCoDe's coverage on {words_of(widest, 'setting')} with {words_of(widest, 'backbone')} goes from "
+        f"{percent(value_of(widest, 'lowest'))} to {percent(value_of(widest, 'highest'))}; the given split has "
+        f"{percent(value_of(widest, 'given'))} (on average {cost_words(means)})."
+    )
 
 
 def _failures(output: StudyOutput) -> str:

@@ -41,7 +41,7 @@ def standalone_svg(view: FigureView) -> str:
     parts = [text(view.heading, x=str(_MARGIN), y=y, style="title")]
     for series, name in view.legend:
         y += _LINE
-        parts.append(marker(x=str(_MARGIN + 6), y=y - 4, series=series))
+        parts.append(_swatch(view, series, y=y - 4))
         parts.append(text(name, x=str(_MARGIN + 20), y=y, style="legend"))
     y += 12
     for i, panel in enumerate(view.panels):
@@ -61,6 +61,13 @@ def standalone_svg(view: FigureView) -> str:
         *parts,
     )
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + document + "\n"
+
+
+def _swatch(view: FigureView, series: int, *, y: float) -> Html:
+    if not view.cloud:
+        return marker(x=str(_MARGIN + 6), y=y, series=series)
+    place = {"cx": f"{_MARGIN + 6}", "cy": f"{y:g}", "r": "4"}
+    return element("circle", {**place, "class": f"fill series-{series}"})
 
 
 def _placed(key: str, panel: Panel, *, title: str, y: float) -> tuple[Html, float]:

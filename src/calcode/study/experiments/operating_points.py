@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from calcode.decisions import Costs, selective_risk
 from calcode.model import Calcode
-from calcode.operating import RELAXATIONS, OperatingPoint, _least_risk, select_operating_point
+from calcode.operating import RELAXATIONS, OperatingPoint, least_risk, select_operating_point
 from calcode.study.decision_rows import DecisionRows, decisions_table
 from calcode.study.experiment import Experiment, Rows
 from calcode.study.jobs import Job, job
@@ -127,7 +127,7 @@ def repriced(scored: OperatingPoint, costs: Costs, *, n_classes: int) -> Operati
         )
         for point in scored.points
     )
-    chosen, relaxed = _least_risk(points)
+    chosen, relaxed = least_risk(points)
     return OperatingPoint(chosen=chosen, relaxed=relaxed, points=points, costs=costs)
 
 

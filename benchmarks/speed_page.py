@@ -1,0 +1,235 @@
+"""Writes docs/speed.md from benchmarks/results/*.json.
+
+.venv/bin/python benchmarks/speed_page.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "speed.md"
+Result = dict[str, Any]
+Row = tuple[str, str, str]
+
+HEAD = """# Speed and memory
+
+A decision cannot do without three matrix products: the images with the calibration images, with the
+reference images and with the prompts. Taken bare, in float32, into memory that exists already, in whatever
+block size is fastest, they are the **floor**. Everything here is measured in the same run as its floor, in
+turns, with the same threads; the figure is the median of the ratios. Seconds depend on the machine and on
+who else uses it; ratios much less. Each command writes a JSON file to `benchmarks/results`, and `python
+benchmarks/speed_page.py` writes this page from them. Attempts that did not pay are in
+`benchmarks/NOTES.md`.
+"""
+
+SEARCH = """
+## Neighbours in a large reference
+
+Up to 200,000 reference images the audit looks at all of them. Beyond, where that takes more than a
+millisecond an image, and where the extra `ann` is installed (`pip install 'calcode[ann]'`), neighbours are
+found in a graph (HNSW, by faiss). It is built from the reference and searched as widely as validation
+images need for 99 % of the true neighbours; the share found there and the error of the audit distance are
+kept in the model file and shown by `calcode inspect`. Gate and test images play no part in either choice
+and go through the same search, so the p-values stand as they do with the exact search. A model made with
+the graph needs the extra to be loaded.
+
+{support}
+
+## Very many calibration images
+
+From {break_even:,} calibration images on, the levels `loo` and `certified` sum the kernel over some of them
+only and put at +inf the largest mass that the others can have. The threshold is never below that of the
+whole sum, so the set always contains the exact one; `calcode.kernels.truncated` holds the proof. Below, the
+whole product is faster and nothing is truncated.
+
+{truncation}
+"""
+
+
+def load(name: str) -> Result | None:
+    path = HERE / "results" / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [" | ".join(head), "|".join("---" for _ in head), *(" | ".join(row) for row in rows)]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def size_rows(name: str, words: str, targets: tuple[str, str]) -> Callable[[Result], list[Row]]:
+    def rows(result: Result) -> list[Row]:
+        seconds = result["seconds"]
+        return [
+            (
+                f"`decide`, {words}",
+                f"{result['decide_over_floor']:.2f} x the floor ({seconds['decide']:.2f} s; "
+                f"{result['decide_peak_megabytes']:.0f} MB with model and images)",
+                targets[0],
+            ),
+            (
+                f"`fit`, {words}",
+                f"{result['fit_over_floor']:.2f} x its products, once each ({seconds['fit']:.2f} s; "
+                f"{result['fit_peak_megabytes']:.0f} MB)",
+                targets[1],
+            ),
+        ]
+
+    return rows
+
+
+def single_rows(result: Result) -> list[Row]:
+    times = result["milliseconds"]
+    shown = f"{times['decide']:.2f} ms; with its evidence {times['evidence_and_decide']:.2f} ms"
+    return [("one image alone, warm, d 512", shown, "2 ms")]
+
+
+def stream_rows(result: Result) -> list[Row]:
+    return [
+        (
+            f"{result['images']:,} images from Parquet to Parquet, d 128",
+            f"{result['rate']:,.0f} images a second, "
+            f"{100 * result['rate_over_in_memory']:.0f} % of the rate in memory; "
+            f"{result['peak_megabytes']:.0f} MB",
+            "80 %, 1 GB",
+        )
+    ]
+
+
+def start_rows(result: Result) -> list[Row]:
+    seconds = result["seconds"]
+    rows = [
+        (
+            "`import calcode`",
+            f"{seconds['import_calcode']:.2f} s (numpy alone {seconds['numpy']:.2f} s)",
+            "0.3 s",
+        ),
+        ("`calcode --help`", f"{seconds['help']:.2f} s", "0.5 s"),
+    ]
+    if "demo_seconds" in result:
+        demo = result["demo_seconds"]
+        rows.append(
+            (
+                "`calcode demo`, compute",
+                f"{demo['compute']:.1f} s and {demo['page']:.1f} s for the page",
+                "10 s",
+            )
+        )
+    return rows
+
+
+MEASURED: tuple[tuple[str, Callable[[Result], list[Row]]], ...] = (
+    ("paper-512", size_rows("paper-512", "2,050 x 8,238 images, d 512", ("1.6 x", "8 x, aim 4 x"))),
+    ("paper-1152", size_rows("paper-1152", "2,050 x 8,238 images, d 1152", ("-", "-"))),
+    ("square-20000", size_rows("square-20000", "20,000 x 20,000 images, d 512", ("1.5 x, 700 MB", "-"))),
+    ("stream", stream_rows),
+    ("single", single_rows),
+    ("start", start_rows),
+)
+
+
+def method_part() -> str:
+    rows: list[tuple[str, ...]] = []
+    for name, shown in MEASURED:
+        result = load(name)
+        if result is None:
+            rows.append((name, "not measured yet", "", f"`python benchmarks/bench_method.py {name}`"))
+            continue
+        rows += [(*row, f"`python {result['command']}`") for row in shown(result)]
+    return table(("what", "measured", "target", "command"), rows)
+
+
+def peers_part() -> str:
+    result = load("peers")
+    if result is None or "skipped" in result:
+        return ""
+    rows: list[tuple[str, ...]] = [
+        ("calcode, `decide`", f"{result['over_floor']['calcode']['decide']:.2f}", "")
+    ]
+    for name in ("torchcp", "mapie", "crepes"):
+        ratios = ", ".join(f"{method} {value:.3f}" for method, value in result["over_floor"][name].items())
+        rows.append((name, ratios, f"{result[name]['peak_megabytes']:.0f} MB"))
+    return (
+        "\n## Beside other libraries\n\nMAPIE, TorchCP and crepes do split conformal prediction on the same "
+        "probabilities: no audit, no localized rule, no guards, and so none of the products. Their times, over the "
+        "same floor, say what the rest of a decision costs. Calibration and prediction together, each in a process "
+        f"of its own (`python {result['command']}`).\n\n"
+        + table(("library", "time over the floor", "peak memory"), rows)
+        + "\n"
+    )
+
+
+def support_part() -> str:
+    result = load("support")
+    if result is None:
+        return "Not measured yet: `python benchmarks/bench_support.py --sizes 20000 100000 200000`."
+    rows: list[tuple[str, ...]] = []
+    for row in result["rows"]:
+        asked = next((entry for entry in row["asked"] if entry["recall"] >= 0.99), row["asked"][-1])
+        rows.append(
+            (
+                f"{row['n']:,}",
+                row["library"],
+                f"{row['build_s']:.0f} s",
+                f"{row['memory_mb']} MB",
+                f"{asked['recall']:.3f}",
+                f"{asked['error_p95']:.1e}",
+                f"{asked['ms_per_query_2_threads']:.2f} ms",
+            )
+        )
+    head = (
+        "reference",
+        "library",
+        "build",
+        "memory",
+        "recall@10",
+        "error of the distance, 95 %",
+        "one image of a batch",
+    )
+    return table(head, rows) + f"\n\n`python {result['command']}`"
+
+
+def truncation_part() -> str:
+    result = load("truncation")
+    if result is None:
+        return "Not measured yet: `python benchmarks/bench_truncation.py`."
+    rows: list[tuple[str, ...]] = [
+        (
+            f"{row['n']:,}",
+            f"{row['whole_ms']:.2f} ms",
+            f"{row['truncated_ms']:.2f} ms",
+            f"{row['truncated_over_whole']:.2f}",
+            f"{100 * row['visited']:.0f} %",
+            f"{row['labels_added']:.3f} of {row['set_size']:.2f}",
+        )
+        for row in result["rows"]
+    ]
+    head = ("calibration images", "whole sum", "truncated", "ratio", "points visited", "labels added")
+    return table(head, rows) + f"\n\nCPU time of one image on one thread. `python {result['command']}`"
+
+
+def machine_part() -> str:
+    facts = [result["machine"] for name, _ in MEASURED if (result := load(name)) is not None]
+    if not facts:
+        return ""
+    fact, loads = facts[0], [entry["load"] for entry in facts]
+    return (
+        f"\nMachine: {fact['cpu']}, {fact['cores']} cores, {fact['threads']} threads, Python {fact['python']}, "
+        f"numpy {fact['numpy']}; load when the runs began: {min(loads)} to {max(loads)}.\n"
+    )
+
+
+def main() -> None:
+    from calcode.kernels import TRUNCATION_BREAK_EVEN
+
+    rest = SEARCH.format(
+        support=support_part(), truncation=truncation_part(), break_even=TRUNCATION_BREAK_EVEN
+    )
+    PAGE.write_text("\n".join([HEAD, method_part(), machine_part() + peers_part() + rest]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""A page of the documentation with the results of a study, written from the tables kept beside it.
+
+`python -m calcode.report.study.results_page keep FOLDER KEPT` keeps what the page needs of a study's output;
+`python -m calcode.report.study.results_page write KEPT PAGE` writes the page and its pictures. A test compares them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from calcode.files import replacing
+from calcode.report.study.ablations import ablation_section
+from calcode.report.study.appendix import input_section
+from calcode.report.study.audit import audit_section
+from calcode.report.study.classes import classes_section
+from calcode.report.study.comparison import comparison_section
+from calcode.report.study.costs import costs_section
+from calcode.report.study.markdown import section_markdown
+from calcode.report.study.output import StudyOutput, read_output
+from calcode.report.study.outside import outside_section
+from calcode.report.study.paired import paired_section
+from calcode.report.study.parts import Section
+from calcode.report.study.resplits import resplit_section
+from calcode.report.study.sensitivity import sensitivity_section
+from calcode.report.study.summary import summary_section
+from calcode.report.study.svg_files import standalone_svg
+from calcode.study import TABLES
+from calcode.study.manifest import FILE as MANIFEST_FILE
+from calcode.study.table_files import write_table
+
+#: Tables that the page is written from; of those that are marked, the rows of the methods that are shown.
+_KEPT: dict[str, bool] = {
+    "recent_baselines_summary": False,
+    "recent_baselines_dataset_means": False,
+    "utility_calcode_dataset_means": False,
+    "recent_baselines_classwise": True,
+    "recent_baselines_paired_bootstrap": False,
+    "calcode_matched_ablation_means": False,
+    "calcode_matched_ablation_reference_check": False,
+    "gamma_sensitivity_average": False,
+    "guard_level_confirmation": False,
+    "sensitivity_average": False,
+    "audit_score_stability": False,
+    "geometry_summary": False,
+    "cost_sensitive_risk_average": True,
+    "validation_selected_risk_delta_summary": False,
+    "validation_selected_operating_points": False,
+    "conservative_xmodal_budget_summary": False,
+    "out_of_space_detection": False,
+    "resplit_spread": False,
+}
+_SECTIONS: tuple[Callable[[StudyOutput], Section | None], ...] = (
+    summary_section,
+    comparison_section,
+    classes_section,
+    paired_section,
+    ablation_section,
+    sensitivity_section,
+    audit_section,
+    outside_section,
+    costs_section,
+    resplit_section,
+    input_section,
+)
+#: Figures that the page shows as pictures.
+_PICTURES = ("reliability-utility", "paired-worst_class_coverage", "resplits-worst_class_coverage")
+
+_HEAD = """\
+# {title}: results
+
+Written from the tables in `{kept}` by `python -m calcode.report.study.results_page`; a test compares the two. The
+study is `studies/dermatology.toml`:
+
+```console
+$ calcode study run studies/dermatology.toml{options}
+$ calcode study report study-output/dermatology
+```
+
+The second command writes the whole report with every table and figure. Research software, not a medical device.
+"""
+
+
+def keep_tables(folder: Path, kept: Path) -> None:
+    """Keep what the page needs: tables without image ids, and the manifest without paths of this machine.
+
+    Parameters
+    ----------
+    folder : Path
+        Output of `calcode study run`.
+    kept : Path
+    """
+    output = read_output(folder)
+    (kept / "tables").mkdir(parents=True, exist_ok=True)
+    for name, shown_alone in _KEPT.items():
+        rows = [row for row in output.rows(name) if not shown_alone or row["method"] in output.shown]
+        if rows:
+            write_table(kept / "tables", TABLES[name], rows)
+    manifest = json.loads(json.dumps(output.manifest))
+    manifest["study"]["output"] = "."
+    for backbone in manifest["study"]["backbones"]:
+        for features in backbone["features"].values():
+            features["path"] = Path(features["path"]).name
+            features["prompts"] = features["prompts"] and Path(features["prompts"]).name
+    manifest["combinations"] = []
+    manifest["durations"] = {"total_seconds": manifest["durations"]["total_seconds"], "combinations": {}}
+    with replacing(kept / MANIFEST_FILE) as temporary:
+        temporary.write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def results_page(kept: Path, *, address: str) -> tuple[str, dict[str, str]]:
+    """The page as Markdown, and its pictures by file name.
+
+    Parameters
+    ----------
+    kept : Path
+        Folder of `keep_tables`.
+    address : str
+        The folder as the page links to it.
+    """
+    output = read_output(kept)
+    sections = [section for make in _SECTIONS if (section := make(output)) is not None]
+    pictures = {
+        view.name: standalone_svg(view)
+        for section in sections
+        for view in section.figures
+        if view.name in _PICTURES
+    }
+    links = {name: f"{address}/{name}.svg" for name in pictures}
+    resplits = output.study["resplits"]["n"]
+    options = f" --resplits {resplits}" if resplits else ""
+    if len(output.backbones) > 1:
+        options = f" --features lite0-frozen=PATH/images.parquet{options}"
+    head = _HEAD.format(title=output.title, kept=f"docs/{address}", options=options)
+    body = [section_markdown(section, pictures=links) for section in sections]
+    return "\n".join([head, *body]), {f"{name}.svg": picture for name, picture in pictures.items()}
+
+
+def write_page(kept: Path, page: Path) -> None:
+    """Write the page, and its pictures into the kept folder.
+
+    Parameters
+    ----------
+    kept : Path
+        Below the folder of the page.
+    page : Path
+    """
+    address = kept.resolve().relative_to(page.resolve().parent).as_posix()
+    text, pictures = results_page(kept, address=address)
+    for path, content in {page: text, **{kept / name: picture for name, picture in pictures.items()}}.items():
+        with replacing(path) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    import sys
+
+    _, verb, first, second = sys.argv
+    {"keep": keep_tables, "write": write_page}[verb](Path(first), Path(second))
