@@ -121,7 +121,7 @@ def main() -> None:
     for n in options.sizes:
         rows.append(measured(n, options.images, options.share))
         print(json.dumps(rows[-1]), flush=True)
-    command = "benchmarks/bench_truncation.py --sizes 10000 100000 1000000"
+    command = "benchmarks/bench_truncation.py --sizes 10000 50000 100000 200000 500000 1000000"
     keep_rows("truncation", rows, key=("share", "n"), command=command)
 
 

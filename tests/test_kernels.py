@@ -16,6 +16,7 @@ from calcode.kernels import (
     cosine_distances,
     first_reaching,
     kernel_weights,
+    mass_error,
     nearest_distances,
     prefix_masses,
     row_blocks,
@@ -61,8 +62,10 @@ def test_screened_distances_stay_far_inside_their_error(d: int, crowding: float)
         for rows in (rng.normal(size=(300, d)) + shift, rng.normal(size=(90, d)) + shift)
     )
     screened = ScreenedAnchors(anchors)
-    error = np.abs(screened.distances(queries)[:, :300] - cosine_distances(queries, anchors))
+    far = np.concatenate([queries, -queries[:20]])
+    error = np.abs(screened.distances(far)[:, :300] - cosine_distances(far, anchors))
     assert error.max() < SCREENING_ERROR / 2
+    assert (error.max(axis=1) < screened.errors(far) / 2).all()
 
 
 @pytest.mark.parametrize("share", [0.0025, 0.02, 0.8])
@@ -78,7 +81,21 @@ def test_screened_masses_stay_far_inside_their_error(share: float, crowding: flo
     screened = ScreenedAnchors(anchors).weights(queries, bandwidth=bandwidth)
     assert (screened[:, 900:] == 0).all()
     masses = [np.cumsum(w[:, :900], axis=1) / (1 + w.sum(axis=1, keepdims=True)) for w in (plain, screened)]
-    assert np.abs(masses[0] - masses[1]).max() < SCREENING_ERROR / 2
+    assert np.abs(masses[0] - masses[1]).max() < mass_error(bandwidth) / 2
+
+
+@pytest.mark.parametrize("bandwidth", [0.05, 5e-3, 5e-4, 5e-5])
+def test_the_error_of_masses_grows_as_the_bandwidth_shrinks(bandwidth: float) -> None:
+    """Tight clusters, where a small bandwidth finds neighbours at all."""
+    rng = np.random.default_rng(4)
+    centres = unit(rng, 20, 64)
+    both = centres[rng.integers(20, size=900)] + np.sqrt(bandwidth / 64) * rng.normal(size=(900, 64))
+    both /= np.linalg.norm(both, axis=1, keepdims=True)
+    anchors, queries = both[:700], both[700:]
+    plain = kernel_weights(cosine_distances(queries, anchors), bandwidth=bandwidth)
+    screened = ScreenedAnchors(anchors).weights(queries, bandwidth=bandwidth)[:, :700]
+    masses = [np.cumsum(w, axis=1) / (1 + w.sum(axis=1, keepdims=True)) for w in (plain, screened)]
+    assert np.abs(masses[0] - masses[1]).max() < mass_error(bandwidth)
 
 
 def test_an_infinite_bandwidth_weighs_every_anchor_one_and_no_filler() -> None:

@@ -14,7 +14,6 @@ from calcode.arrays import BoolArray, FloatArray
 from calcode.errors import CalcodeWarning
 from calcode.evidence import Evidence, prompt_probabilities, trimmed_probabilities
 from calcode.kernels import (
-    SCREENING_ERROR,
     NeighbourGraph,
     ScreenedAnchors,
     nearest_distances,
@@ -274,9 +273,10 @@ class SupportAudit:
             return rank_p_values(self._base.values(evidence, name), sorted_gate=sorted_gate)
         nearest = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
         values = _averaged(nearest, average=self.average)
+        errors = self._anchors.errors(evidence.embeddings)
         low, high = (
             np.searchsorted(sorted_gate, values - _RANK_TOLERANCE + shift, side="left")
-            for shift in (-SCREENING_ERROR, SCREENING_ERROR)
+            for shift in (-errors, errors)
         )
         unclear = np.flatnonzero(low != high)
         values[unclear] = self._base.values(evidence[unclear], name)

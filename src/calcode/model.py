@@ -17,7 +17,14 @@ from calcode.decisions import Decisions, choose_actions
 from calcode.errors import CalcodeWarning, NotFittedError, RoleError, SettingsError
 from calcode.evidence import Evidence, robust_probabilities
 from calcode.interface import checked_roles, labels_in_space
-from calcode.kernels import SCREENING_ERROR, ScreenedAnchors, cosine_distances, kernel_weights, row_blocks
+from calcode.kernels import (
+    ScreenedAnchors,
+    cosine_distances,
+    kernel_weights,
+    mass_error,
+    row_blocks,
+    run_blocks,
+)
 from calcode.learned import Learned
 from calcode.ledger import embeddings_digest
 from calcode.localize import LocalizedRule, canonical_order, label_sets
@@ -395,10 +402,13 @@ class Calcode(Learned):
         if self.settings_.level in ("loo", "certified"):
             margins = np.empty(len(embeddings))
             anchors = self._screened_anchors()
-            for rows in row_blocks(len(embeddings), n_columns=anchors.width):
+
+            def look(rows: slice) -> None:
                 weights = anchors.weights(embeddings[rows], bandwidth=self.rule_.bandwidth)
                 localized[rows], guarded[rows], margins[rows] = self._thresholds_from_weights(weights)
-            unclear = np.flatnonzero(margins <= SCREENING_ERROR)
+
+            run_blocks(look, row_blocks(len(embeddings), n_columns=anchors.width))
+            unclear = np.flatnonzero(margins <= mass_error(self.rule_.bandwidth))
         for block in row_blocks(len(unclear), n_columns=len(self.rule_.scores)):
             chosen = unclear[block]
             distances = cosine_distances(embeddings[chosen], self.rule_.embeddings)

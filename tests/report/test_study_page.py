@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from xml.etree.ElementTree import Element
 
 import pytest
@@ -251,6 +252,47 @@ def test_the_papers_number_stands_beside_the_same_cell(study_folder: Path, tmp_p
     (others,) = [lines for caption, lines in shown.items() if caption.startswith("PAD, second: target")]
     assert heading not in others[0]
     assert "the paper's number beside ours" in words(by_id(page, "reported"))
+
+
+def with_the_papers_backbones(manifest: dict[str, Any]) -> None:
+    first, second = manifest["study"]["backbones"]
+    names = ("biomedclip", "clip-vit-b32", "pubmedclip", "medsiglip-448")
+    manifest["study"]["backbones"] = [
+        {**(first, second)[i % 2], "name": name} for i, name in enumerate(names)
+    ]
+    manifest["study"]["settings"][2]["shifted"] = False
+
+
+def test_averages_stand_beside_the_papers_only_over_its_own_backbones(
+    study_folder: Path, tmp_path: Path
+) -> None:
+    names = {
+        "first": "biomedclip",
+        "second": "clip-vit-b32",
+        "AWAY": "PAD",
+        "HOME": "ISIC2019",
+        "PAIR": "CAMELYON17",
+    }
+    folder = renamed(copied(study_folder, tmp_path / "copy"), **names)
+    two = {view.name: view for section in report_sections(read_output(folder)) for view in section.tables}
+    assert not any(heading.text.startswith("reported") for heading in two["guard-level"].headings)
+    # Two classes: the cell has a setting, a backbone and a method, and needs no average.
+    (row,) = [
+        row
+        for row in two["binary-utility"].rows
+        if [entry.text for entry in row[1:3]] == ["biomedclip", "CALCoDe, no guard"]
+    ]
+    assert row[-1].text == "0.209 / 0.786 / 0.920"
+    four = {
+        view.name: view
+        for section in report_sections(read_output(with_manifest(folder, with_the_papers_backbones)))
+        for view in section.tables
+    }
+    guard = {(row[0].text, plain(row[1].text)): row[-1].text for row in four["guard-level"].rows}
+    assert guard["PAD", "90 %"] == "0.999 / 0.989 / 4.991 / none"
+    assert guard["CAMELYON17", "95 %"] == ""
+    # The shifted settings are not the paper's two, so no average of theirs is shown.
+    assert not any(heading.text.startswith("reported") for heading in four["gamma-sensitivity"].headings)
 
 
 def test_printed_tables_stand_apart(page: Element) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
+import tomllib
 
 import pytest
+from doc_blocks import ROOT
 
 from calcode.baselines.registry import METHODS
 from calcode.decisions import COST_REGIMES
@@ -246,6 +248,13 @@ def test_a_setting_is_known_by_its_target(name: str) -> None:
 @pytest.mark.parametrize("name", ["ROSENDAHL", "padding", "isic2020", ""])
 def test_other_settings_are_not_the_papers(name: str) -> None:
     assert paper_setting(name) is None
+
+
+def test_the_study_of_the_paper_is_known_by_its_names() -> None:
+    study = tomllib.loads((ROOT / "studies" / "paper.toml").read_text())
+    assert {paper_backbone(entry["name"]) for entry in study["backbones"]} == set(paper_backbones())
+    settings = {paper_setting(entry["name"]) for entry in study["settings"]}
+    assert settings == {"HAM10000", "ISIC 2019", "PAD-UFES-20", "Camelyon17"}
 
 
 def test_backbones_are_known_by_their_names() -> None:

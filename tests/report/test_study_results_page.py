@@ -58,6 +58,16 @@ def test_numbers_of_the_page_are_those_of_the_tables(kept: StudyOutput) -> None:
             assert expected.replace("\u00a0", " ") in found
 
 
+def test_the_page_calls_those_the_best_that_are(kept: StudyOutput) -> None:
+    text = PAGE.read_text()
+    rows = kept.chosen("cost_sensitive_risk_average", scope="all", lowest=True)
+    assert len(rows) == 4
+    for row in rows:
+        assert (
+            f"{str(row['regime']).capitalize()}: the lowest average risk is that of {row['title']} (" in text
+        )
+
+
 def test_no_image_and_no_path_of_a_machine_is_kept(kept: StudyOutput) -> None:
     files = [path for path in KEPT.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 600_000

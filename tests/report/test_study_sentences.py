@@ -221,6 +221,8 @@ def test_risk_names_the_winner_and_the_place_of_the_method() -> None:
     )
     loses = [row("calcode", "CALCoDe", 3.0, False), row("aps", "Split APS", 2.0, True)]
     assert "CALCoDe stands at place 2 of 2 with 3.000" in risk_sentence(loses, "balanced")
+    # Where the winner is not among the rows, nobody is called one.
+    assert risk_sentence(loses[:1], "balanced") == ""
 
 
 @pytest.mark.parametrize(
@@ -270,6 +272,8 @@ def test_deferral_outside_is_compared_with_inside(low: float, high: float, verdi
         "n_out_of_space": 50,
     }
     assert f"{verdict} the" in deferral_sentence([row])
+    assert "cannot be right" in deferral_sentence([row])
+    assert "cannot be right" not in deferral_sentence([row | {"out_of_space_deferral": 1.0}])
     assert "the p-value that CALCoDe decides by has 0.600 with first" in auroc_sentence([row])
 
 

@@ -160,7 +160,8 @@ def thresholds_on_device(
 
     for start in range(0, len(embeddings), search.block_rows):
         rows = slice(start, min(start + search.block_rows, len(embeddings)))
-        queries = torch.as_tensor(embeddings[rows], device=search._device)
+        # A copy, because evidence is read-only and torch wants memory it may write to.
+        queries = torch.as_tensor(np.array(embeddings[rows]), device=search._device)
         found, low, high = (part.cpu().numpy() for part in search.search(queries))
         yield rows, found, low, high
 

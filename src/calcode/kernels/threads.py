@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 
 def thread_count() -> int:
@@ -12,6 +17,14 @@ def thread_count() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     asked = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, int(asked)) if asked.isdigit() and int(asked) > 0 else cores
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """The BLAS libraries of this process; finding them takes a millisecond, so it is done once."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
@@ -33,7 +46,8 @@ def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
         for part in parts:
             work(part)
         return
-    with ThreadPoolExecutor(threads) as pool:
+    # Two layers of threads would fight for the cores: blocks side by side, each product on one core.
+    with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
         # Consuming the results hands on the first error.
         for _ in pool.map(work, parts):
             pass

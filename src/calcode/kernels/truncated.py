@@ -34,10 +34,10 @@ m < t_1 < ... < t_L = b, f(s) <= f(t_1) + sum_l (f(t_(l+1)) - f(t_l)) [s > t_l] 
 each is off by at most e = `SCREENING_ERROR`. For d <= 5 h that changes a weight by a factor within
 1 +- 11 e / h; the points beyond weigh less than exp(-25) each. So a normalised mass is off by at most
 22 e / h + 2 n exp(-25), and that much is added to the cut, in float32 and in float64 alike: the masses that
-come out within `SCREENING_ERROR` of the cut are computed again in float64, and both precisions answer the
+come out too near the cut to tell are computed again in float64, and both precisions answer the
 same. Below `_SMALLEST_SCREENED_BANDWIDTH` float64 is used at once.
 
- Leaves hold points of one group (class) only, so the
+Leaves hold points of one group (class) only, so the
 same sums serve the class-local rules of METHOD.md 8. Which leaves an image visits depends on that image
 alone: a batch of one and a batch of many give the same threshold.
 """
@@ -53,7 +53,7 @@ import numpy as np
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.kernels.distances import cosine_distances
 from calcode.kernels.leaves import Leaves
-from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors
+from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors, mass_error
 from calcode.kernels.weights import first_reaching, kernel_weights
 
 #: Calibration points from which truncation costs less than the whole product (benchmarks/NOTES.md).
@@ -142,6 +142,8 @@ class TruncatedAnchors:
         slack = _SLACK
         if self._screens:
             slack += 22.0 * SCREENING_ERROR / bandwidth + 2.0 * len(anchors) * math.exp(-25.0)
+        # Seen in masses: 1e-7 / h. Nearer than this to the cut, float64 decides.
+        self._doubt = mass_error(bandwidth)
         self._cut = cut + slack
         self._group_cuts = group_cuts + slack
         self._scores = scores
@@ -211,7 +213,7 @@ class TruncatedAnchors:
                     )
                     margins[rows] = np.minimum(margins[rows], own)
             # As everywhere: what float32 leaves open is settled in float64.
-            unclear = np.flatnonzero(margins <= SCREENING_ERROR)
+            unclear = np.flatnonzero(margins <= self._doubt)
         return overall, by_group, n_visited
 
     def _tops(self, *, group: int | None = None) -> FloatArray:

@@ -167,25 +167,8 @@ def bar_chart(
     drawn: list[Html] = []
     y = top
     for row in rows:
-        style = "label marked" if row.marked else "label"
-        drawn.append(row_label(row.label, row.short, y=y + 13, length=_LABEL, style=style))
-        drawn.append(text(row.note, x="100%", y=y + 13, anchor="end", style="note"))
-        y += 19
-        for series, value in row.values.items():
-            if not math.isnan(value):
-                drawn.append(
-                    bar(
-                        x="0%",
-                        width=scale.length(0.0, value),
-                        y=y + 2,
-                        height=_THICK,
-                        style=f"fill series-{series}",
-                    )
-                )
-            shown = "none" if math.isnan(value) else value_text(value)
-            drawn.append(text(shown, x="100%", y=y + 11, style="value", shift=12))
-            y += _LANE
-        y += 7
+        parts, y = _bar_row(row, scale, top=y, value_text=value_text)
+        drawn += parts
     behind = axis(scale, top=top - 4, bottom=y, tick_text=tick_text)
     front: list[Html] = []
     for i, reference in enumerate(references):
@@ -200,6 +183,26 @@ def bar_chart(
         description=description,
         style="lanes",
     )
+
+
+def _bar_row(
+    row: BarRow, scale: Scale, *, top: float, value_text: Callable[[float], str]
+) -> tuple[list[Html], float]:
+    """The name of a row, then one lane per series; and where the next row begins."""
+    style = "label marked" if row.marked else "label"
+    parts = [
+        row_label(row.label, row.short, y=top + 13, length=_LABEL, style=style),
+        text(row.note, x="100%", y=top + 13, anchor="end", style="note"),
+    ]
+    y = top + 19
+    for series, value in row.values.items():
+        shown = "none"
+        if not math.isnan(value):
+            shown, width = value_text(value), scale.length(0.0, value)
+            parts.append(bar(x="0%", width=width, y=y + 2, height=_THICK, style=f"fill series-{series}"))
+        parts.append(text(shown, x="100%", y=y + 11, style="value", shift=12))
+        y += _LANE
+    return parts, y + 7
 
 
 def plain_number(value: float) -> str:

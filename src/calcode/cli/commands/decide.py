@@ -69,7 +69,10 @@ def decide(
     choice = Choice.of(open_features(features, prompts=prompts), role=role, conditions=where)
     screen = Screen()
     # Every row of the file is read, also where a role or a condition leaves some out.
-    with in_words_of_options(choice), screen.counting("Rows of the file", total=len(choice.features)) as advance:
+    with (
+        in_words_of_options(choice),
+        screen.counting("Rows of the file", total=len(choice.features)) as advance,
+    ):
         decided = decide_file(model, choice.features, target, role=role, where=choice.where, progress=advance)
     if as_json:
         facts = {

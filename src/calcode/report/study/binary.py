@@ -9,6 +9,7 @@ from calcode.report.study.cells import count_of, value_of, words_of
 from calcode.report.study.figure_words import FIGURE_HEADINGS, cost_words, figure_entries
 from calcode.report.study.output import StudyOutput
 from calcode.report.study.parts import (
+    Entry,
     Heading,
     Passage,
     Section,
@@ -20,8 +21,15 @@ from calcode.report.wording import (
     number,
     percent,
 )
+from calcode.study.reported import paper_backbone, paper_setting, reported_tables
 from calcode.study.schema import Row
 
+_WHERE = (
+    Heading("setting", numeric=False),
+    Heading("backbone", numeric=False),
+    Heading("method", numeric=False),
+)
+_REPORTED_UTILITY = Heading("reported: informative / deferred / coverage of single answers")
 _BINARY = "camelyon_binary_informative_utility_cov0.95_def0.05"
 
 
@@ -30,21 +38,23 @@ def binary_section(output: StudyOutput) -> Section | None:
     rows = output.rows(_BINARY)
     if not rows:
         return None
-    where = (
-        Heading("setting", numeric=False),
-        Heading("backbone", numeric=False),
-        Heading("method", numeric=False),
+    passage = Passage(sentences=(binary_sentence(rows),))
+    return Section(
+        key="binary", title="Two classes", parts=(passage, _figure_table(rows), _utility_table(rows))
     )
+
+
+def _head(row: Row) -> tuple[str, str, str]:
+    return words_of(row, "setting"), words_of(row, "backbone"), words_of(row, "title")
+
+
+def _figure_table(rows: Sequence[Row]) -> TableView:
     extra = reported_heading(rows)
-
-    def head(row: Row) -> tuple[str, str, str]:
-        return words_of(row, "setting"), words_of(row, "backbone"), words_of(row, "title")
-
-    figures = TableView(
+    return TableView(
         name="binary-stress-test",
         caption="Two classes: a set of both says nothing.",
         headings=(
-            *where,
+            *_WHERE,
             *FIGURE_HEADINGS,
             Heading("selective accuracy"),
             Heading("calibration error"),
@@ -52,7 +62,7 @@ def binary_section(output: StudyOutput) -> Section | None:
         ),
         rows=tuple(
             entries(
-                *head(row),
+                *_head(row),
                 *figure_entries(row),
                 percent(value_of(row, "selective_accuracy")),
                 number(value_of(row, "calibration_error"), digits=3),
@@ -62,30 +72,45 @@ def binary_section(output: StudyOutput) -> Section | None:
         ),
         layout="scroll",
     )
-    utility = TableView(
+
+
+def _utility_table(rows: Sequence[Row]) -> TableView:
+    printed = any(_printed_utility(row).text for row in rows)
+    return TableView(
         name="binary-utility",
         caption="What is left when full and empty sets are deferred too; nothing is promised for the single answers.",
         headings=(
-            *where,
+            *_WHERE,
             Heading("informative before"),
             Heading("deferred after"),
             Heading("coverage of single answers"),
             Heading("single answers"),
+            *((_REPORTED_UTILITY,) if printed else ()),
         ),
         rows=tuple(
             entries(
-                *head(row),
+                *_head(row),
                 percent(value_of(row, "original_informative")),
                 percent(value_of(row, "utility_deferral")),
                 percent(value_of(row, "singleton_coverage")),
                 count(count_of(row, "n_singletons")),
+                *([_printed_utility(row)] if printed else []),
             )
             for row in rows
         ),
         layout="scroll",
     )
-    passage = Passage(sentences=(binary_sentence(rows),))
-    return Section(key="binary", title="Two classes", parts=(passage, figures, utility))
+
+
+def _printed_utility(row: Row) -> Entry:
+    setting, backbone = paper_setting(words_of(row, "setting")), paper_backbone(words_of(row, "backbone"))
+    table = reported_tables()["camelyon_utility"]
+    wanted = {"setting": str(setting), "backbone": str(backbone), "method": words_of(row, "method")}
+    found = table.find(wanted)
+    if found is None:
+        return Entry("")
+    cells = [found[name] for name in ("original_informative", "utility_deferral", "singleton_coverage")]
+    return Entry(" / ".join(cells), table.place)
 
 
 def binary_sentence(rows: Sequence[Row]) -> str:

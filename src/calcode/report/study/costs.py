@@ -29,7 +29,7 @@ def costs_section(output: StudyOutput) -> Section | None:
     risks = output.chosen(_RISK, scope="all")
     if risks:
         regimes = list(dict.fromkeys(words_of(row, "regime") for row in risks))
-        sentences = tuple(risk_sentence(risks, regime) for regime in regimes)
+        sentences = tuple(told for regime in regimes if (told := risk_sentence(risks, regime)))
         parts.append(Passage(heading="Cost-sensitive risk", sentences=sentences))
         parts.append(_risk_table(output, risks, regimes))
     chosen = output.chosen(_CHOSEN, scope="all")
@@ -54,6 +54,8 @@ def risk_sentence(rows: Sequence[Row], regime: str) -> str:
     own = [row for row in rows if row["regime"] == regime]
     order = sorted(own, key=lambda row: value_of(row, "risk"))
     best = [row for row in own if row["lowest"] is True]
+    if not best:
+        return ""
     names = listed([words_of(row, "title") for row in best])
     risk = number(value_of(order[0], "risk"), digits=3)
     complete = next((row for row in own if row["method"] == COMPLETE), None)

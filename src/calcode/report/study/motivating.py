@@ -51,7 +51,7 @@ def motivating_section(output: StudyOutput) -> Section | None:
         chosen = [row for row in own if row["class_name"] == case[3] and row["chosen_class"] is True]
         parts.append(_case_figure(output, own, chosen, number_of_case=i + 1))
     return (
-        Section(key="motivating", title="Why an average is not enough", parts=tuple(parts)) if parts else None
+        Section(key="motivating", title="One class looked at closely", parts=tuple(parts)) if parts else None
     )
 
 

@@ -154,7 +154,9 @@ def deferral_sentence(rows: Sequence[Row]) -> str:
         )
     if not words:
         return "The method has no result here."
-    return f"CALCoDe defers {'; '.join(words)}. What is outside and not deferred gets an answer that cannot be right."
+    sentence = f"CALCoDe defers {'; '.join(words)}."
+    answered = any(value_of(row, "out_of_space_deferral") < 1.0 for row in rows if row["score"] == COMPLETE)
+    return f"{sentence} The others outside get an answer that cannot be right." if answered else sentence
 
 
 def _table(setting: SettingFacts, rows: Sequence[Row]) -> TableView:

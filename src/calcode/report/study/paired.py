@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from calcode.intervals import Estimate
 from calcode.report.charts import DotRow, ReferenceLine
+from calcode.report.study.beside import has_papers_backbones
 from calcode.report.study.cells import count_of, value_of, words_of
 from calcode.report.study.output import StudyOutput
 from calcode.report.study.parts import (
@@ -21,7 +22,7 @@ from calcode.report.study.parts import (
 )
 from calcode.report.study.scales import rounded_range
 from calcode.report.wording import counted, listed, signed, signed_points
-from calcode.study.reported import paper_backbone, paper_backbones, paper_setting, reported_tables
+from calcode.study.reported import paper_setting, reported_tables
 from calcode.study.schema import Row
 
 _TABLE = "recent_baselines_paired_bootstrap"
@@ -143,8 +144,7 @@ def _table(output: StudyOutput, rows: Sequence[Row]) -> TableView:
 def _reported(output: StudyOutput, setting: str, comparator: str) -> tuple[Entry, ...]:
     """The paper's differences, where the study has its cohort and exactly its backbones."""
     named = paper_setting(setting)
-    own = {paper_backbone(name) for name in output.backbones}
-    if named is None or own != set(paper_backbones()):
+    if named is None or not has_papers_backbones(output):
         return entries("", "")
     table = reported_tables()["paired_bootstrap"]
     cells = []

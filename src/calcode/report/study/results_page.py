@@ -30,27 +30,30 @@ from calcode.study import TABLES
 from calcode.study.manifest import FILE as MANIFEST_FILE
 from calcode.study.table_files import write_table
 
-#: Tables that the page is written from; of those that are marked, the rows of the methods that are shown.
-_KEPT: dict[str, bool] = {
-    "recent_baselines_summary": False,
-    "recent_baselines_dataset_means": False,
-    "utility_calcode_dataset_means": False,
-    "recent_baselines_classwise": True,
-    "recent_baselines_paired_bootstrap": False,
-    "calcode_matched_ablation_means": False,
-    "calcode_matched_ablation_reference_check": False,
-    "gamma_sensitivity_average": False,
-    "guard_level_confirmation": False,
-    "sensitivity_average": False,
-    "audit_score_stability": False,
-    "geometry_summary": False,
-    "cost_sensitive_risk_average": True,
-    "validation_selected_risk_delta_summary": False,
-    "validation_selected_operating_points": False,
-    "conservative_xmodal_budget_summary": False,
-    "out_of_space_detection": False,
-    "resplit_spread": False,
-}
+#: Tables that the page is written from.
+_KEPT = (
+    "recent_baselines_summary",
+    "recent_baselines_dataset_means",
+    "utility_calcode_dataset_means",
+    "recent_baselines_classwise",
+    "recent_baselines_paired_bootstrap",
+    "calcode_matched_ablation_means",
+    "calcode_matched_ablation_reference_check",
+    "gamma_sensitivity_average",
+    "guard_level_confirmation",
+    "sensitivity_average",
+    "audit_score_stability",
+    "geometry_summary",
+    "cost_sensitive_risk_average",
+    "validation_selected_risk_delta_summary",
+    "validation_selected_operating_points",
+    "conservative_xmodal_budget_summary",
+    "out_of_space_detection",
+    "resplit_spread",
+)
+#: Of large tables the rows that the page looks at: the methods that are shown, or the averages over all settings.
+_SHOWN_METHODS_ALONE = "recent_baselines_classwise"
+_WHOLE_STUDY_ALONE = "cost_sensitive_risk_average"
 _SECTIONS: tuple[Callable[[StudyOutput], Section | None], ...] = (
     summary_section,
     comparison_section,
@@ -93,8 +96,12 @@ def keep_tables(folder: Path, kept: Path) -> None:
     """
     output = read_output(folder)
     (kept / "tables").mkdir(parents=True, exist_ok=True)
-    for name, shown_alone in _KEPT.items():
-        rows = [row for row in output.rows(name) if not shown_alone or row["method"] in output.shown]
+    for name in _KEPT:
+        rows = output.rows(name)
+        if name == _SHOWN_METHODS_ALONE:
+            rows = [row for row in rows if row["method"] in output.shown]
+        elif name == _WHOLE_STUDY_ALONE:
+            rows = [row for row in rows if row["scope"] == "all"]
         if rows:
             write_table(kept / "tables", TABLES[name], rows)
     manifest = json.loads(json.dumps(output.manifest))

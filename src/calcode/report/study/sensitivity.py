@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calcode.report.plane import Axis, Marks, plain_number
+from calcode.report.study.beside import (
+    REPORTED,
+    has_papers_backbones,
+    has_papers_eight_settings,
+    printed_figures,
+)
 from calcode.report.study.cells import ends_of, value_of, words_of
 from calcode.report.study.figure_words import FIGURE_HEADINGS, cost_words, figure_entries
 from calcode.report.study.output import StudyOutput
@@ -21,7 +27,7 @@ from calcode.report.study.parts import (
 )
 from calcode.report.study.scales import rounded_range
 from calcode.report.wording import listed, number, percent, short_percent, signed, signed_points
-from calcode.study.reported import paper_backbone, paper_backbones, reported_tables
+from calcode.study.reported import paper_setting, reported_tables
 from calcode.study.schema import Row
 
 _GAMMA, _GUARD, _ALL = "gamma_sensitivity_average", "guard_level_confirmation", "sensitivity_average"
@@ -73,7 +79,7 @@ def gamma_figure(output: StudyOutput) -> FigureView | None:
         _gamma_panel(rows, levels, across, column="set_size", title="labels per set"),
     ]
     numbers = sorted(output.rows(_GAMMA), key=lambda row: row["scope"] != "all")
-    reported = _reports_gamma(output)
+    reported = has_papers_eight_settings(output)
     return FigureView(
         name="gamma-sensitivity",
         heading="Discovery margin",
@@ -90,7 +96,7 @@ def gamma_figure(output: StudyOutput) -> FigureView | None:
                 Heading("gamma"),
                 Heading("protected classes"),
                 *FIGURE_HEADINGS,
-                *((Heading("reported: coverage / worst / size / deferral"),) if reported else ()),
+                *((REPORTED,) if reported else ()),
             ),
             rows=tuple(
                 entries(
@@ -158,11 +164,6 @@ def gamma_sentence(rows: Sequence[Row]) -> str:
     return f"Gamma from {margins[0]:g} to {margins[-1]:g}, averaged over all settings: {'; '.join(words)}."
 
 
-def _reports_gamma(output: StudyOutput) -> bool:
-    """The paper's averages are over its own backbones: comparable only where the study has exactly these."""
-    return {paper_backbone(name) for name in output.backbones} == set(paper_backbones())
-
-
 def _reported_gamma(row: Row) -> Entry:
     table = reported_tables()["gamma_sensitivity"]
     wanted = {
@@ -170,10 +171,7 @@ def _reported_gamma(row: Row) -> Entry:
         "discovery_margin": f"{value_of(row, 'discovery_margin'):.2f}",
     }
     found = table.find(wanted) if row["scope"] == "shifted" else None
-    if found is None:
-        return Entry("")
-    cells = [found[name] for name in ("coverage", "worst_class_coverage", "set_size", "deferral")]
-    return Entry(" / ".join(cells), table.place)
+    return printed_figures(found, place=table.place)
 
 
 # ---------------------------------------------------------------------- guard level and the rest
@@ -193,6 +191,7 @@ def guard_sentence(rows: Sequence[Row]) -> str:
 
 
 def _guard_table(output: StudyOutput) -> TableView:
+    reported = has_papers_backbones(output) and any(paper_setting(entry.name) for entry in output.settings)
     return TableView(
         name="guard-level",
         caption="Guard levels with discovered classes, audit and localization held fixed, averaged over backbones.",
@@ -201,6 +200,7 @@ def _guard_table(output: StudyOutput) -> TableView:
             Heading("guard level"),
             Heading("protected classes"),
             *FIGURE_HEADINGS,
+            *((REPORTED,) if reported else ()),
         ),
         rows=tuple(
             entries(
@@ -208,11 +208,20 @@ def _guard_table(output: StudyOutput) -> TableView:
                 short_percent(value_of(row, "guard_level")),
                 number(value_of(row, "n_protected")),
                 *figure_entries(row),
+                *([_reported_guard(row)] if reported else []),
             )
             for row in output.rows(_GUARD)
         ),
         layout="scroll",
     )
+
+
+def _reported_guard(row: Row) -> Entry:
+    table = reported_tables()["guard_level"]
+    setting = paper_setting(words_of(row, "scope"))
+    level = f"{value_of(row, 'guard_level'):.2f}"
+    found = table.find({"setting": setting, "guard_level": level}) if setting is not None else None
+    return printed_figures(found, place=table.place)
 
 
 def sensitivity_sentences(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -176,7 +176,7 @@ def _other_splits(output: StudyOutput) -> str:
     )
     means = {words_of(row, "metric"): row["mean"] for row in own}
     return (
-        f"One split misleads: over {count_of(widest, 'n_splits')} other deals of the same images into the roles, "
+        f"Over {count_of(widest, 'n_splits')} other deals of the same images into the roles, "
         f"CALCoDe's coverage on {words_of(widest, 'setting')} with {words_of(widest, 'backbone')} goes from "
         f"{percent(value_of(widest, 'lowest'))} to {percent(value_of(widest, 'highest'))}; the given split has "
         f"{percent(value_of(widest, 'given'))} (on average {cost_words(means)})."
