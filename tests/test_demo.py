@@ -9,7 +9,7 @@ import pytest
 
 from calcode import Calcode, CalcodeWarning
 from calcode.cohorts import Cohort
-from calcode.demo import SETTINGS, Comparison, accepted_floor, class_titles, compare, demo_features
+from calcode.demo import SETTINGS, Comparison, class_titles, compare, demo_features
 from calcode.quantiles import conformal_quantile
 
 pytest.importorskip("calcode_demo_data", reason="the demonstration data are a distribution of their own")
@@ -101,15 +101,3 @@ def test_split_aps_is_one_quantile_over_all_calibration_images(
     assert ordinary is not None
     assert np.array_equal(ordinary.outcome.sets, scores <= conformal_quantile(own, miscoverage=0.05))
     assert ordinary.outcome.accepted.all()
-
-
-def test_a_floor_of_accepted_images_separates_the_classes() -> None:
-    labels = np.repeat([0, 1, 2, -1], [40, 25, 19, 30])
-    accepted = np.ones(len(labels), dtype=bool)
-    assert accepted_floor(labels, accepted=accepted, min_images=20) == 20
-    accepted[40:47] = False
-    assert accepted_floor(labels, accepted=accepted, min_images=20) == 18
-    assert accepted_floor(labels, accepted=accepted, min_images=1) == 1
-    # A class without an accepted image is undefined and does not lower the floor to 0.
-    accepted[:40] = False
-    assert accepted_floor(labels, accepted=accepted, min_images=20) == 18

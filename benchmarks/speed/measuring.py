@@ -16,6 +16,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 ENTRY = ROOT / "benchmarks" / "bench_method.py"
+_REST = 0.1
 
 
 def seconds_of(work: Callable[[], object]) -> float:
@@ -26,12 +27,17 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 
 def interleaved(works: dict[str, Callable[[], object]], *, repeats: int) -> dict[str, list[float]]:
-    """Seconds of every work, in turns, so that a busy moment hits all of them alike; one round warms up."""
+    """Seconds of every work, in turns, so that a busy moment hits all of them alike; one round warms up.
+
+    Every turn begins after a rest: the threads of a BLAS product go on spinning for some 50 ms and would take a
+    core from whatever comes next.
+    """
     for work in works.values():
         work()
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(repeats):
         for name, work in works.items():
+            time.sleep(_REST)
             seconds[name].append(seconds_of(work))
     return seconds
 

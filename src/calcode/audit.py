@@ -271,9 +271,8 @@ class SupportAudit:
         """
         if name != "distance" or self.graph is not None:
             return rank_p_values(self._base.values(evidence, name), sorted_gate=sorted_gate)
-        nearest = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
+        nearest, errors = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
         values = _averaged(nearest, average=self.average)
-        errors = self._anchors.errors(evidence.embeddings)
         low, high = (
             np.searchsorted(sorted_gate, values - _RANK_TOLERANCE + shift, side="left")
             for shift in (-errors, errors)

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-import numpy as np
-
-from calcode.arrays import BoolArray, IntArray
 from calcode.baselines import METHODS, Roles
 from calcode.cohorts import Cohort, FeatureFile, open_features
 from calcode.errors import FeatureFileError
@@ -186,34 +183,6 @@ def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> C
         ordinary=MethodResult.without_audit(aps.record.title, ordinary.sets),
         metadata=test.metadata,
         class_titles=titles,
-        min_class_count=accepted_floor(labels, accepted=decisions.accepted, min_images=setting.min_images),
+        min_images=setting.min_images,
     )
     return Comparison(setting=setting, figures=cohort_figures(cohort))
-
-
-def accepted_floor(labels: IntArray, *, accepted: BoolArray, min_images: int) -> int:
-    """Accepted images that every class with at least `min_images` test images reaches.
-
-    A cohort is reported on the classes with enough test images, while the worst class is looked for among those
-    with enough accepted ones; this number makes the two the same.
-
-    Parameters
-    ----------
-    labels : ndarray of int, shape (n,)
-        -1 is outside the label space.
-    accepted : ndarray of bool, shape (n,)
-    min_images : int
-
-    Examples
-    --------
-    >>> labels = np.repeat([0, 1, 2], [30, 25, 3])
-    >>> accepted = np.arange(58) != 0
-    >>> accepted_floor(labels, accepted=accepted, min_images=20)
-    20
-    >>> accepted_floor(labels, accepted=accepted & (np.arange(58) % 2 == 0), min_images=20)
-    13
-    """
-    in_space = labels >= 0
-    images = np.bincount(labels[in_space])
-    kept = np.bincount(labels[in_space & accepted], minlength=len(images))[images >= min_images]
-    return max(1, int(min([min_images, *kept[kept > 0].tolist()])))

@@ -202,8 +202,11 @@ def _masses_below(
     """A_i and B_i for points in ascending order of their scores."""
     first = first_positions(scores)
     below, total = np.empty(len(scores)), np.empty(len(scores))
-    for rows in row_blocks(len(scores), n_columns=len(scores)):
+
+    def add(rows: slice) -> None:
         weights = kernel_weights(cosine_distances(embeddings[rows], embeddings), bandwidth=bandwidth)
-        inside, everything = prefix_masses(weights, first[rows, None])
-        below[rows], total[rows] = inside[:, 0], everything
+        inside, total[rows] = prefix_masses(weights, first[rows, None])
+        below[rows] = inside[:, 0]
+
+    run_blocks(add, row_blocks(len(scores), n_columns=len(scores)))
     return below, total

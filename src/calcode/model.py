@@ -22,6 +22,7 @@ from calcode.kernels import (
     cosine_distances,
     kernel_weights,
     mass_error,
+    product_blocks,
     row_blocks,
     run_blocks,
 )
@@ -403,17 +404,21 @@ class Calcode(Learned):
             margins = np.empty(len(embeddings))
             anchors = self._screened_anchors()
 
-            def look(rows: slice) -> None:
-                weights = anchors.weights(embeddings[rows], bandwidth=self.rule_.bandwidth)
-                localized[rows], guarded[rows], margins[rows] = self._thresholds_from_weights(weights)
+            def look(block: slice) -> None:
+                for part, weights in anchors.weight_blocks(embeddings[block], bandwidth=self.rule_.bandwidth):
+                    rows = slice(block.start + part.start, block.start + part.stop)
+                    localized[rows], guarded[rows], margins[rows] = self._thresholds_from_weights(weights)
 
-            run_blocks(look, row_blocks(len(embeddings), n_columns=anchors.width))
+            run_blocks(look, product_blocks(len(embeddings), n_columns=anchors.width))
             unclear = np.flatnonzero(margins <= mass_error(self.rule_.bandwidth))
-        for block in row_blocks(len(unclear), n_columns=len(self.rule_.scores)):
+
+        def settle(block: slice) -> None:
             chosen = unclear[block]
             distances = cosine_distances(embeddings[chosen], self.rule_.embeddings)
             weights = kernel_weights(distances, bandwidth=self.rule_.bandwidth)
             localized[chosen], guarded[chosen], _ = self._thresholds_from_weights(weights)
+
+        run_blocks(settle, row_blocks(len(unclear), n_columns=len(self.rule_.scores)))
         return localized, guarded
 
     def _thresholds_from_weights(self, weights: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:

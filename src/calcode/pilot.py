@@ -85,8 +85,7 @@ class Pilot:
 
     def distance_quantile(self, share: float) -> float:
         """About the distance within which this share of the examples lies."""
-        _, distances = next(iter(self._distances.blocks()))
-        return float(np.quantile(distances[:16], share))
+        return float(np.quantile(self._distances.head(16), share))
 
     def neighbour_mass(self, bandwidth: float) -> float:
         """Median over the examples of sum over the others of H, the size of a neighbourhood."""
@@ -97,10 +96,13 @@ class Pilot:
 
     def _median_mass(self, bandwidth: float) -> float:
         sums = np.empty(len(self))
-        for rows, distances in self._distances.blocks():
+
+        def add(rows: slice, distances: FloatArray) -> None:
             weights = kernel_weights(distances, bandwidth=bandwidth)
             own = weights[np.arange(len(weights)), self._own_column[rows]]
             sums[rows] = weights.sum(axis=1) - own
+
+        self._distances.each(add)
         return float(np.median(sums))
 
     def judge(self, *, bandwidth: float, miscoverage: float, grid: int | None) -> PilotOutcome:
@@ -128,12 +130,15 @@ class Pilot:
         n_classes = self._positions[0].shape[1]
         below = np.empty((len(self), n_classes, self._n_folds))
         total = np.empty((len(self), self._n_folds))
-        for rows, distances in self._distances.blocks():
+
+        def add(rows: slice, distances: FloatArray) -> None:
             weights = kernel_weights(distances, bandwidth=bandwidth)
             for fold, part in enumerate(self._slices):
                 below[rows, :, fold], total[rows, fold] = prefix_masses(
                     weights[:, part], self._positions[fold][rows]
                 )
+
+        self._distances.each(add)
         return below, total
 
 

@@ -304,6 +304,25 @@ def test_bad_arrays_are_refused(change: dict[str, Any], message: str) -> None:
         summarize_sets(**(vars(by_hand()) | change))
 
 
+def test_small_classes_are_left_out_by_images_or_by_accepted_images() -> None:
+    """Class 0: 30 images, 12 accepted; class 1: 15 images, all accepted and none covered."""
+    labels = np.repeat([0, 1], [30, 15])
+    accepted = np.r_[np.arange(30) < 12, np.ones(15, dtype=bool)]
+    sets = np.tile([True, False], (45, 1))
+    arguments: dict[str, Any] = {
+        "sets": sets,
+        "labels": labels,
+        "classes": ["a", "b"],
+        "accepted": accepted,
+        "top_label": np.zeros(45, dtype=int),
+        "top_probability": np.full(45, 0.5),
+    }
+    assert summarize_sets(**arguments).worst_class == "b"
+    assert summarize_sets(**arguments, min_images=20).worst_class == "a"
+    assert summarize_sets(**arguments, min_n=13).worst_class == "b"
+    assert summarize_sets(**arguments, min_images=31).worst_class is None
+
+
 @pytest.mark.parametrize("setting", ["min_n", "n_resamples"])
 def test_bad_settings_are_refused(setting: str) -> None:
     with pytest.raises(SettingsError, match=rf"^{setting}: 0 must be at least 1"):

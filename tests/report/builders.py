@@ -96,7 +96,7 @@ def cohort_of(
     shifted: bool = False,
     metadata: Mapping[str, Any] | None = None,
     class_titles: Mapping[str, str] | None = None,
-    min_class_count: int = 1,
+    min_images: int = 1,
     name: str = "COHORT",
 ) -> ReportCohort:
     """A cohort whose every answer is given."""
@@ -115,7 +115,7 @@ def cohort_of(
         ordinary=plain,
         metadata=metadata or {},
         class_titles=class_titles or {},
-        min_class_count=min_class_count,
+        min_images=min_images,
     )
 
 

@@ -354,7 +354,7 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
         (EvidenceError, "labels", good | {"labels": [0, 7]}),
         (EvidenceError, "ordinary", good | {"ordinary": repeated([1, 0, 0], 3)}),
         (EvidenceError, r"metadata\['sex'\]", good | {"metadata": {"sex": ["f"]}}),
-        (SettingsError, "min_class_count", good | {"min_class_count": 0}),
+        (SettingsError, "min_images", good | {"min_images": 0}),
         (EvidenceError, "decisions", good | {"labels": [], "sets": np.zeros((0, 3))}),
     ]
     for error, beginning, arguments in cases:

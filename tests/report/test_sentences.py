@@ -170,10 +170,8 @@ def test_classes_that_are_absent_or_rare_are_named() -> None:
 
 
 def test_no_worst_class_where_no_class_is_large_enough() -> None:
-    text = told(
-        cohort_of(model_with(protect="none"), labels=[0] * 30, sets=repeated(B, 30), min_class_count=50)
-    )
-    assert "No class has at least 50 accepted images, so none can be called the worst." in text
+    text = told(cohort_of(model_with(protect="none"), labels=[0] * 30, sets=repeated(B, 30), min_images=50))
+    assert "No class has at least 50 images and one accepted, so none can be called the worst." in text
 
 
 def test_an_infinite_guard_says_what_it_would_need() -> None:

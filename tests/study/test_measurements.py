@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from worlds import World
 
 from calcode.audit import DIAGNOSTICS, SupportAudit, auroc
@@ -17,7 +15,6 @@ from calcode.evidence import robust_probabilities
 from calcode.operating import select_operating_point
 from calcode.study.diagnostics import single_audits, top_one_errors
 from calcode.study.experiments import audit_stability, cross_modal, geometry, neighbours, operating_points
-from calcode.study.worst_class import accepted_floor
 
 
 @pytest.fixture(scope="module")
@@ -121,19 +118,6 @@ def test_an_hnsw_graph_finds_most_neighbours(roles) -> None:
     truth = neighbours.exact_neighbours(queries, roles.reference.embeddings)
     found = neighbours.agreement(queries, roles.reference.embeddings, found=search(queries), truth=truth)
     assert found["recall_at_10"] > 0.95
-
-
-@given(st.integers(0, 1000), st.integers(1, 30))
-def test_the_floor_lets_every_large_class_in(seed, min_images) -> None:
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(-1, 4, size=80)
-    accepted = rng.random(80) < 0.6
-    floor = accepted_floor(labels, accepted=accepted, min_images=min_images)
-    assert 1 <= floor <= min_images
-    for label in range(4):
-        kept = int((accepted & (labels == label)).sum())
-        if (labels == label).sum() >= min_images and kept:
-            assert kept >= floor
 
 
 def test_the_disagreement_without_reference_images_of_the_class(roles) -> None:

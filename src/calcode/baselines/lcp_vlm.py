@@ -76,7 +76,8 @@ class KernelTrials:
         """Held-out sets of every image, in the order of the trials; shape (n, K)."""
         below, total = self._fold_masses(kernel)
         thresholds = np.empty(len(self._own))
-        for rows, distances in self._pairs.blocks():
+
+        def search(rows: slice, distances: FloatArray) -> None:
             weights = kernel.of_distances(distances)
             for fold in np.unique(self._folds[rows]):
                 held_out = np.flatnonzero(self._folds[rows] == fold)
@@ -91,6 +92,8 @@ class KernelTrials:
                     rank=conformal_rank(len(fitted), miscoverage=miscoverage),
                 )
                 thresholds[rows.start + held_out] = np.append(self._own[fitted], math.inf)[positions]
+
+        self._pairs.each(search)
         return label_sets(self._scores, thresholds)
 
     def judge(self, kernel: SigmoidKernel, *, miscoverage: float) -> tuple[int, int]:
@@ -106,12 +109,15 @@ class KernelTrials:
         """Mass that each fold puts strictly below an image's own score, and in all; (n, folds) each."""
         parts = [slice(int(a), int(b)) for a, b in zip(self._edges[:-1], self._edges[1:], strict=True)]
         below, total = np.empty((len(self), len(parts))), np.empty((len(self), len(parts)))
-        for rows, distances in self._pairs.blocks():
+
+        def add(rows: slice, distances: FloatArray) -> None:
             weights = kernel.of_distances(distances)
             for fold, part in enumerate(parts):
                 positions = np.searchsorted(self._own[part], self._own[rows], side="left")[:, None]
                 inside, total[rows, fold] = prefix_masses(weights[:, part], positions)
                 below[rows, fold] = inside[:, 0]
+
+        self._pairs.each(add)
         return below, total
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from calcode.kernels.distances import PairDistances, cosine_distances, row_blocks
 from calcode.kernels.nearest import nearest_distances, smallest_columns
 from calcode.kernels.neighbours import NeighbourGraph, library_installed, restore_graph, search_graph
-from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors, mass_error
+from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors, mass_error, product_blocks
 from calcode.kernels.threads import run_blocks
 from calcode.kernels.truncated import TRUNCATION_BREAK_EVEN, TruncatedAnchors
 from calcode.kernels.weights import first_reaching, kernel_weights, prefix_masses
@@ -24,6 +24,7 @@ __all__ = [
     "mass_error",
     "nearest_distances",
     "prefix_masses",
+    "product_blocks",
     "restore_graph",
     "row_blocks",
     "run_blocks",

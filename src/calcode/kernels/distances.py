@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from calcode.arrays import FloatArray
+from calcode.kernels.threads import run_blocks
 
 #: Numbers in one block of a distance matrix: 4 MiB of float64, which a core's cache nearly holds.
 _BLOCK_NUMBERS = 1 << 19
@@ -59,19 +60,26 @@ class PairDistances:
     def __init__(self, rows: FloatArray, columns: FloatArray) -> None:
         self._rows = rows
         self._columns = columns
-        self._kept: list[tuple[slice, FloatArray]] | None = None
+        self._kept: dict[int, FloatArray] = {}
 
-    def blocks(self) -> Iterator[tuple[slice, FloatArray]]:
-        """Row slices with their distances; the arrays must not be written to."""
-        if self._kept is not None:
-            yield from self._kept
-            return
-        keep = len(self._rows) * len(self._columns) <= _KEPT_NUMBERS
-        kept: list[tuple[slice, FloatArray]] = []
-        for rows in row_blocks(len(self._rows), n_columns=len(self._columns)):
+    def each(self, work: Callable[[slice, FloatArray], None]) -> None:
+        """Call `work` with every row slice and its distances, several at a time.
+
+        Each call must write to its own rows only, and not into the distances.
+        """
+        run_blocks(
+            lambda rows: work(rows, self._block(rows)),
+            row_blocks(len(self._rows), n_columns=len(self._columns)),
+        )
+
+    def head(self, n: int) -> FloatArray:
+        """Distances of the first n rows at most."""
+        return cosine_distances(self._rows[:n], self._columns)
+
+    def _block(self, rows: slice) -> FloatArray:
+        block = self._kept.get(rows.start)
+        if block is None:
             block = cosine_distances(self._rows[rows], self._columns)
-            if keep:
-                kept.append((rows, block))
-            yield rows, block
-        if keep:
-            self._kept = kept
+            if len(self._rows) * len(self._columns) <= _KEPT_NUMBERS:
+                self._kept[rows.start] = block
+        return block

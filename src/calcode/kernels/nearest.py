@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from calcode.arrays import FloatArray
 from calcode.kernels.distances import cosine_distances, row_blocks
+from calcode.kernels.threads import run_blocks
 
 #: Columns are compared in this many equal strides.
 _STRIDES = 16
@@ -68,6 +69,9 @@ def nearest_distances(queries: FloatArray, reference: FloatArray, *, n_neighbors
     """
     count = min(n_neighbors, len(reference))
     nearest = np.empty((len(queries), count))
-    for rows in row_blocks(len(queries), n_columns=len(reference)):
+
+    def search(rows: slice) -> None:
         nearest[rows] = smallest_columns(cosine_distances(queries[rows], reference), count=count)
+
+    run_blocks(search, row_blocks(len(queries), n_columns=len(reference)))
     return nearest

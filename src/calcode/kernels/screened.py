@@ -7,17 +7,18 @@ are of the size of the distances themselves. The two squared lengths ride along 
 so that one product gives the distance.
 
 Nothing is decided on float32 alone. Whoever uses these values keeps what lies further than their error
-(`ScreenedAnchors.errors` for a distance, `mass_error` for a mass) from the boundary it is compared with, and
+(given with the nearest distances, `mass_error` for a mass) from the boundary it is compared with, and
 computes the rest again in float64; decisions are those of float64, whatever the batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from calcode.arrays import FloatArray
-from calcode.kernels.distances import row_blocks
 from calcode.kernels.nearest import smallest_columns
 from calcode.kernels.threads import run_blocks
 
@@ -27,6 +28,9 @@ SingleArray = NDArray[np.float32]
 SCREENING_ERROR = 1e-6
 #: Columns are filled up to a multiple of this, so that sums over chunks are one product.
 COLUMN_MULTIPLE = 32
+#: Numbers of one product (8 MiB of float32), and of the rows of it that are weighed together.
+_PRODUCT_NUMBERS = 1 << 21
+_CACHED_NUMBERS = 1 << 17
 #: Distance of a filler column: its weight is exactly zero and it is never among the nearest.
 _FAR = 1e6
 
@@ -87,35 +91,72 @@ class ScreenedAnchors:
         """1 - cos in float32; shape (m, d) in, (m, width) out, the last width - n columns fillers."""
         return self.query_rows(queries) @ self.columns
 
-    def errors(self, queries: FloatArray) -> FloatArray:
-        """Bound on what float32 changes in the distances of each query; shape (m, d) in, (m,) out.
-
-        Rounding scales with the terms that are added, the squared lengths around the mean; seen: below 3e-7 of
-        their average, whatever the dimension.
-        """
-        centred = queries - self._mean
-        squared: FloatArray = np.einsum("ij,ij->i", centred, centred)
-        return 8e-7 * 0.5 * (squared + self._widest)
-
     def weights(self, queries: FloatArray, *, bandwidth: float) -> FloatArray:
         """Kernel weights from screened distances, in float64; shape (m, width), fillers weigh 0."""
-        scaled = self.distances(queries)
+        weights = np.empty((len(queries), self.width))
+        self._weigh(self.distances(queries), out=weights, bandwidth=bandwidth)
+        return weights
+
+    def weight_blocks(self, queries: FloatArray, *, bandwidth: float) -> Iterator[tuple[slice, FloatArray]]:
+        """`weights` a few rows at a time: multiplied together, which a product likes, weighed in the cache.
+
+        The arrays are overwritten by the next block.
+        """
+        distances = self.distances(queries)
+        weights: FloatArray | None = None
+        for rows in _cached_rows(len(queries), n_columns=self.width):
+            if weights is None:
+                weights = np.empty((rows.stop, self.width))
+            part = weights[: rows.stop - rows.start]
+            self._weigh(distances[rows], out=part, bandwidth=bandwidth)
+            yield rows, part
+
+    def _weigh(self, scaled: SingleArray, *, out: FloatArray, bandwidth: float) -> None:
+        """exp(-(d / h)^2) of distances, which are overwritten."""
         if np.isfinite(bandwidth):
             scaled *= np.float32(1.0 / bandwidth)
         else:
             scaled[:, : self.n] = 0.0
         np.multiply(scaled, scaled, out=scaled)
-        weights = scaled.astype(np.float64)
-        np.negative(weights, out=weights)
-        return np.exp(weights, out=weights)
+        np.copyto(out, scaled)
+        np.negative(out, out=out)
+        np.exp(out, out=out)
 
-    def nearest(self, queries: FloatArray, *, n_neighbors: int) -> FloatArray:
-        """The smallest screened distances, ascending; shape (m, min(n_neighbors, n))."""
+    def nearest(self, queries: FloatArray, *, n_neighbors: int) -> tuple[FloatArray, FloatArray]:
+        """The smallest screened distances of each query, and a bound on what float32 changed in them.
+
+        Rounding scales with the terms that are added, the squared lengths around the mean; seen: below 3e-7 of
+        their average, whatever the dimension. The bound is twice that.
+
+        Returns
+        -------
+        nearest : ndarray of shape (m, min(n_neighbors, n))
+            Ascending.
+        errors : ndarray of shape (m,)
+        """
         count = min(n_neighbors, self.n)
-        nearest = np.empty((len(queries), count))
+        nearest, errors = np.empty((len(queries), count)), np.empty(len(queries))
 
-        def search(rows: slice) -> None:
-            nearest[rows] = smallest_columns(self.distances(queries[rows]), count=count)
+        def search(block: slice) -> None:
+            prepared = self.query_rows(queries[block])
+            errors[block] = 6e-7 * (prepared[:, -1] + 0.5 * self._widest)
+            distances = prepared @ self.columns
+            for rows in _cached_rows(len(distances), n_columns=self.width):
+                found = smallest_columns(distances[rows], count=count)
+                nearest[block.start + rows.start : block.start + rows.stop] = found
 
-        run_blocks(search, row_blocks(len(queries), n_columns=self.width))
-        return nearest
+        run_blocks(search, product_blocks(len(queries), n_columns=self.width))
+        return nearest, errors
+
+
+def product_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:
+    """Row slices large enough for a product to run at its best, small enough for memory to stay bounded."""
+    step = max(64, _PRODUCT_NUMBERS // max(1, n_columns))
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))
+
+
+def _cached_rows(n_rows: int, *, n_columns: int) -> Iterator[slice]:
+    step = max(8, _CACHED_NUMBERS // max(1, n_columns))
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))

@@ -42,12 +42,14 @@ def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
     """
     parts = list(blocks)
     threads = min(thread_count(), len(parts))
-    if threads <= 1:
-        for part in parts:
-            work(part)
-        return
-    # Two layers of threads would fight for the cores: blocks side by side, each product on one core.
-    with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-        # Consuming the results hands on the first error.
-        for _ in pool.map(work, parts):
-            pass
+    # Two layers of threads would fight for the cores: blocks side by side, each product on one core. A single
+    # block keeps to that too, because BLAS threads go on spinning for a while after a product of their own.
+    with _blas().limit(limits=1, user_api="blas"):
+        if threads <= 1:
+            for part in parts:
+                work(part)
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            # Consuming the results hands on the first error.
+            for _ in pool.map(work, parts):
+                pass

@@ -56,6 +56,7 @@ def paired_difference(
     *,
     labels: Sequence[ArrayLike],
     min_n: int = 1,
+    min_images: int = 1,
     n_resamples: int = 1000,
     confidence: float = 0.95,
     random_state: int = 0,
@@ -74,8 +75,8 @@ def paired_difference(
         of the arrays of any method, `Outcome.of_decisions` of decisions.
     labels : sequence of array_like of int, shape (n,)
         True classes per backbone; -1 outside the label space.
-    min_n : int
-        Accepted images a class needs, under each method on its own, to count for its worst class.
+    min_n, min_images : int
+        Accepted images, under each method on its own, and images that a class needs to count for the worst class.
     n_resamples : int
     confidence : float
     random_state : int
@@ -98,7 +99,9 @@ def paired_difference(
     observed: dict[str, list[float]] = {}
     replicates: dict[str, list[FloatArray]] = {}
     for pair in pairs:
-        values, resampled = pair.differences(min_n=min_n, n_resamples=n_resamples, generator=generator)
+        values, resampled = pair.differences(
+            min_n=min_n, min_images=min_images, n_resamples=n_resamples, generator=generator
+        )
         for name in values:
             observed.setdefault(name, []).append(values[name])
             replicates.setdefault(name, []).append(resampled[name])
@@ -117,7 +120,7 @@ class _Pair:
     n_classes: int
 
     def differences(
-        self, *, min_n: int, n_resamples: int, generator: np.random.Generator
+        self, *, min_n: int, min_images: int, n_resamples: int, generator: np.random.Generator
     ) -> tuple[dict[str, float], dict[str, FloatArray]]:
         cells = Cells.of(
             self.columns,
@@ -125,7 +128,7 @@ class _Pair:
             n_strata=self.n_classes + 1,
         )
         observed = _split(cells.sums(cells.count[None, :])[0])
-        eligible = [tallies.eligible_classes(tally, min_n=min_n) for tally in observed]
+        eligible = [tallies.eligible_classes(tally, min_n=min_n, min_images=min_images) for tally in observed]
         draws = cells.stratified_draws(n_resamples=n_resamples, generator=generator)
         resampled = _split(cells.sums(draws))
         point = [_metrics(*entry) for entry in zip(observed, eligible, strict=True)]

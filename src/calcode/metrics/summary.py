@@ -66,7 +66,8 @@ class Summary:
     coverage, set_size, full_set_rate, singleton_rate, empty_set_rate, selective_accuracy : Estimate
         On accepted images of the label space.
     worst_class_coverage : Estimate
-        Smallest coverage among the classes with at least `min_n` accepted images; n is that class's.
+        Smallest coverage among the classes with at least `min_n` accepted of at least `min_images` images; n is
+        the number accepted of that class.
     worst_class : str or None
         Its name; the first in class order if several are equal.
     calibration_error : float
@@ -86,6 +87,7 @@ class Summary:
     n_in_space: int
     classes: tuple[str, ...]
     min_n: int
+    min_images: int
     coverage: Estimate
     worst_class_coverage: Estimate
     worst_class: str | None
@@ -117,6 +119,7 @@ def summarize(
     labels: ArrayLike | Sequence[int],
     *,
     min_n: int = 1,
+    min_images: int = 1,
     random_state: int = 0,
     n_resamples: int = 500,
 ) -> Summary:
@@ -127,8 +130,8 @@ def summarize(
     decisions : Decisions
     labels : array_like of int, shape (n,)
         True class indices; -1 marks an image outside the label space.
-    min_n : int
-        Accepted images a class needs to count for the worst class.
+    min_n, min_images : int
+        Accepted images, and images, that a class needs to count for the worst class.
     random_state, n_resamples : int
         Seed and number of bootstrap resamples.
     """
@@ -143,6 +146,7 @@ def summarize(
         top_probability=decisions.top_probability,
         promises=decisions.promises,
         min_n=min_n,
+        min_images=min_images,
         random_state=random_state,
         n_resamples=n_resamples,
     )
@@ -159,6 +163,7 @@ def summarize_sets(
     deferred: ArrayLike | None = None,
     promises: Sequence[str] = (),
     min_n: int = 1,
+    min_images: int = 1,
     random_state: int = 0,
     n_resamples: int = 500,
 ) -> Summary:
@@ -179,7 +184,7 @@ def summarize_sets(
         Images that go to a clinician: those not accepted, unless given.
     promises : sequence of str
         Sentences that each begin with "Promised" or "Observed only".
-    min_n, random_state, n_resamples : int
+    min_n, min_images, random_state, n_resamples : int
         As in `summarize`.
 
     Examples
@@ -203,11 +208,12 @@ def summarize_sets(
     tally = Tally.of(outcome, labels=truth)
     scored = outcome.accepted & (truth >= 0)
     correct = first[scored] == truth[scored]
-    worst_class, worst_coverage, worst_n = _worst_class(tally, names, min_n=min_n)
+    eligible = tallies.eligible_classes(tally, min_n=min_n, min_images=min_images)
+    worst_class, worst_coverage, worst_n = _worst_class(tally, names, eligible=eligible)
     size_interval, worst_interval = _bootstrap_intervals(
         sets=outcome.sets[scored],
         labels=truth[scored],
-        eligible=tallies.eligible_classes(tally, min_n=min_n),
+        eligible=eligible,
         n_resamples=n_resamples,
         random_state=random_state,
     )
@@ -216,6 +222,7 @@ def summarize_sets(
         n_in_space=int((truth >= 0).sum()),
         classes=names,
         min_n=min_n,
+        min_images=min_images,
         coverage=_accepted_share(tally, "covered"),
         worst_class_coverage=Estimate(worst_coverage, *worst_interval, n=worst_n),
         worst_class=worst_class,
@@ -245,9 +252,10 @@ def _accepted_share(tally: Tally, name: str) -> Estimate:
     return _share_of(tally.in_space(name), tally.in_space("accepted"))
 
 
-def _worst_class(tally: Tally, names: tuple[str, ...], *, min_n: int) -> tuple[str | None, float, int]:
-    """Name, coverage and number of accepted images of the worst class."""
-    eligible = tallies.eligible_classes(tally, min_n=min_n)
+def _worst_class(
+    tally: Tally, names: tuple[str, ...], *, eligible: BoolArray
+) -> tuple[str | None, float, int]:
+    """Name, coverage and number of accepted images of the worst of the eligible classes."""
     if not eligible.any():
         return None, math.nan, 0
     value = float(tallies.worst_class_coverage(tally, eligible=eligible))

@@ -163,9 +163,10 @@ def class_coverage(tally: Tally) -> FloatArray:
     return ratio(tally.in_space("covered"), tally.in_space("accepted"))
 
 
-def eligible_classes(tally: Tally, *, min_n: int) -> BoolArray:
-    """Classes with at least `min_n` accepted rows (and at least one); shape (..., K)."""
-    return np.asarray(tally.in_space("accepted") >= max(1, min_n))
+def eligible_classes(tally: Tally, *, min_n: int, min_images: int = 1) -> BoolArray:
+    """Classes with at least `min_n` accepted rows (and at least one) of at least `min_images`; shape (..., K)."""
+    enough = tally.in_space("accepted") >= max(1, min_n)
+    return np.asarray(enough & (tally.in_space("rows") >= min_images))
 
 
 def worst_class_coverage(tally: Tally, *, eligible: BoolArray) -> FloatArray:

@@ -105,8 +105,8 @@ def _method_table(figures: CohortFigures) -> Html:
         Column("informative"),
         Column("deferred"),
     ]
-    least = figures.cohort.min_class_count
-    among = "" if least == 1 else f" among classes with at least {least} accepted images"
+    least = figures.cohort.min_images
+    among = "" if least == 1 else f" among classes with at least {least} images"
     caption = (
         f"Target coverage {short_percent(figures.cohort.target)}. 95 % intervals: bootstrap for worst class and set "
         f"size, Wilson for the rest. Worst class{among or ' among all with an accepted image'}; set size out of "

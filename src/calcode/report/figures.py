@@ -113,7 +113,7 @@ def _method_figures(cohort: ReportCohort, method: MethodResult) -> MethodFigures
         deferred=outcome.deferred,
         top_label=decisions.top_label,
         top_probability=decisions.top_probability,
-        min_n=cohort.min_class_count,
+        min_images=cohort.min_images,
     )
     sizes = outcome.sets[~outcome.deferred].sum(axis=1)
     return MethodFigures(

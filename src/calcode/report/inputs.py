@@ -69,8 +69,8 @@ class ReportCohort:
         Columns such as site, sex and fitzpatrick; those known to `subgroups` are reported.
     class_titles : mapping of str to str
         What a class's short name stands for.
-    min_class_count : int
-        Accepted images that a class needs to be called a method's worst.
+    min_images : int
+        Images of the cohort that a class needs to be called a method's worst.
     """
 
     name: str
@@ -83,7 +83,7 @@ class ReportCohort:
     ordinary: MethodResult | None = None
     metadata: Mapping[str, AnyArray] = field(default_factory=dict)
     class_titles: Mapping[str, str] = field(default_factory=dict)
-    min_class_count: int = 1
+    min_images: int = 1
 
     def __post_init__(self) -> None:
         n, classes = len(self.decisions), self.decisions.classes
@@ -106,8 +106,8 @@ class ReportCohort:
         for column, values in self.metadata.items():
             if len(values) != n:
                 raise EvidenceError(f"metadata[{column!r}]: {len(values)} values for {n} images")
-        if self.min_class_count < 1:
-            raise SettingsError(f"min_class_count: {self.min_class_count} must be at least 1")
+        if self.min_images < 1:
+            raise SettingsError(f"min_images: {self.min_images} must be at least 1")
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -172,8 +172,8 @@ def _fate(row: ClassCoverage) -> str:
 def _worst_class_sentences(figures: CohortFigures) -> list[str]:
     cohort, summary = figures.cohort, figures.guarded.summary
     if summary.worst_class is None:
-        least = counted(cohort.min_class_count, "accepted image")
-        return [f"No class has at least {least}, so none can be called the worst."]
+        least = counted(cohort.min_images, "image")
+        return [f"No class has at least {least} and one accepted, so none can be called the worst."]
     worst = figures.guarded.class_row(summary.worst_class)
     title, target = cohort.class_title(worst.name), short_percent(cohort.target)
     share = f"{percent_estimate(worst.coverage)} of {counted(worst.coverage.n, 'accepted image')}"

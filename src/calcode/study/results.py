@@ -11,7 +11,6 @@ from calcode.metrics import Summary, summarize_sets
 from calcode.study.decision_rows import DecisionRows, decisions_of
 from calcode.study.jobs import Job
 from calcode.study.worker import WARNINGS_KEY
-from calcode.study.worst_class import accepted_floor
 
 if TYPE_CHECKING:
     import pyarrow
@@ -102,5 +101,5 @@ def summary_of(rows: DecisionRows, *, min_images: int) -> Summary:
         deferred=rows.deferred,
         top_label=rows.top_label,
         top_probability=rows.top_probability,
-        min_n=accepted_floor(rows.labels, accepted=rows.accepted, min_images=min_images),
+        min_images=min_images,
     )

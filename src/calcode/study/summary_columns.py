@@ -41,7 +41,7 @@ COUNTS: tuple[Column, ...] = (
 WORST_CLASS: tuple[Column, ...] = (
     text("worst_class", "The class with the smallest coverage."),
     integer("worst_class_n", "Its accepted images."),
-    integer("min_n", "Accepted images a class needed to count."),
+    integer("min_images", "Images a class needed to count for the worst class."),
 )
 
 
@@ -94,7 +94,7 @@ def detailed(summary: Summary) -> dict[str, Cell]:
         "n_accepted": summary.coverage.n,
         "worst_class": summary.worst_class,
         "worst_class_n": summary.worst_class_coverage.n,
-        "min_n": summary.min_n,
+        "min_images": summary.min_images,
     }
 
 

@@ -138,8 +138,8 @@ def _tables(output: StudyOutput, setting: SettingFacts, backbone: str, rows: Seq
     place = f"{setting.name}, {backbone}"
     stem = f"{setting.name}-{backbone}"
     shown = [row for row in rows if row["method"] in output.shown]
-    min_n = max((count_of(row, "min_n") for row in shown), default=1)
-    among = f" Worst class among those with at least {min_n} accepted images." if min_n > 1 else ""
+    least = max((count_of(row, "min_images") for row in shown), default=1)
+    among = f" Worst class among those with at least {least} images." if least > 1 else ""
     cannot = any(row["defers"] is False for row in shown)
     caption = (
         f"{place}: target {short_percent(output.target)}. 95 % intervals: bootstrap for worst class and set size, "

@@ -6,16 +6,17 @@ runs of the same study.
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.kernels import cosine_distances, nearest_distances, row_blocks
+from calcode.kernels.neighbours import library_installed
 from calcode.model import Calcode
 from calcode.study.experiment import Experiment, Rows
 from calcode.study.jobs import Job, job
@@ -34,8 +35,6 @@ N_NEIGHBORS = 10
 CONNECTIVITY = 32
 SEARCH_WIDTH = 200
 NOT_MEASURED = "not measured: install calcode[ann]"
-#: Wheels for every platform, and nothing else comes with it.
-_LIBRARY = "usearch"
 _FLOAT32 = 4
 #: Queries in, indices of the nearest reference rows out, shape (n, k).
 Search = Callable[[FloatArray], IntArray]
@@ -140,35 +139,42 @@ def agreement(
 
 def hnsw_search(reference: FloatArray) -> Search | None:
     """A search in an HNSW graph of the reference; None where no library for it is installed."""
-    try:
-        library = importlib.import_module(f"{_LIBRARY}.index")
-    except ImportError:
+    if not library_installed():
         return None
-    # The library's default stores half precision, which is too coarse for a p-value.
-    index = library.Index(
-        ndim=reference.shape[1],
-        metric="cos",
-        dtype="f32",
-        connectivity=CONNECTIVITY,
-        expansion_add=SEARCH_WIDTH,
-        expansion_search=SEARCH_WIDTH,
-    )
-    index.add(np.arange(len(reference)), reference.astype(np.float32), threads=1)
+    import faiss
+
+    # Euclidean and cosine distance order unit rows alike.
+    index = faiss.IndexHNSWFlat(reference.shape[1], CONNECTIVITY)
+    index.hnsw.efConstruction = SEARCH_WIDTH
+    index.hnsw.efSearch = SEARCH_WIDTH
     k = min(N_NEIGHBORS, len(reference))
+    with _one_thread():
+        index.add(reference.astype(np.float32))
 
     def search(queries: FloatArray) -> IntArray:
-        matches = index.search(queries.astype(np.float32), k, threads=1)
-        return np.asarray(matches.keys, dtype=np.int64).reshape(len(queries), k)
+        with _one_thread():
+            _, found = index.search(queries.astype(np.float32), k)
+        return np.asarray(found, dtype=np.int64)
 
     return search
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One thread, as the row says; the setting is put back."""
+    import faiss
+
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(threads)
+
+
 def library_version() -> str | None:
     """Version of the library behind `hnsw_search`; None where it is not installed."""
-    try:
-        return importlib.metadata.version(_LIBRARY)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return importlib.metadata.version("faiss-cpu") if library_installed() else None
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:

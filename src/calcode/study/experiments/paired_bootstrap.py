@@ -15,7 +15,6 @@ from calcode.study.results import Results
 from calcode.study.schema import Cell, TableSchema, flag, integer, number, text
 from calcode.study.specification import COMPLETE, Backbone, Setting, Study
 from calcode.study.summary_columns import SETTING, title_of
-from calcode.study.worst_class import accepted_floor
 
 SCHEMA = TableSchema(
     name="recent_baselines_paired_bootstrap",
@@ -32,7 +31,7 @@ SCHEMA = TableSchema(
         flag("excludes_zero", "Whether zero lies outside the interval."),
         integer("n_backbones", "Backbones averaged over."),
         integer("n_resamples", "Bootstrap resamples."),
-        integer("min_n", "Accepted images a class needed to be called the worst."),
+        integer("min_images", "Images a class needed to be called the worst."),
     ),
     key=("setting", "comparator", "metric"),
 )
@@ -74,16 +73,11 @@ def _compared(
     for first, second in pairs:
         if first.ids.tolist() != second.ids.tolist():
             raise StudyError(f"{setting.name}: {comparator} was run on other images than {COMPLETE}")
-    floor = min(
-        accepted_floor(rows.labels, accepted=rows.accepted, min_images=setting.min_images)
-        for pair in pairs
-        for rows in pair
-    )
     difference = paired_difference(
         [first.outcome for first, _ in pairs],
         [second.outcome for _, second in pairs],
         labels=[first.labels for first, _ in pairs],
-        min_n=floor,
+        min_images=setting.min_images,
         n_resamples=study.n_resamples,
         random_state=study.seed,
     )
@@ -99,7 +93,7 @@ def _compared(
             "excludes_zero": bool(entry.low > 0 or entry.high < 0),
             "n_backbones": difference.n_backbones,
             "n_resamples": study.n_resamples,
-            "min_n": floor,
+            "min_images": setting.min_images,
         }
         for name, entry in _entries(difference)
     ]
