@@ -151,9 +151,10 @@ class ScreenedAnchors:
 
 def product_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:
     """Row slices large enough for a product to run at its best, small enough for memory to stay bounded."""
-    step = max(64, _PRODUCT_NUMBERS // max(1, n_columns))
-    for start in range(0, n_rows, step):
-        yield slice(start, min(start + step, n_rows))
+    # Few rows against many columns would read the columns from memory again and again.
+    step = max(_PRODUCT_NUMBERS, min(512 * n_columns, 8 * _PRODUCT_NUMBERS)) // max(1, n_columns)
+    for start in range(0, n_rows, max(1, step)):
+        yield slice(start, min(start + max(1, step), n_rows))
 
 
 def _cached_rows(n_rows: int, *, n_columns: int) -> Iterator[slice]:
