@@ -211,13 +211,46 @@ def truncation_part() -> str:
     return table(head, rows) + f"\n\nCPU time of one image on one thread. `python {result['command']}`"
 
 
+def gpu_part() -> str:
+    """The localized part of a decision on a GPU; results/gpu.json is what bench_gpu.py printed."""
+    result = load("gpu")
+    if result is None:
+        return "\n## On a GPU\n\nNot measured yet: `PYTHONPATH=src python3 benchmarks/bench_gpu.py`.\n"
+    rows: list[tuple[str, ...]] = [
+        (
+            name,
+            f"{run['bare_product_seconds']:.2f} s",
+            f"{run['localized_seconds']:.2f} s",
+            f"{run['ratio']:.2f} x (goal: {goal})",
+            f"{run['memberships_changed_before_settling']} of {run['memberships_compared']:,}",
+            f"{run['images_settled_in_float64']} of {result['checked']:,}",
+        )
+        for name, goal in (("float32", "1.3"), ("tf32", "1.8"))
+        for run in [result[name]]
+    ]
+    head = (
+        "product",
+        "bare",
+        "localized part of `decide`",
+        "ratio",
+        "memberships changed before settling",
+        "images that would be settled on the CPU",
+    )
+    return (
+        f"\n## On a GPU\n\n{result['n_cal']:,} calibration images, {result['n_test']:,} test images in blocks, d "
+        f"{result['dimension']}, one {result['device']}, CUDA events, warm, random data; memberships against float64 "
+        f"on the CPU.\n\n{table(head, rows)}\n\n"
+        f"`PYTHONPATH=src python3 benchmarks/bench_gpu.py --repeats {result['repeats']}`\n"
+    )
+
+
 def machine_part() -> str:
     facts = [result["machine"] for name, _ in MEASURED if (result := load(name)) is not None]
     if not facts:
         return ""
     fact, loads = facts[0], [entry["load"] for entry in facts]
     return (
-        f"\nMachine: {fact['cpu']}, {fact['cores']} cores, {fact['threads']} threads, Python {fact['python']}, "
+        f"\nMachine: {fact['cpu']}, {fact['cores']} cores, threads: {fact['threads']}, Python {fact['python']}, "
         f"numpy {fact['numpy']}; load when the runs began: {min(loads)} to {max(loads)}.\n"
     )
 
@@ -228,7 +261,7 @@ def main() -> None:
     rest = SEARCH.format(
         support=support_part(), truncation=truncation_part(), break_even=TRUNCATION_BREAK_EVEN
     )
-    PAGE.write_text("\n".join([HEAD, method_part(), machine_part() + peers_part() + rest]))
+    PAGE.write_text("\n".join([HEAD, method_part(), machine_part() + gpu_part() + peers_part() + rest]))
 
 
 if __name__ == "__main__":
