@@ -48,6 +48,11 @@ ROOMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("pilot", "the cross-fitted localized rule on validation", ("kernels", "levels", "quantiles")),
     ("bandwidth", "the automatic bandwidth and its trace", ("kernels", "pilot")),
     ("tail", "discovery of fragile classes and their guard", ("levels", "localize", "pilot", "quantiles")),
+    (
+        "thresholds",
+        "thresholds over whole cohorts: float32 first, float64 where it matters",
+        ("kernels", "localize", "tail"),
+    ),
     ("truncation", "certified thresholds from some of very many points", ("kernels", "localize", "tail")),
     ("decisions", "`Decisions`, actions, reasons, costs", ("evidence",)),
     ("ledger", "who was in which role, as keyed hashes", ("evidence",)),

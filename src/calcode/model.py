@@ -17,15 +17,6 @@ from calcode.decisions import Decisions, choose_actions
 from calcode.errors import CalcodeWarning, NotFittedError, RoleError, SettingsError
 from calcode.evidence import Evidence, robust_probabilities
 from calcode.interface import checked_roles, labels_in_space
-from calcode.kernels import (
-    ScreenedAnchors,
-    cosine_distances,
-    kernel_weights,
-    mass_error,
-    product_blocks,
-    row_blocks,
-    run_blocks,
-)
 from calcode.learned import Learned
 from calcode.ledger import embeddings_digest
 from calcode.localize import LocalizedRule, canonical_order, label_sets
@@ -37,9 +28,9 @@ from calcode.tail import (
     ClassGuard,
     class_evidence,
     discover_tail,
-    guarded_thresholds,
     miscoverage_of,
 )
+from calcode.thresholds import GuardedThresholds
 from calcode.truncation import TruncatedThresholds, truncation_pays
 
 
@@ -315,8 +306,7 @@ class Calcode(Learned):
         )
         # Made when first needed, never saved.
         self._digest: str | None = None
-        self._anchors: ScreenedAnchors | None = None
-        self._truncated: TruncatedThresholds | None = None
+        self._search: GuardedThresholds | TruncatedThresholds | None = None
 
     # ------------------------------------------------------------------ deciding
 
@@ -390,56 +380,20 @@ class Calcode(Learned):
 
         Notes
         -----
-        A first look in float32 gives the thresholds and their margins; images whose margin is within reach of
-        its error are computed again in float64. `exact` and `upper` are computed in float64 at once. From
-        `TRUNCATION_BREAK_EVEN` calibration images on, `loo` and `certified` sum over some of them only, and
+        From `TRUNCATION_BREAK_EVEN` calibration images on, `loo` and `certified` sum over some of them only, and
         their thresholds are never smaller than those of the whole sum.
         """
+        if self._search is None:
+            self._search = self._threshold_search()
+        return self._search.of(embeddings)
+
+    def _threshold_search(self) -> GuardedThresholds | TruncatedThresholds:
+        n_classes = len(self.classes_)
         if truncation_pays(self.rule_):
-            return self._truncated_thresholds().of(embeddings)
-        localized = np.empty(len(embeddings))
-        guarded = np.empty((len(embeddings), len(self.classes_)))
-        unclear = np.arange(len(embeddings))
-        if self.settings_.level in ("loo", "certified"):
-            margins = np.empty(len(embeddings))
-            anchors = self._screened_anchors()
-
-            def look(block: slice) -> None:
-                for part, weights in anchors.weight_blocks(embeddings[block], bandwidth=self.rule_.bandwidth):
-                    rows = slice(block.start + part.start, block.start + part.stop)
-                    localized[rows], guarded[rows], margins[rows] = self._thresholds_from_weights(weights)
-
-            run_blocks(look, product_blocks(len(embeddings), n_columns=anchors.width))
-            unclear = np.flatnonzero(margins <= mass_error(self.rule_.bandwidth))
-
-        def settle(block: slice) -> None:
-            chosen = unclear[block]
-            distances = cosine_distances(embeddings[chosen], self.rule_.embeddings)
-            weights = kernel_weights(distances, bandwidth=self.rule_.bandwidth)
-            localized[chosen], guarded[chosen], _ = self._thresholds_from_weights(weights)
-
-        run_blocks(settle, row_blocks(len(unclear), n_columns=len(self.rule_.scores)))
-        return localized, guarded
-
-    def _thresholds_from_weights(self, weights: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """tau(x), the guarded thresholds and the smallest margin of both."""
-        localized, margins = self.rule_.thresholds_from_weights(weights)
-        guarded, guard_margins = guarded_thresholds(
-            weights, localized, guards=self.guards_, n_classes=len(self.classes_)
-        )
-        return localized, guarded, np.minimum(margins, guard_margins)
-
-    def _truncated_thresholds(self) -> TruncatedThresholds:
-        if self._truncated is None:
-            self._truncated = TruncatedThresholds(
-                self.rule_, labels=self.calibration_labels_, guards=self.guards_, n_classes=len(self.classes_)
+            return TruncatedThresholds(
+                self.rule_, labels=self.calibration_labels_, guards=self.guards_, n_classes=n_classes
             )
-        return self._truncated
-
-    def _screened_anchors(self) -> ScreenedAnchors:
-        if self._anchors is None:
-            self._anchors = ScreenedAnchors(self.rule_.embeddings)
-        return self._anchors
+        return GuardedThresholds(self.rule_, guards=self.guards_, n_classes=n_classes)
 
     def _scores(self, evidence: Evidence) -> tuple[FloatArray, FloatArray]:
         """Robust probabilities and APS scores, each of shape (n, K)."""

@@ -11,26 +11,8 @@ from calcode.cli.comparison_tables import NOT_APPLICABLE, hit_word
 from calcode.cli.screen import interval
 from calcode.comparison import OURS, MethodRow
 from calcode.intervals import Estimate
+from calcode.report.study import latex
 
-_LATEX_SIGNS = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "&": r"\&",
-        "%": r"\%",
-        "$": r"\$",
-        "#": r"\#",
-        "_": r"\_",
-        "{": r"\{",
-        "}": r"\}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        # A bracket after a line break would be read as its length.
-        "[": "{[}",
-        "]": "{]}",
-    }
-)
 _LATEX_HEAD = (
     "method",
     "coverage",
@@ -100,7 +82,8 @@ def latex_escaped(text: str) -> str:
     >>> print(latex_escaped("bcc_1 & 95 %"))
     bcc\_1 \& 95 \%
     """
-    return text.translate(_LATEX_SIGNS)
+    # A bracket after a line break would be read as its length.
+    return latex.escaped(text).replace("[", "{[}").replace("]", "{]}")
 
 
 def _tabular(rows: Sequence[MethodRow]) -> str:
