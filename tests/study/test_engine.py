@@ -94,7 +94,8 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path) -> None:
 
 
 def test_ctrl_c_leaves_whole_files_alone(tmp_path) -> None:
-    path = write_study(tmp_path, experiments=SMALL)
+    # Far more work than a quick machine finishes between the first files and the signal.
+    path = write_study(tmp_path, experiments=(*SMALL, "resplits"), resplits=200)
     command = [sys.executable, "-c", MAIN, "study", "run", str(path), "--workers", "2"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
