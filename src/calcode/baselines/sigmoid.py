@@ -10,15 +10,13 @@ from typing import Self
 import numpy as np
 
 from calcode.arrays import FloatArray
-from calcode.kernels import prefix_masses, row_blocks, run_blocks
+from calcode.kernels import prefix_masses, product_blocks, row_blocks, run_blocks
 from calcode.levels import exact_positions
 from calcode.localize import canonical_order, first_positions
 from calcode.quantiles import conformal_rank
 
 #: Exponents are cut here, as in the published code, before exp overflows.
 _LARGEST_EXPONENT = 700.0
-#: Numbers in one block of a product: 32 MiB of float64.
-_PRODUCT_NUMBERS = 1 << 22
 #: Published grid, m and tau of the paper.
 STEEPNESSES = (1.0, 5.0, 10.0, 15.0, 20.0, 25.0)
 MIDPOINTS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -128,31 +126,27 @@ class SigmoidRule:
         first = first_positions(self.scores)
         levels = np.append(self.scores, math.inf)
         result = np.empty(len(embeddings))
-        for start, cosines in _products(embeddings, self.embeddings):
 
-            def weigh(part: slice, start: int = start, cosines: FloatArray = cosines) -> None:
+        def search(block: slice) -> None:
+            # Product and search on the same core: BLAS threads of their own would go on spinning beside the search.
+            cosines = embeddings[block] @ self.embeddings.T
+            for part in row_blocks(len(cosines), n_columns=len(self.scores)):
                 weights = self.kernel.of_cosines(cosines[part], out=cosines[part])
                 positions = exact_positions(
                     weights, below=self.below, total=self.total, first=first, rank=rank
                 )
-                result[start + part.start : start + part.stop] = levels[positions]
+                result[block.start + part.start : block.start + part.stop] = levels[positions]
 
-            run_blocks(weigh, row_blocks(len(cosines), n_columns=len(self.scores)))
+        run_blocks(search, product_blocks(len(embeddings), n_columns=len(self.scores)))
         return result
-
-
-def _products(left: FloatArray, right: FloatArray) -> Iterator[tuple[int, FloatArray]]:
-    """First row and cosines of large blocks of rows, which a product likes."""
-    wide = max(1, _PRODUCT_NUMBERS // max(1, len(right)))
-    for start in range(0, len(left), wide):
-        yield start, left[start : start + wide] @ right.T
 
 
 def _weight_blocks(
     left: FloatArray, right: FloatArray, kernel: SigmoidKernel
 ) -> Iterator[tuple[slice, FloatArray]]:
     """Row slices with their weights: multiplied in large blocks, which a product likes, weighed in small ones."""
-    for start, cosines in _products(left, right):
+    for block in product_blocks(len(left), n_columns=len(right)):
+        cosines = left[block] @ right.T
         for part in row_blocks(len(cosines), n_columns=len(right)):
-            block = cosines[part]
-            yield slice(start + part.start, start + part.stop), kernel.of_cosines(block, out=block)
+            weights = kernel.of_cosines(cosines[part], out=cosines[part])
+            yield slice(block.start + part.start, block.start + part.stop), weights
