@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from calcode.kernels.device import DeviceRule, DeviceThresholds, _matmul_precision
+from calcode.kernels import CutRule
+from calcode.kernels.device import DeviceThresholds, _matmul_precision
 from calcode.localize import LocalizedRule
 
 
@@ -71,7 +72,7 @@ def main() -> None:
             embeddings=host,
             scores=scores,
             bandwidth=bandwidth,
-            rules=[DeviceRule(members=None, cut=cut)],
+            rules=[CutRule(members=None, cut=cut)],
             device=device,
             precision=precision,  # type: ignore[arg-type]
         )

@@ -1,11 +1,12 @@
-"""HNSW libraries for the support search, against each other and against the exact search.
+"""HNSW libraries for the support search, and the graph of this package that is made with one of them.
 
     .venv/bin/python benchmarks/bench_support.py --sizes 20000                    # a minute
     .venv/bin/python benchmarks/bench_support.py --sizes 100000 200000            # ten minutes
-    .venv/bin/python benchmarks/bench_support.py --sizes 1000000 --libraries faiss --threads 1
+    .venv/bin/python benchmarks/bench_support.py --sizes 1000000 --libraries calcode
 
-The libraries live in an environment of their own, made on the first call under .cache/ann. Each index is built
-and asked in a process of its own. Results go to benchmarks/results/support.json.
+The libraries live in an environment of their own, made on the first call under .cache/ann; `calcode` is this
+package's graph with all that it does (the choice of the breadth, distances in float64) and needs the extra `ann`.
+Each index is built and asked in a process of its own. Results go to benchmarks/results/support.json.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from speed.measuring import ROOT, keep_rows
 
 ENVIRONMENT = ROOT / ".cache" / "ann"
 PACKAGES = ("numpy", "pyarrow", "faiss-cpu", "usearch", "hnswlib")
-LIBRARIES = ("faiss", "hnswlib", "usearch")
+LIBRARIES = ("faiss", "hnswlib", "usearch", "calcode")
 BREADTHS = (16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -36,7 +37,7 @@ def environment() -> Path:
     return python
 
 
-def measured(python: Path, library: str, n: int, threads: int, breadth: int) -> dict[str, Any]:
+def measured(library: str, n: int, threads: int, breadth: int) -> dict[str, Any]:
     options = {
         "library": library,
         "n": n,
@@ -46,7 +47,9 @@ def measured(python: Path, library: str, n: int, threads: int, breadth: int) -> 
         "queries": 1000,
         "search_breadths": BREADTHS,
     }
-    script = Path(__file__).parent / "support" / "candidate.py"
+    own = library == "calcode"
+    python = Path(sys.executable) if own else environment()
+    script = Path(__file__).parent / "support" / ("own.py" if own else "candidate.py")
     done = subprocess.run(
         [str(python), str(script), json.dumps(options)],
         capture_output=True,
@@ -69,15 +72,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="while the index is built")
     parser.add_argument("--breadth", type=int, default=100, help="candidates while the index is built")
     options = parser.parse_args()
-    try:
-        python = environment()
-    except (subprocess.CalledProcessError, OSError) as error:
-        print(f"support: skipped, the libraries cannot be installed ({error})", file=sys.stderr)
-        return
+    if options.libraries != ["calcode"]:
+        try:
+            environment()
+        except (subprocess.CalledProcessError, OSError) as error:
+            print(f"support: skipped, the libraries cannot be installed ({error})", file=sys.stderr)
+            return
     rows = []
     for n in options.sizes:
         for library in options.libraries:
-            rows.append(measured(python, library, n, options.threads, options.breadth))
+            rows.append(measured(library, n, options.threads, options.breadth))
             print(json.dumps(rows[-1]), flush=True)
     command = "benchmarks/bench_support.py --sizes 20000 100000 200000 1000000"
     keep_rows("support", rows, key=("n", "library", "threads", "breadth"), command=command)

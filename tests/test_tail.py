@@ -8,6 +8,7 @@ from calcode.localize import LocalizedRule
 from calcode.pilot import PilotOutcome
 from calcode.quantiles import conformal_quantile
 from calcode.tail import ClassEvidence, ClassGuard, class_evidence, discover_tail, miscoverage_of
+from calcode.thresholds import GuardedThresholds
 
 
 def rows(*triples: tuple[str, int, float]) -> list[ClassEvidence]:
@@ -92,12 +93,16 @@ def test_class_global_below_50_and_the_larger_of_both_from_50_on() -> None:
     assert guard.local is not None
     assert guard.local.level == "upper"
     queries = rule.embeddings[:20]
-    weights = np.exp(-(((1 - queries @ rule.embeddings.T) / rule.bandwidth) ** 2))
     alone = LocalizedRule.fit(
         rule.embeddings[labels == 1], rule.scores[labels == 1], bandwidth=0.4, miscoverage=0.05, level="upper"
     )
     expected = np.maximum(guard.quantile, alone.thresholds(queries))
-    np.testing.assert_array_equal(guard.thresholds_from_weights(weights)[0], expected)
+    assert guard.searches
+    localized = rule.thresholds(queries)
+    found = GuardedThresholds(rule, guards=[guard], n_classes=3).of(queries)
+    np.testing.assert_array_equal(found[0], localized)
+    np.testing.assert_array_equal(found[1][:, 1], np.maximum(localized, expected))
+    np.testing.assert_array_equal(found[1][:, [0, 2]], np.stack([localized] * 2, axis=1))
 
 
 def test_guard_miscoverage_is_one_number_or_one_per_class() -> None:

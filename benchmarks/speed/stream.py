@@ -59,24 +59,17 @@ def write_cohort(folder: str, n_images: str) -> dict[str, Any]:
 
 
 def decide_stream(folder: str) -> dict[str, Any]:
-    """Child: file to file, block by block."""
-    from calcode.cohorts import DecisionWriter, open_features
+    """Child: file to file, as `calcode decide` does it; opening and checking both files counts."""
+    from calcode.engines.local import decide_file
 
     place = Path(folder)
-    model = Calcode.load(place / "model.safetensors")
     start = time.perf_counter()
-    features = open_features(place / "cohort.parquet")
-    opened = time.perf_counter() - start
-    with DecisionWriter(place / "decisions.parquet") as writer:
-        for cohort in features.batches():
-            writer.append(model.decide(cohort.evidence))
-        n_images = writer.n_rows
+    decided = decide_file(place / "model.safetensors", place / "cohort.parquet", place / "decisions.parquet")
     seconds = time.perf_counter() - start
     return {
-        "images": n_images,
+        "images": decided.images,
         "seconds": seconds,
-        "opening_seconds": opened,
-        "rate": n_images / seconds,
+        "rate": decided.images / seconds,
         "peak_megabytes": peak_megabytes(),
     }
 

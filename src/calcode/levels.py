@@ -16,6 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
+from calcode.kernels import Weights
 from calcode.quantiles import kth_smallest
 
 LevelName = Literal["loo", "exact", "upper", "certified"]
@@ -96,7 +97,7 @@ def certified_level(below: FloatArray, total: FloatArray, *, rank: int) -> tuple
     return level, cut_exceeding(level)
 
 
-def upper_cuts(weights: FloatArray, *, below: FloatArray, total: FloatArray, rank: int) -> FloatArray:
+def upper_cuts(weights: Weights, *, below: FloatArray, total: FloatArray, rank: int) -> FloatArray:
     """Cut per image of the rule `upper`: rank-th smallest of (A_i + h_i) / (B_i + h_i).
 
     Parameters
@@ -116,7 +117,7 @@ def upper_cuts(weights: FloatArray, *, below: FloatArray, total: FloatArray, ran
 
 
 def exact_positions(
-    weights: FloatArray, *, below: FloatArray, total: FloatArray, first: IntArray, rank: int
+    weights: Weights, *, below: FloatArray, total: FloatArray, first: IntArray, rank: int
 ) -> IntArray:
     """Position of the threshold of the rule `exact` (Guan's counting, in the form that a search can use).
 
@@ -155,7 +156,7 @@ def exact_positions(
 
 
 def _counted_positions(
-    weights: FloatArray, *, below: FloatArray, total: FloatArray, first: IntArray, rank: int
+    weights: Weights, *, below: FloatArray, total: FloatArray, first: IntArray, rank: int
 ) -> IntArray:
     """`exact_positions` for so few rows that what is counted over and over stays in the cache."""
     m, n = weights.shape

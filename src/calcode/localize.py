@@ -10,6 +10,7 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.kernels import (
+    Weights,
     cosine_distances,
     first_reaching,
     kernel_weights,
@@ -131,7 +132,7 @@ class LocalizedRule:
         run_blocks(search, row_blocks(len(embeddings), n_columns=len(self.scores)))
         return result
 
-    def thresholds_from_weights(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def thresholds_from_weights(self, weights: Weights) -> tuple[FloatArray, FloatArray]:
         """tau(x) from the kernel weights of the images to the calibration points, in this rule's order.
 
         Parameters
@@ -144,8 +145,8 @@ class LocalizedRule:
         thresholds : ndarray of shape (m,)
             A calibration score or +inf, never -inf.
         margins : ndarray of shape (m,)
-            By how much the masses may be off without a change of the threshold; 0 where that is not known
-            (`exact` and `upper`).
+            By how much the masses may be off without a change of the threshold, in units of `mass_error`; 0
+            where that is not known (`exact` and `upper`).
         """
         n = len(self.scores)
         rank = conformal_rank(n, miscoverage=self.miscoverage)

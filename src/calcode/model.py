@@ -30,7 +30,7 @@ from calcode.tail import (
     discover_tail,
     miscoverage_of,
 )
-from calcode.thresholds import GuardedThresholds
+from calcode.thresholds import GuardedThresholds, ThresholdSearch, TiledThresholds, tiling_pays
 from calcode.truncation import TruncatedThresholds, truncation_pays
 
 
@@ -306,7 +306,7 @@ class Calcode(Learned):
         )
         # Made when first needed, never saved.
         self._digest: str | None = None
-        self._search: GuardedThresholds | TruncatedThresholds | None = None
+        self._search: ThresholdSearch | None = None
 
     # ------------------------------------------------------------------ deciding
 
@@ -387,13 +387,14 @@ class Calcode(Learned):
             self._search = self._threshold_search()
         return self._search.of(embeddings)
 
-    def _threshold_search(self) -> GuardedThresholds | TruncatedThresholds:
+    def _threshold_search(self) -> ThresholdSearch:
         n_classes = len(self.classes_)
         if truncation_pays(self.rule_):
             return TruncatedThresholds(
                 self.rule_, labels=self.calibration_labels_, guards=self.guards_, n_classes=n_classes
             )
-        return GuardedThresholds(self.rule_, guards=self.guards_, n_classes=n_classes)
+        search = TiledThresholds if tiling_pays(self.rule_) else GuardedThresholds
+        return search(self.rule_, guards=self.guards_, n_classes=n_classes)
 
     def _scores(self, evidence: Evidence) -> tuple[FloatArray, FloatArray]:
         """Robust probabilities and APS scores, each of shape (n, K)."""

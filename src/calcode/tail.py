@@ -211,51 +211,39 @@ class ClassGuard:
             f"finite guard at {1 - self.miscoverage:g}: its threshold is +inf, the label is in every set"
         )
 
-    def thresholds_from_weights(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """tau_y(x), the larger of the class-global and the class-local threshold.
+    @property
+    def searches(self) -> bool:
+        """Whether the threshold depends on the image: the larger of two is known where the class-global one is +inf."""
+        return self.local is not None and math.isfinite(self.quantile)
 
-        Parameters
-        ----------
-        weights : ndarray of shape (m, n) or wider
-            Kernel weights to all calibration points.
-
-        Returns
-        -------
-        thresholds, margins : ndarray of shape (m,)
-            As in `LocalizedRule.thresholds_from_weights`; a threshold without a local part is certain.
-        """
-        if self.local is None or math.isinf(self.quantile):
-            return np.full(len(weights), self.quantile), np.full(len(weights), math.inf)
-        local, margins = self.local.thresholds_from_weights(weights[:, self.members])
-        return np.maximum(self.quantile, local), margins
+    def threshold(self, local: FloatArray | None) -> FloatArray | float:
+        """tau_y(x): the larger of the class-global threshold and the class-local one, where there is one."""
+        return self.quantile if local is None else np.maximum(self.quantile, local)
 
 
 def guarded_thresholds(
-    weights: FloatArray, localized: FloatArray, *, guards: Sequence[ClassGuard], n_classes: int
-) -> tuple[FloatArray, FloatArray]:
+    localized: FloatArray, local: Mapping[int, FloatArray], *, guards: Sequence[ClassGuard], n_classes: int
+) -> FloatArray:
     """max(tau(x), tau_y(x)) for protected classes, tau(x) for the others (Eq. 15).
 
     Parameters
     ----------
-    weights : ndarray of shape (m, n) or wider
     localized : ndarray of shape (m,)
         tau(x).
+    local : mapping of int to ndarray of shape (m,)
+        Class-local thresholds by the index of the class, of every guard that `searches`.
     guards : sequence of ClassGuard
     n_classes : int
 
     Returns
     -------
-    thresholds : ndarray of shape (m, K)
-    margins : ndarray of shape (m,)
-        The smallest margin of the guards.
+    ndarray of shape (m, K)
     """
     thresholds = np.repeat(localized[:, None], n_classes, axis=1)
-    margins = np.full(len(weights), math.inf)
     for guard in guards:
-        own, own_margins = guard.thresholds_from_weights(weights)
+        own = guard.threshold(local[guard.index] if guard.searches else None)
         thresholds[:, guard.index] = np.maximum(localized, own)
-        np.minimum(margins, own_margins, out=margins)
-    return thresholds, margins
+    return thresholds
 
 
 def miscoverage_of(name: str, guard_miscoverage: float | Mapping[str, float], *, default: float) -> float:

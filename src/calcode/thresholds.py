@@ -2,23 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.kernels import (
+    CutRule,
     ScreenedAnchors,
+    Weigh,
+    Weights,
     cosine_distances,
     kernel_weights,
-    mass_error,
     product_blocks,
     row_blocks,
     run_blocks,
+    screened_weights,
+    tiled_positions,
 )
 from calcode.localize import LocalizedRule
 from calcode.tail import ClassGuard, guarded_thresholds
+
+#: Calibration points beyond which a product of whole rows would have too few of them (`product_blocks`).
+TILED_FROM = 1 << 15
+#: Images that a tiled search looks at together.
+_TILED_ROWS = 512
+
+
+class ThresholdSearch(Protocol):
+    """Finds thresholds for any number of images."""
+
+    def of(self, embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Thresholds of unit rows, shape (n, d): localized, shape (n,), and guarded, shape (n, K)."""
+
+
+def tiling_pays(rule: LocalizedRule) -> bool:
+    """Whether there are so many points, and a rule with one cut for all images, that tiles are used."""
+    return len(rule.scores) >= TILED_FROM and rule.level in ("loo", "certified")
+
+
+def cut_rules(rule: LocalizedRule, guards: Sequence[ClassGuard]) -> list[CutRule]:
+    """The rule for all classes, then the class-local ones of the guards that `searches`, by their cuts."""
+    own = [
+        CutRule(members=guard.members, cut=guard.local.cut)
+        for guard in guards
+        if guard.local is not None and guard.searches
+    ]
+    return [CutRule(members=None, cut=rule.cut), *own]
+
+
+def from_rules(
+    found: FloatArray, *, guards: Sequence[ClassGuard], n_classes: int
+) -> tuple[FloatArray, FloatArray]:
+    """tau(x) and the guarded thresholds from those of every rule, in the order of `cut_rules`; (m, rules) in."""
+    searching = [guard.index for guard in guards if guard.searches]
+    local = {index: found[:, column] for column, index in enumerate(searching, start=1)}
+    localized = found[:, 0]
+    return localized, guarded_thresholds(localized, local, guards=guards, n_classes=n_classes)
 
 
 class GuardedThresholds:
@@ -58,26 +101,96 @@ class GuardedThresholds:
 
     def _look(self, embeddings: FloatArray, localized: FloatArray, guarded: FloatArray) -> IntArray:
         """Fill in the thresholds in float32; the rows that must be computed again."""
-        margins = np.empty(len(embeddings))
+        unclear = np.empty(len(embeddings), dtype=np.bool_)
 
         def look(block: slice) -> None:
-            for part, weights in self._anchors.weight_blocks(
+            for part, weights, doubt in self._anchors.weight_blocks(
                 embeddings[block], bandwidth=self._rule.bandwidth
             ):
                 rows = slice(block.start + part.start, block.start + part.stop)
-                localized[rows], guarded[rows], margins[rows] = self._from_weights(weights)
+                localized[rows], guarded[rows], margins = self._from_weights(weights)
+                unclear[rows] = margins <= doubt
 
         run_blocks(look, product_blocks(len(embeddings), n_columns=self._anchors.width))
-        return np.flatnonzero(margins <= mass_error(self._rule.bandwidth))
+        return np.flatnonzero(unclear)
 
-    def _from_weights(self, weights: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _from_weights(self, weights: Weights) -> tuple[FloatArray, FloatArray, FloatArray]:
         """tau(x), the guarded thresholds and the smallest margin of both."""
         localized, margins = self._rule.thresholds_from_weights(weights)
-        guarded, guard_margins = guarded_thresholds(
-            weights, localized, guards=self._guards, n_classes=self._n_classes
-        )
-        return localized, guarded, np.minimum(margins, guard_margins)
+        local = {}
+        for guard in self._guards:
+            if guard.local is not None and guard.searches:
+                own: Weights = np.take(weights, guard.members, axis=1)
+                local[guard.index], own_margins = guard.local.thresholds_from_weights(own)
+                margins = np.minimum(margins, own_margins)
+        guarded = guarded_thresholds(localized, local, guards=self._guards, n_classes=self._n_classes)
+        return localized, guarded, margins
 
     @cached_property
     def _anchors(self) -> ScreenedAnchors:
         return ScreenedAnchors(self._rule.embeddings)
+
+
+class TiledThresholds:
+    """As `GuardedThresholds`, for more than `TILED_FROM` calibration points and the levels `loo` and `certified`.
+
+    Parameters
+    ----------
+    rule : LocalizedRule
+    guards : sequence of ClassGuard
+    n_classes : int
+    """
+
+    def __init__(self, rule: LocalizedRule, *, guards: Sequence[ClassGuard], n_classes: int) -> None:
+        self._rule = rule
+        self._guards = guards
+        self._n_classes = n_classes
+        self._rules = cut_rules(rule, guards)
+        own = [rule.scores if each.members is None else rule.scores[each.members] for each in self._rules]
+        self._scores = [np.append(scores, math.inf) for scores in own]
+
+    def of(self, embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Thresholds of unit rows, shape (n, d): localized, shape (n,), and guarded, shape (n, K)."""
+        found = np.empty((len(embeddings), len(self._rules)))
+        unclear = np.empty(len(embeddings), dtype=np.bool_)
+
+        def look(block: slice) -> None:
+            prepared = self._anchors.query_rows(embeddings[block], scale=1.0 / self._rule.bandwidth)
+            found[block], margins = self._search(
+                lambda rows, tile: screened_weights(prepared[rows] @ self._anchors.columns[:, tile]),
+                n_rows=len(prepared),
+            )
+            doubt = self._anchors.doubt(prepared, bandwidth=self._rule.bandwidth)
+            unclear[block] = (margins <= doubt[:, None]).any(axis=1)
+
+        run_blocks(look, _blocks_of(_TILED_ROWS, len(embeddings)))
+        open_rows = np.flatnonzero(unclear)
+
+        def settle(block: slice) -> None:
+            chosen = embeddings[open_rows[block]]
+
+            def weigh(rows: IntArray, tile: slice) -> Weights:
+                distances = cosine_distances(chosen[rows], self._rule.embeddings[tile])
+                return kernel_weights(distances, bandwidth=self._rule.bandwidth)
+
+            found[open_rows[block]], _ = self._search(weigh, n_rows=len(chosen))
+
+        run_blocks(settle, _blocks_of(_TILED_ROWS, len(open_rows)))
+        return from_rules(found, guards=self._guards, n_classes=self._n_classes)
+
+    def _search(self, weigh: Weigh, *, n_rows: int) -> tuple[FloatArray, FloatArray]:
+        """Thresholds and margins of every rule, each of shape (n_rows, rules)."""
+        positions, margins = tiled_positions(
+            weigh, n_rows=n_rows, n_columns=len(self._rule.scores), rules=self._rules
+        )
+        columns = [scores[at] for scores, at in zip(self._scores, positions.T, strict=True)]
+        return np.stack(columns, axis=1), margins
+
+    @cached_property
+    def _anchors(self) -> ScreenedAnchors:
+        return ScreenedAnchors(self._rule.embeddings)
+
+
+def _blocks_of(size: int, n_rows: int) -> Iterator[slice]:
+    for start in range(0, n_rows, size):
+        yield slice(start, min(start + size, n_rows))

@@ -10,7 +10,7 @@ import numpy as np
 from calcode.arrays import FloatArray, IntArray
 from calcode.kernels import TRUNCATION_BREAK_EVEN, TruncatedAnchors
 from calcode.localize import LocalizedRule
-from calcode.tail import ClassGuard
+from calcode.tail import ClassGuard, guarded_thresholds
 
 
 def truncation_pays(rule: LocalizedRule) -> bool:
@@ -45,7 +45,7 @@ class TruncatedThresholds:
         cuts = [math.nan]
         self._group_of: dict[int, int] = {}
         for guard in guards:
-            if guard.local is not None and not math.isinf(guard.quantile):
+            if guard.local is not None and guard.searches:
                 self._group_of[guard.index] = len(cuts)
                 groups[guard.members] = len(cuts)
                 cuts.append(guard.local.cut)
@@ -61,10 +61,6 @@ class TruncatedThresholds:
     def of(self, embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
         """tau(x), shape (n,), and the guarded thresholds (Eq. 15), shape (n, K)."""
         localized, by_group, _ = self._anchors.thresholds(embeddings)
-        guarded = np.repeat(localized[:, None], self._n_classes, axis=1)
-        for guard in self._guards:
-            own = np.full(len(embeddings), guard.quantile)
-            if guard.index in self._group_of:
-                own = np.maximum(own, by_group[:, self._group_of[guard.index]])
-            guarded[:, guard.index] = np.maximum(localized, own)
+        local = {index: by_group[:, group] for index, group in self._group_of.items()}
+        guarded = guarded_thresholds(localized, local, guards=self._guards, n_classes=self._n_classes)
         return localized, guarded

@@ -109,21 +109,29 @@ class BlockDecider:
     ) -> None:
         self._reader.__exit__(kind, error, trace)
 
-    def table(self, rows: RowRange) -> pyarrow.Table | None:
-        """Decisions on the chosen images among these rows; None where none is chosen."""
+    def read(self, rows: RowRange) -> Evidence | None:
+        """The chosen images among these rows; None where none is chosen."""
         job = self._job
-        evidence = job.features.evidence_from(
+        return job.features.evidence_from(
             self._reader.table(rows.start, rows.stop),
             role=job.role,
             where=job.where,
             classes=self.model.classes_,
         )
+
+    def decide(self, evidence: Evidence | None) -> Decisions | None:
+        """Decisions on what `read` gave."""
         if evidence is None:
             return None
-        with naming(job.features.path):
-            return decisions_table(self._decide(evidence))
+        with naming(self._job.features.path):
+            return self._decisions(evidence)
 
-    def _decide(self, evidence: Evidence) -> Decisions:
+    def table(self, rows: RowRange) -> pyarrow.Table | None:
+        """Decisions on the chosen images among these rows, as a table; None where none is chosen."""
+        decisions = self.decide(self.read(rows))
+        return None if decisions is None else decisions_table(decisions)
+
+    def _decisions(self, evidence: Evidence) -> Decisions:
         if self._job.device is None:
             return self.model.decide(evidence)
         from calcode.engines.device import decide_on_device

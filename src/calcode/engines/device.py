@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from calcode.arrays import FloatArray
 from calcode.decisions import Decisions
 from calcode.errors import SettingsError
 from calcode.evidence import Evidence
-from calcode.kernels.device import DeviceRule, DeviceThresholds, Precision, thresholds_on_device
+from calcode.kernels.device import DeviceThresholds, Precision, thresholds_on_device
 from calcode.localize import label_sets
 from calcode.model import Calcode
+from calcode.thresholds import cut_rules, from_rules
 
 
 def decide_on_device(
@@ -39,9 +42,10 @@ def decide_on_device(
         localized = np.empty(len(embeddings))
         guarded = np.empty(scores.shape)
         unclear = np.zeros(len(embeddings), dtype=np.bool_)
+        combine = partial(from_rules, guards=model.guards_, n_classes=len(model.classes_))
         for rows, found, low, high in thresholds_on_device(search, embeddings):
-            localized[rows], guarded[rows] = found[:, 0], _guarded(model, found)
-            for lowest, highest in ((low[:, 0], high[:, 0]), (_guarded(model, low), _guarded(model, high))):
+            localized[rows], guarded[rows] = combine(found)
+            for lowest, highest in zip(combine(low), combine(high), strict=True):
                 differ = label_sets(scores[rows], lowest) != label_sets(scores[rows], highest)
                 unclear[rows] |= differ.any(axis=1)
         localized[unclear], guarded[unclear] = model.thresholds(embeddings[unclear], scores[unclear])
@@ -52,31 +56,11 @@ def decide_on_device(
 
 def device_search(model: Calcode, *, device: str, precision: Precision) -> DeviceThresholds:
     """The localized rule and the class-local rules of a fitted model, on a device."""
-    rules = [DeviceRule(members=None, cut=model.rule_.cut)]
-    for guard in model.guards_:
-        if guard.local is not None:
-            members = np.zeros(len(model.rule_.scores), dtype=np.bool_)
-            members[guard.members] = True
-            rules.append(DeviceRule(members=members, cut=guard.local.cut))
     return DeviceThresholds(
         embeddings=model.rule_.embeddings,
         scores=model.rule_.scores,
         bandwidth=model.rule_.bandwidth,
-        rules=rules,
+        rules=cut_rules(model.rule_, model.guards_),
         device=device,
         precision=precision,
     )
-
-
-def _guarded(model: Calcode, found: FloatArray) -> FloatArray:
-    """Thresholds per class from those of the rules, columns in the order of `device_search` (Eq. 15)."""
-    localized = found[:, 0]
-    guarded = np.repeat(localized[:, None], len(model.classes_), axis=1)
-    column = 1
-    for guard in model.guards_:
-        own = np.full(len(found), guard.quantile)
-        if guard.local is not None:
-            own = np.maximum(own, found[:, column])
-            column += 1
-        guarded[:, guard.index] = np.maximum(localized, own)
-    return guarded

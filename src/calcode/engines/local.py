@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calcode.cohorts import DecisionWriter, FeatureFile
+from calcode.cohorts.decision_files import decisions_table
+from calcode.engines.ahead import ahead
 from calcode.engines.deciding import BlockDecider, DecidedFile, DecideJob, Tally
 from calcode.engines.row_ranges import row_ranges
 
@@ -57,10 +60,16 @@ def decide_file(
     """
     job = DecideJob.of(model, features, role=role, where=where, device=device)
     tally = Tally()
-    with BlockDecider(job) as decider, DecisionWriter(out) as writer:
-        for rows in row_ranges(job.features.n_rows):
-            table = decider.table(rows)
-            if table is not None:
+    ranges = row_ranges(job.features.n_rows)
+    with (
+        BlockDecider(job) as decider,
+        DecisionWriter(out) as writer,
+        closing(ahead(decider.read, ranges)) as read,
+        closing(ahead(decider.decide, read)) as decided,
+    ):
+        for rows, decisions in zip(ranges, decided, strict=True):
+            if decisions is not None:
+                table = decisions_table(decisions)
                 writer.append_table(table)
                 tally.add(table)
             if progress is not None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 from calcode.kernels.distances import PairDistances, cosine_distances, row_blocks
 from calcode.kernels.nearest import nearest_distances, smallest_columns
 from calcode.kernels.neighbours import NeighbourGraph, library_installed, restore_graph, search_graph
-from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors, mass_error, product_blocks
+from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors, product_blocks, screened_weights
 from calcode.kernels.threads import run_blocks
+from calcode.kernels.tiled import CutRule, Weigh, tiled_positions
 from calcode.kernels.truncated import TRUNCATION_BREAK_EVEN, TruncatedAnchors
-from calcode.kernels.weights import first_reaching, kernel_weights, prefix_masses
+from calcode.kernels.weights import Weights, first_reaching, kernel_weights, mass_error, prefix_masses
 
 __all__ = [
     "SCREENING_ERROR",
     "TRUNCATION_BREAK_EVEN",
+    "CutRule",
     "NeighbourGraph",
     "PairDistances",
     "ScreenedAnchors",
     "TruncatedAnchors",
+    "Weigh",
+    "Weights",
     "cosine_distances",
     "first_reaching",
     "kernel_weights",
@@ -28,6 +32,8 @@ __all__ = [
     "restore_graph",
     "row_blocks",
     "run_blocks",
+    "screened_weights",
     "search_graph",
     "smallest_columns",
+    "tiled_positions",
 ]

@@ -13,39 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from calcode.arrays import BoolArray, FloatArray
+from calcode.arrays import FloatArray
+from calcode.kernels.tiled import CutRule
+from calcode.kernels.weights import mass_error
 
 if TYPE_CHECKING:
     import torch
 
 Precision = Literal["float32", "tf32"]
 
-#: What each precision may change in a normalised mass; checked by the benchmark on the device.
-DEVICE_ERROR: dict[str, float] = {"float32": 1e-6, "tf32": 2e-4}
+#: What each precision may change in a normalised mass, as a multiple of what float32 may. TF32, imitated on the
+#: CPU: seen up to 170, and 260 with scores in the order of the distances.
+DEVICE_ERROR: dict[str, float] = {"float32": 1.0, "tf32": 600.0}
 _CHUNK = 32
 #: Numbers of one block of the product: 4 GiB of float32.
 _BLOCK_NUMBERS = 1 << 30
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class DeviceRule:
-    """One threshold search: which of the calibration points take part, and at which cut.
-
-    Attributes
-    ----------
-    members : ndarray of bool, shape (n,), or None
-        None for all points.
-    cut : float
-        See `calcode.levels`.
-    """
-
-    members: BoolArray | None
-    cut: float
 
 
 class DeviceThresholds:
@@ -57,7 +43,7 @@ class DeviceThresholds:
         Unit rows in ascending order of their scores.
     scores : ndarray of shape (n,)
     bandwidth : float
-    rules : sequence of DeviceRule
+    rules : sequence of CutRule
     device : str
         For instance "cuda" or "cpu".
     precision : {"float32", "tf32"}
@@ -70,7 +56,7 @@ class DeviceThresholds:
         embeddings: FloatArray,
         scores: FloatArray,
         bandwidth: float,
-        rules: Sequence[DeviceRule],
+        rules: Sequence[CutRule],
         device: str = "cuda",
         precision: Precision = "float32",
     ) -> None:
@@ -85,7 +71,7 @@ class DeviceThresholds:
         # Fillers are so far away that their weight is zero; with an infinite bandwidth only the mask keeps them out.
         half[n:] = 1e6
         self.precision: Precision = precision
-        self.error = DEVICE_ERROR[precision]
+        self._widest = float(half[:n].max(initial=0.0))
         self._device = torch.device(device)
         self._mean = torch.as_tensor(mean, device=self._device)
         self._anchors = torch.as_tensor(centred, dtype=torch.float32, device=self._device).T.contiguous()
@@ -122,23 +108,26 @@ class DeviceThresholds:
         with _matmul_precision(self.precision):
             product = centred.to(torch.float32) @ self._anchors
         sums = self._chunk_sums(product, half, self._half, self._scale, self._masks)
+        # As `ScreenedAnchors.doubt`.
+        doubt = DEVICE_ERROR[self.precision] * self._scale * (half.to(torch.float64) + self._widest)
         found = [
-            self._first_reaching(product, half, sums[:, index], index, shift)
-            for shift in (0.0, -self.error, self.error)
+            self._first_reaching(product, half, sums[:, index], index, sign * doubt)
+            for sign in (0.0, -1.0, 1.0)
             for index in range(len(self._cuts))
         ]
         rules = len(self._cuts)
         return tuple(torch.stack(found[i * rules : (i + 1) * rules], dim=1) for i in range(3))
 
     def _first_reaching(
-        self, product: torch.Tensor, half: torch.Tensor, sums: torch.Tensor, index: int, shift: float
+        self, product: torch.Tensor, half: torch.Tensor, sums: torch.Tensor, index: int, doubt: torch.Tensor
     ) -> torch.Tensor:
-        """Score of the first column at which the mass reaches the cut plus `shift`; +inf if none does."""
+        """Score of the first column at which the mass reaches the cut plus the error; +inf if none does."""
         import torch
 
         width = product.shape[1]
         ends = sums.cumsum(1)
-        bounds = (self._cuts[index] + shift) * (1.0 + ends[:, -1:])
+        all_mass = 1.0 + ends[:, -1:]
+        bounds = (self._cuts[index] + doubt[:, None] * mass_error(all_mass)) * all_mass
         chunk = torch.searchsorted(ends, bounds).squeeze(1)
         inside = torch.clamp(chunk, max=width // _CHUNK - 1)
         columns = inside[:, None] * _CHUNK + torch.arange(_CHUNK, device=product.device)
@@ -166,10 +155,10 @@ def thresholds_on_device(
         yield rows, found, low, high
 
 
-def _masks(rules: Sequence[DeviceRule], *, n: int, width: int) -> FloatArray:
+def _masks(rules: Sequence[CutRule], *, n: int, width: int) -> FloatArray:
     masks = np.zeros((len(rules), width))
     for mask, rule in zip(masks, rules, strict=True):
-        mask[:n] = 1.0 if rule.members is None else rule.members
+        mask[slice(n) if rule.members is None else rule.members] = 1.0
     return masks
 
 

@@ -7,7 +7,7 @@ are of the size of the distances themselves. The two squared lengths ride along 
 so that one product gives the distance.
 
 Nothing is decided on float32 alone. Whoever uses these values keeps what lies further than their error
-(given with the nearest distances, `mass_error` for a mass) from the boundary it is compared with, and
+(given with the nearest distances, with the weights for a mass) from the boundary it is compared with, and
 computes the rest again in float64; decisions are those of float64, whatever the batch.
 """
 
@@ -33,20 +33,6 @@ _PRODUCT_NUMBERS = 1 << 21
 _CACHED_NUMBERS = 1 << 17
 #: Distance of a filler column: its weight is exactly zero and it is never among the nearest.
 _FAR = 1e6
-
-
-def mass_error(bandwidth: float) -> float:
-    """Bound on what float32 changes in a normalised mass at this bandwidth.
-
-    A distance that is off by e moves a weight by about 2 (d / h) (e / h) of itself, so the error grows as the
-    bandwidth shrinks; seen on clustered embeddings: 8e-8 / h. The bound is five times that.
-
-    Examples
-    --------
-    >>> mass_error(0.5), round(mass_error(0.04), 9)
-    (1e-06, 1e-05)
-    """
-    return max(1e-6, 4e-7 / bandwidth)
 
 
 class ScreenedAnchors:
@@ -78,49 +64,58 @@ class ScreenedAnchors:
         columns[dimension + 1, :n] = 1.0
         self.columns = columns
 
-    def query_rows(self, queries: FloatArray) -> SingleArray:
-        """What the columns are multiplied with; shape (m, d) in, (m, d + 2) out."""
+    def query_rows(self, queries: FloatArray, *, scale: float = 1.0) -> SingleArray:
+        """What the columns are multiplied with for `scale` times the distances; (m, d) in, (m, d + 2) out."""
         centred = queries - self._mean
         rows = np.empty((len(queries), len(self.columns)), dtype=np.float32)
-        rows[:, :-2] = centred
-        rows[:, -2] = 1.0
-        rows[:, -1] = 0.5 * np.einsum("ij,ij->i", centred, centred)
+        rows[:, -2] = scale
+        rows[:, -1] = 0.5 * scale * np.einsum("ij,ij->i", centred, centred)
+        rows[:, :-2] = np.multiply(centred, scale, out=centred)
         return rows
 
     def distances(self, queries: FloatArray) -> SingleArray:
         """1 - cos in float32; shape (m, d) in, (m, width) out, the last width - n columns fillers."""
         return self.query_rows(queries) @ self.columns
 
-    def weights(self, queries: FloatArray, *, bandwidth: float) -> FloatArray:
-        """Kernel weights from screened distances, in float64; shape (m, width), fillers weigh 0."""
-        weights = np.empty((len(queries), self.width))
-        self._weigh(self.distances(queries), out=weights, bandwidth=bandwidth)
+    def weights(self, queries: FloatArray, *, bandwidth: float) -> SingleArray:
+        """Kernel weights from screened distances; shape (m, d) in, (m, width) out, fillers weigh 0."""
+        weights = np.empty((len(queries), self.width), dtype=np.float32)
+        for rows, part, _ in self.weight_blocks(queries, bandwidth=bandwidth):
+            weights[rows] = part
         return weights
 
-    def weight_blocks(self, queries: FloatArray, *, bandwidth: float) -> Iterator[tuple[slice, FloatArray]]:
+    def weight_blocks(
+        self, queries: FloatArray, *, bandwidth: float
+    ) -> Iterator[tuple[slice, SingleArray, FloatArray]]:
         """`weights` a few rows at a time: multiplied together, which a product likes, weighed in the cache.
 
-        The arrays are overwritten by the next block.
+        With them comes the `doubt` of each row.
         """
-        distances = self.distances(queries)
-        weights: FloatArray | None = None
+        if not np.isfinite(bandwidth):
+            everyone = np.zeros((len(queries), self.width), dtype=np.float32)
+            everyone[:, : self.n] = 1.0
+            yield slice(0, len(queries)), everyone, np.zeros(len(queries))
+            return
+        prepared = self.query_rows(queries, scale=1.0 / bandwidth)
+        doubt = self.doubt(prepared, bandwidth=bandwidth)
+        scaled = prepared @ self.columns
         for rows in _cached_rows(len(queries), n_columns=self.width):
-            if weights is None:
-                weights = np.empty((rows.stop, self.width))
-            part = weights[: rows.stop - rows.start]
-            self._weigh(distances[rows], out=part, bandwidth=bandwidth)
-            yield rows, part
+            yield rows, screened_weights(scaled[rows]), doubt[rows]
 
-    def _weigh(self, scaled: SingleArray, *, out: FloatArray, bandwidth: float) -> None:
-        """exp(-(d / h)^2) of distances, which are overwritten."""
-        if np.isfinite(bandwidth):
-            scaled *= np.float32(1.0 / bandwidth)
-        else:
-            scaled[:, : self.n] = 0.0
-        np.multiply(scaled, scaled, out=scaled)
-        np.copyto(out, scaled)
-        np.negative(out, out=out)
-        np.exp(out, out=out)
+    def doubt(self, prepared: SingleArray, *, bandwidth: float) -> FloatArray:
+        """Margins, as `first_reaching` gives them, up to which float64 must decide; shape (m,).
+
+        A distance that is off by e moves a weight by about 2 (d / h) (e / h) of itself, and e grows with the squared
+        lengths around the mean; `mass_error` is what is left for unit lengths and h = 1.
+
+        Parameters
+        ----------
+        prepared : ndarray of shape (m, d + 2)
+            `query_rows` with the scale 1 / h.
+        bandwidth : float
+            h.
+        """
+        return np.asarray(prepared[:, -1], dtype=np.float64) + 0.5 * self._widest / bandwidth
 
     def nearest(self, queries: FloatArray, *, n_neighbors: int) -> tuple[FloatArray, FloatArray]:
         """The smallest screened distances of each query, and a bound on what float32 changed in them.
@@ -147,6 +142,13 @@ class ScreenedAnchors:
 
         run_blocks(search, product_blocks(len(queries), n_columns=self.width))
         return nearest, errors
+
+
+def screened_weights(scaled: SingleArray) -> SingleArray:
+    """exp(-(d / h)^2) of distances over h, which are overwritten."""
+    np.multiply(scaled, scaled, out=scaled)
+    np.negative(scaled, out=scaled)
+    return np.exp(scaled, out=scaled)
 
 
 def product_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:

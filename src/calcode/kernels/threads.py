@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +20,11 @@ def thread_count() -> int:
     return min(cores, int(asked)) if asked.isdigit() and int(asked) > 0 else cores
 
 
+#: Callers in several threads take turns. Each uses all cores anyway, and the limit on products holds for the whole
+#: process: callers side by side would restore each other's.
+_turn = Lock()
+
+
 @cache
 def _blas() -> ThreadpoolController:
     """The BLAS libraries of this process; finding them takes a millisecond, so it is done once."""
@@ -28,7 +34,7 @@ def _blas() -> ThreadpoolController:
 
 
 def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
-    """Call `work` on every block, several at a time; each must write to its own rows only.
+    """Call `work` on every block, several at a time; each must write to its own rows only and run no blocks itself.
 
     Examples
     --------
@@ -44,7 +50,7 @@ def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
     threads = min(thread_count(), len(parts))
     # Two layers of threads would fight for the cores: blocks side by side, each product on one core. A single
     # block keeps to that too, because BLAS threads go on spinning for a while after a product of their own.
-    with _blas().limit(limits=1, user_api="blas"):
+    with _turn, _blas().limit(limits=1, user_api="blas"):
         if threads <= 1:
             for part in parts:
                 work(part)

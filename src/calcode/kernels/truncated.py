@@ -32,9 +32,10 @@ m < t_1 < ... < t_L = b, f(s) <= f(t_1) + sum_l (f(t_(l+1)) - f(t_l)) [s > t_l] 
 
 **Rounding.** float64 is covered by slacks that dwarf it (`_SLACK`). Where distances are screened in float32
 each is off by at most e = `SCREENING_ERROR`. For d <= 5 h that changes a weight by a factor within
-1 +- 11 e / h; the points beyond weigh less than exp(-25) each. So a normalised mass is off by at most
-22 e / h + 2 n exp(-25), and that much is added to the cut, in float32 and in float64 alike: the masses that
-come out too near the cut to tell are computed again in float64, and both precisions answer the
+1 +- 11 e / h, and float32 in the square and the exponential by one within 1 +- 5e-6 (25 x 2^-23 and three units
+in the last place); the points beyond weigh less than exp(-25) each. So a normalised mass is off by at most
+22 e / h + 1e-5 + 2 n exp(-25), and that much is added to the cut, in float32 and in float64 alike: the masses
+that come out too near the cut to tell are computed again in float64, and both precisions answer the
 same. Below `_SMALLEST_SCREENED_BANDWIDTH` float64 is used at once.
 
 Leaves hold points of one group (class) only, so the
@@ -53,7 +54,7 @@ import numpy as np
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.kernels.distances import cosine_distances
 from calcode.kernels.leaves import Leaves
-from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors, mass_error
+from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors, screened_weights
 from calcode.kernels.weights import first_reaching, kernel_weights
 
 #: Calibration points from which truncation costs less than the whole product (benchmarks/NOTES.md).
@@ -141,9 +142,7 @@ class TruncatedAnchors:
         self._screens = bandwidth >= _SMALLEST_SCREENED_BANDWIDTH
         slack = _SLACK
         if self._screens:
-            slack += 22.0 * SCREENING_ERROR / bandwidth + 2.0 * len(anchors) * math.exp(-25.0)
-        # Seen in masses: 1e-7 / h. Nearer than this to the cut, float64 decides.
-        self._doubt = mass_error(bandwidth)
+            slack += 22.0 * SCREENING_ERROR / bandwidth + 1e-5 + 2.0 * len(anchors) * math.exp(-25.0)
         self._cut = cut + slack
         self._group_cuts = group_cuts + slack
         self._scores = scores
@@ -212,8 +211,10 @@ class TruncatedAnchors:
                         scores=self._tops(group=group),
                     )
                     margins[rows] = np.minimum(margins[rows], own)
-            # As everywhere: what float32 leaves open is settled in float64.
-            unclear = np.flatnonzero(margins <= self._doubt)
+            if screened:
+                # As everywhere: what float32 leaves open is settled in float64.
+                prepared = self._screened.query_rows(queries, scale=1.0 / self.bandwidth)
+                unclear = np.flatnonzero(margins <= self._screened.doubt(prepared, bandwidth=self.bandwidth))
         return overall, by_group, n_visited
 
     def _tops(self, *, group: int | None = None) -> FloatArray:
@@ -287,8 +288,8 @@ class TruncatedAnchors:
     def _weights(self, queries: FloatArray, points: IntArray, *, screened: bool) -> FloatArray:
         """Kernel weights in float64; shape (points, m)."""
         if screened:
-            distances = self._rows[points] @ self._screened.query_rows(queries).T
-            return kernel_weights(distances.astype(np.float64), bandwidth=self.bandwidth)
+            prepared = self._screened.query_rows(queries, scale=1.0 / self.bandwidth)
+            return screened_weights(self._rows[points] @ prepared.T).astype(np.float64)
         return kernel_weights(cosine_distances(self._anchors[points], queries), bandwidth=self.bandwidth)
 
     def _kernel(self, similarities: FloatArray) -> FloatArray:

@@ -1,0 +1,79 @@
+"""Work done ahead of its use: the order stays, errors come where they belong, nothing runs away."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+
+import pytest
+
+from calcode.engines.ahead import ahead
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    assert list(ahead(lambda n: n * n, range(50))) == [n * n for n in range(50)]
+    assert list(ahead(abs, [])) == []
+
+
+def test_the_next_item_is_at_work_while_this_one_is_used() -> None:
+    """The caller waits for the second result before it asks for it: without work ahead, that would never come."""
+    began = [threading.Event() for _ in range(3)]
+
+    def work(n: int) -> int:
+        began[n].set()
+        return n
+
+    for n in ahead(work, range(3)):
+        if n < 2:
+            assert began[n + 1].wait(timeout=20)
+
+
+def test_few_items_are_taken_ahead() -> None:
+    taken: list[int] = []
+
+    def items() -> object:
+        for n in range(100):
+            taken.append(n)
+            yield n
+
+    results = ahead(lambda n: n, items())  # type: ignore[arg-type]
+    for used in range(10):
+        assert next(results) == used
+        assert len(taken) <= used + 2
+    results.close()
+    assert len(taken) <= 12
+
+
+def test_an_error_is_raised_in_its_turn_and_ends_the_work() -> None:
+    done: list[int] = []
+
+    def work(n: int) -> int:
+        if n == 3:
+            raise ValueError("the fourth")
+        done.append(n)
+        return n
+
+    results = ahead(work, range(100))
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="the fourth"):
+        next(results)
+    assert len(done) <= 5
+
+
+def test_closing_waits_for_the_item_at_work() -> None:
+    """What `work` uses may be closed afterwards."""
+    released, open_ = threading.Event(), True
+    problems: list[str] = []
+
+    def work(n: int) -> int:
+        if n > 0:
+            released.wait(timeout=20)
+            if not open_:
+                problems.append("used after it was closed")
+        return n
+
+    with closing(ahead(work, range(5))) as results:
+        assert next(results) == 0
+        released.set()
+    open_ = False
+    assert problems == []
