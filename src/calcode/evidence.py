@@ -337,14 +337,14 @@ def _unit_rows(vectors: ArrayLike, *, name: str) -> FloatArray:
     rows = _float_array(vectors, name=name)
     if rows.ndim != 2 or rows.shape[1] == 0:
         raise EvidenceError(f"{name}: shape {rows.shape} is not (images, dimensions)")
-    if not np.isfinite(rows).all():
-        bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-        raise EvidenceError(f"{name}: NaN or infinity in {_rows(bad)}")
-    with np.errstate(over="ignore"):
-        norms = np.linalg.norm(rows, axis=1)
-    # A vector whose squared length overflows or underflows has no usable direction either.
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     broken = np.flatnonzero(~((norms > 0) & np.isfinite(norms)))
     if len(broken):
+        bad = broken[~np.isfinite(rows[broken]).all(axis=1)]
+        if len(bad):
+            raise EvidenceError(f"{name}: NaN or infinity in {_rows(bad)}")
+        # A vector whose squared length overflows or underflows has no usable direction either.
         raise EvidenceError(f"{name}: a vector of length zero or beyond float64 in {_rows(broken)}")
     off = np.flatnonzero(np.abs(norms - 1) > _NORM_TOLERANCE)
     if len(off):
@@ -392,7 +392,10 @@ def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
 def _text_column(values: Sequence[object] | AnyArray | None, *, n: int, name: str) -> TextArray | None:
     if values is None:
         return None
-    column = np.array(["" if value is None else str(value) for value in values], dtype=np.str_)
+    if isinstance(values, np.ndarray) and values.dtype.kind == "U":
+        column = values.copy()
+    else:
+        column = np.array(["" if value is None else str(value) for value in values], dtype=np.str_)
     if column.shape != (n,):
         raise EvidenceError(f"{name}: {len(column)} values for {n} images")
     return column

@@ -24,7 +24,7 @@ def test_what_is_written_is_read_back(
     evidence = cohort.evidence
     rounded = columns["embeddings"].astype(kind).astype(np.float64)
     unit = rounded / np.linalg.norm(rounded, axis=1, keepdims=True)
-    np.testing.assert_array_equal(evidence.embeddings, unit)
+    np.testing.assert_allclose(evidence.embeddings, unit, rtol=4e-16)
     cosines = np.einsum("nd,kmd->nmk", unit, prompts.text.astype(np.float64))
     bank_norms = np.linalg.norm(prompts.text.astype(np.float64), axis=2).T
     np.testing.assert_allclose(evidence.prompt_logits, cosines / bank_norms / prompts.temperature, atol=1e-12)

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import closing
 
 import pytest
 
 from calcode.engines.ahead import ahead
+from calcode.kernels import run_blocks
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
     assert list(ahead(lambda n: n * n, range(50))) == [n * n for n in range(50)]
     assert list(ahead(abs, [])) == []
+    # Later items may be done first; their turn is still theirs.
+    assert list(ahead(lambda n: time.sleep(0.02 * (n % 3 == 0)) or n, range(12), workers=3)) == list(
+        range(12)
+    )
+
+
+def test_workers_keep_to_one_core_each() -> None:
+    """Inside a worker blocks run in its own thread; elsewhere they may not."""
+
+    def threads_used(_: int) -> set[int]:
+        used: set[int] = set()
+        run_blocks(lambda rows: used.add(threading.get_ident()), [slice(i, i + 1) for i in range(8)])
+        return used | {threading.get_ident()}
+
+    assert all(len(used) == 1 for used in ahead(threads_used, range(4), workers=2))
 
 
 def test_the_next_item_is_at_work_while_this_one_is_used() -> None:

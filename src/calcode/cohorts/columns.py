@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calcode.arrays import AnyArray, BoolArray, IntArray, TextArray
+from calcode.arrays import AnyArray, BoolArray, FloatArray, IntArray, TextArray
 from calcode.cohorts.feature_schema import Layout
 from calcode.errors import FeatureFileError
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-def embedding_matrix(table: pyarrow.Table, *, dimension: int, path: Path) -> AnyArray:
+def embedding_matrix(table: pyarrow.Table, *, dimension: int, path: Path) -> FloatArray:
     """The embeddings as an array of shape (n, d); nulls, NaN, zero rows and other lengths are refused."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -33,9 +33,16 @@ def embedding_matrix(table: pyarrow.Table, *, dimension: int, path: Path) -> Any
     )
     values = column.flatten()
     # Arrow hands nulls inside a list over as NaN, which the next check refuses.
-    matrix: AnyArray = values.to_numpy(zero_copy_only=False).reshape(len(column), dimension)
-    _refuse(np.asarray(~np.isfinite(matrix).all(axis=1)), table, path=path, what="NaN, infinity or a null")
-    _refuse(np.asarray(~matrix.any(axis=1)), table, path=path, what="a vector of length zero")
+    matrix: FloatArray = (
+        values.to_numpy(zero_copy_only=False).reshape(len(column), dimension).astype(np.float64)
+    )
+    with np.errstate(over="ignore", invalid="ignore"):
+        squared = np.einsum("ij,ij->i", matrix, matrix)
+    # One pass tells whether there is anything to refuse; what it is takes more.
+    if not (np.isfinite(squared) & (squared > 0)).all():
+        finite = np.isfinite(matrix).all(axis=1)
+        _refuse(np.asarray(~finite), table, path=path, what="NaN, infinity or a null")
+        _refuse(np.asarray(~matrix.any(axis=1)), table, path=path, what="a vector of length zero")
     return matrix
 
 

@@ -20,6 +20,7 @@ from calcode.engines.problems import EngineError, NothingChosenError
 from calcode.engines.row_ranges import RowRange
 from calcode.errors import CalcodeError, FeatureFileError, MismatchError
 from calcode.evidence import Evidence
+from calcode.kernels.threads import products_on_one_core
 from calcode.model import Calcode
 
 if TYPE_CHECKING:
@@ -112,12 +113,13 @@ class BlockDecider:
     def read(self, rows: RowRange) -> Evidence | None:
         """The chosen images among these rows; None where none is chosen."""
         job = self._job
-        return job.features.evidence_from(
-            self._reader.table(rows.start, rows.stop),
-            role=job.role,
-            where=job.where,
-            classes=self.model.classes_,
-        )
+        with products_on_one_core:
+            return job.features.evidence_from(
+                self._reader.table(rows.start, rows.stop),
+                role=job.role,
+                where=job.where,
+                classes=self.model.classes_,
+            )
 
     def decide(self, evidence: Evidence | None) -> Decisions | None:
         """Decisions on what `read` gave."""

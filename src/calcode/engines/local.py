@@ -13,6 +13,7 @@ from calcode.cohorts.decision_files import decisions_table
 from calcode.engines.ahead import ahead
 from calcode.engines.deciding import BlockDecider, DecidedFile, DecideJob, Tally
 from calcode.engines.row_ranges import row_ranges
+from calcode.kernels.threads import thread_count
 
 if TYPE_CHECKING:
     import pyarrow.compute
@@ -61,11 +62,13 @@ def decide_file(
     job = DecideJob.of(model, features, role=role, where=where, device=device)
     tally = Tally()
     ranges = row_ranges(job.features.n_rows)
+    # A device has blocks of its own; here every core decides on one.
+    workers = thread_count() if device is None else 1
     with (
         BlockDecider(job) as decider,
         DecisionWriter(out) as writer,
         closing(ahead(decider.read, ranges)) as read,
-        closing(ahead(decider.decide, read)) as decided,
+        closing(ahead(decider.decide, read, workers=workers)) as decided,
     ):
         for rows, decisions in zip(ranges, decided, strict=True):
             if decisions is not None:

@@ -28,9 +28,10 @@ SingleArray = NDArray[np.float32]
 SCREENING_ERROR = 1e-6
 #: Columns are filled up to a multiple of this, so that sums over chunks are one product.
 COLUMN_MULTIPLE = 32
-#: Numbers of one product (8 MiB of float32), and of the rows of it that are weighed together.
+#: Numbers of one product (8 MiB of float32), and of the rows of it that are weighed together (2 MiB). Fewer would stay
+#: nearer to the core, but then threads spend their time handing each other the interpreter (benchmarks/NOTES.md).
 _PRODUCT_NUMBERS = 1 << 21
-_CACHED_NUMBERS = 1 << 17
+_CACHED_NUMBERS = 1 << 19
 #: Distance of a filler column: its weight is exactly zero and it is never among the nearest.
 _FAR = 1e6
 

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from threading import Lock
-from typing import TYPE_CHECKING
+from threading import Lock, local
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -20,11 +21,6 @@ def thread_count() -> int:
     return min(cores, int(asked)) if asked.isdigit() and int(asked) > 0 else cores
 
 
-#: Callers in several threads take turns. Each uses all cores anyway, and the limit on products holds for the whole
-#: process: callers side by side would restore each other's.
-_turn = Lock()
-
-
 @cache
 def _blas() -> ThreadpoolController:
     """The BLAS libraries of this process; finding them takes a millisecond, so it is done once."""
@@ -33,8 +29,56 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
+def _leave_control() -> None:
+    """Let any thread lift the limit: newer threadpoolctl would heed the one that set it only."""
+    import threadpoolctl
+
+    clear = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
+    if clear is not None:
+        clear()
+
+
+class _OneCoreEach:
+    """Matrix products on one core each for as long as anybody is inside; a context manager.
+
+    The limit holds for the whole process, so the first who comes sets it and the last who leaves lifts it: callers in
+    several threads would otherwise restore each other's.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._limiter: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._limiter = _blas().limit(limits=1, user_api="blas")
+                _leave_control()
+            self._inside += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limiter.restore_original_limits()
+                _leave_control()
+
+
+#: `with products_on_one_core:` for code that runs beside other work of this process.
+products_on_one_core = _OneCoreEach()
+_thread = local()
+
+
+def stay_on_this_core() -> None:
+    """From now on `run_blocks` uses no other core when this thread calls it: its caller keeps them busy itself."""
+    _thread.stays = True
+
+
 def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
-    """Call `work` on every block, several at a time; each must write to its own rows only and run no blocks itself.
+    """Call `work` on every block, several at a time; each must write to its own rows only.
 
     Examples
     --------
@@ -47,10 +91,10 @@ def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
     [0, 1, 4, 9]
     """
     parts = list(blocks)
-    threads = min(thread_count(), len(parts))
+    threads = 1 if getattr(_thread, "stays", False) else min(thread_count(), len(parts))
     # Two layers of threads would fight for the cores: blocks side by side, each product on one core. A single
     # block keeps to that too, because BLAS threads go on spinning for a while after a product of their own.
-    with _turn, _blas().limit(limits=1, user_api="blas"):
+    with products_on_one_core:
         if threads <= 1:
             for part in parts:
                 work(part)
