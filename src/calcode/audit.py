@@ -148,6 +148,8 @@ class SupportAudit:
         Of the neighbours' distances; METHOD.md 4 takes the median.
     graph : NeighbourGraph or None
         How the neighbours are found in a very large reference; None: by looking at all of it.
+    validation_values : ndarray or None
+        B of the chosen diagnostic on the validation images that it was chosen on; not kept in a file.
     """
 
     name: str
@@ -161,6 +163,7 @@ class SupportAudit:
     independent: bool
     average: AverageName = "median"
     graph: NeighbourGraph | None = None
+    validation_values: FloatArray | None = None
 
     @property
     def search(self) -> dict[str, Any]:
@@ -234,7 +237,15 @@ class SupportAudit:
             independent=fused == "split" or not with_fused,
             average=average,
             graph=graph if name in ("distance", "fused") else None,
+            validation_values=validation_values[name],
         )
+
+    @property
+    def validation_p_values(self) -> FloatArray | None:
+        """p_audit of the validation images that `fit` was given, which it has seen already."""
+        if self.validation_values is None:
+            return None
+        return rank_p_values(self.validation_values, sorted_gate=self.gate_values)
 
     def statistic(self, evidence: Evidence) -> FloatArray:
         """B(x) of the chosen diagnostic, larger = weaker support; shape (n,)."""

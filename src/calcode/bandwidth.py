@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from calcode.errors import CalcodeWarning
@@ -18,6 +18,8 @@ _LOWEST, _HIGHEST = math.log(1e-6), math.log(1e6)
 _ACCURACY = 1e-9
 #: d log(mass) / d log(h) of embeddings met in practice; it only decides where a search starts.
 _SLOPE = 4.0
+#: Secant steps before a search by brackets takes over.
+_MOST_SECANTS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,22 +95,55 @@ def candidate_bandwidths(pilot: Pilot) -> Iterator[tuple[float, float]]:
     low = _LOWEST
     # About as many weights count as there are distances below h, so that quantile is where to look first.
     guess = math.log(max(pilot.distance_quantile(NEIGHBOUR_SHARES[0]), 1e-6))
+    slope = _SLOPE
     for i, share in enumerate(NEIGHBOUR_SHARES):
+        excess = _excess(pilot, target=share * (len(pilot) - 1))
         # A larger share needs a larger h, so each search starts where the last one ended.
-        root = _solve(pilot, target=share * (len(pilot) - 1), low=low, guess=guess)
+        root, slope = _by_secants(excess, low=low, guess=guess, slope=slope)
+        if math.isnan(root):
+            root, slope = _by_bracket(excess, low=low, guess=guess), _SLOPE
         yield share, math.exp(root)
         if i + 1 < len(NEIGHBOUR_SHARES):
-            guess = root + math.log(NEIGHBOUR_SHARES[i + 1] / share) / _SLOPE
+            guess = root + math.log(NEIGHBOUR_SHARES[i + 1] / share) / slope
             low = root
 
 
-def _solve(pilot: Pilot, *, target: float, low: float, guess: float) -> float:
-    """log h at which the median neighbour mass equals the target; the nearer end where none does."""
-    from scipy.optimize import brentq
+def _excess(pilot: Pilot, *, target: float) -> Callable[[float], float]:
+    """log(median neighbour mass / target) as a function of log h: nearly a line, and never decreasing."""
 
     def excess(log_h: float) -> float:
-        # Logarithms of both are nearly on a line, which saves half of the steps.
         return math.log(max(pilot.neighbour_mass(math.exp(log_h)), 1e-300) / target)
+
+    return excess
+
+
+def _by_secants(
+    excess: Callable[[float], float], *, low: float, guess: float, slope: float
+) -> tuple[float, float]:
+    """Root of a smooth function and its slope there, in as few calls as can be; nan where that does not work.
+
+    A secant step is off by about the product of the last two steps, so the last step need not be checked by a call.
+    """
+    at, before, value_before, last_step = min(max(guess, low), _HIGHEST), math.nan, math.nan, 1.0
+    for _ in range(_MOST_SECANTS):
+        value = excess(at)
+        if before != at and not math.isnan(before):
+            slope = (value - value_before) / (at - before)
+        if not 1e-3 < slope < 1e3:
+            break
+        step = -value / slope
+        if not low < at + step < _HIGHEST:
+            break
+        if abs(step * last_step) < _ACCURACY:
+            return at + step, slope
+        before, value_before, last_step = at, value, step
+        at += step
+    return math.nan, slope
+
+
+def _by_bracket(excess: Callable[[float], float], *, low: float, guess: float) -> float:
+    """Root by bisection and its kin, whatever the function looks like; the nearer end where there is none."""
+    from scipy.optimize import brentq
 
     start = min(max(guess, low), _HIGHEST)
     value = excess(start)

@@ -221,7 +221,9 @@ class Calcode(Learned):
         if self.manifest_["validation"] != _manifest_entry(validation):
             raise RoleError("validation: not the images that fit_audit was given; pass the same evidence")
         labels = labels_in_space(validation, role="validation")
-        accepted = self.audit_p_values(validation) >= settings.deferral_level
+        seen = None if self.audit_ is None else self.audit_.validation_p_values
+        p_values = self.audit_p_values(validation) if seen is None else seen
+        accepted = p_values >= settings.deferral_level
         pilot = None
         if accepted.sum() >= MIN_EXAMPLES:
             pilot = Pilot(

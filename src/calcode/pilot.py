@@ -16,7 +16,7 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import RoleError
-from calcode.kernels import PairDistances, kernel_weights, prefix_masses
+from calcode.kernels import PairDistances, negative_squares, prefix_masses, weights_from_squares
 from calcode.levels import leave_one_out_masses, loo_level
 from calcode.quantiles import conformal_rank
 
@@ -72,20 +72,25 @@ class Pilot:
         columns = np.lexsort((true_scores, self._folds))
         self._own_column = np.empty(len(labels), dtype=np.int64)
         self._own_column[columns] = np.arange(len(labels))
-        edges = np.searchsorted(self._folds[columns], np.arange(self._n_folds + 1))
-        self._slices = [slice(int(a), int(b)) for a, b in itertools.pairwise(edges)]
-        self._positions = [
-            np.searchsorted(true_scores[columns[part]], scores, side="left") for part in self._slices
-        ]
-        self._distances = PairDistances(embeddings, embeddings[columns])
+        self._edges = np.searchsorted(self._folds[columns], np.arange(self._n_folds + 1))
+        # Columns that come before a label's score in every fold, the folds before it included; (n, K, folds).
+        self._positions = np.stack(
+            [
+                a + np.searchsorted(true_scores[columns[a:b]], scores, side="left")
+                for a, b in itertools.pairwise(self._edges.tolist())
+            ],
+            axis=2,
+        )
+        self._squares = PairDistances(embeddings, embeddings[columns], measure=negative_squares)
         self._neighbour_masses: dict[float, float] = {}
+        self._judged: tuple[float, tuple[FloatArray, FloatArray]] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def distance_quantile(self, share: float) -> float:
         """About the distance within which this share of the examples lies."""
-        return float(np.quantile(self._distances.head(16), share))
+        return float(np.quantile(np.sqrt(-self._squares.head(16)), share))
 
     def neighbour_mass(self, bandwidth: float) -> float:
         """Median over the examples of sum over the others of H, the size of a neighbourhood."""
@@ -97,17 +102,20 @@ class Pilot:
     def _median_mass(self, bandwidth: float) -> float:
         sums = np.empty(len(self))
 
-        def add(rows: slice, distances: FloatArray) -> None:
-            weights = kernel_weights(distances, bandwidth=bandwidth)
+        def add(rows: slice, squares: FloatArray) -> None:
+            weights = weights_from_squares(squares, bandwidth=bandwidth)
             own = weights[np.arange(len(weights)), self._own_column[rows]]
-            sums[rows] = weights.sum(axis=1) - own
+            sums[rows] = weights @ np.ones(weights.shape[1]) - own
 
-        self._distances.each(add)
+        self._squares.each(add)
         return float(np.median(sums))
 
     def judge(self, *, bandwidth: float, miscoverage: float, grid: int | None) -> PilotOutcome:
         """Fit on all folds but one, judge the one, for every fold."""
-        below, total = self._fold_masses(bandwidth)
+        # The bandwidth that is chosen was judged last, and is judged again for its classes.
+        if self._judged is None or self._judged[0] != bandwidth:
+            self._judged = bandwidth, self._fold_masses(bandwidth)
+        below, total = self._judged[1]
         rows = np.arange(len(self))
         sets = np.empty(below.shape[:2], dtype=np.bool_)
         infinite = np.empty(len(self), dtype=np.bool_)
@@ -127,18 +135,21 @@ class Pilot:
 
     def _fold_masses(self, bandwidth: float) -> tuple[FloatArray, FloatArray]:
         """Mass that each fold puts below every label's score, (n, K, folds), and in all, (n, folds)."""
-        n_classes = self._positions[0].shape[1]
-        below = np.empty((len(self), n_classes, self._n_folds))
-        total = np.empty((len(self), self._n_folds))
+        n, n_classes = self._positions.shape[:2]
+        below = np.empty((n, n_classes, self._n_folds))
+        total = np.empty((n, self._n_folds))
 
-        def add(rows: slice, distances: FloatArray) -> None:
-            weights = kernel_weights(distances, bandwidth=bandwidth)
-            for fold, part in enumerate(self._slices):
-                below[rows, :, fold], total[rows, fold] = prefix_masses(
-                    weights[:, part], self._positions[fold][rows]
-                )
+        def add(rows: slice, squares: FloatArray) -> None:
+            weights = weights_from_squares(squares, bandwidth=bandwidth)
+            columns = self._positions[rows].reshape(-1, n_classes * self._n_folds)
+            edges = np.broadcast_to(self._edges, (len(weights), len(self._edges)))
+            masses, _ = prefix_masses(weights, np.concatenate([columns, edges], axis=1))
+            at_edges = masses[:, columns.shape[1] :]
+            inside = masses[:, : columns.shape[1]].reshape(-1, n_classes, self._n_folds)
+            below[rows] = inside - at_edges[:, None, :-1]
+            total[rows] = np.diff(at_edges, axis=1)
 
-        self._distances.each(add)
+        self._squares.each(add)
         return below, total
 
 

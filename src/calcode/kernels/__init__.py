@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from calcode.kernels.distances import PairDistances, cosine_distances, row_blocks
+from calcode.kernels.distances import PairDistances, cosine_distances, negative_squares, row_blocks
 from calcode.kernels.nearest import nearest_distances, smallest_columns
 from calcode.kernels.neighbours import NeighbourGraph, library_installed, restore_graph, search_graph
 from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors, product_blocks, screened_weights
 from calcode.kernels.threads import run_blocks
 from calcode.kernels.tiled import CutRule, Weigh, tiled_positions
 from calcode.kernels.truncated import TRUNCATION_BREAK_EVEN, TruncatedAnchors
-from calcode.kernels.weights import Weights, first_reaching, kernel_weights, mass_error, prefix_masses
+from calcode.kernels.weights import (
+    Weights,
+    first_reaching,
+    kernel_weights,
+    mass_error,
+    prefix_masses,
+    weights_from_squares,
+)
 
 __all__ = [
     "SCREENING_ERROR",
@@ -27,6 +34,7 @@ __all__ = [
     "library_installed",
     "mass_error",
     "nearest_distances",
+    "negative_squares",
     "prefix_masses",
     "product_blocks",
     "restore_graph",
@@ -36,4 +44,5 @@ __all__ = [
     "search_graph",
     "smallest_columns",
     "tiled_positions",
+    "weights_from_squares",
 ]

@@ -45,6 +45,13 @@ def cosine_distances(left: FloatArray, right: FloatArray) -> FloatArray:
     return np.subtract(1.0, product, out=product)
 
 
+def negative_squares(left: FloatArray, right: FloatArray) -> FloatArray:
+    """-(1 - cos)^2 between unit rows, what a kernel of many bandwidths asks for; shape (m, d) and (n, d) in."""
+    distances = cosine_distances(left, right)
+    np.multiply(distances, distances, out=distances)
+    return np.negative(distances, out=distances)
+
+
 class PairDistances:
     """All distances from some rows to some columns, walked in row blocks as often as needed.
 
@@ -55,11 +62,20 @@ class PairDistances:
     ----------
     rows : ndarray of shape (m, d)
     columns : ndarray of shape (n, d)
+    measure : callable
+        What is kept of every pair: `cosine_distances` or `negative_squares`.
     """
 
-    def __init__(self, rows: FloatArray, columns: FloatArray) -> None:
+    def __init__(
+        self,
+        rows: FloatArray,
+        columns: FloatArray,
+        *,
+        measure: Callable[[FloatArray, FloatArray], FloatArray] = cosine_distances,
+    ) -> None:
         self._rows = rows
         self._columns = columns
+        self._measure = measure
         self._kept: dict[int, FloatArray] = {}
 
     def each(self, work: Callable[[slice, FloatArray], None]) -> None:
@@ -73,13 +89,13 @@ class PairDistances:
         )
 
     def head(self, n: int) -> FloatArray:
-        """Distances of the first n rows at most."""
-        return cosine_distances(self._rows[:n], self._columns)
+        """What is kept of the first n rows at most."""
+        return self._measure(self._rows[:n], self._columns)
 
     def _block(self, rows: slice) -> FloatArray:
         block = self._kept.get(rows.start)
         if block is None:
-            block = cosine_distances(self._rows[rows], self._columns)
+            block = self._measure(self._rows[rows], self._columns)
             if len(self._rows) * len(self._columns) <= _KEPT_NUMBERS:
                 self._kept[rows.start] = block
         return block

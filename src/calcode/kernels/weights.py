@@ -19,6 +19,8 @@ Masses = TypeVar("Masses", FloatArray, "torch.Tensor")
 
 #: Columns summed at once in `first_reaching`, where their number is a multiple of it.
 _CHUNK = 32
+#: Columns summed at once in `prefix_masses`.
+_SHORT_CHUNK = 16
 
 
 def kernel_weights(distances: FloatArray, *, bandwidth: float) -> FloatArray:
@@ -37,6 +39,12 @@ def kernel_weights(distances: FloatArray, *, bandwidth: float) -> FloatArray:
     weights = distances * (1.0 / bandwidth)
     np.multiply(weights, weights, out=weights)
     np.negative(weights, out=weights)
+    return np.exp(weights, out=weights)
+
+
+def weights_from_squares(squares: FloatArray, *, bandwidth: float) -> FloatArray:
+    """`kernel_weights` from `negative_squares` of the distances."""
+    weights: FloatArray = squares * bandwidth**-2.0
     return np.exp(weights, out=weights)
 
 
@@ -60,12 +68,22 @@ def prefix_masses(weights: FloatArray, positions: IntArray) -> tuple[FloatArray,
     >>> prefix_masses(np.array([[1.0, 2.0, 4.0]]), np.array([[0, 2]]))
     (array([[0., 3.]]), array([7.]))
     """
-    if weights.shape[1] == 0:
-        return np.zeros(positions.shape), np.zeros(len(weights))
-    cumulative = np.cumsum(weights, axis=1)
-    below = np.take_along_axis(cumulative, np.maximum(positions - 1, 0), axis=1)
-    below[positions == 0] = 0.0
-    return below, cumulative[:, -1].copy()
+    m, n = weights.shape
+    # A running sum waits for every addition. Sums of short chunks do not, and then one chunk is looked into.
+    n_chunks = n // _SHORT_CHUNK
+    covered = n_chunks * _SHORT_CHUNK
+    chunks = weights[:, :covered].reshape(m, n_chunks, _SHORT_CHUNK)
+    ends = np.zeros((m, n_chunks + 1))
+    np.cumsum(chunks @ np.ones(_SHORT_CHUNK), axis=1, out=ends[:, 1:])
+    tail = np.zeros((m, n - covered + 1))
+    np.cumsum(weights[:, covered:], axis=1, out=tail[:, 1:])
+    below = np.take_along_axis(tail, np.maximum(positions - covered, 0), axis=1)
+    if n_chunks:
+        chunk = np.minimum(positions // _SHORT_CHUNK, n_chunks - 1)
+        before = np.arange(_SHORT_CHUNK) < (positions - _SHORT_CHUNK * chunk)[:, :, None]
+        inside = chunks[np.arange(m)[:, None], chunk]
+        below += np.take_along_axis(ends, chunk, axis=1) + np.einsum("ijk,ijk->ij", inside, before)
+    return below, ends[:, -1] + tail[:, -1]
 
 
 def mass_error(scale: Masses) -> Masses:
