@@ -28,12 +28,13 @@ from data import base_embeddings, resampled
 from speed.measuring import keep_rows
 
 from calcode.kernels import (
+    CutRule,
     ScreenedAnchors,
     TruncatedAnchors,
     cosine_distances,
-    first_reaching,
     kernel_weights,
-    row_blocks,
+    screened_weights,
+    tiled_positions,
 )
 
 CUT = 0.95
@@ -63,12 +64,25 @@ def cpu_seconds(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - start, result
 
 
-def whole_sum(anchors: ScreenedAnchors, queries: np.ndarray, scores: np.ndarray, h: float) -> np.ndarray:
-    """The screened first look of the exact path."""
-    thresholds = np.empty(len(queries))
-    for rows in row_blocks(len(queries), n_columns=anchors.width):
-        positions, _ = first_reaching(anchors.weights(queries[rows], bandwidth=h), cuts=np.array([CUT]))
-        thresholds[rows] = np.append(scores, math.inf)[np.minimum(positions, len(scores))]
+def whole_sum(
+    anchors: ScreenedAnchors, queries: np.ndarray, scores: np.ndarray, h: float, rules: list[CutRule]
+) -> np.ndarray:
+    """The first look of the exact path (`TiledThresholds`), for the same rules; shape (m, rules)."""
+    thresholds = np.empty((len(queries), len(rules)))
+    for start in range(0, len(queries), 512):
+        rows = slice(start, start + 512)
+        prepared = anchors.query_rows(queries[rows], scale=1.0 / h)
+        positions, _ = tiled_positions(
+            lambda chosen, tile, prepared=prepared: screened_weights(
+                prepared[chosen] @ anchors.columns[:, tile]
+            ),
+            n_rows=len(prepared),
+            n_columns=len(scores),
+            rules=rules,
+        )
+        for index, rule in enumerate(rules):
+            own = scores if rule.members is None else scores[rule.members]
+            thresholds[rows, index] = np.append(own, math.inf)[positions[:, index]]
     return thresholds
 
 
@@ -84,10 +98,14 @@ def measured(n: int, n_images: int, share: float) -> dict[str, Any]:
         lambda: TruncatedAnchors(points, scores=scores, groups=groups, cut=CUT, group_cuts=cuts, bandwidth=h)
     )
     truncated.thresholds(queries[:8])
-    taken, (thresholds, _, n_visited) = cpu_seconds(lambda: truncated.thresholds(queries))
+    taken, (thresholds, by_group, n_visited) = cpu_seconds(lambda: truncated.thresholds(queries))
     anchors = ScreenedAnchors(points)
-    whole, exact = cpu_seconds(lambda: whole_sum(anchors, queries, scores, h))
-    if (thresholds < exact).any():
+    rules = [CutRule(members=None, cut=CUT)]
+    rules += [CutRule(members=np.flatnonzero(groups == group), cut=CUT) for group in (1, 2)]
+    whole_sum(anchors, queries[:8], scores, h, rules)
+    whole, every = cpu_seconds(lambda: whole_sum(anchors, queries, scores, h, rules))
+    exact = every[:, 0]
+    if (thresholds < exact).any() or (by_group[:, 1:] < every[:, 1:]).any():
         raise SystemExit("a truncated threshold lies below the exact one")
     labels = np.sort(rng.beta(2, 1, size=(n_images, N_CLASSES)), axis=1)
     sizes = [(labels <= values[:, None]).sum(axis=1).mean() for values in (exact, thresholds)]
