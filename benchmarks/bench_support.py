@@ -2,10 +2,11 @@
 
     .venv/bin/python benchmarks/bench_support.py --sizes 20000                    # a minute
     .venv/bin/python benchmarks/bench_support.py --sizes 100000 200000            # ten minutes
-    .venv/bin/python benchmarks/bench_support.py --sizes 1000000 --libraries calcode
+    .venv/bin/python benchmarks/bench_support.py --sizes 1000000 --libraries calcode exact
 
 The libraries live in an environment of their own, made on the first call under .cache/ann; `calcode` is this
-package's graph with all that it does (the choice of the breadth, distances in float64) and needs the extra `ann`.
+package's graph with all that it does (the choice of the breadth, distances in float64) and needs the extra `ann`;
+`exact` looks at every image.
 Each index is built and asked in a process of its own. Results go to benchmarks/results/support.json.
 """
 
@@ -23,7 +24,8 @@ from speed.measuring import ROOT, keep_rows
 
 ENVIRONMENT = ROOT / ".cache" / "ann"
 PACKAGES = ("numpy", "pyarrow", "faiss-cpu", "usearch", "hnswlib")
-LIBRARIES = ("faiss", "hnswlib", "usearch", "calcode")
+OWN = ("calcode", "exact")
+LIBRARIES = ("faiss", "hnswlib", "usearch", *OWN)
 BREADTHS = (16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -47,7 +49,7 @@ def measured(library: str, n: int, threads: int, breadth: int) -> dict[str, Any]
         "queries": 1000,
         "search_breadths": BREADTHS,
     }
-    own = library == "calcode"
+    own = library in OWN
     python = Path(sys.executable) if own else environment()
     script = Path(__file__).parent / "support" / ("own.py" if own else "candidate.py")
     done = subprocess.run(
@@ -72,7 +74,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="while the index is built")
     parser.add_argument("--breadth", type=int, default=100, help="candidates while the index is built")
     options = parser.parse_args()
-    if options.libraries != ["calcode"]:
+    if not set(options.libraries) <= set(OWN):
         try:
             environment()
         except (subprocess.CalledProcessError, OSError) as error:

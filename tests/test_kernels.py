@@ -73,6 +73,19 @@ def test_screened_distances_stay_far_inside_their_error(d: int, crowding: float)
     assert (error.max(axis=1) < bounds).all()
 
 
+@pytest.mark.parametrize("n", [5, 64, 65, 300])
+def test_the_nearest_of_many_columns_are_found_tile_by_tile(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(n)
+    anchors, queries = unit(rng, n, 16), unit(rng, 40, 16)
+    whole = ScreenedAnchors(anchors).nearest(queries, n_neighbors=10)
+    monkeypatch.setattr("calcode.kernels.screened._TILE", 64)
+    tiled = ScreenedAnchors(anchors).nearest(queries, n_neighbors=10)
+    np.testing.assert_allclose(tiled[0], whole[0], atol=1e-7)
+    np.testing.assert_array_equal(tiled[1], whole[1])
+    exact = nearest_distances(queries, anchors, n_neighbors=10)
+    assert (np.abs(tiled[0] - exact) <= tiled[1][:, None]).all()
+
+
 def largest_share_of_doubt(anchors: np.ndarray, queries: np.ndarray, *, bandwidth: float) -> float:
     """Change of any mass by float32, over the change that is allowed for; scores ascend by row and by distance."""
     n = len(anchors)

@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worlds import World, fit_quietly
 
-from calcode import Calcode
 from calcode.kernels import TruncatedAnchors, cosine_distances, first_reaching, kernel_weights
 from calcode.kernels.leaves import Leaves
-from calcode.truncation import TruncatedThresholds
 
 seeds = st.integers(0, 2**20)
 shapes = st.sampled_from(["clustered", "uniform", "duplicates", "line"])
@@ -157,32 +154,3 @@ def test_one_image_alone_gets_the_threshold_it_gets_in_a_batch() -> None:
         assert alone[0] == overall[i]
         assert alone_by_group[0, 1] == by_group[i, 1]
         assert alone_visited[0] == n_visited[i]
-
-
-@pytest.mark.parametrize("level", ["loo", "certified"])
-def test_a_model_above_the_break_even_gives_larger_sets_never_smaller(
-    level: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    roles = World(seed=3, prior=(0.6, 0.2, 0.15, 0.05)).roles(n=400, n_test=200)
-    model = fit_quietly(Calcode(level=level, protect="all"), roles)
-    assert any(guard.local is not None for guard in model.guards_)
-    usual = model.decide(roles["test"])
-    monkeypatch.setattr("calcode.truncation.TRUNCATION_BREAK_EVEN", 1)
-    again = fit_quietly(Calcode(level=level, protect="all"), roles)
-    truncated = again.decide(roles["test"])
-    assert isinstance(again._search, TruncatedThresholds)
-    assert (truncated.threshold >= usual.threshold).all()
-    assert (truncated.sets | ~usual.sets).all()
-    assert (truncated.sets | ~truncated.localized_sets).all()
-    np.testing.assert_array_equal(truncated.p_audit, usual.p_audit)
-
-
-def test_below_the_break_even_and_for_other_levels_nothing_is_truncated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(TruncatedThresholds, "of", lambda *_: pytest.fail("truncated"))
-    roles = World(seed=4).roles(n=150, n_test=20)
-    fit_quietly(Calcode(), roles).decide(roles["test"])
-    monkeypatch.setattr("calcode.truncation.TRUNCATION_BREAK_EVEN", 1)
-    for settings in ({"level": "exact"}, {"level": "upper"}, {"bandwidth": math.inf}):
-        fit_quietly(Calcode(**settings), roles).decide(roles["test"])

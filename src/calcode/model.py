@@ -31,7 +31,6 @@ from calcode.tail import (
     miscoverage_of,
 )
 from calcode.thresholds import GuardedThresholds, ThresholdSearch, TiledThresholds, tiling_pays
-from calcode.truncation import TruncatedThresholds, truncation_pays
 
 
 class Calcode(Learned):
@@ -379,24 +378,14 @@ class Calcode(Learned):
             Unit rows.
         scores : ndarray of shape (n, K)
             Not looked at here; engines that may stop early need them.
-
-        Notes
-        -----
-        From `TRUNCATION_BREAK_EVEN` calibration images on, `loo` and `certified` sum over some of them only, and
-        their thresholds are never smaller than those of the whole sum.
         """
         if self._search is None:
             self._search = self._threshold_search()
         return self._search.of(embeddings)
 
     def _threshold_search(self) -> ThresholdSearch:
-        n_classes = len(self.classes_)
-        if truncation_pays(self.rule_):
-            return TruncatedThresholds(
-                self.rule_, labels=self.calibration_labels_, guards=self.guards_, n_classes=n_classes
-            )
         search = TiledThresholds if tiling_pays(self.rule_) else GuardedThresholds
-        return search(self.rule_, guards=self.guards_, n_classes=n_classes)
+        return search(self.rule_, guards=self.guards_, n_classes=len(self.classes_))
 
     def _scores(self, evidence: Evidence) -> tuple[FloatArray, FloatArray]:
         """Robust probabilities and APS scores, each of shape (n, K)."""

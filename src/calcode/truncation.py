@@ -8,18 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.kernels import TRUNCATION_BREAK_EVEN, TruncatedAnchors
+from calcode.kernels import TruncatedAnchors
 from calcode.localize import LocalizedRule
 from calcode.tail import ClassGuard, guarded_thresholds
-
-
-def truncation_pays(rule: LocalizedRule) -> bool:
-    """Whether there are enough points, and a rule with one cut for all images, so that truncation is used."""
-    return (
-        len(rule.scores) >= TRUNCATION_BREAK_EVEN
-        and rule.level in ("loo", "certified")
-        and math.isfinite(rule.bandwidth)
-    )
 
 
 class TruncatedThresholds:

@@ -8,7 +8,7 @@ from calcode.kernels.neighbours import NeighbourGraph, library_installed, restor
 from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors, product_blocks, screened_weights
 from calcode.kernels.threads import run_blocks
 from calcode.kernels.tiled import CutRule, Weigh, tiled_positions
-from calcode.kernels.truncated import TRUNCATION_BREAK_EVEN, TruncatedAnchors
+from calcode.kernels.truncated import TruncatedAnchors
 from calcode.kernels.weights import (
     Weights,
     first_reaching,
@@ -20,7 +20,6 @@ from calcode.kernels.weights import (
 
 __all__ = [
     "SCREENING_ERROR",
-    "TRUNCATION_BREAK_EVEN",
     "CutRule",
     "NeighbourGraph",
     "PairDistances",

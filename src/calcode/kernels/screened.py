@@ -32,6 +32,8 @@ COLUMN_MULTIPLE = 32
 #: nearer to the core, but then threads spend their time handing each other the interpreter (benchmarks/NOTES.md).
 _PRODUCT_NUMBERS = 1 << 21
 _CACHED_NUMBERS = 1 << 19
+#: Columns whose smallest distances are sought together.
+_TILE = 1 << 14
 #: Distance of a filler column: its weight is exactly zero and it is never among the nearest.
 _FAR = 1e6
 
@@ -136,13 +138,22 @@ class ScreenedAnchors:
         def search(block: slice) -> None:
             prepared = self.query_rows(queries[block])
             errors[block] = 6e-7 * (prepared[:, -1] + 0.5 * self._widest)
-            distances = prepared @ self.columns
-            for rows in _cached_rows(len(distances), n_columns=self.width):
-                found = smallest_columns(distances[rows], count=count)
-                nearest[block.start + rows.start : block.start + rows.stop] = found
+            nearest[block] = self._smallest(prepared, count=count)
 
-        run_blocks(search, product_blocks(len(queries), n_columns=self.width))
+        run_blocks(search, product_blocks(len(queries), n_columns=min(self.width, _TILE)))
         return nearest, errors
+
+    def _smallest(self, prepared: SingleArray, *, count: int) -> SingleArray:
+        """The `count` smallest products of each row with the columns, ascending; tile by tile where there are many."""
+        smallest = np.empty((len(prepared), 0), dtype=np.float32)
+        for start in range(0, self.width, _TILE):
+            products = prepared @ self.columns[:, start : start + _TILE]
+            found = np.empty((len(products), min(count, products.shape[1])), dtype=np.float32)
+            for rows in _cached_rows(len(products), n_columns=products.shape[1]):
+                found[rows] = smallest_columns(products[rows], count=found.shape[1])
+            both = np.concatenate([smallest, found], axis=1)
+            smallest = np.sort(both, axis=1)[:, :count]
+        return smallest
 
 
 def screened_weights(scaled: SingleArray) -> SingleArray:

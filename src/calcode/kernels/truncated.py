@@ -22,13 +22,20 @@ R >= |y_j - c|, and v at least the largest eigenvalue of its covariance. Then
 
 - the mean of s_j is exactly m = x.c, and their variance is at most v, because |x| = 1;
 - s_j <= b = min(1, m + R, 1 - max(0, |x - c| - R)^2 / 2), by Cauchy and Schwarz, and by the triangle
-  inequality for the chord |x - y_j|, where 1 - cos = |x - y_j|^2 / 2;
-- the share of the leaf with s_j > m + a is at most v / (v + a^2), by Cantelli.
+  inequality for the chord |x - y_j|, where 1 - cos = |x - y_j|^2 / 2.
 
-The kernel is f(s) = exp(-((1 - s) / h)^2), which does not decrease for s <= 1. With levels
-m < t_1 < ... < t_L = b, f(s) <= f(t_1) + sum_l (f(t_(l+1)) - f(t_l)) [s > t_l] for every s <= b, so
+The kernel is f(s) = exp(-((1 - s) / h)^2), which does not decrease for s <= 1. Up to b0 = 1 - h sqrt(3 / 2) it is
+convex and its third derivative is not negative. With e = min(b, b0), g = e - m > 0 and t = m - v / g, let q be
+the parabola that touches f at t and meets it at e. For s <= e, f(s) - q(s) is the third derivative somewhere below e
+times (s - t)^2 (s - e) / 6, which is not positive. Beyond e, q grows, because its slope at t and its curvature are not
+negative, and f(s) <= f(b) <= q(s) + f(b) - f(e). So f(s) <= q(s) + (f(b) - f(e)) [s > e] for every s <= b. The
+mean of q depends on mean and variance only, and grows with the variance. The two values t and e, taken with the
+shares 1 - p and p = v / (v + g^2), have the mean m and the variance v, and q agrees with f at both. The share of
+the leaf with s_j > e is at most p, by Cantelli. Together
 
-    mean f(s_j) <= E = f(t_1) + sum_l (f(t_(l+1)) - f(t_l)) v / (v + (t_l - m)^2).
+    mean f(s_j) <= E = (1 - p) f(t) + p f(b),
+
+and E = f(b) where g <= 0. Where b <= b0 no smaller E follows from m, v and b alone: the two values attain it.
 
 **Rounding.** float64 is covered by slacks that dwarf it (`_SLACK`). Where distances are screened in float32
 each is off by at most e = `SCREENING_ERROR`. For d <= 5 h that changes a weight by a factor within
@@ -57,8 +64,6 @@ from calcode.kernels.leaves import Leaves
 from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors, screened_weights
 from calcode.kernels.weights import first_reaching, kernel_weights
 
-#: Calibration points from which truncation costs less than the whole product (benchmarks/NOTES.md).
-TRUNCATION_BREAK_EVEN = 500_000
 #: Mass that may stay unvisited, as a share of the mass there seems to be.
 _UNVISITED_SHARE = 0.005
 #: How much larger than the allowed mass per point a bound may be, tried one after the other.
@@ -69,8 +74,6 @@ _BINS = 1024
 _IMAGES = 64
 #: Points of one product.
 _POINTS = 8192
-#: Levels of the bound on a leaf's mean kernel.
-_LEVELS = 8
 #: Far above rounding in float64, far below anything that matters.
 _SLACK = 1e-9
 #: Below this bandwidth float32 would cost too much of the level, and float64 is used at once.
@@ -162,14 +165,13 @@ class TruncatedAnchors:
         mean = queries @ leaves.means.T
         chord = np.sqrt(np.maximum(0.0, 1.0 - 2.0 * mean + leaves.squared_lengths))
         nearest = 1.0 - 0.5 * np.maximum(0.0, chord - leaves.radii) ** 2
-        reach = np.maximum(np.minimum(nearest, mean + leaves.radii), mean) + _SLACK - mean
-        kernel = self._kernel(mean + reach * _level(1))
-        bound = kernel
-        for level in range(1, _LEVELS):
-            above = self._kernel(mean + reach * _level(level + 1))
-            tail = leaves.variances / (leaves.variances + (reach * _level(level)) ** 2)
-            bound = bound + (above - kernel) * tail
-            kernel = above
+        largest = np.maximum(np.minimum(nearest, mean + leaves.radii), mean) + _SLACK
+        # A little short of b0, so that rounding cannot put it beyond.
+        gap = np.minimum(largest, 1.0 - (math.sqrt(1.5) + _SLACK) * self.bandwidth) - mean
+        room = np.maximum(gap, _SLACK)
+        share = leaves.variances / (leaves.variances + room * room)
+        lower, upper = self._kernel(mean - leaves.variances / room), self._kernel(largest)
+        bound = np.where(gap > _SLACK, lower + share * (upper - lower), upper)
         return np.asarray(bound * (1.0 + _SLACK))
 
     def thresholds(self, queries: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
@@ -294,11 +296,6 @@ class TruncatedAnchors:
 
     def _kernel(self, similarities: FloatArray) -> FloatArray:
         return kernel_weights(np.maximum(0.0, 1.0 - similarities), bandwidth=self.bandwidth)
-
-
-def _level(number: int) -> float:
-    """Where a level lies between the mean and the largest similarity: denser near the mean."""
-    return float((number / _LEVELS) ** 1.5)
 
 
 def _add_rows(cells: FloatArray, index: IntArray, weights: FloatArray) -> None:
