@@ -93,26 +93,31 @@ def choose_bandwidth(
 def candidate_bandwidths(pilot: Pilot) -> Iterator[tuple[float, float]]:
     """(share, h) with h such that a median neighbourhood holds that share of the other examples."""
     low = _LOWEST
-    # About as many weights count as there are distances below h, so that quantile is where to look first.
-    guess = math.log(max(pilot.distance_quantile(NEIGHBOUR_SHARES[0]), 1e-6))
-    slope = _SLOPE
+    guess, slope = _start(pilot)
     for i, share in enumerate(NEIGHBOUR_SHARES):
-        excess = _excess(pilot, target=share * (len(pilot) - 1))
+        excess = _excess(pilot.neighbour_mass, target=share * (len(pilot) - 1))
         # A larger share needs a larger h, so each search starts where the last one ended.
         root, slope = _by_secants(excess, low=low, guess=guess, slope=slope)
         if math.isnan(root):
-            root, slope = _by_bracket(excess, low=low, guess=guess), _SLOPE
+            root, slope = _by_bracket(excess, low=low, guess=guess, accuracy=_ACCURACY), _SLOPE
         yield share, math.exp(root)
         if i + 1 < len(NEIGHBOUR_SHARES):
             guess = root + math.log(NEIGHBOUR_SHARES[i + 1] / share) / slope
             low = root
 
 
-def _excess(pilot: Pilot, *, target: float) -> Callable[[float], float]:
+def _start(pilot: Pilot) -> tuple[float, float]:
+    """About where the first search ends and how steep it is there, from a few examples."""
+    excess = _excess(pilot.sampled_mass, target=NEIGHBOUR_SHARES[0] * (len(pilot) - 1))
+    guess = _by_bracket(excess, low=_LOWEST, guess=-1.0, accuracy=1e-4)
+    return guess, (excess(guess + 0.01) - excess(guess)) / 0.01
+
+
+def _excess(mass: Callable[[float], float], *, target: float) -> Callable[[float], float]:
     """log(median neighbour mass / target) as a function of log h: nearly a line, and never decreasing."""
 
     def excess(log_h: float) -> float:
-        return math.log(max(pilot.neighbour_mass(math.exp(log_h)), 1e-300) / target)
+        return math.log(max(mass(math.exp(log_h)), 1e-300) / target)
 
     return excess
 
@@ -141,7 +146,7 @@ def _by_secants(
     return math.nan, slope
 
 
-def _by_bracket(excess: Callable[[float], float], *, low: float, guess: float) -> float:
+def _by_bracket(excess: Callable[[float], float], *, low: float, guess: float, accuracy: float) -> float:
     """Root by bisection and its kin, whatever the function looks like; the nearer end where there is none."""
     from scipy.optimize import brentq
 
@@ -156,5 +161,5 @@ def _by_bracket(excess: Callable[[float], float], *, low: float, guess: float) -
             return start
         value = excess(other)
         if (value >= 0) == (side > 0):
-            return float(brentq(excess, start, other, xtol=_ACCURACY))
+            return float(brentq(excess, start, other, xtol=accuracy))
         start, step = other, 2.0 * step

@@ -22,6 +22,8 @@ from calcode.quantiles import conformal_rank
 
 #: One example to fit on and one to judge.
 MIN_EXAMPLES = 2
+#: Examples that say where a search begins.
+_SAMPLE = 64
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -82,15 +84,17 @@ class Pilot:
             axis=2,
         )
         self._squares = PairDistances(embeddings, embeddings[columns], measure=negative_squares)
+        self._sample = self._squares.head(_SAMPLE)
         self._neighbour_masses: dict[float, float] = {}
         self._judged: tuple[float, tuple[FloatArray, FloatArray]] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def distance_quantile(self, share: float) -> float:
-        """About the distance within which this share of the examples lies."""
-        return float(np.quantile(np.sqrt(-self._squares.head(16)), share))
+    def sampled_mass(self, bandwidth: float) -> float:
+        """About `neighbour_mass`, from a few examples."""
+        weights = weights_from_squares(self._sample, bandwidth=bandwidth)
+        return float(np.median(weights.sum(axis=1) - 1.0))
 
     def neighbour_mass(self, bandwidth: float) -> float:
         """Median over the examples of sum over the others of H, the size of a neighbourhood."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from calcode.arrays import FloatArray
-from calcode.kernels.threads import run_blocks
+from calcode.kernels.threads import products_on_one_core, run_blocks
 
 #: Numbers in one block of a distance matrix: 4 MiB of float64, which a core's cache nearly holds.
 _BLOCK_NUMBERS = 1 << 19
@@ -90,7 +90,8 @@ class PairDistances:
 
     def head(self, n: int) -> FloatArray:
         """What is kept of the first n rows at most."""
-        return self._measure(self._rows[:n], self._columns)
+        with products_on_one_core:
+            return self._measure(self._rows[:n], self._columns)
 
     def _block(self, rows: slice) -> FloatArray:
         block = self._kept.get(rows.start)
