@@ -73,15 +73,13 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path) -> None:
     )
     runner = tmp_path / "run.py"
     runner.write_text(script)
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(runner), str(path), str(killed.output)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    for _ in range(4):
-        assert process.stdout.readline()
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(4):
+            assert process.stdout.readline()
+        os.kill(process.pid, signal.SIGKILL)
     # The workers notice that the parent is gone; a file they are just renaming is whole.
     time.sleep(1.0)
 
@@ -97,14 +95,18 @@ def test_ctrl_c_leaves_whole_files_alone(tmp_path) -> None:
     # Far more work than a quick machine finishes between the first files and the signal.
     path = write_study(tmp_path, experiments=(*SMALL, "resplits"), resplits=200)
     command = [sys.executable, "-c", MAIN, "study", "run", str(path), "--workers", "2"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
     study = read_study(path)
-    while process.poll() is None and len(list(study.output.rglob("*.parquet"))) < 3:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            while process.poll() is None and len(list(study.output.rglob("*.parquet"))) < 3:
+                time.sleep(0.05)
+            os.killpg(process.pid, signal.SIGINT)
+            _, told = process.communicate(timeout=180)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 130, told
     assert "Traceback" not in told
     assert [entry for entry in study.output.rglob("*") if entry.name.endswith(".part")] == []

@@ -54,7 +54,7 @@ class Scale:
     def ticks(self) -> list[float]:
         """Round values, at most six of them."""
         span = self.high - self.low
-        step = next((step for step in _STEPS if span / step < _MOST_TICKS), span)
+        step = next((step for step in _STEPS if span / step < _MOST_TICKS - 1e-9), span)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
         return [round(k * step, 6) for k in range(first, last + 1)]
