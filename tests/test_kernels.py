@@ -66,7 +66,8 @@ def test_screened_distances_stay_far_inside_their_error(d: int, crowding: float)
     )
     screened = ScreenedAnchors(anchors)
     far = np.concatenate([queries, -queries[:20]])
-    error = np.abs(screened.distances(far)[:, :300] - cosine_distances(far, anchors))
+    distances = screened.query_rows(far) @ screened.columns
+    error = np.abs(distances[:, :300] - cosine_distances(far, anchors))
     assert error.max() < SCREENING_ERROR / 2
     nearest, bounds = screened.nearest(far, n_neighbors=10)
     np.testing.assert_allclose(nearest, nearest_distances(far, anchors, n_neighbors=10), atol=SCREENING_ERROR)
@@ -132,7 +133,8 @@ def test_the_error_of_masses_grows_as_the_bandwidth_shrinks(bandwidth: float) ->
 def test_an_infinite_bandwidth_weighs_every_anchor_one_and_no_filler() -> None:
     rng = np.random.default_rng(2)
     anchors, queries = unit(rng, 45, 6), unit(rng, 3, 6)
-    weights = ScreenedAnchors(anchors).weights(queries, bandwidth=math.inf)
+    ((_, weights, doubt),) = ScreenedAnchors(anchors).weight_blocks(queries, bandwidth=math.inf)
+    assert (doubt == 0).all()
     assert weights.shape == (3, 64)
     assert (weights[:, :45] == 1).all()
     assert (weights[:, 45:] == 0).all()

@@ -53,5 +53,21 @@ class ImageError(DatasetError):
         self.reason = reason
 
 
+class NothingChosenError(FeatureFileError):
+    """A role and conditions that no image of a file meets."""
+
+
+class BackboneError(CalcodeError):
+    """A frozen model that cannot be loaded, or that cannot do what was asked of it."""
+
+
+class EngineError(CalcodeError):
+    """A machine, a cluster or one of its workers that cannot do what was asked of it."""
+
+
+class StudyError(CalcodeError):
+    """A study file that cannot be understood, or a table that does not fit its schema."""
+
+
 class CalcodeWarning(UserWarning):
     """Something the caller should know: the work went on, but less is known or promised."""

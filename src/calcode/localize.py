@@ -71,6 +71,11 @@ class LocalizedRule:
     below: FloatArray
     total: FloatArray
 
+    @property
+    def one_cut(self) -> bool:
+        """Whether one cut serves every image, as with `loo` and `certified`."""
+        return self.level in ("loo", "certified")
+
     @classmethod
     def fit(
         cls,

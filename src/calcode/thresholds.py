@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from calcode.kernels import (
     row_blocks,
     run_blocks,
     screened_weights,
+    slices,
     tiled_positions,
 )
 from calcode.localize import LocalizedRule
@@ -41,7 +42,7 @@ class ThresholdSearch(Protocol):
 
 def tiling_pays(rule: LocalizedRule) -> bool:
     """Whether there are so many points, and a rule with one cut for all images, that tiles are used."""
-    return len(rule.scores) >= TILED_FROM and rule.level in ("loo", "certified")
+    return len(rule.scores) >= TILED_FROM and rule.one_cut
 
 
 def cut_rules(rule: LocalizedRule, guards: Sequence[ClassGuard]) -> list[CutRule]:
@@ -87,7 +88,7 @@ class GuardedThresholds:
         localized = np.empty(len(embeddings))
         guarded = np.empty((len(embeddings), self._n_classes))
         unclear = np.arange(len(embeddings))
-        if self._rule.level in ("loo", "certified"):
+        if self._rule.one_cut:
             unclear = self._look(embeddings, localized, guarded)
 
         def settle(block: slice) -> None:
@@ -163,7 +164,7 @@ class TiledThresholds:
             doubt = self._anchors.doubt(prepared, bandwidth=self._rule.bandwidth)
             unclear[block] = (margins <= doubt[:, None]).any(axis=1)
 
-        run_blocks(look, _blocks_of(_TILED_ROWS, len(embeddings)))
+        run_blocks(look, slices(len(embeddings), step=_TILED_ROWS))
         open_rows = np.flatnonzero(unclear)
 
         def settle(block: slice) -> None:
@@ -175,7 +176,7 @@ class TiledThresholds:
 
             found[open_rows[block]], _ = self._search(weigh, n_rows=len(chosen))
 
-        run_blocks(settle, _blocks_of(_TILED_ROWS, len(open_rows)))
+        run_blocks(settle, slices(len(open_rows), step=_TILED_ROWS))
         return from_rules(found, guards=self._guards, n_classes=self._n_classes)
 
     def _search(self, weigh: Weigh, *, n_rows: int) -> tuple[FloatArray, FloatArray]:
@@ -189,8 +190,3 @@ class TiledThresholds:
     @cached_property
     def _anchors(self) -> ScreenedAnchors:
         return ScreenedAnchors(self._rule.embeddings)
-
-
-def _blocks_of(size: int, n_rows: int) -> Iterator[slice]:
-    for start in range(0, n_rows, size):
-        yield slice(start, min(start + size, n_rows))

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from calcode.backbones.backbone import BackboneCard, ReadyRows, unit_rows
 from calcode.backbones.preprocessing import Preprocessing
-from calcode.backbones.problems import BackboneError
 from calcode.cohorts import Prompts
 from calcode.datasets import ImageListing
+from calcode.errors import BackboneError
 
 CLASSES = ("dark", "red", "green")
 DIMENSION = 5

@@ -15,8 +15,7 @@ from clinics import Clinic
 from calcode import Calcode
 from calcode.cohorts import Prompts, open_features, read_decisions, write_decisions
 from calcode.engines.local import decide_file
-from calcode.engines.problems import EngineError
-from calcode.errors import FeatureFileError, MismatchError, RoleError
+from calcode.errors import EngineError, FeatureFileError, MismatchError, RoleError
 
 
 def same_rows(left: pa.Table, right: pa.Table) -> bool:

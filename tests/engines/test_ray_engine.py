@@ -32,9 +32,8 @@ from calcode.backbones import load_backbone
 from calcode.cli.app import app
 from calcode.cohorts import Prompts, write_prompts
 from calcode.engines import local, ray_embedding, ray_engine
-from calcode.engines.problems import EngineError
 from calcode.engines.ray_session import pool_size, ray_session
-from calcode.errors import RoleError
+from calcode.errors import EngineError, RoleError
 
 if importlib.util.find_spec("ray") is None:  # not imported here: the engine sets its environment first
     pytest.skip("ray is not installed: pip install 'calcode[ray]'", allow_module_level=True)

@@ -13,12 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from calcode.engines.problems import EngineError
 from calcode.engines.ray_pool import RangeWorker
 from calcode.engines.ray_session import PoolSize, pool_size
 from calcode.engines.row_ranges import RowRange, row_ranges
 from calcode.engines.shards import Piece, ShardFolder
-from calcode.errors import CalcodeWarning, FeatureFileError
+from calcode.errors import CalcodeWarning, EngineError, FeatureFileError
 
 ROWS = RowRange(4, 8)
 

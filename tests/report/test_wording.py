@@ -14,7 +14,6 @@ from calcode.report.wording import (
     counted,
     listed,
     number,
-    number_estimate,
     percent,
     percent_estimate,
     percent_interval,
@@ -43,7 +42,6 @@ def test_estimates_carry_their_interval() -> None:
     assert percent_estimate(proportion(19, 20)).replace(NBSP, " ") == "95.0 % (76.4 to 99.1)"
     assert percent_estimate(proportion(0, 0)) == "undefined"
     assert percent_interval(proportion(0, 0)) == ""
-    assert number_estimate(proportion(0, 0)) == "undefined"
 
 
 def test_words() -> None:

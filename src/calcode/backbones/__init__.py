@@ -12,9 +12,9 @@ from calcode.backbones.embedding import (
     skipped_file,
 )
 from calcode.backbones.preprocessing import Preprocessing
-from calcode.backbones.problems import BackboneError
 from calcode.backbones.registry import KNOWN, KnownBackbone, load_backbone
 from calcode.backbones.text_bank import embed_prompts
+from calcode.errors import BackboneError
 
 __all__ = [
     "KNOWN",

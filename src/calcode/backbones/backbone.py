@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calcode.backbones.preprocessing import Preprocessing
-from calcode.backbones.problems import BackboneError
+from calcode.errors import BackboneError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from calcode.arrays import IntArray
 from calcode.backbones.preprocessing import Preprocessing
-from calcode.backbones.problems import BackboneError
 from calcode.backbones.shared_pixels import SharedPixels
 from calcode.datasets import Unreadable, image_or_reason
+from calcode.errors import BackboneError
 
 #: Batches that exist at a time: one at the model, the others being filled or waiting for it.
 _SLOTS = 4

@@ -18,10 +18,10 @@ from calcode.backbones.backbone import Backbone, PendingRows
 from calcode.backbones.cores import available_cores
 from calcode.backbones.decoding import DecodedBatch, Decoder
 from calcode.backbones.journal import Journal
-from calcode.backbones.problems import BackboneError
 from calcode.cohorts import Prompts, write_features
 from calcode.datasets import ImageListing
 from calcode.datasets.dicom import is_dicom
+from calcode.errors import BackboneError
 from calcode.files import replacing
 
 #: Batches handed to the model before the first of them is asked back.

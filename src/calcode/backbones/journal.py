@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calcode.backbones.problems import BackboneError
+from calcode.errors import BackboneError
 from calcode.files import canonical_json, replacing
 
 _PLAN = "plan.json"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from calcode.files import file_sha256
+
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".json")
 
 
@@ -12,6 +14,5 @@ def folder_digest(folder: Path) -> str:
     """SHA-256, in hex, over the names and contents of the weight and configuration files of a folder."""
     digest = hashlib.sha256()
     for file in sorted(entry for entry in folder.iterdir() if entry.is_file() and entry.suffix in _WEIGHTS):
-        with file.open("rb") as stream:
-            digest.update(f"{file.name}\0".encode() + hashlib.file_digest(stream, "sha256").digest())
+        digest.update(f"{file.name}\0".encode() + bytes.fromhex(file_sha256(file)))
     return digest.hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -14,8 +13,10 @@ from numpy.typing import NDArray
 
 from calcode.backbones.backbone import BackboneCard, ReadyRows, checked_pixels, unit_rows
 from calcode.backbones.cores import available_cores
+from calcode.backbones.missing import raise_missing
 from calcode.backbones.preprocessing import Preprocessing, preprocessing_from
-from calcode.backbones.problems import BackboneError, raise_missing
+from calcode.errors import BackboneError
+from calcode.files import file_sha256
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -60,7 +61,7 @@ class OnnxTower:
         blank = np.zeros((1, *steps.size, 3), dtype=np.uint8)
         self.card = BackboneCard(
             model=file.stem,
-            revision=_sha256(file),
+            revision=file_sha256(file),
             family="onnx",
             dimension=self._features(blank).shape[1],
             preprocessing=steps,
@@ -146,8 +147,3 @@ def _preprocessing_beside(file: Path, *, size: tuple[int, int] | None) -> Prepro
         if size[0] == size[1]
         else Preprocessing(resize=size, crop=None)
     )
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

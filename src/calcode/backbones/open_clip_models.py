@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from calcode.backbones.backbone import BackboneCard, PendingRows, unit_rows
 from calcode.backbones.local_files import folder_digest
+from calcode.backbones.missing import raise_missing, torchvision_hint
 from calcode.backbones.preprocessing import Preprocessing
-from calcode.backbones.problems import BackboneError, raise_missing, torchvision_hint
 from calcode.backbones.torch_runner import Precision, TorchRunner, chosen_device
+from calcode.errors import BackboneError
 
 if TYPE_CHECKING:
     import torch

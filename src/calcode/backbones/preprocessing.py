@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calcode.backbones.problems import BackboneError
+from calcode.errors import BackboneError
 
 Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
 #: Pillow's numbers for its filters, which preprocessor files use.

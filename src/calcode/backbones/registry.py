@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from calcode.backbones.backbone import Backbone
-from calcode.backbones.problems import BackboneError
 from calcode.backbones.torch_runner import Precision
+from calcode.errors import BackboneError
 
 Family = Literal["transformers", "open_clip", "onnx"]
 

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calcode.backbones.problems import BackboneError
+from calcode.errors import BackboneError
 
 #: A folder in memory where the system has one; containers often make it small.
 _IN_MEMORY = "/dev/shm"

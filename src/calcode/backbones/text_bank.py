@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from calcode.backbones.backbone import Backbone
-from calcode.backbones.problems import BackboneError
 from calcode.cohorts import Prompts
 from calcode.datasets import PromptTemplates
+from calcode.errors import BackboneError
 
 
 def embed_prompts(backbone: Backbone, templates: PromptTemplates) -> Prompts:

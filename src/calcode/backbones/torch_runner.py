@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from calcode.backbones.backbone import PendingRows, ReadyRows, checked_pixels, unit_rows
 from calcode.backbones.preprocessing import Preprocessing
-from calcode.backbones.problems import BackboneError
+from calcode.errors import BackboneError
 
 if TYPE_CHECKING:
     import torch

@@ -16,9 +16,8 @@ from calcode.cli.screen import Screen
 from calcode.cohorts import Cohort, FeatureFile
 from calcode.decisions import Decisions
 from calcode.engines.deciding import naming, require_classes
-from calcode.engines.problems import NothingChosenError
 from calcode.engines.row_ranges import BLOCK
-from calcode.errors import FeatureFileError, RoleError
+from calcode.errors import FeatureFileError, NothingChosenError, RoleError
 from calcode.model import Calcode
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from calcode.datasets.dicom import has_burned_in_text, is_dicom
 from calcode.datasets.images import Unreadable, image_or_reason
 from calcode.datasets.listing import ImageListing
 from calcode.errors import DatasetError
+from calcode.files import file_sha256
 
 _MISSING = "no such file"
 
@@ -88,12 +89,10 @@ def _facts(path: str) -> ImageFacts:
         return ImageFacts(reason=pixels.reason, is_dicom=dicom)
     content = hashlib.sha256(repr(pixels.shape).encode())
     content.update(np.ascontiguousarray(pixels).data)
-    with file.open("rb") as opened:
-        file_digest = hashlib.file_digest(opened, "sha256").hexdigest()
     return ImageFacts(
         width=int(pixels.shape[1]),
         height=int(pixels.shape[0]),
-        file_digest=file_digest,
+        file_digest=file_sha256(file),
         pixel_digest=content.hexdigest(),
         is_dicom=dicom,
         burned_in_text=dicom and has_burned_in_text(file),

@@ -16,9 +16,8 @@ from calcode.cohorts.decision_files import decisions_table
 from calcode.cohorts.decision_format import ACTION_WORDS, REASON_WORDS
 from calcode.cohorts.parquet_stream import RowReader
 from calcode.decisions import Decisions
-from calcode.engines.problems import EngineError, NothingChosenError
 from calcode.engines.row_ranges import RowRange
-from calcode.errors import CalcodeError, FeatureFileError, MismatchError
+from calcode.errors import CalcodeError, EngineError, FeatureFileError, MismatchError, NothingChosenError
 from calcode.evidence import Evidence
 from calcode.kernels.threads import products_on_one_core
 from calcode.model import Calcode

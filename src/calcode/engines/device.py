@@ -34,7 +34,7 @@ def decide_on_device(
     precision : {"float32", "tf32"}
         Of the matrix product; "tf32" is faster and sends more images to the CPU.
     """
-    if model.level not in ("loo", "certified"):
+    if not model.rule_.one_cut:
         raise SettingsError(f"level: '{model.level}' runs on the CPU only; use model.decide(evidence)")
     search = device_search(model, device=device, precision=precision)
 

@@ -26,12 +26,11 @@ from calcode.backbones.embedding import (
 )
 from calcode.cohorts import Prompts
 from calcode.datasets import ImageListing
-from calcode.engines.problems import EngineError
 from calcode.engines.ray_pool import make_shards
 from calcode.engines.ray_session import pool_size, ray_session
 from calcode.engines.row_ranges import RowRange, row_ranges
 from calcode.engines.shards import Piece, ShardFolder
-from calcode.errors import MismatchError
+from calcode.errors import EngineError, MismatchError
 from calcode.files import canonical_json
 
 #: Images per shard, which is what the death of a worker can cost.

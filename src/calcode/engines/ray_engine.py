@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from calcode import __version__
 from calcode.cohorts import DecisionWriter, FeatureFile, read_decisions
 from calcode.engines.deciding import BlockDecider, DecidedFile, DecideJob, Tally
-from calcode.engines.problems import EngineError
 from calcode.engines.ray_pool import make_shards
 from calcode.engines.ray_session import pool_size, ray_session
 from calcode.engines.row_ranges import BLOCK, RowRange, row_ranges
-from calcode.engines.shards import Piece, ShardFolder, file_sha256
-from calcode.errors import CalcodeWarning, FeatureFileError
+from calcode.engines.shards import Piece, ShardFolder
+from calcode.errors import CalcodeWarning, EngineError, FeatureFileError
+from calcode.files import file_sha256
 from calcode.model import Calcode
 
 if TYPE_CHECKING:

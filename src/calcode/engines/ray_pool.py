@@ -9,11 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from calcode.arrays import AnyArray
-from calcode.engines.problems import EngineError
 from calcode.engines.ray_session import PoolSize
 from calcode.engines.row_ranges import RowRange
 from calcode.engines.shards import Piece, ShardFolder
-from calcode.errors import CalcodeError, CalcodeWarning
+from calcode.errors import CalcodeError, CalcodeWarning, EngineError
 
 #: How often a row range may end the process that works on it before the job is given up.
 _MAX_ATTEMPTS = 4

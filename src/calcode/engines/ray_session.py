@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calcode.backbones.cores import available_cores
-from calcode.engines.problems import EngineError
+from calcode.errors import EngineError
 
 #: Logical processors beyond the workers: with none left, whatever feeds the workers would wait for them forever.
 _SPARE_CPUS = 2

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calcode.engines.problems import EngineError
 from calcode.engines.row_ranges import RowRange
-from calcode.files import canonical_json, replacing
+from calcode.errors import EngineError
+from calcode.files import canonical_json, file_sha256, replacing
 
 if TYPE_CHECKING:
     import pyarrow
@@ -162,12 +162,6 @@ class ShardFolder:
                 f"out: {self.path} holds an unfinished job that differs in {', '.join(differ)}; finish that one, "
                 "give another name, or remove the folder"
             )
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager

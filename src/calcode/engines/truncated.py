@@ -33,7 +33,7 @@ class TruncatedDecider:
     """
 
     def __init__(self, model: Calcode) -> None:
-        if model.level not in ("loo", "certified"):
+        if not model.rule_.one_cut:
             raise SettingsError(
                 f"level: '{model.level}' has no cut that truncation could keep; use 'loo' or 'certified'"
             )

@@ -6,7 +6,7 @@ from calcode.kernels.distances import PairDistances, cosine_distances, negative_
 from calcode.kernels.nearest import nearest_distances, smallest_columns
 from calcode.kernels.neighbours import NeighbourGraph, library_installed, restore_graph, search_graph
 from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors, product_blocks, screened_weights
-from calcode.kernels.threads import run_blocks
+from calcode.kernels.threads import run_blocks, slices
 from calcode.kernels.tiled import CutRule, Weigh, tiled_positions
 from calcode.kernels.truncated import TruncatedAnchors
 from calcode.kernels.weights import (
@@ -41,6 +41,7 @@ __all__ = [
     "run_blocks",
     "screened_weights",
     "search_graph",
+    "slices",
     "smallest_columns",
     "tiled_positions",
     "weights_from_squares",

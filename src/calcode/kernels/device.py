@@ -19,7 +19,7 @@ import numpy as np
 
 from calcode.arrays import FloatArray
 from calcode.kernels.tiled import CutRule
-from calcode.kernels.weights import mass_error
+from calcode.kernels.weights import CHUNK, mass_error
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,6 @@ Precision = Literal["float32", "tf32"]
 #: What each precision may change in a normalised mass, in units of `mass_error`. Seen on one H200 with scores in any
 #: order, and in the worst, that of the distances: float32 0.5 and 0.7, TF32 110 and 480.
 DEVICE_ERROR: dict[str, float] = {"float32": 2.0, "tf32": 1200.0}
-_CHUNK = 32
 #: Numbers of one block of the product: 4 GiB of float32.
 _BLOCK_NUMBERS = 1 << 30
 
@@ -63,7 +62,7 @@ class DeviceThresholds:
         import torch
 
         n = len(embeddings)
-        width = -(-n // _CHUNK) * _CHUNK
+        width = -(-n // CHUNK) * CHUNK
         mean = embeddings.mean(axis=0)
         centred = np.zeros((width, embeddings.shape[1]))
         centred[:n] = embeddings - mean
@@ -129,15 +128,15 @@ class DeviceThresholds:
         all_mass = 1.0 + ends[:, -1:]
         bounds = (self._cuts[index] + doubt[:, None] * mass_error(all_mass)) * all_mass
         chunk = torch.searchsorted(ends, bounds).squeeze(1)
-        inside = torch.clamp(chunk, max=width // _CHUNK - 1)
-        columns = inside[:, None] * _CHUNK + torch.arange(_CHUNK, device=product.device)
+        inside = torch.clamp(chunk, max=width // CHUNK - 1)
+        columns = inside[:, None] * CHUNK + torch.arange(CHUNK, device=product.device)
         scaled = (half[:, None] + self._half[columns] - product.gather(1, columns)) * self._scale
         weights = (torch.exp(-scaled * scaled) * self._masks[index][columns]).to(torch.float64)
         before = torch.where(inside > 0, ends.gather(1, torch.clamp(inside - 1, min=0)[:, None])[:, 0], 0.0)
         short = before[:, None] + weights.cumsum(1) < bounds
-        step = torch.clamp(short.sum(1), max=_CHUNK - 1)
-        never = chunk >= width // _CHUNK
-        position = torch.where(never, torch.full_like(chunk, width), inside * _CHUNK + step)
+        step = torch.clamp(short.sum(1), max=CHUNK - 1)
+        never = chunk >= width // CHUNK
+        position = torch.where(never, torch.full_like(chunk, width), inside * CHUNK + step)
         return self._scores[position]
 
 
@@ -173,7 +172,7 @@ def _chunk_sums(
     weights = torch.exp(-scaled * scaled)
     return torch.stack(
         [
-            (weights * mask).view(m, width // _CHUNK, _CHUNK).sum(2, dtype=torch.float64)
+            (weights * mask).view(m, width // CHUNK, CHUNK).sum(2, dtype=torch.float64)
             for mask in masks.unbind(0)
         ],
         dim=1,

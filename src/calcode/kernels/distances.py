@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from calcode.arrays import FloatArray
-from calcode.kernels.threads import products_on_one_core, run_blocks
+from calcode.kernels.threads import products_on_one_core, run_blocks, slices
 
 #: Numbers in one block of a distance matrix: 4 MiB of float64, which a core's cache nearly holds.
 _BLOCK_NUMBERS = 1 << 19
@@ -24,8 +24,7 @@ def row_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:
     """Consecutive slices of the rows of an (n_rows, n_columns) matrix, each of bounded size."""
     columns = max(1, n_columns)
     step = max(1, _BLOCK_NUMBERS // columns, min(_BLOCK_ROWS, _LARGEST_BLOCK // columns))
-    for start in range(0, n_rows, step):
-        yield slice(start, min(start + step, n_rows))
+    return slices(n_rows, step=step)
 
 
 def cosine_distances(left: FloatArray, right: FloatArray) -> FloatArray:

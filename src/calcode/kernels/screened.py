@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 
 from calcode.arrays import FloatArray
 from calcode.kernels.nearest import smallest_columns
-from calcode.kernels.threads import run_blocks
+from calcode.kernels.threads import run_blocks, slices
+from calcode.kernels.weights import CHUNK
 
 SingleArray = NDArray[np.float32]
 
 #: Bound on what float32 changes in any cosine distance; seen: below 4e-7.
 SCREENING_ERROR = 1e-6
-#: Columns are filled up to a multiple of this, so that sums over chunks are one product.
-COLUMN_MULTIPLE = 32
 #: Numbers of one product (8 MiB of float32), and of the rows of it that are weighed together (2 MiB). Fewer would stay
 #: nearer to the core, but then threads spend their time handing each other the interpreter (benchmarks/NOTES.md).
 _PRODUCT_NUMBERS = 1 << 21
@@ -55,7 +54,8 @@ class ScreenedAnchors:
     def __init__(self, anchors: FloatArray) -> None:
         n, dimension = anchors.shape
         self.n = n
-        self.width = -(-n // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
+        # Filled up so that sums over chunks are one product.
+        self.width = -(-n // CHUNK) * CHUNK
         self._mean = anchors.mean(axis=0)
         centred = anchors - self._mean
         self._widest = float(np.einsum("ij,ij->i", centred, centred).max(initial=0.0))
@@ -76,23 +76,12 @@ class ScreenedAnchors:
         rows[:, :-2] = np.multiply(centred, scale, out=centred)
         return rows
 
-    def distances(self, queries: FloatArray) -> SingleArray:
-        """1 - cos in float32; shape (m, d) in, (m, width) out, the last width - n columns fillers."""
-        return self.query_rows(queries) @ self.columns
-
-    def weights(self, queries: FloatArray, *, bandwidth: float) -> SingleArray:
-        """Kernel weights from screened distances; shape (m, d) in, (m, width) out, fillers weigh 0."""
-        weights = np.empty((len(queries), self.width), dtype=np.float32)
-        for rows, part, _ in self.weight_blocks(queries, bandwidth=bandwidth):
-            weights[rows] = part
-        return weights
-
     def weight_blocks(
         self, queries: FloatArray, *, bandwidth: float
     ) -> Iterator[tuple[slice, SingleArray, FloatArray]]:
-        """`weights` a few rows at a time: multiplied together, which a product likes, weighed in the cache.
+        """Kernel weights a few rows at a time, shape (rows, width), fillers weigh 0, and the `doubt` of each row.
 
-        With them comes the `doubt` of each row.
+        Multiplied together, which a product likes, weighed where the cache holds them.
         """
         if not np.isfinite(bandwidth):
             everyone = np.zeros((len(queries), self.width), dtype=np.float32)
@@ -167,11 +156,8 @@ def product_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:
     """Row slices large enough for a product to run at its best, small enough for memory to stay bounded."""
     # Few rows against many columns would read the columns from memory again and again.
     step = max(_PRODUCT_NUMBERS, min(512 * n_columns, 8 * _PRODUCT_NUMBERS)) // max(1, n_columns)
-    for start in range(0, n_rows, max(1, step)):
-        yield slice(start, min(start + max(1, step), n_rows))
+    return slices(n_rows, step=max(1, step))
 
 
 def _cached_rows(n_rows: int, *, n_columns: int) -> Iterator[slice]:
-    step = max(8, _CACHED_NUMBERS // max(1, n_columns))
-    for start in range(0, n_rows, step):
-        yield slice(start, min(start + step, n_rows))
+    return slices(n_rows, step=max(8, _CACHED_NUMBERS // max(1, n_columns)))

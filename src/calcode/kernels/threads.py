@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from threading import Lock, local
@@ -75,6 +75,18 @@ _thread = local()
 def stay_on_this_core() -> None:
     """From now on `run_blocks` uses no other core when this thread calls it: its caller keeps them busy itself."""
     _thread.stays = True
+
+
+def slices(n_rows: int, *, step: int) -> Iterator[slice]:
+    """All rows, `step` at a time.
+
+    Examples
+    --------
+    >>> list(slices(5, step=2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))
 
 
 def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.kernels.weights import Weights, mass_error, reached_column
+from calcode.kernels.threads import slices
+from calcode.kernels.weights import CHUNK, Weights, chunk_sums, mass_error, reached_column
 
 #: Weights of some images (row numbers) to the points of a tile; shape (rows, columns of the tile).
 Weigh = Callable[[IntArray, slice], Weights]
 
 _COLUMNS = 4096
-_CHUNK = 32
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -58,7 +58,7 @@ def tiled_positions(
         Among the members of the rule; their number where the cut is never reached.
     margins : ndarray of shape (m, rules)
     """
-    tiles = [slice(a, min(a + _COLUMNS, n_columns)) for a in range(0, n_columns, _COLUMNS)]
+    tiles = list(slices(n_columns, step=_COLUMNS))
     members = [_by_tile(rule.members, tiles) for rule in rules]
     masses = np.empty((len(rules), n_rows, len(tiles)))
     everyone = np.arange(n_rows)
@@ -110,7 +110,6 @@ def _taken(weights: Weights, own: IntArray | None) -> Weights:
 
 def _row_sums(weights: Weights) -> FloatArray:
     """Sums of the rows, float64 beyond a chunk."""
-    if weights.shape[1] % _CHUNK:
+    if weights.shape[1] % CHUNK:
         return np.asarray(weights.sum(axis=1, dtype=np.float64))
-    chunks = weights.reshape(-1, _CHUNK) @ np.ones(_CHUNK, dtype=weights.dtype)
-    return np.asarray(chunks.reshape(len(weights), -1).sum(axis=1, dtype=np.float64))
+    return np.asarray(chunk_sums(weights, width=CHUNK).sum(axis=1, dtype=np.float64))

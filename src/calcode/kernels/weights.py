@@ -17,8 +17,8 @@ Weights = NDArray[np.floating[Any]]
 #: An array, or a tensor on a device.
 Masses = TypeVar("Masses", FloatArray, "torch.Tensor")
 
-#: Columns summed at once in `first_reaching`, where their number is a multiple of it.
-_CHUNK = 32
+#: Columns summed at once, where their number is a multiple of it.
+CHUNK = 32
 #: Columns summed at once in `prefix_masses`.
 _SHORT_CHUNK = 16
 
@@ -101,6 +101,12 @@ def mass_error(scale: Masses) -> Masses:
     return 4e-8 + 8e-7 * scale**-0.5
 
 
+def chunk_sums(weights: Weights, *, width: int) -> Weights:
+    """Sums of `width` consecutive columns, which must divide their number; shape (m, n) in, (m, n / width) out."""
+    sums: Weights = weights.reshape(-1, width) @ np.ones(width, dtype=weights.dtype)
+    return sums.reshape(len(weights), -1)
+
+
 def first_reaching(weights: Weights, *, cuts: FloatArray) -> tuple[IntArray, FloatArray]:
     """First column at which the normalised cumulative mass reaches the row's cut, and how clearly.
 
@@ -132,10 +138,9 @@ def first_reaching(weights: Weights, *, cuts: FloatArray) -> tuple[IntArray, Flo
     m, n = weights.shape
     if n == 0:
         return np.zeros(m, dtype=np.int64), np.full(m, np.inf)
-    width = _CHUNK if n % _CHUNK == 0 else n
+    width = CHUNK if n % CHUNK == 0 else n
     chunks = weights.reshape(m * (n // width), width)
-    sums = chunks @ np.ones(width, dtype=weights.dtype)
-    ends = np.cumsum(sums.reshape(m, -1), axis=1, dtype=np.float64)
+    ends = np.cumsum(chunk_sums(weights, width=width), axis=1, dtype=np.float64)
     scale = 1.0 + ends[:, -1]
     bounds = np.broadcast_to(cuts, (m,)) * scale
     n_chunks = n // width

@@ -10,7 +10,7 @@ from itertools import pairwise
 from calcode.report.charts import ReferenceLine
 from calcode.report.markup import Html, element
 from calcode.report.svg import Scale, axis, bar, frame, line, marker, row_label, text
-from calcode.report.wording import number, percent, short_percent
+from calcode.report.wording import percent, short_percent
 
 _HEIGHT = 260.0
 _LANE = 15
@@ -214,14 +214,3 @@ def plain_number(value: float) -> str:
     ('2', '0.05')
     """
     return f"{value:g}"
-
-
-def two_digits(value: float) -> str:
-    """A value beside its row, such as an AUROC.
-
-    Examples
-    --------
-    >>> two_digits(0.7312)
-    '0.73'
-    """
-    return number(value)

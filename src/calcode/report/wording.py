@@ -96,13 +96,6 @@ def signed_points(value: float) -> str:
     return UNDEFINED if math.isnan(value) else f"{signed(100 * value, digits=1)}{NBSP}points"
 
 
-def number_estimate(estimate: Estimate) -> str:
-    """A number with its interval."""
-    if math.isnan(estimate.low):
-        return number(estimate.value)
-    return f"{number(estimate.value)} ({number(estimate.low)} to {number(estimate.high)})"
-
-
 def count(value: int) -> str:
     """A whole number with separators.
 

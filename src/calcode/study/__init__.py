@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from calcode.errors import StudyError
 from calcode.study.engine import Failure, Outcome, plan, run_study
-from calcode.study.problems import StudyError
 from calcode.study.registry import EXPERIMENTS, TABLES
 from calcode.study.specification import Study
 from calcode.study.study_file import read_study

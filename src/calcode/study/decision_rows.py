@@ -14,9 +14,9 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray, TextArray
 from calcode.baselines.protocol import Prediction
+from calcode.errors import StudyError
 from calcode.evidence import Evidence
 from calcode.metrics import Outcome
-from calcode.study.problems import StudyError
 
 if TYPE_CHECKING:
     import pyarrow

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from calcode.errors import CalcodeError
-from calcode.study.problems import StudyError
+from calcode.errors import CalcodeError, StudyError
+from calcode.files import file_sha256
 from calcode.study.specification import EVERY_SETTING, Backbone, Features
 from calcode.study.toml_values import TomlTable
 
@@ -97,7 +97,7 @@ def _features(written: str, *, prompts: str | None, folder: Path, where: str, na
         beside = prompts_beside(path) if bank is None else bank
         classes = read_prompts(beside).classes
         for file in (path, beside):
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
+            digest.update(bytes.fromhex(file_sha256(file)))
     except OSError as error:
         raise StudyError(f"{where}.features: {error.filename}: {error.strerror}") from error
     except CalcodeError as error:

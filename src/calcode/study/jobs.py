@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from calcode import __version__
+from calcode.errors import StudyError
 from calcode.files import canonical_json
-from calcode.study.problems import StudyError
 from calcode.study.specification import Backbone, Features, Setting, plain
 
-#: Rooms and files whose code decides what comes out of a job, besides the module that runs it.
+#: Rooms and files whose code has no part in what comes out of a job; the module that runs it counts all the same.
 _NOT_BELOW = frozenset(
     {
         "backbones",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from calcode.baselines.ablations import ABLATIONS
 from calcode.baselines.registry import METHODS, methods_named
-from calcode.study.problems import StudyError
+from calcode.errors import StudyError
 
 ABLATION_NAMES = tuple(method.record.name for method in ABLATIONS)
 #: The rows of the paper's main table.

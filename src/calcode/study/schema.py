@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from calcode.study.problems import StudyError
+from calcode.errors import StudyError
 
 Kind = Literal["text", "integer", "number", "flag"]
 #: One cell; None where a value is undefined or does not apply.

@@ -11,8 +11,7 @@ import numpy as np
 from calcode.arrays import BoolArray, TextArray
 from calcode.baselines.protocol import Roles
 from calcode.cohorts import ROLES, Cohort, split_roles
-from calcode.errors import CalcodeWarning
-from calcode.study.problems import StudyError
+from calcode.errors import CalcodeWarning, StudyError
 from calcode.study.specification import Condition, Setting
 
 FITTED_ROLES = ("reference", "validation", "gate", "calibration")

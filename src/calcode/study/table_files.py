@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from calcode.errors import StudyError
 from calcode.files import replacing
-from calcode.study.problems import StudyError
 from calcode.study.schema import Cell, Column, Row, TableSchema
 
 SCHEMA_FILE = "schemas.json"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from calcode.study.problems import StudyError
+from calcode.errors import StudyError
 
 #: What a name may consist of, because it becomes part of file names.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from calcode.errors import StudyError
 from calcode.study.decision_rows import DecisionRows
 from calcode.study.experiment import Experiment, Rows
 from calcode.study.jobs import Job
 from calcode.study.method_decisions import method_job
-from calcode.study.problems import StudyError
 from calcode.study.results import Results
 from calcode.study.schema import Cell, TableSchema, flag, integer, number, share, text
 from calcode.study.specification import COMPLETE, MotivatingCase, Study

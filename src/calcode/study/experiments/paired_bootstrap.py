@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from calcode.errors import StudyError
 from calcode.metrics import PairedDifference, paired_difference
 from calcode.metrics.comparisons import Difference
 from calcode.study.decision_rows import DecisionRows
 from calcode.study.experiment import Experiment, Rows
 from calcode.study.jobs import Job
 from calcode.study.method_decisions import method_job
-from calcode.study.problems import StudyError
 from calcode.study.results import Results
 from calcode.study.schema import Cell, TableSchema, flag, integer, number, text
 from calcode.study.specification import COMPLETE, Backbone, Setting, Study

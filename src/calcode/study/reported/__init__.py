@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
-from calcode.study.problems import StudyError
+from calcode.errors import StudyError
 
 #: In the order of the paper.
 _NAMES = (

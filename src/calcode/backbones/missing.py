@@ -1,14 +1,10 @@
-"""Errors about frozen models."""
+"""What to say where a library is not there, or does not fit another one."""
 
 from __future__ import annotations
 
 from typing import NoReturn
 
-from calcode.errors import CalcodeError
-
-
-class BackboneError(CalcodeError):
-    """A frozen model that cannot be loaded, or that cannot do what was asked of it."""
+from calcode.errors import BackboneError
 
 
 def torchvision_hint(error: BaseException) -> str:
