@@ -21,7 +21,7 @@ help:
 	@echo "make lint      ruff (rules and format) and mypy"
 	@echo "make format    let ruff rewrite what 'make lint' would complain about"
 	@echo "make docs      build the documentation into site/"
-	@echo "make bench     run the benchmarks"
+	@echo "make bench     run the benchmarks; their figures replace benchmarks/results"
 	@echo "make demo      fit and decide on real dermatology features, write report.html"
 	@echo "make picture   the same, and the picture of that page for the README (needs chromium)"
 	@echo "make clean     remove what the other targets made, except $(VENV)"

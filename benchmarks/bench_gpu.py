@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python3 benchmarks/bench_gpu.py
 
-Needs torch with a CUDA device and numpy, nothing else. Times are CUDA events around all blocks, warm, on random
-data; prints one JSON object.
+Needs torch with a CUDA device; skipped without. Times are CUDA events around all blocks of the threshold search alone,
+warm, on random data. The result goes to benchmarks/results/gpu.json.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import argparse
 import json
 import math
 import statistics
+import sys
 from collections.abc import Callable
 
 import numpy as np
+from speed.measuring import keep
 
 from calcode.kernels import CutRule
 from calcode.kernels.device import DeviceThresholds, _matmul_precision
@@ -42,8 +44,6 @@ def event_seconds(torch, action: Callable[[], None]) -> float:  # type: ignore[n
 
 def main() -> None:
     """Measure both precisions and compare memberships with float64 on the CPU."""
-    import torch
-
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -53,6 +53,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--checked", type=int, default=1000, help="images compared with float64 on the CPU")
     options = parser.parse_args()
+    try:
+        import torch
+    except ImportError:
+        print("gpu: skipped, it needs torch", file=sys.stderr)
+        return
+    if not torch.cuda.is_available():
+        print("gpu: skipped, there is no CUDA device", file=sys.stderr)
+        return
     device = "cuda"
     rng = np.random.default_rng(0)
     anchors = clustered(torch, options.n_cal, options.dimension, seed=1, device=device)
@@ -115,6 +123,7 @@ def main() -> None:
         }
         del product, search
         torch.cuda.empty_cache()
+    keep("gpu", result)
     print(json.dumps(result, indent=2))
 
 

@@ -38,14 +38,16 @@ do with the exact search. A model made with the graph needs the extra to be load
 has paid for its making after some 70,000 images of a batch, or 6,000 that come alone.
 
 `exact` looks at every image; `calcode` is this package's graph with all that it does; the others are the libraries
-it could have been made with.
+it could have been made with. Memory is what the process holds more after building than before, beside the
+reference itself.
 
 {support}
 
 ## Very many calibration images
 
-Whole rows of weights serve up to {tiled:,} calibration images; beyond, the points are walked in tiles, so that memory
-does not grow with them (`calcode.kernels.tiled`).
+Whole rows of weights serve fewer than {tiled:,} calibration images. From there on the levels `loo` and `certified` walk
+the points in tiles, so that memory does not grow with them (`calcode.kernels.tiled`); `exact` and `upper` keep whole
+rows, a few images at a time.
 
 The levels `loo` and `certified` can also sum the kernel over some of the points only and put at +inf the largest mass
 that the others can have (`calcode.engines.truncated`). The threshold is never below that of the whole sum, so the set
@@ -162,8 +164,8 @@ def peers_part() -> str:
     return (
         "\n## Beside other libraries\n\nMAPIE, TorchCP and crepes do split conformal prediction on the same "
         "probabilities: no audit, no localized rule, no guards, and so none of the products. Their times, over the "
-        "same floor, say what the rest of a decision costs. Calibration and prediction together, each in a process "
-        f"of its own (`python {result['command']}`).\n\n"
+        "same floor, say what the rest of a decision costs. Calibration and prediction together, in another "
+        f"run than above, each in a process of its own (`python {result['command']}`).\n\n"
         + table(("library", "time over the floor", "peak memory"), rows)
         + "\n"
     )

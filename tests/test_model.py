@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from worlds import World, fit_quietly
 
 from calcode import Action, Calcode, CalcodeWarning, Evidence, Reason
-from calcode.errors import MismatchError, NotFittedError, RoleError, SettingsError
+from calcode.cohorts import Cohort
+from calcode.errors import EvidenceError, MismatchError, NotFittedError, RoleError, SettingsError
 from calcode.evidence import robust_probabilities
 from calcode.levels import LEVELS
 from calcode.quantiles import conformal_quantile
@@ -255,8 +256,8 @@ def test_calibration_labels_do_not_reach_what_is_frozen_before_them() -> None:
         (lambda e: e.restrict(["c0", "c1", "c2"]), "classes or their order"),
         (lambda e: e._replace(prompt_logits=e.prompt_logits[:, :4]), "number of prompts 4 differs from 5"),
         (lambda e: e._replace(embeddings=e.embeddings[:, :7]), "embedding dimension 7 differs from 8"),
-        (lambda e: e._replace(prompt_digest="other"), r"prompt digest other differs from \(none\)"),
-        (lambda e: e._replace(backbone="other"), "backbone other differs"),
+        (lambda e: e._replace(prompt_digest="other"), r"prompt digest 'other' differs from \(none\)"),
+        (lambda e: e._replace(backbone="other"), "backbone 'other' differs"),
     ],
 )
 def test_decide_refuses_evidence_of_another_kind(change, message: str) -> None:  # type: ignore[no-untyped-def]
@@ -356,3 +357,15 @@ def test_learned_attributes_are_absent_before_fit() -> None:
         "tail_thresholds_",
     ):
         assert not hasattr(Calcode(), name)
+
+
+def test_what_is_not_evidence_is_told_what_to_pass() -> None:
+    """A feature file gives cohorts, which hold evidence: the likeliest first mistake."""
+    roles = World().roles()
+    cohort = Cohort(evidence=roles["test"], metadata={}, roles=None)
+    with pytest.raises(EvidenceError, match="evidence: Cohort given, Evidence needed; pass cohort.evidence"):
+        fit_quietly(Calcode(), roles).decide(cohort)  # type: ignore[arg-type]
+    with pytest.raises(EvidenceError, match="gate: Cohort given"):
+        fit_quietly(Calcode(), roles | {"gate": cohort})  # type: ignore[dict-item]
+    with pytest.raises(EvidenceError, match=r"reference: ndarray given, .*Evidence.from_text"):
+        fit_quietly(Calcode(), roles | {"reference": np.eye(3)})  # type: ignore[dict-item]

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from calcode.arrays import IntArray
-from calcode.errors import MismatchError, RoleError
+from calcode.errors import EvidenceError, MismatchError, RoleError
 from calcode.evidence import Evidence
 from calcode.ledger import RoleLedger, embeddings_digest
 
@@ -45,12 +45,14 @@ class Interface:
 
     def require(self, evidence: Evidence, *, role: str) -> None:
         """Raise `MismatchError` naming the first thing that differs."""
+        require_evidence(evidence, role=role)
         given = Interface.of(evidence)
         for name, what in _COMPARED.items():
             expected, found = getattr(self, name), getattr(given, name)
             if expected != found:
                 raise MismatchError(
-                    f"{role}: {what} {_shown(found)} differs from {_shown(expected)} that the model was fitted on"
+                    f"{role}: {what} {_shown(found)} differs from {_shown(expected)} that the model was fitted on; "
+                    "pass evidence made as that was, or fit on evidence made like this"
                 )
 
 
@@ -62,6 +64,8 @@ def checked_roles(roles: Mapping[str, Evidence]) -> tuple[Interface, RoleLedger]
     roles : mapping of str to Evidence
         By role name, the reference first: it sets the interface.
     """
+    for role, evidence in roles.items():
+        require_evidence(evidence, role=role)
     interface = Interface.of(roles["reference"])
     for role, evidence in roles.items():
         if len(evidence) == 0:
@@ -73,6 +77,14 @@ def checked_roles(roles: Mapping[str, Evidence]) -> tuple[Interface, RoleLedger]
     for role, evidence in roles.items():
         ledger = ledger.admit(role, evidence)
     return interface, ledger
+
+
+def require_evidence(given: object, *, role: str) -> None:
+    """Raise unless it is `Evidence`: what a feature file gives is a cohort that holds it."""
+    if isinstance(given, Evidence):
+        return
+    remedy = "pass cohort.evidence" if hasattr(given, "evidence") else "make it with Evidence.from_text(...)"
+    raise EvidenceError(f"{role}: {type(given).__name__} given, Evidence needed; {remedy}")
 
 
 def labels_in_space(evidence: Evidence, *, role: str) -> IntArray:
@@ -89,4 +101,6 @@ def labels_in_space(evidence: Evidence, *, role: str) -> IntArray:
 
 
 def _shown(value: object) -> str:
-    return "(none)" if value is None else str(list(value) if isinstance(value, tuple) else value)
+    if value is None:
+        return "(none)"
+    return str(list(value)) if isinstance(value, tuple) else repr(value)

@@ -16,7 +16,7 @@ from calcode.bandwidth import BandwidthTrial, choose_bandwidth
 from calcode.decisions import Decisions, choose_actions
 from calcode.errors import CalcodeWarning, NotFittedError, RoleError, SettingsError
 from calcode.evidence import Evidence, robust_probabilities
-from calcode.interface import checked_roles, labels_in_space
+from calcode.interface import checked_roles, labels_in_space, require_evidence
 from calcode.learned import Learned
 from calcode.ledger import embeddings_digest
 from calcode.localize import LocalizedRule, canonical_order, label_sets
@@ -369,6 +369,12 @@ class Calcode(Learned):
         """The guarded sets of every image, deferred or not; shape (n, K)."""
         return self.decide(evidence).sets
 
+    @property
+    def fitted_rule(self) -> LocalizedRule:
+        """The calibrated localized rule, whatever the settings say by now."""
+        self._require("rule_", before="decide", call="fit")
+        return self.rule_
+
     def thresholds(self, embeddings: FloatArray, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
         """tau(x), shape (n,), and the guarded thresholds (Eq. 15), shape (n, K).
 
@@ -440,6 +446,7 @@ class Calcode(Learned):
 
     def _checked_settings(self, evidence: Evidence) -> Settings:
         settings = checked_settings(self.get_params())
+        require_evidence(evidence, role="reference")
         settings.require_classes(evidence.classes)
         settings.require_prompts(evidence.n_prompts)
         return settings

@@ -156,7 +156,11 @@ def _choice(name: str, value: object, allowed: Sequence[str]) -> str:
 
 def _names(name: str, value: object, *, allowed: Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence | set | frozenset):
-        raise SettingsError(f"{name}: {value!r} is not a sequence of names; write ({value!r},)")
+        known = allowed is None or value in allowed
+        remedy = (
+            f"write ({value!r},)" if known else "write None for none" if value == "none" else "write a list"
+        )
+        raise SettingsError(f"{name}: {value!r} is not a sequence of names; {remedy}")
     names = tuple(str(entry) for entry in value)
     unknown = [entry for entry in names if allowed is not None and entry not in allowed]
     if unknown:

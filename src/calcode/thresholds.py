@@ -133,7 +133,7 @@ class GuardedThresholds:
 
 
 class TiledThresholds:
-    """As `GuardedThresholds`, for more than `TILED_FROM` calibration points and the levels `loo` and `certified`.
+    """As `GuardedThresholds`, from `TILED_FROM` calibration points on and the levels `loo` and `certified`.
 
     Parameters
     ----------

@@ -119,4 +119,4 @@ def test_features_of_another_backbone_are_refused(
         "decide", "model.safetensors", str(tmp_path / "other.parquet"), "-o", str(tmp_path / "d.parquet")
     )
     assert result.exit_code == 1
-    assert "other.parquet: evidence: backbone another differs from stand-in" in result.stderr
+    assert "other.parquet: evidence: backbone 'another' differs from 'stand-in'" in result.stderr

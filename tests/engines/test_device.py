@@ -10,17 +10,22 @@ import pytest
 from worlds import World, fit_quietly
 
 from calcode import Calcode
-from calcode.errors import SettingsError
+from calcode.errors import NotFittedError, SettingsError
 
 ROLES = World(prior=(0.5, 0.3, 0.15, 0.05)).roles(n=300, n_test=200)
 
 
 def test_other_level_rules_are_refused_before_torch_is_needed() -> None:
-    from calcode.engines.device import decide_on_device
+    from calcode.engines.device import DeviceDecider
 
     model = fit_quietly(Calcode(level="exact"), ROLES)
     with pytest.raises(SettingsError, match="level: 'exact' runs on the CPU only"):
-        decide_on_device(model, ROLES["test"], device="cpu")
+        DeviceDecider(model, device="cpu")
+    # What counts is what was fitted, not a setting that waits for the next fit.
+    with pytest.raises(SettingsError, match="level: 'exact' runs on the CPU only"):
+        DeviceDecider(model.set_params(level="loo"), device="cpu")
+    with pytest.raises(NotFittedError, match="call fit first"):
+        DeviceDecider(Calcode(), device="cpu")
 
 
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
@@ -37,10 +42,10 @@ def test_other_level_rules_are_refused_before_torch_is_needed() -> None:
 )
 def test_decisions_are_those_of_the_cpu(settings: dict[str, Any], precision: str) -> None:
     pytest.importorskip("torch", reason="torch is not installed: pip install 'calcode[torch]'")
-    from calcode.engines.device import decide_on_device
+    from calcode.engines.device import DeviceDecider
 
     model = fit_quietly(Calcode(**settings), ROLES)
     expected = model.decide(ROLES["test"])
-    found = decide_on_device(model, ROLES["test"], device="cpu", precision=precision)  # type: ignore[arg-type]
+    found = DeviceDecider(model, device="cpu", precision=precision).decide(ROLES["test"])  # type: ignore[arg-type]
     for name in ("action", "reason", "label", "sets", "localized_sets", "p_audit"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)

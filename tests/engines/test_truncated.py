@@ -10,7 +10,7 @@ from worlds import World, fit_quietly
 
 from calcode import Calcode
 from calcode.engines.truncated import TruncatedDecider
-from calcode.errors import SettingsError
+from calcode.errors import NotFittedError, SettingsError
 
 ROLES = World(seed=3, prior=(0.6, 0.2, 0.15, 0.05)).roles(n=400, n_test=200)
 
@@ -39,3 +39,11 @@ def test_rules_that_cannot_be_truncated_are_refused(settings: dict, named: str) 
     model = fit_quietly(Calcode(**settings), ROLES)
     with pytest.raises(SettingsError, match=f"^{named}: "):
         TruncatedDecider(model)
+    # What counts is what was fitted, not a setting that waits for the next fit.
+    with pytest.raises(SettingsError, match=f"^{named}: "):
+        TruncatedDecider(model.set_params(level="loo", bandwidth="auto"))
+
+
+def test_a_model_that_was_not_fitted_says_so() -> None:
+    with pytest.raises(NotFittedError, match="call fit first"):
+        TruncatedDecider(Calcode())

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.compute
 
+    from calcode.engines.device import DeviceDecider
+
 
 @dataclass(frozen=True, kw_only=True)
 class DecideJob:
@@ -100,6 +102,11 @@ class BlockDecider:
         unneeded = set(job.features.metadata_columns) if job.where is None else set()
         columns = [name for name in job.features.layout.columns if name not in unneeded]
         self._reader = RowReader(job.features_path, columns=columns)
+        self._on_device: DeviceDecider | None = None
+        if job.device is not None:
+            from calcode.engines.device import DeviceDecider
+
+            self._on_device = DeviceDecider(self.model, device=job.device)
 
     def __enter__(self) -> Self:
         return self
@@ -133,11 +140,7 @@ class BlockDecider:
         return None if decisions is None else decisions_table(decisions)
 
     def _decisions(self, evidence: Evidence) -> Decisions:
-        if self._job.device is None:
-            return self.model.decide(evidence)
-        from calcode.engines.device import decide_on_device
-
-        return decide_on_device(self.model, evidence, device=self._job.device)
+        return self.model.decide(evidence) if self._on_device is None else self._on_device.decide(evidence)
 
 
 @dataclass(frozen=True, kw_only=True)

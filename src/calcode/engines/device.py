@@ -16,51 +16,60 @@ from calcode.model import Calcode
 from calcode.thresholds import cut_rules, from_rules
 
 
-def decide_on_device(
-    model: Calcode, evidence: Evidence, *, device: str = "cuda", precision: Precision = "float32"
-) -> Decisions:
-    """`model.decide(evidence)` with the threshold search on a torch device.
+class DeviceDecider:
+    """A model whose calibration points lie on a torch device, for any number of images.
 
     Images for which the device's precision could change a label are decided again in float64 on the CPU, so
-    actions, reasons and sets are those of `decide`. A reported threshold may be a neighbouring calibration
-    score when no label of the image lies between the two.
+    actions, reasons and sets are those of `Calcode.decide`. A reported threshold may be a neighbouring
+    calibration score when no label of the image lies between the two.
 
     Parameters
     ----------
     model : Calcode
         Fitted with level "loo" or "certified"; the other rules search a level per image.
-    evidence : Evidence
     device : str
+        For instance "cuda".
     precision : {"float32", "tf32"}
         Of the matrix product; "tf32" is faster and sends more images to the CPU.
-    """
-    if not model.rule_.one_cut:
-        raise SettingsError(f"level: '{model.level}' runs on the CPU only; use model.decide(evidence)")
-    search = device_search(model, device=device, precision=precision)
 
-    def thresholds(embeddings: FloatArray, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
+    Examples
+    --------
+    Made once, used block after block::
+
+        decider = DeviceDecider(Calcode.load("model.safetensors"))
+        decisions = decider.decide(evidence)
+    """
+
+    def __init__(self, model: Calcode, *, device: str = "cuda", precision: Precision = "float32") -> None:
+        rule = model.fitted_rule
+        if not rule.one_cut:
+            raise SettingsError(
+                f"level: '{rule.level}' runs on the CPU only; use model.decide(evidence), or --engine local"
+            )
+        self._model = model
+        self._search = DeviceThresholds(
+            embeddings=rule.embeddings,
+            scores=rule.scores,
+            bandwidth=rule.bandwidth,
+            rules=cut_rules(rule, model.guards_),
+            device=device,
+            precision=precision,
+        )
+
+    def decide(self, evidence: Evidence) -> Decisions:
+        """As `Calcode.decide`."""
+        return self._model.decide_with(evidence, thresholds=self._thresholds)
+
+    def _thresholds(self, embeddings: FloatArray, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
+        model = self._model
+        combine = partial(from_rules, guards=model.guards_, n_classes=len(model.classes_))
         localized = np.empty(len(embeddings))
         guarded = np.empty(scores.shape)
         unclear = np.zeros(len(embeddings), dtype=np.bool_)
-        combine = partial(from_rules, guards=model.guards_, n_classes=len(model.classes_))
-        for rows, found, low, high in thresholds_on_device(search, embeddings):
+        for rows, found, low, high in thresholds_on_device(self._search, embeddings):
             localized[rows], guarded[rows] = combine(found)
             for lowest, highest in zip(combine(low), combine(high), strict=True):
                 differ = label_sets(scores[rows], lowest) != label_sets(scores[rows], highest)
                 unclear[rows] |= differ.any(axis=1)
         localized[unclear], guarded[unclear] = model.thresholds(embeddings[unclear], scores[unclear])
         return localized, guarded
-
-    return model.decide_with(evidence, thresholds=thresholds)
-
-
-def device_search(model: Calcode, *, device: str, precision: Precision) -> DeviceThresholds:
-    """The localized rule and the class-local rules of a fitted model, on a device."""
-    return DeviceThresholds(
-        embeddings=model.rule_.embeddings,
-        scores=model.rule_.scores,
-        bandwidth=model.rule_.bandwidth,
-        rules=cut_rules(model.rule_, model.guards_),
-        device=device,
-        precision=precision,
-    )

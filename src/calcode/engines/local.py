@@ -44,7 +44,7 @@ def decide_file(
     where : pyarrow.compute.Expression, optional
         Only the images for which this holds (`FeatureFile.read`).
     device : str, optional
-        A torch device such as "cuda" for the thresholds (`decide_on_device`); the processor if not given.
+        A torch device such as "cuda" for the thresholds (`DeviceDecider`); the processor if not given.
     progress : callable, optional
         Called after every block with the number of rows of the feature file that it covers.
 

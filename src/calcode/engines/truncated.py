@@ -15,9 +15,10 @@ from calcode.truncation import TruncatedThresholds
 class TruncatedDecider:
     """Decisions whose sets always contain those of `Calcode.decide`, from some of the calibration images.
 
-    `Calcode.decide` never truncates of itself: up to two million calibration images its tiled search took less time
-    (docs/speed.md). The proof of containment is in `calcode.kernels.truncated`; labels that are added are rare, and
-    actions can only move from one diagnosis to a set.
+    `Calcode.decide` never truncates of itself: up to a million calibration images its tiled search took less time
+    (docs/speed.md). The proof of containment is in `calcode.kernels.truncated`. Labels that are added are rare; they
+    turn one diagnosis into a set, a deferral for an empty set into an answer, and in binary utility mode one
+    diagnosis into a deferral for a full set.
 
     Parameters
     ----------
@@ -33,17 +34,18 @@ class TruncatedDecider:
     """
 
     def __init__(self, model: Calcode) -> None:
-        if not model.rule_.one_cut:
+        rule = model.fitted_rule
+        if not rule.one_cut:
             raise SettingsError(
-                f"level: '{model.level}' has no cut that truncation could keep; use 'loo' or 'certified'"
+                f"level: '{rule.level}' has no cut that truncation could keep; use 'loo' or 'certified'"
             )
-        if not math.isfinite(model.rule_.bandwidth):
+        if not math.isfinite(rule.bandwidth):
             raise SettingsError(
                 "bandwidth: every image weighs the same when it is infinite; use model.decide"
             )
         self._model = model
         self._search = TruncatedThresholds(
-            model.rule_,
+            rule,
             labels=model.calibration_labels_,
             guards=model.guards_,
             n_classes=len(model.classes_),

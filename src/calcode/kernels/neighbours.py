@@ -26,7 +26,7 @@ from calcode.arrays import FloatArray, IntArray
 from calcode.errors import ArtifactError
 from calcode.kernels.nearest import nearest_distances
 
-#: Reference images from which the graph is used: beyond, the exact search takes more than a millisecond.
+#: Reference images from which the graph is used: there the exact search takes 5 ms for an image alone.
 SEARCH_BREAK_EVEN = 200_000
 #: Share of the true neighbours that the search must find on validation images, two standard errors taken off: other
 #: images must find as many.

@@ -47,7 +47,7 @@ target = { site = "away" }
 # min_images = 20                # target images a class needs to be called the worst
 
 [methods]
-run = ["all"]                    # names of `calcode compare --list`, "all", "paper" or "ablations"
+run = ["all"]                    # names as in docs/baselines.md, "all", "paper" or "ablations"
 comparators = ["aps", "mondrian", "lcp-vlm", "stacp", "localized-calibration"]    # of the paired bootstrap
 
 # The first point serves every experiment; the main comparison is run at all of them.

@@ -29,7 +29,7 @@ def report(
     """Write one self-contained page about a study, its tables as LaTeX and its figures as SVG and PNG.
 
     Everything is read from the folder's tables and manifest; nothing is computed anew. LaTeX tables go to
-    FOLDER/latex, figures to FOLDER/figures. PNG needs matplotlib: pip install "calcode[figures]".
+    FOLDER/latex, figures to FOLDER/figures. PNG needs the extra `figures`.
     """
     from calcode.cli.screen import Screen
     from calcode.report.study import write_study_report
