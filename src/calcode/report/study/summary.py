@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from calcode.report.study.cells import count_of, value_of, words_of
 from calcode.report.study.figure_words import cost_words, observed_words, place_words
@@ -126,15 +126,34 @@ def _others(output: StudyOutput) -> str:
         key=lambda row: -value_of(row, "worst_class_coverage"),
     )
     average = f"{percent(worst)} on average, {cost_words(own)}"
+    variants = _better_variants(output, worst)
     if not better:
-        return f"No other method covers its least covered disease better than CALCoDe ({average})."
+        return f"No other method covers its least covered disease better than CALCoDe ({average}).{variants}"
+    return f"Better than CALCoDe ({average}) on the least covered disease: {_named(better)}.{variants}"
+
+
+def _better_variants(output: StudyOutput, worst: float) -> str:
+    """CALCoDe without one of its parts where that covers the least covered disease better."""
+    rows = output.chosen("calcode_matched_ablation_means", scope="all")
+    better = sorted(
+        (
+            row
+            for row in rows
+            if words_of(row, "method") != COMPLETE and value_of(row, "worst_class_coverage") > worst
+        ),
+        key=lambda row: -value_of(row, "worst_class_coverage"),
+    )
+    return f" Of its own variants these do: {_named(better)}." if better else ""
+
+
+def _named(rows: Sequence[Row]) -> str:
     named = [
         f"{words_of(row, 'title')} ({percent(value_of(row, 'worst_class_coverage'))}, {cost_words(row)})"
-        for row in better[:_NAMED]
+        for row in rows[:_NAMED]
     ]
-    if len(better) > _NAMED:
-        named.append(f"{len(better) - _NAMED} more")
-    return f"Better than CALCoDe ({average}) on the least covered disease: {listed(named)}."
+    if len(rows) > _NAMED:
+        named.append(f"{len(rows) - _NAMED} more")
+    return listed(named)
 
 
 def _full_sets(output: StudyOutput) -> str:
