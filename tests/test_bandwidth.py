@@ -58,3 +58,28 @@ def test_a_budget_nobody_meets_takes_the_widest_with_a_warning() -> None:
     assert len(trace) == len(NEIGHBOUR_SHARES)
     assert bandwidth == trace[-1].bandwidth
     assert math.isfinite(bandwidth)
+
+
+@pytest.mark.parametrize(("n_clusters", "size"), [(10, 11), (21, 5), (5, 21), (40, 3)])
+def test_a_plateau_of_the_mass_does_not_fool_the_search(n_clusters: int, size: int) -> None:
+    """Tight clusters: over a wide range of bandwidths a neighbourhood holds exactly the rest of its cluster."""
+    rng = np.random.default_rng(size)
+    centres = np.eye(n_clusters)[np.repeat(np.arange(n_clusters), size)]
+    rows = centres + 1e-4 * rng.normal(size=centres.shape)
+    n = len(rows)
+    pilot = Pilot(
+        embeddings=rows / np.linalg.norm(rows, axis=1, keepdims=True),
+        scores=rng.random((n, 2)),
+        labels=np.arange(n) % 2,
+        n_folds=5,
+        random_state=0,
+    )
+    for share, bandwidth in candidate_bandwidths(pilot):
+        low, high = math.log(1e-6), math.log(1e6)
+        while high - low > 1e-9:
+            middle = (low + high) / 2
+            reached = pilot.neighbour_mass(math.exp(middle)) >= share * (n - 1)
+            low, high = (low, middle) if reached else (middle, high)
+        # Either the same bandwidth, or one at which the mass is the target as well.
+        mass = pilot.neighbour_mass(bandwidth)
+        assert abs(math.log(bandwidth) - high) < 1e-6 or mass == pytest.approx(share * (n - 1), rel=1e-9)

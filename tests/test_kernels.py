@@ -204,8 +204,11 @@ def blas_threads() -> int:
     return min(e["num_threads"] for e in threadpoolctl.threadpool_info() if e["user_api"] == "blas")
 
 
-def test_blocks_run_from_several_threads_leave_the_matrix_library_as_it_was() -> None:
+def test_blocks_run_from_several_threads_leave_the_matrix_library_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The limit is one for the process: callers must not restore each other's."""
+    monkeypatch.setattr("calcode.kernels.threads.thread_count", lambda: 2)
     inside: list[int] = []
 
     def call() -> None:

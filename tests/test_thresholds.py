@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from worlds import World, fit_quietly
 
 from calcode import Calcode
-from calcode.kernels import CutRule, cosine_distances, first_reaching, kernel_weights, tiled_positions
+from calcode.kernels import (
+    CutRule,
+    ScreenedAnchors,
+    cosine_distances,
+    first_reaching,
+    kernel_weights,
+    tiled_positions,
+)
+from calcode.localize import LocalizedRule
+from calcode.tail import ClassGuard
 from calcode.thresholds import GuardedThresholds, TiledThresholds, tiling_pays
 
 seeds = st.integers(0, 2**20)
@@ -76,23 +85,69 @@ def test_tiled_positions_are_those_of_first_reaching(
             )
 
 
-def test_a_margin_within_the_doubt_is_settled_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an error that reaches everywhere, every image is settled; with none, none is; the answer stays."""
+@pytest.mark.parametrize("search", [GuardedThresholds, TiledThresholds])
+def test_what_float32_gets_wrong_is_settled_in_float64(search: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first look that is far too coarse, which is then allowed for: the answer stays."""
     model, roles = fitted(2)
     embeddings = roles["test"].embeddings
-    plain = model.rule_.thresholds(embeddings)
-    for factor in (0.0, 1.0, 1e9):
-        for module in ("weights", "tiled"):
-            monkeypatch.setattr(
-                f"calcode.kernels.{module}.mass_error",
-                lambda scale, factor=factor: 4e-8 * factor + 0.0 * scale + 1e-30,
-            )
-        for search in (GuardedThresholds, TiledThresholds):
-            localized, _ = search(model.rule_, guards=model.guards_, n_classes=4).of(embeddings)
-            if factor:
-                np.testing.assert_array_equal(localized, plain)
-            else:
-                assert (localized == plain).mean() > 0.95
+    arguments = {"guards": model.guards_, "n_classes": 4}
+    expected = search(model.rule_, **arguments).of(embeddings)
+    np.testing.assert_array_equal(expected[0], model.rule_.thresholds(embeddings))
+    rows_of = ScreenedAnchors.query_rows
+
+    def coarse(self: ScreenedAnchors, queries: np.ndarray, *, scale: float = 1.0) -> np.ndarray:
+        rows = rows_of(self, queries, scale=scale)
+        rows[:, :-2] = (rows[:, :-2] / np.float32(scale)).round(2) * np.float32(scale)
+        return rows
+
+    monkeypatch.setattr(ScreenedAnchors, "query_rows", coarse)
+    wrong = search(model.rule_, **arguments).of(embeddings)
+    assert any((one != other).any() for one, other in zip(wrong, expected, strict=True))
+    doubt = ScreenedAnchors.doubt
+    monkeypatch.setattr(ScreenedAnchors, "doubt", lambda *args, **named: 1e6 * doubt(*args, **named))
+    for one, other in zip(search(model.rule_, **arguments).of(embeddings), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("bandwidth", [10.0, 1e3, 1e6])
+@pytest.mark.parametrize("n", [99, 105, 499])
+def test_wide_kernels_weigh_no_filler_and_round_no_threshold_away(n: int, bandwidth: float) -> None:
+    """Masses close to a level of the grid, where every rounding error shows."""
+    rng = np.random.default_rng(n)
+    points, images = (rng.normal(size=(size, 16)) + 5.0 for size in (n, 400))
+    points, images = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (points, images))
+    rule = LocalizedRule.fit(points, rng.random(n), bandwidth=bandwidth, miscoverage=0.05)
+    expected = rule.thresholds(images)
+    assert np.isfinite(expected).all()
+    for search in (GuardedThresholds, TiledThresholds):
+        np.testing.assert_array_equal(search(rule, guards=(), n_classes=2).of(images)[0], expected)
+
+
+def test_guards_of_any_size_are_those_of_float64() -> None:
+    """A class whose count is no multiple of a chunk, among many points."""
+    rng = np.random.default_rng(0)
+    points, images = (rng.normal(size=(size, 32)) for size in (5000, 1500))
+    points, images = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (points, images))
+    labels = (rng.random(5000) < 2 / 3).astype(np.int64)
+    rule = LocalizedRule.fit(points, rng.random(5000), bandwidth=0.5, miscoverage=0.05)
+    guards = [
+        ClassGuard.fit(
+            name=name,
+            index=index,
+            calibration=rule,
+            labels=labels,
+            miscoverage=0.05,
+            class_local_min=50,
+            grid=1001,
+        )
+        for index, name in enumerate("ab")
+    ]
+    localized, guarded = GuardedThresholds(rule, guards=guards, n_classes=2).of(images)
+    np.testing.assert_array_equal(localized, rule.thresholds(images))
+    for guard in guards:
+        assert guard.local is not None
+        own = np.maximum(guard.quantile, guard.local.thresholds(images))
+        np.testing.assert_array_equal(guarded[:, guard.index], np.maximum(localized, own))
 
 
 def test_tiles_are_for_many_points_and_one_cut(monkeypatch: pytest.MonkeyPatch) -> None:

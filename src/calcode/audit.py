@@ -261,6 +261,13 @@ class SupportAudit:
         ranks = [self._ranks(evidence, name, sorted_gate=self.gate_base[name]) for name in BASE_DIAGNOSTICS]
         return rank_p_values(_weakest(ranks), sorted_gate=self.gate_values)
 
+    def prepare(self) -> None:
+        """Make now what the first image would make, so that several threads do not each make their own."""
+        if self.graph is not None:
+            self.graph.prepare()
+        elif self.name in ("distance", "fused"):
+            _ = self._anchors
+
     @cached_property
     def _base(self) -> _BaseDiagnostics:
         return _BaseDiagnostics(

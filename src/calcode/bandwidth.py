@@ -18,6 +18,8 @@ _LOWEST, _HIGHEST = math.log(1e-6), math.log(1e6)
 _ACCURACY = 1e-9
 #: d log(mass) / d log(h) of embeddings met in practice; it only decides where a search starts.
 _SLOPE = 4.0
+#: How far beyond the root its last check lies; the method asks for 1e-6.
+_BEYOND = 5e-7
 #: Secant steps before a search by brackets takes over.
 _MOST_SECANTS = 10
 
@@ -125,22 +127,24 @@ def _excess(mass: Callable[[float], float], *, target: float) -> Callable[[float
 def _by_secants(
     excess: Callable[[float], float], *, low: float, guess: float, slope: float
 ) -> tuple[float, float]:
-    """Root of a smooth function and its slope there, in as few calls as can be; nan where that does not work.
+    """Root of a smooth function and its slope there, in few calls; nan where the function is not so smooth.
 
-    A secant step is off by about the product of the last two steps, so the last step need not be checked by a call.
+    A secant step is off by about the product of the last two. One more call, just beyond the root that it gives, must
+    have the other sign.
     """
     at, before, value_before, last_step = min(max(guess, low), _HIGHEST), math.nan, math.nan, 1.0
-    for _ in range(_MOST_SECANTS):
+    for turn in range(_MOST_SECANTS):
         value = excess(at)
-        if before != at and not math.isnan(before):
+        if turn and at != before:
             slope = (value - value_before) / (at - before)
         if not 1e-3 < slope < 1e3:
             break
         step = -value / slope
         if not low < at + step < _HIGHEST:
             break
-        if abs(step * last_step) < _ACCURACY:
-            return at + step, slope
+        if turn and abs(step) * max(abs(step), abs(last_step)) < _ACCURACY:
+            beyond = excess(at + step + math.copysign(_BEYOND, step))
+            return (at + step if beyond * value <= 0.0 else math.nan), slope
         before, value_before, last_step = at, value, step
         at += step
     return math.nan, slope

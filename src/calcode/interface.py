@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -73,6 +74,13 @@ def checked_roles(roles: Mapping[str, Evidence]) -> tuple[Interface, RoleLedger]
         interface.require(evidence, role=role)
         if role in ("validation", "calibration"):
             labels_in_space(evidence, role=role)
+    for (role, evidence), (other, earlier) in itertools.combinations(roles.items(), 2):
+        # Seen even where there are neither ids nor groups to compare.
+        same = np.array_equal(evidence.embeddings, earlier.embeddings)
+        if same and (evidence.embeddings != evidence.embeddings[0]).any():
+            raise RoleError(
+                f"{other}: the same images as in the {role} role; the roles must share neither images nor groups"
+            )
     ledger = RoleLedger(bytes.fromhex(embeddings_digest(roles["reference"].embeddings)))
     for role, evidence in roles.items():
         ledger = ledger.admit(role, evidence)

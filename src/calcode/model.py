@@ -369,6 +369,14 @@ class Calcode(Learned):
         """The guarded sets of every image, deferred or not; shape (n, K)."""
         return self.decide(evidence).sets
 
+    def prepare(self) -> Self:
+        """Make now what the first decision would make, so that several threads do not each make their own."""
+        rule = self.fitted_rule
+        self.thresholds(rule.embeddings[:1], rule.embeddings[:1])
+        if self.audit_ is not None:
+            self.audit_.prepare()
+        return self
+
     @property
     def fitted_rule(self) -> LocalizedRule:
         """The calibrated localized rule, whatever the settings say by now."""

@@ -110,7 +110,7 @@ class GuardedThresholds:
             ):
                 rows = slice(block.start + part.start, block.start + part.stop)
                 localized[rows], guarded[rows], margins = self._from_weights(weights)
-                unclear[rows] = margins <= doubt
+                unclear[rows] = ~(margins > doubt)
 
         run_blocks(look, product_blocks(len(embeddings), n_columns=self._anchors.width))
         return np.flatnonzero(unclear)
@@ -162,7 +162,7 @@ class TiledThresholds:
                 n_rows=len(prepared),
             )
             doubt = self._anchors.doubt(prepared, bandwidth=self._rule.bandwidth)
-            unclear[block] = (margins <= doubt[:, None]).any(axis=1)
+            unclear[block] = ~(margins > doubt[:, None]).all(axis=1)
 
         run_blocks(look, slices(len(embeddings), step=_TILED_ROWS))
         open_rows = np.flatnonzero(unclear)

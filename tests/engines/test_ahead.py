@@ -21,8 +21,9 @@ def test_results_come_in_the_order_of_the_items() -> None:
     )
 
 
-def test_workers_keep_to_one_core_each() -> None:
-    """Inside a worker blocks run in its own thread; elsewhere they may not."""
+def test_workers_keep_to_one_core_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside a worker blocks run in its own thread; elsewhere they do not."""
+    monkeypatch.setattr("calcode.kernels.threads.thread_count", lambda: 4)
 
     def threads_used(_: int) -> set[int]:
         used: set[int] = set()
@@ -30,6 +31,7 @@ def test_workers_keep_to_one_core_each() -> None:
         return used | {threading.get_ident()}
 
     assert all(len(used) == 1 for used in ahead(threads_used, range(4), workers=2))
+    assert len(threads_used(0)) > 1
 
 
 def test_the_next_item_is_at_work_while_this_one_is_used() -> None:
@@ -79,18 +81,16 @@ def test_an_error_is_raised_in_its_turn_and_ends_the_work() -> None:
 
 def test_closing_waits_for_the_item_at_work() -> None:
     """What `work` uses may be closed afterwards."""
-    released, open_ = threading.Event(), True
-    problems: list[str] = []
+    began, ended = threading.Event(), threading.Event()
 
     def work(n: int) -> int:
         if n > 0:
-            released.wait(timeout=20)
-            if not open_:
-                problems.append("used after it was closed")
+            began.set()
+            time.sleep(0.3)
+            ended.set()
         return n
 
     with closing(ahead(work, range(5))) as results:
         assert next(results) == 0
-        released.set()
-    open_ = False
-    assert problems == []
+        assert began.wait(timeout=20)
+    assert ended.is_set()

@@ -99,6 +99,7 @@ class BlockDecider:
         self.model = Calcode.load(job.model_path)
         if self.model.digest_ != job.model_digest:
             raise MismatchError(f"{job.model_path}: another model than at the start of the job; start again")
+        self.model.prepare()
         unneeded = set(job.features.metadata_columns) if job.where is None else set()
         columns = [name for name in job.features.layout.columns if name not in unneeded]
         self._reader = RowReader(job.features_path, columns=columns)

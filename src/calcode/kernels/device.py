@@ -108,7 +108,7 @@ class DeviceThresholds:
             product = centred.to(torch.float32) @ self._anchors
         sums = self._chunk_sums(product, half, self._half, self._scale, self._masks)
         # As `ScreenedAnchors.doubt`.
-        doubt = DEVICE_ERROR[self.precision] * self._scale * (half.to(torch.float64) + self._widest)
+        doubt = DEVICE_ERROR[self.precision] * (1.0 + self._scale * (half.to(torch.float64) + self._widest))
         found = [
             self._first_reaching(product, half, sums[:, index], index, sign * doubt)
             for sign in (0.0, -1.0, 1.0)

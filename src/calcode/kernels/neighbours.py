@@ -91,6 +91,10 @@ class NeighbourGraph:
         """The graph itself."""
         return {"levels": self.levels, "offsets": self.offsets, "links": self.links}
 
+    def prepare(self) -> None:
+        """Make the library's form of the graph now, not at the first search."""
+        _ = self._index
+
     def nearest_distances(self, queries: FloatArray, *, n_neighbors: int) -> FloatArray:
         """Cosine distances to the images that the search finds, ascending, in float64.
 

@@ -25,15 +25,17 @@ from calcode.kernels.weights import CHUNK
 
 SingleArray = NDArray[np.float32]
 
-#: Bound on what float32 changes in any cosine distance; seen: below 4e-7.
-SCREENING_ERROR = 1e-6
+#: Bound on what float32 changes in any cosine distance; seen: 6e-7, and 6e-6 where points lie opposite the mean.
+SCREENING_ERROR = 1e-5
+#: The same over the average squared length of both around the mean; seen: 5e-7, 8e-7 for copies, 1.9e-6 opposite it.
+_RELATIVE_ERROR = 3e-6
 #: Numbers of one product (8 MiB of float32), and of the rows of it that are weighed together (2 MiB). Fewer would stay
 #: nearer to the core, but then threads spend their time handing each other the interpreter (benchmarks/NOTES.md).
 _PRODUCT_NUMBERS = 1 << 21
 _CACHED_NUMBERS = 1 << 19
 #: Columns whose smallest distances are sought together.
 _TILE = 1 << 14
-#: Distance of a filler column: its weight is exactly zero and it is never among the nearest.
+#: Distance of a filler column: it is never among the nearest.
 _FAR = 1e6
 
 
@@ -83,22 +85,21 @@ class ScreenedAnchors:
 
         Multiplied together, which a product likes, weighed where the cache holds them.
         """
-        if not np.isfinite(bandwidth):
-            everyone = np.zeros((len(queries), self.width), dtype=np.float32)
-            everyone[:, : self.n] = 1.0
-            yield slice(0, len(queries)), everyone, np.zeros(len(queries))
-            return
         prepared = self.query_rows(queries, scale=1.0 / bandwidth)
         doubt = self.doubt(prepared, bandwidth=bandwidth)
         scaled = prepared @ self.columns
         for rows in _cached_rows(len(queries), n_columns=self.width):
-            yield rows, screened_weights(scaled[rows]), doubt[rows]
+            weights = screened_weights(scaled[rows])
+            # However wide the kernel, a filler weighs nothing.
+            weights[:, self.n :] = 0.0
+            yield rows, weights, doubt[rows]
 
     def doubt(self, prepared: SingleArray, *, bandwidth: float) -> FloatArray:
         """Margins, as `first_reaching` gives them, up to which float64 must decide; shape (m,).
 
         A distance that is off by e moves a weight by about 2 (d / h) (e / h) of itself, and e grows with the squared
-        lengths around the mean; `mass_error` is what is left for unit lengths and h = 1.
+        lengths around the mean; weights and their sums are rounded too, whatever the bandwidth. `mass_error` is what is
+        left of each.
 
         Parameters
         ----------
@@ -107,13 +108,14 @@ class ScreenedAnchors:
         bandwidth : float
             h.
         """
-        return np.asarray(prepared[:, -1], dtype=np.float64) + 0.5 * self._widest / bandwidth
+        if np.isinf(bandwidth):
+            return np.zeros(len(prepared))  # weights of one, and whole numbers of them, are exact
+        return 1.0 + np.asarray(prepared[:, -1], dtype=np.float64) + 0.5 * self._widest / bandwidth
 
     def nearest(self, queries: FloatArray, *, n_neighbors: int) -> tuple[FloatArray, FloatArray]:
         """The smallest screened distances of each query, and a bound on what float32 changed in them.
 
-        Rounding scales with the terms that are added, the squared lengths around the mean; seen: below 3e-7 of
-        their average, whatever the dimension. The bound is twice that.
+        Rounding scales with the terms that are added, the squared lengths around the mean.
 
         Returns
         -------
@@ -126,7 +128,7 @@ class ScreenedAnchors:
 
         def search(block: slice) -> None:
             prepared = self.query_rows(queries[block])
-            errors[block] = 6e-7 * (prepared[:, -1] + 0.5 * self._widest)
+            errors[block] = _RELATIVE_ERROR * (prepared[:, -1] + 0.5 * self._widest)
             nearest[block] = self._smallest(prepared, count=count)
 
         run_blocks(search, product_blocks(len(queries), n_columns=min(self.width, _TILE)))

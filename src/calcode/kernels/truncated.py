@@ -77,7 +77,7 @@ _POINTS = 8192
 #: Far above rounding in float64, far below anything that matters.
 _SLACK = 1e-9
 #: Below this bandwidth float32 would cost too much of the level, and float64 is used at once.
-_SMALLEST_SCREENED_BANDWIDTH = 0.05
+_SMALLEST_SCREENED_BANDWIDTH = 0.1
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -216,7 +216,9 @@ class TruncatedAnchors:
             if screened:
                 # As everywhere: what float32 leaves open is settled in float64.
                 prepared = self._screened.query_rows(queries, scale=1.0 / self.bandwidth)
-                unclear = np.flatnonzero(margins <= self._screened.doubt(prepared, bandwidth=self.bandwidth))
+                unclear = np.flatnonzero(
+                    ~(margins > self._screened.doubt(prepared, bandwidth=self.bandwidth))
+                )
         return overall, by_group, n_visited
 
     def _tops(self, *, group: int | None = None) -> FloatArray:
