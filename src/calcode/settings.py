@@ -95,7 +95,7 @@ def checked_settings(values: Mapping[str, Any]) -> Settings:
         protect=cast(ProtectRule, _choice("protect", protect, ("discovered", "all", "none"))),
         always_protect=_names("always_protect", values["always_protect"], allowed=None),
         binary_utility=_flag("binary_utility", values["binary_utility"]),
-        random_state=_count("random_state", values["random_state"], low=0),
+        random_state=_seed(values["random_state"]),
     )
     if settings.audit == ():
         raise SettingsError("audit: no candidate given; name at least one or pass None to accept everything")
@@ -126,6 +126,13 @@ def _guard(value: object) -> float | dict[str, float]:
     if isinstance(value, Mapping):
         return {str(name): _share(f"guard_miscoverage[{name!r}]", share) for name, share in value.items()}
     return _share("guard_miscoverage", value)
+
+
+def _seed(value: object) -> int:
+    seed = _count("random_state", value, low=0)
+    if seed >= 2**32:
+        raise SettingsError(f"random_state: {seed} is above {2**32 - 1}, the largest seed")
+    return seed
 
 
 def _count(name: str, value: object, *, low: int) -> int:

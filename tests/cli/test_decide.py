@@ -120,3 +120,20 @@ def test_features_of_another_backbone_are_refused(
     )
     assert result.exit_code == 1
     assert "other.parquet: evidence: backbone 'another' differs from 'stand-in'" in result.stderr
+
+
+def test_an_input_or_a_folder_is_no_output(here: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
+    write_cohort(tmp_path / "new.parquet", n=50, seed=3, prefix="new")
+    before = (tmp_path / "new.parquet").read_bytes()
+    result = run(
+        "decide", "model.safetensors", str(tmp_path / "new.parquet"), "-o", str(tmp_path / "new.parquet")
+    )
+    assert result.exit_code == 2
+    assert "is a file that is read here" in " ".join(result.stderr.split())
+    assert (tmp_path / "new.parquet").read_bytes() == before
+    (tmp_path / "folder.csv").mkdir()
+    result = run(
+        "decide", "model.safetensors", str(tmp_path / "new.parquet"), "-o", str(tmp_path / "folder.csv")
+    )
+    assert result.exit_code == 2
+    assert "is a folder; name a file" in " ".join(result.stderr.split())

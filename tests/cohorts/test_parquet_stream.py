@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calcode.cohorts.parquet_stream import RowReader
+from calcode.cohorts.parquet_stream import RowReader, stream_tables, told
 from calcode.errors import FeatureFileError
 
 N = 60
@@ -65,3 +65,22 @@ def test_rows_that_are_not_there_and_damaged_files_are_refused(tmp_path: Path) -
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(FeatureFileError, match="truncated, damaged or not Parquet"):
         RowReader(path, columns=["row"])
+
+
+def test_string_views_are_read_as_strings(tmp_path: Path) -> None:
+    """Arrow cannot filter views, and some writers make them."""
+    path = tmp_path / "views.parquet"
+    pq.write_table(pa.table({"id": pa.array(["a", "b", "c"], type=pa.string_view())}), path)
+    (table,) = stream_tables(path, columns=["id"], batch_size=10)
+    assert table.schema.field("id").type == pa.string()
+    with RowReader(path, columns=["id"]) as reader:
+        assert reader.table(1, 3)["id"].to_pylist() == ["b", "c"]
+
+
+def test_text_that_is_not_utf8_is_told_with_the_file(tmp_path: Path) -> None:
+    latin = pa.array([b"caf\xe9", b"b"], type=pa.binary()).view(pa.string())
+    path = tmp_path / "latin.parquet"
+    pq.write_table(pa.table({"id": latin}), path)
+    (table,) = stream_tables(path, columns=["id"], batch_size=10)
+    with pytest.raises(FeatureFileError, match=r"latin.parquet: text that is not UTF-8"), told(path):
+        table["id"].to_pylist()

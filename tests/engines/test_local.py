@@ -126,3 +126,10 @@ def test_a_device_gives_the_decisions_of_the_processor(clinic: Clinic, tmp_path:
         assert tables[0][column].equals(tables[1][column]), column
     with pytest.raises(EngineError, match="device: 'mill' cannot be used here"):
         decide_file(clinic.model, clinic.features, tmp_path / "d.parquet", role="test", device="mill")
+
+
+def test_decisions_never_replace_what_they_are_made_from(clinic: Clinic) -> None:
+    before = Path(clinic.features).read_bytes()
+    with pytest.raises(FeatureFileError, match="is a file that is read here; write to another one"):
+        decide_file(clinic.model, clinic.features, clinic.features, role="test")
+    assert Path(clinic.features).read_bytes() == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Annotated
 
 import typer
@@ -71,4 +72,16 @@ app.add_typer(study.group, name="study", rich_help_panel=study.PANEL)
 
 def main() -> None:
     """What the command `calcode` runs."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Who started the command in the background wants it left alone.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
     app()
+
+
+def _stop(number: int, frame: object) -> None:
+    """Stop once, and then let the clean-up end: an impatient second Ctrl-C would cut it short."""
+    del number, frame
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt

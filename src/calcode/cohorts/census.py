@@ -13,7 +13,7 @@ import numpy as np
 from calcode.arrays import BoolArray, IntArray
 from calcode.cohorts.columns import label_names, text_values
 from calcode.cohorts.feature_schema import Layout
-from calcode.cohorts.parquet_stream import stream_tables
+from calcode.cohorts.parquet_stream import stream_tables, told
 from calcode.errors import FeatureFileError
 
 if TYPE_CHECKING:
@@ -50,15 +50,16 @@ def take_census(path: Path, *, layout: Layout) -> Census:
     roles: Counter[str] = Counter()
     hashes: list[IntArray] = []
     n_rows = n_unlabelled = 0
-    for table in stream_tables(path, columns=columns, batch_size=_ROWS):
-        hashes.append(_hashed_ids(table, first_row=n_rows, path=path))
-        n_rows += table.num_rows
-        if layout.label_column is not None:
-            missing = missing_labels(table[layout.label_column])
-            n_unlabelled += int(missing.sum())
-            labels.update(label_names(table, layout=layout, path=path)[~missing].tolist())
-        if "role" in columns:
-            roles.update(name for name in text_values(table["role"]).tolist() if name)
+    with told(path):
+        for table in stream_tables(path, columns=columns, batch_size=_ROWS):
+            hashes.append(_hashed_ids(table, first_row=n_rows, path=path))
+            n_rows += table.num_rows
+            if layout.label_column is not None:
+                missing = missing_labels(table[layout.label_column])
+                n_unlabelled += int(missing.sum())
+                labels.update(label_names(table, layout=layout, path=path)[~missing].tolist())
+            if "role" in columns:
+                roles.update(name for name in text_values(table["role"]).tolist() if name)
     if n_rows == 0:
         raise FeatureFileError(f"{path}: no rows; write one per image")
     _refuse_repeated(np.concatenate(hashes), path=path)

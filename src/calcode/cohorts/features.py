@@ -22,7 +22,7 @@ from calcode.cohorts.columns import (
     text_values,
 )
 from calcode.cohorts.feature_schema import Layout, layout_of
-from calcode.cohorts.parquet_stream import file_schema, stream_tables
+from calcode.cohorts.parquet_stream import file_schema, stream_tables, told
 from calcode.cohorts.prompts import Prompts, prompts_beside, read_prompts
 from calcode.errors import CalcodeWarning, EvidenceError, FeatureFileError, SettingsError
 from calcode.evidence import Evidence
@@ -232,7 +232,8 @@ class FeatureFile:
     ) -> Cohort:
         present = self.layout.columns
         wanted = self.metadata_columns if columns is None else columns
-        metadata = {name: metadata_values(table[name]) for name in wanted}
+        with told(self.path):
+            metadata = {name: metadata_values(table[name]) for name in wanted}
         labels = None
         if labelled:
             labels = label_indices(table, layout=self.layout, classes=self.classes, path=self.path)

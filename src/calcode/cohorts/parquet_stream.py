@@ -32,22 +32,26 @@ def stream_tables(path: Path, *, columns: Sequence[str], batch_size: int) -> Ite
 
     with _opened(path) as file:
         for batch in file.iter_batches(batch_size=batch_size, columns=list(columns)):
-            yield pa.Table.from_batches([batch])
+            yield _plain_text(pa.Table.from_batches([batch]))
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
-    with _told(path), _parquet_file(path) as file:
+    with told(path), _parquet_file(path) as file:
         yield file
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def told(path: Path) -> Iterator[None]:
     """Damage of the file as one kind of error that names it."""
     import pyarrow as pa
 
     try:
         yield
+    except UnicodeDecodeError as error:
+        raise FeatureFileError(
+            f"{path}: text that is not UTF-8 ({error.reason}); write the file anew with its text in UTF-8"
+        ) from error
     except (pa.ArrowException, OSError, EOFError) as error:
         raise FeatureFileError(f"{path}: truncated, damaged or not Parquet ({error})") from error
 
@@ -58,6 +62,17 @@ def _parquet_file(path: Path) -> pyarrow.parquet.ParquetFile:
     if not path.is_file():
         raise FeatureFileError(f"{path}: no such file")
     return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
+
+
+def _plain_text(table: pyarrow.Table) -> pyarrow.Table:
+    """The table with string views as strings: Arrow cannot filter views."""
+    import pyarrow as pa
+
+    for i, field in enumerate(table.schema):
+        if pa.types.is_string_view(field.type):
+            column = table.column(i).cast(pa.string())
+            table = table.set_column(i, field.with_type(pa.string()), column)
+    return table
 
 
 class RowReader:
@@ -78,7 +93,7 @@ class RowReader:
         self._path = path
         self._columns = list(columns)
         self._batch_size = batch_size
-        with _told(path):
+        with told(path):
             self._file = _parquet_file(path)
         metadata = self._file.metadata
         sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
@@ -107,11 +122,11 @@ class RowReader:
         group = int(np.searchsorted(self._first_rows, start, side="right")) - 1
         if start < self._held_from or self._first_rows[group] > self._held_to:
             self._jump(group)
-        with _told(self._path):
+        with told(self._path):
             while self._held_to < stop:
                 self._take(start)
         whole = pa.Table.from_batches(self._held)
-        return whole.slice(start - self._held_from, stop - start)
+        return _plain_text(whole.slice(start - self._held_from, stop - start))
 
     def _jump(self, group: int) -> None:
         groups = list(range(group, len(self._first_rows) - 1))

@@ -86,6 +86,12 @@ class DecideJob:
         )
 
 
+def require_other_file(job: DecideJob, out: str | os.PathLike[str]) -> None:
+    """Raise where the decisions would replace the features or the model that they come from."""
+    if Path(out).resolve() in (job.features_path, job.model_path):
+        raise FeatureFileError(f"out: {out} is a file that is read here; write to another one")
+
+
 class BlockDecider:
     """A model and a feature file, both opened once, and the decisions on any range of its rows.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from calcode.cohorts import DecisionWriter, FeatureFile
 from calcode.cohorts.decision_files import decisions_table
 from calcode.engines.ahead import ahead
-from calcode.engines.deciding import BlockDecider, DecidedFile, DecideJob, Tally
+from calcode.engines.deciding import BlockDecider, DecidedFile, DecideJob, Tally, require_other_file
 from calcode.engines.row_ranges import row_ranges
 from calcode.kernels.threads import thread_count
 
@@ -60,6 +60,7 @@ def decide_file(
         decided.actions["defer"]
     """
     job = DecideJob.of(model, features, role=role, where=where, device=device)
+    require_other_file(job, out)
     tally = Tally()
     ranges = row_ranges(job.features.n_rows)
     # A device has blocks of its own; here every core decides on one.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from calcode import __version__
 from calcode.cohorts import DecisionWriter, FeatureFile, read_decisions
-from calcode.engines.deciding import BlockDecider, DecidedFile, DecideJob, Tally
+from calcode.engines.deciding import BlockDecider, DecidedFile, DecideJob, Tally, require_other_file
 from calcode.engines.ray_pool import make_shards
 from calcode.engines.ray_session import pool_size, ray_session
 from calcode.engines.row_ranges import BLOCK, RowRange, row_ranges
@@ -50,6 +50,7 @@ def decide_file(
     """
     target = _checked_target(out)
     job = DecideJob.of(model, features, role=role, where=where)
+    require_other_file(job, target)
     folder = ShardFolder(target, plan=_plan(job))
     ranges = row_ranges(job.features.n_rows)
     with ray_session() as ray, folder.opened():

@@ -18,7 +18,7 @@ def thread_count() -> int:
     """Cores this process may use, or fewer where OMP_NUM_THREADS says so."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores, int(asked)) if asked.isdigit() and int(asked) > 0 else cores
+    return min(cores, int(asked)) if asked.isascii() and asked.isdigit() and int(asked) > 0 else cores
 
 
 @cache
@@ -70,6 +70,10 @@ class _OneCoreEach:
 #: `with products_on_one_core:` for code that runs beside other work of this process.
 products_on_one_core = _OneCoreEach()
 _thread = local()
+
+if hasattr(os, "register_at_fork"):
+    # A child has none of the threads that may be inside, nor anybody to let go of the lock.
+    os.register_at_fork(after_in_child=products_on_one_core.__init__)  # type: ignore[misc]
 
 
 def stay_on_this_core() -> None:

@@ -29,7 +29,7 @@ class TomlTable:
     1
     >>> table.finish()
     Traceback (most recent call last):
-    calcode.study.problems.StudyError: settings[0]: unknown key 'min_image'; did you mean 'min_images'?
+    calcode.errors.StudyError: settings[0]: unknown key 'min_image'; did you mean 'min_images'?
     """
 
     def __init__(self, content: Mapping[str, Any], *, where: str) -> None:

@@ -64,7 +64,7 @@ def decide(
     from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
 
-    target = output_file(output, suffixes=(".parquet", ".csv"))
+    target = output_file(output, suffixes=(".parquet", ".csv"), inputs=(model, features, prompts))
     decide_file = _engine(engine, device=device)
     choice = Choice.of(open_features(features, prompts=prompts), role=role, conditions=where)
     screen = Screen()

@@ -227,7 +227,8 @@ def fit(
     """
     from calcode.cli.screen import Screen
 
-    target = output_file(output, suffixes=(".safetensors",))
+    beside = features.with_suffix(".prompts.safetensors")
+    target = output_file(output, suffixes=(".safetensors",), inputs=(features, prompts, beside))
     model = Calcode(
         miscoverage=miscoverage,
         guard_miscoverage=_guards(guard),
