@@ -39,7 +39,7 @@ has paid for its making after some 70,000 images of a batch, or 6,000 that come 
 
 `exact` looks at every image; `calcode` is this package's graph with all that it does; the others are the libraries
 it could have been made with. Memory is what the process holds more after building than before, beside the
-reference itself.
+reference itself; of `calcode` without the library's own form of the graph, which is made at the first question.
 
 {support}
 

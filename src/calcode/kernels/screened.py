@@ -28,7 +28,7 @@ SingleArray = NDArray[np.float32]
 #: Bound on what float32 changes in any cosine distance; seen: 6e-7, and 6e-6 where points lie opposite the mean.
 SCREENING_ERROR = 1e-5
 #: The same over the average squared length of both around the mean; seen: 5e-7, 8e-7 for copies, 1.9e-6 opposite it.
-_RELATIVE_ERROR = 3e-6
+_RELATIVE_ERROR = 2e-6
 #: Numbers of one product (8 MiB of float32), and of the rows of it that are weighed together (2 MiB). Fewer would stay
 #: nearer to the core, but then threads spend their time handing each other the interpreter (benchmarks/NOTES.md).
 _PRODUCT_NUMBERS = 1 << 21
