@@ -94,7 +94,9 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path) -> None:
 def test_ctrl_c_leaves_whole_files_alone(tmp_path) -> None:
     # Far more work than a quick machine finishes between the first files and the signal.
     path = write_study(tmp_path, experiments=(*SMALL, "resplits"), resplits=200)
-    command = [sys.executable, "-c", MAIN, "study", "run", str(path), "--workers", "2"]
+    # Whoever runs the tests in the background has Ctrl-C ignored for all that they start.
+    heeding = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{MAIN}"
+    command = [sys.executable, "-c", heeding, "study", "run", str(path), "--workers", "2"]
     study = read_study(path)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
