@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -33,11 +33,28 @@ TILED_FROM = 1 << 15
 _TILED_ROWS = 512
 
 
-class ThresholdSearch(Protocol):
-    """Finds thresholds for any number of images."""
+class ThresholdSearch(ABC):
+    """Finds tau(x) and the guarded thresholds (Eq. 15) of a calibrated rule and its guards, for any number of images.
 
+    Parameters
+    ----------
+    rule : LocalizedRule
+    guards : sequence of ClassGuard
+    n_classes : int
+    """
+
+    def __init__(self, rule: LocalizedRule, *, guards: Sequence[ClassGuard], n_classes: int) -> None:
+        self._rule = rule
+        self._guards = guards
+        self._n_classes = n_classes
+
+    @abstractmethod
     def of(self, embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Thresholds of unit rows, shape (n, d): localized, shape (n,), and guarded, shape (n, K)."""
+
+    @cached_property
+    def _anchors(self) -> ScreenedAnchors:
+        return ScreenedAnchors(self._rule.embeddings)
 
 
 def tiling_pays(rule: LocalizedRule) -> bool:
@@ -65,23 +82,12 @@ def from_rules(
     return localized, guarded_thresholds(localized, local, guards=guards, n_classes=n_classes)
 
 
-class GuardedThresholds:
-    """tau(x) and the guarded thresholds (Eq. 15) of a calibrated rule and its guards.
+class GuardedThresholds(ThresholdSearch):
+    """From whole rows of weights.
 
     A first look in float32 gives the thresholds and their margins; images whose margin is within reach of its error
     are computed again in float64. `exact` and `upper`, which have no margin, are computed in float64 at once.
-
-    Parameters
-    ----------
-    rule : LocalizedRule
-    guards : sequence of ClassGuard
-    n_classes : int
     """
-
-    def __init__(self, rule: LocalizedRule, *, guards: Sequence[ClassGuard], n_classes: int) -> None:
-        self._rule = rule
-        self._guards = guards
-        self._n_classes = n_classes
 
     def of(self, embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Thresholds of unit rows, shape (n, d): localized, shape (n,), and guarded, shape (n, K)."""
@@ -127,25 +133,12 @@ class GuardedThresholds:
         guarded = guarded_thresholds(localized, local, guards=self._guards, n_classes=self._n_classes)
         return localized, guarded, margins
 
-    @cached_property
-    def _anchors(self) -> ScreenedAnchors:
-        return ScreenedAnchors(self._rule.embeddings)
 
-
-class TiledThresholds:
-    """As `GuardedThresholds`, from `TILED_FROM` calibration points on and the levels `loo` and `certified`.
-
-    Parameters
-    ----------
-    rule : LocalizedRule
-    guards : sequence of ClassGuard
-    n_classes : int
-    """
+class TiledThresholds(ThresholdSearch):
+    """Tile by tile: from `TILED_FROM` calibration points on, for the levels `loo` and `certified`."""
 
     def __init__(self, rule: LocalizedRule, *, guards: Sequence[ClassGuard], n_classes: int) -> None:
-        self._rule = rule
-        self._guards = guards
-        self._n_classes = n_classes
+        super().__init__(rule, guards=guards, n_classes=n_classes)
         self._rules = cut_rules(rule, guards)
         own = [rule.scores if each.members is None else rule.scores[each.members] for each in self._rules]
         self._scores = [np.append(scores, math.inf) for scores in own]
@@ -186,7 +179,3 @@ class TiledThresholds:
         )
         columns = [scores[at] for scores, at in zip(self._scores, positions.T, strict=True)]
         return np.stack(columns, axis=1), margins
-
-    @cached_property
-    def _anchors(self) -> ScreenedAnchors:
-        return ScreenedAnchors(self._rule.embeddings)
