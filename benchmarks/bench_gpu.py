@@ -20,7 +20,7 @@ from speed.measuring import keep
 
 from calcode.kernels import CutRule
 from calcode.kernels.device import DeviceThresholds, _matmul_precision
-from calcode.localize import LocalizedRule
+from calcode.method.localized import LocalizedRule
 
 
 def clustered(torch, n: int, d: int, *, seed: int, device: str):  # type: ignore[no-untyped-def]

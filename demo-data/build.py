@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from calcode.evidence import Evidence, robust_probabilities
 
 from calcode.cohorts import FeatureFile, open_features, write_features
-from calcode.evidence import Evidence, robust_probabilities
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parent.parent / "shared" / "features" / "lite0-derm"

@@ -149,8 +149,9 @@ def embedded_by(model: onnx.ModelProto, images: np.ndarray) -> np.ndarray:
 
 def agreement(source: Path, before: np.ndarray, after: np.ndarray) -> dict[str, Any]:
     """Cosines, top-1 labels and probabilities of both towers, on all samples and on those not chosen on."""
-    from calcode.cohorts import read_prompts
     from calcode.evidence import Evidence, robust_probabilities
+
+    from calcode.cohorts import read_prompts
 
     prompts = read_prompts(source / "prompts.npz")
     bank = {"text": prompts.text, "temperature": prompts.temperature, "classes": prompts.classes}

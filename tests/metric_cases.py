@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.decisions import Decisions, Reason, choose_actions
+from calcode.method.decisions import Decisions, Reason, choose_actions
 from calcode.metrics import Outcome, Summary, summarize_sets
 
 

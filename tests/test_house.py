@@ -38,62 +38,30 @@ ROOMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("arrays", "names for array types", ()),
     ("errors", "errors and warnings that callers tell apart", ()),
     ("files", "files that appear whole or not at all, canonical JSON", ()),
-    ("evidence", "`Evidence`; prompt probabilities and trimming", ()),
-    ("scores", "nonconformity scores as functions on probabilities", ()),
-    ("quantiles", "order statistics with the n + 1 rule", ()),
-    ("kernels", "the hot loops: distances, kernel weights, prefix sums", ("quantiles",)),
-    ("audit", "support diagnostics, their selection, p-values", ("evidence", "kernels")),
-    ("levels", "the four level rules", ("kernels", "quantiles")),
-    ("localize", "the localized rule and its thresholds", ("kernels", "levels", "quantiles")),
-    ("pilot", "the cross-fitted localized rule on validation", ("kernels", "levels", "quantiles")),
-    ("bandwidth", "the automatic bandwidth and its trace", ("kernels", "pilot")),
-    ("tail", "discovery of fragile classes and their guard", ("levels", "localize", "pilot", "quantiles")),
-    (
-        "thresholds",
-        "thresholds over whole cohorts: float32 first, float64 where it matters",
-        ("kernels", "localize", "tail"),
-    ),
-    ("truncation", "certified thresholds from some of very many points", ("kernels", "localize", "tail")),
-    ("decisions", "`Decisions`, actions, reasons, costs", ("evidence",)),
-    ("ledger", "who was in which role, as keyed hashes", ("evidence",)),
-    ("interface", "what evidence must look like to fit a model", ("evidence", "ledger")),
-    ("settings", "every setting, checked", ("audit", "levels", "tail")),
-    ("promises", "what a model promises, in words", ("levels", "tail")),
-    ("learned", "what a fitted model has learned, to be read", EVERYTHING_ABOVE),
-    ("model", "`Calcode`: fit, decide, save, load", EVERYTHING_ABOVE),
-    ("artifact", "the model file", EVERYTHING_ABOVE),
-    ("intervals", "Wilson and bootstrap intervals", ()),
-    (
-        "metrics",
-        "coverage with everything beside it, subgroups, comparisons",
-        ("decisions", "evidence", "intervals"),
-    ),
-    ("operating", "`select_operating_point`", EVERYTHING_ABOVE),
-    (
-        "cohorts",
-        "roles; feature, prompt and decision files",
-        ("decisions", "evidence", "quantiles"),
-    ),
+    ("kernels", "the hot loops: distances, kernel weights, neighbours; CPU and GPU", ()),
+    ("method", "METHOD.md in order, from `Evidence` to `Decisions`", ("kernels",)),
+    ("metrics", "coverage with everything beside it, intervals, subgroups, differences", ("method",)),
+    ("cohorts", "feature, prompt and decision files; roles; selecting rows", ("method",)),
     ("datasets", "published data sets, images, prompt templates, the check of a folder", ("cohorts",)),
-    ("backbones", "frozen image-text models", ("cohorts", "datasets", "evidence")),
-    ("baselines", "one published method per file, one registry", EVERYTHING_ABOVE),
-    ("study", "experiments as data", EVERYTHING_ABOVE),
-    ("comparison", "every method on the same images, one row each", EVERYTHING_ABOVE),
-    ("report", "tables, figures, pages", EVERYTHING_ABOVE),
-    ("sklearn", "the meta-estimator for scikit-learn", EVERYTHING_ABOVE),
-    ("engines", "where the work runs: here, or on several machines", EVERYTHING_ABOVE),
+    ("backbones", "frozen image-text models, one per file", ("cohorts", "datasets", "method")),
+    ("baselines", "one published method per file", ("kernels", "method")),
+    ("site", "SITE.md in order: recalibration from reviewed local cases", ("kernels", "method", "metrics")),
+    ("monitor", "SITE.md S7: alarms that are right at every look", ("method", "metrics", "site")),
+    ("report", "templates, charts, LaTeX", ("cohorts", "method", "metrics", "site", "monitor")),
+    (
+        "engines",
+        "where the work runs: this process, a GPU, Ray",
+        ("backbones", "cohorts", "datasets", "kernels", "method", "site"),
+    ),
+    ("study", "an experiment per file: its jobs, its table, its section of the page", EVERYTHING_ABOVE),
+    ("sklearn", "the meta-estimator for scikit-learn", ("cohorts", "method")),
+    ("demo", "the demonstration on real skin images", EVERYTHING_ABOVE),
     ("service", "decisions over HTTP", EVERYTHING_ABOVE),
-    ("demo", "real skin images: three cohorts, three methods", EVERYTHING_ABOVE),
-    ("explanation", "one decision explained", EVERYTHING_ABOVE),
-    ("demo_image", "from a photograph to an explained decision", EVERYTHING_ABOVE),
-    ("cli", "the command line", EVERYTHING_ABOVE),
+    ("cli", "the command line, one file per command", EVERYTHING_ABOVE),
 )
 
 # Methods of a room that lead to a room further down, imported inside the method, when it is called.
-WHEN_ASKED: dict[str, tuple[str, ...]] = {
-    "decisions": ("cohorts", "metrics"),
-    "model": ("artifact",),
-}
+WHEN_ASKED: dict[str, tuple[str, ...]] = {"method": ("cohorts", "metrics")}
 
 # Libraries beyond the standard one that a room may load when it is itself imported.
 AT_ONCE: dict[str, frozenset[str]] = {
@@ -105,21 +73,20 @@ AT_ONCE_ANYWHERE = frozenset({"numpy"})
 # What `import calcode` may load: numpy, and none of the rooms at the edge.
 LOADED_BY_BARE_IMPORT = frozenset({"calcode", "numpy"})
 EDGES = frozenset(
-    {
+    [
         "backbones",
         "baselines",
         "cli",
-        "comparison",
         "datasets",
         "demo",
-        "demo_image",
-        "explanation",
         "engines",
+        "monitor",
         "report",
         "service",
+        "site",
         "sklearn",
         "study",
-    }
+    ]
 )
 
 # File formats that can run code when they are read.
@@ -282,7 +249,7 @@ def test_a_bare_import_is_light() -> None:
         [sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True
     ).stdout.split()
     foreign = {name.partition(".")[0] for name in loaded} - LOADED_BY_BARE_IMPORT - sys.stdlib_module_names
-    assert "calcode.evidence" in loaded
+    assert "calcode.method.evidence" in loaded
     assert foreign == set()
     assert [name for name in loaded if name.split(".")[1:2] and name.split(".")[1] in EDGES] == []
 

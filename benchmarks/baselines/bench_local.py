@@ -21,7 +21,7 @@ from calcode.baselines.lcp_vlm import KernelTrials, select_kernel
 from calcode.baselines.sigmoid import SigmoidKernel, SigmoidRule
 from calcode.baselines.smoothed import smoothed_thresholds
 from calcode.kernels import row_blocks
-from calcode.localize import LocalizedRule
+from calcode.method.localized import LocalizedRule
 
 N_CALIBRATION, N_TEST, N_VALIDATION, DIMENSION, N_CLASSES = 2050, 8238, 1934, 512, 7
 KERNELS = ((1.0, 0.0), (10.0, 0.5), (25.0, 0.75), (25.0, 1.0))

@@ -22,7 +22,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 
 from calcode.baselines.cp_rvalue import greedy_steps, random_slots
-from calcode.evidence import prompt_probabilities
+from calcode.method.evidence import prompt_probabilities
 
 N_CALIBRATION, N_PROMPTS, N_CLASSES = 2050, 5, 7
 

@@ -23,7 +23,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 
 from calcode.baselines.split import class_thresholds, closed_sets, threshold
-from calcode.scores import aps_scores, lac_scores, raps_scores
+from calcode.method.scores import aps_scores, lac_scores, raps_scores
 
 LEVEL = 0.05
 PEERS = ("torchcp", "mapie", "crepes")

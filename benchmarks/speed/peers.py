@@ -55,7 +55,7 @@ def _complete(python: Path) -> bool:
 
 def prepare_peers(folder: str, repeats: str) -> dict[str, Any]:
     """Child: floor and decide once more in this run, and the inputs of the peers."""
-    from calcode.evidence import robust_probabilities
+    from calcode.method.evidence import robust_probabilities
 
     roles, test = fitted_roles(SIZE), test_images(SIZE)
     model = fitted(roles)

@@ -6,14 +6,14 @@ Research software, not a medical device.
 
 from __future__ import annotations
 
-from calcode.audit import SupportAudit
 from calcode.cohorts.roles import split_roles
-from calcode.decisions import COST_REGIMES, Action, Costs, Decision, Decisions, Reason
 from calcode.errors import CalcodeError, CalcodeWarning
-from calcode.evidence import Evidence
-from calcode.localize import LocalizedRule
-from calcode.model import Calcode
-from calcode.operating import OperatingPoint, select_operating_point
+from calcode.method.audit import SupportAudit
+from calcode.method.decisions import COST_REGIMES, Action, Costs, Decision, Decisions, Reason
+from calcode.method.evidence import Evidence
+from calcode.method.localized import LocalizedRule
+from calcode.method.model import Calcode
+from calcode.method.operating_point import OperatingPoint, select_operating_point
 
 __version__ = "0.1.0"
 

@@ -13,8 +13,8 @@ from calcode.baselines.clustered import (
 )
 from calcode.baselines.conventions import torchcp_current
 from calcode.baselines.split import closed_sets
-from calcode.quantiles import conformal_quantile
-from calcode.scores import aps_scores, true_label_scores
+from calcode.method.quantiles import conformal_quantile
+from calcode.method.scores import aps_scores, true_label_scores
 
 
 def same_partition(first, second):

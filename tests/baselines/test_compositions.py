@@ -10,14 +10,14 @@ import pytest
 from worlds import World, fit_quietly
 
 from calcode import Calcode, CalcodeError, CalcodeWarning, Evidence
-from calcode.audit import neighbour_distance, rank_p_values
 from calcode.baselines import METHODS, Roles, methods_named
 from calcode.baselines.matched import robust
 from calcode.baselines.split import closed_sets
 from calcode.baselines.support import accepted_by, fitted_audit
 from calcode.kernels import nearest_distances
-from calcode.quantiles import conformal_quantile
-from calcode.scores import aps_scores, true_label_scores
+from calcode.method.audit import neighbour_distance, rank_p_values
+from calcode.method.quantiles import conformal_quantile
+from calcode.method.scores import aps_scores, true_label_scores
 
 MISCOVERAGE = 0.1
 

@@ -7,7 +7,7 @@ import pytest
 
 from calcode.baselines.conf_ot import label_marginal, transported_probabilities
 from calcode.baselines.conventions import torchcp_early
-from calcode.scores import lac_scores, true_label_scores
+from calcode.method.scores import lac_scores, true_label_scores
 
 PENALTIES = {"aps": (0.0, 0), "raps": (0.001, 1)}
 

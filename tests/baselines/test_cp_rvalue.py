@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from calcode.baselines.cp_rvalue import greedy_steps, r_value_sets, r_values, random_slots
 from calcode.baselines.greedy_vote import BLOCK
-from calcode.quantiles import conformal_rank
+from calcode.method.quantiles import conformal_rank
 
 
 @pytest.fixture(scope="module")

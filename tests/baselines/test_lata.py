@@ -15,7 +15,7 @@ from calcode.baselines.lata import (
     union_graph,
 )
 from calcode.baselines.split import closed_sets, threshold
-from calcode.scores import aps_scores
+from calcode.method.scores import aps_scores
 
 
 @pytest.mark.parametrize(("kind", "graph_of"), [(1, mutual_graph), (0, union_graph)])

@@ -12,9 +12,9 @@ from calcode.baselines.lcp_vlm import KernelTrials, LcpVlm, select_kernel
 from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Roles
 from calcode.baselines.sigmoid import SigmoidKernel, SigmoidRule
-from calcode.localize import label_sets
-from calcode.pilot import fold_numbers
-from calcode.scores import aps_scores, true_label_scores
+from calcode.method.cross_fit import fold_numbers
+from calcode.method.localized import label_sets
+from calcode.method.scores import aps_scores, true_label_scores
 
 
 def validation(n=130, decimals=12):

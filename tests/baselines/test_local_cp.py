@@ -11,8 +11,8 @@ from worlds import World
 from calcode.baselines.local_cp import LocalCp, supported_bandwidth
 from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Roles
-from calcode.localize import LocalizedRule, label_sets
-from calcode.scores import aps_scores, true_label_scores
+from calcode.method.localized import LocalizedRule, label_sets
+from calcode.method.scores import aps_scores, true_label_scores
 
 FILES = ["public", "public_ties"]
 BANDWIDTHS = ["0.05", "0.2", "1"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from calcode.baselines.raps import PENALTIES, tune, tuned_free_ranks
 from calcode.baselines.split import closed_sets, threshold
-from calcode.scores import aps_scores, label_ranks, raps_scores
+from calcode.method.scores import aps_scores, label_ranks, raps_scores
 
 
 def sample(seed=0, n=300, k=6):

@@ -8,8 +8,8 @@ import pytest
 from calcode.baselines.conventions import torchcp_current
 from calcode.baselines.saps import PENALTIES, tune
 from calcode.baselines.split import closed_sets
-from calcode.quantiles import conformal_quantile
-from calcode.scores import saps_scores, true_label_scores
+from calcode.method.quantiles import conformal_quantile
+from calcode.method.scores import saps_scores, true_label_scores
 
 
 @pytest.mark.parametrize("penalty", [0.05, 0.2])

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calcode.scores import (
+from calcode.method.scores import (
     aps_scores,
     label_order,
     label_ranks,

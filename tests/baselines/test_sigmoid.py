@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from calcode.baselines.conventions.guan_counting import guan_counts
 from calcode.baselines.conventions.lcp_vlm_rule import published_thresholds
 from calcode.baselines.sigmoid import MIDPOINTS, STEEPNESSES, SigmoidKernel, SigmoidRule
-from calcode.quantiles import conformal_quantile, conformal_rank
+from calcode.method.quantiles import conformal_quantile, conformal_rank
 
 
 def unit_rows(rng, n, d=3):

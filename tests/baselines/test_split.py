@@ -7,7 +7,7 @@ import pytest
 
 from calcode.baselines.conventions import torchcp_current
 from calcode.baselines.split import class_thresholds, closed_sets, threshold
-from calcode.scores import aps_scores, lac_scores
+from calcode.method.scores import aps_scores, lac_scores
 
 LEVELS = (0.05, 0.1)
 SCORES = {

@@ -7,7 +7,7 @@ import pytest
 
 from calcode.baselines.split import closed_sets, threshold
 from calcode.baselines.tacp import class_prior, head_classes, select, tail_scores
-from calcode.scores import true_label_scores
+from calcode.method.scores import true_label_scores
 
 SETTINGS = [(0.0, 2), (0.1, 2), (0.5, 1)]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from browser.opened import Visit, luminance, overflowing
-from report.study_outputs import copied, finished_study, with_manifest
+from study_outputs import copied, finished_study, with_manifest
 
-from calcode.report.study import write_study_report
+from calcode.study.page import write_study_report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -15,7 +15,7 @@ from cli_cases import CLASSES, write_cohort
 from calcode.baselines import METHODS, Roles
 from calcode.cli.commands import compare as command
 from calcode.cohorts import open_features
-from calcode.comparison import GROUPS, chosen_methods, compare_methods
+from calcode.study.comparison import GROUPS, chosen_methods, compare_methods
 
 FITTED = ("reference", "validation", "gate", "calibration")
 QUICK = "aps,tacp,no-semantic-term,calcode"

@@ -31,7 +31,7 @@ def test_three_tables_the_findings_and_a_page(
 def test_json_agrees_with_the_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_json: Callable[..., dict[str, Any]]
 ) -> None:
-    from calcode.demo import SETTINGS, class_titles, compare, demo_features
+    from calcode.demo.cohorts import SETTINGS, class_titles, compare, demo_features
 
     monkeypatch.chdir(tmp_path)
     facts = run_json("demo", "-o", "page.html")

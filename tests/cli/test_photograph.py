@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calcode.cli.app import app
-from calcode.demo_image import explain_image
+from calcode.demo.image import explain_image
 
 PIL_Image = pytest.importorskip("PIL.Image", reason="pillow is not installed: pip install 'calcode[images]'")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from calcode.cohorts import Prompts, write_features
-from calcode.decisions import Decisions, choose_actions
+from calcode.method.decisions import Decisions, choose_actions
 
 CLASSES = ("bcc", "mel", "nv")
 N, D = 60, 8

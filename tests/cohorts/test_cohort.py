@@ -5,7 +5,7 @@ import pytest
 
 from calcode.cohorts import Cohort
 from calcode.errors import EvidenceError, RoleError
-from calcode.evidence import Evidence
+from calcode.method.evidence import Evidence
 
 N = 12
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from calcode.cohorts import DecisionWriter, decision_facts, decisions_table, read_decisions, write_decisions
-from calcode.decisions import Action, Decisions, Reason
 from calcode.errors import FeatureFileError, MismatchError
+from calcode.method.decisions import Action, Decisions, Reason
 
 Make = Callable[..., Decisions]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from calcode.cohorts import ROLES, role_counts, split_roles
 from calcode.errors import CalcodeWarning, RoleError, SettingsError
-from calcode.quantiles import smallest_finite_count
+from calcode.method.quantiles import smallest_finite_count
 
 
 def quiet_split(*arguments: Any, **options: Any) -> np.ndarray:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from metric_cases import Cohort, assert_quantile, by_hand, cohorts, decisions_of, random_cohort
 
 from calcode.errors import EvidenceError, SettingsError
-from calcode.intervals import Estimate, proportion
 from calcode.metrics import Summary, expected_calibration_error, summarize, summarize_sets
+from calcode.metrics.intervals import Estimate, proportion
 
 MAPIE = json.loads((Path(__file__).parents[1] / "data" / "metrics_mapie.json").read_text())
 

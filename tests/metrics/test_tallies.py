@@ -10,7 +10,7 @@ from hypothesis import given
 from metric_cases import Cohort, by_hand, cohorts, decisions_of, random_cohort
 
 from calcode.errors import EvidenceError
-from calcode.evidence import checked_labels
+from calcode.method.evidence import checked_labels
 from calcode.metrics import (
     Outcome,
     Tally,

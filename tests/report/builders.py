@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from calcode import Calcode, Decisions, Evidence
-from calcode.decisions import choose_actions
 from calcode.errors import CalcodeWarning
+from calcode.method.decisions import choose_actions
 from calcode.report import MethodResult, ReportCohort
 
 THREE = ("a", "b", "c")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from calcode.intervals import Estimate, proportion
+from calcode.metrics.intervals import Estimate, proportion
 from calcode.report.charts import DotRow, Part, ReferenceLine, StackRow, dot_chart, histogram, stacked_chart
 from calcode.report.svg import Scale, from_zero, share_scale
 

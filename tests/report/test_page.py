@@ -14,7 +14,7 @@ from report.reading import by_id, table_of, tables, tree, words
 
 from calcode import Calcode
 from calcode.errors import CalcodeError, EvidenceError, MismatchError, SettingsError
-from calcode.intervals import wilson_interval
+from calcode.metrics.intervals import wilson_interval
 from calcode.report import MethodResult, ReportCohort, render_report, write_report
 
 HOSTILE = ("<script>alert(1)</script>", "b\"&'<img src=x onerror=alert(2)>", "c</title></style>]]>")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calcode.intervals import proportion
+from calcode.metrics.intervals import proportion
 from calcode.report.wording import (
     NBSP,
     counted,

@@ -7,7 +7,7 @@ import pytest
 from study.made_up import write_study
 
 from calcode.baselines import METHODS
-from calcode.decisions import Costs
+from calcode.method.decisions import Costs
 from calcode.study import EXPERIMENTS, StudyError, read_study
 from calcode.study.example import EXAMPLE
 from calcode.study.method_groups import GROUPS, named_methods

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from calcode.decisions import COST_REGIMES
+from calcode.method.decisions import COST_REGIMES
 from calcode.study import TABLES, read_table
 from calcode.study.docs_page import tables_page
 

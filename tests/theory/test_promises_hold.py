@@ -10,9 +10,9 @@ import pytest
 from worlds import World
 
 from calcode import Calcode, CalcodeWarning, SupportAudit
-from calcode.audit import rank_p_values
-from calcode.localize import LocalizedRule
-from calcode.tail import ClassGuard
+from calcode.method.audit import rank_p_values
+from calcode.method.localized import LocalizedRule
+from calcode.method.tail import ClassGuard
 
 #: Standard errors allowed; a wrong sign has a chance of about 1 in 30,000 to be seen in a seeded run.
 STANDARD_ERRORS = 4.0

@@ -12,8 +12,8 @@ from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Detail, Prediction, Record, Roles
 from calcode.baselines.split import closed_sets, prediction, threshold
-from calcode.evidence import Evidence
-from calcode.scores import aps_scores
+from calcode.method.evidence import Evidence
+from calcode.method.scores import aps_scores
 
 RECORD = Record(
     name="aps",

@@ -12,8 +12,8 @@ import numpy as np
 from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import closed_sets, prediction, threshold
-from calcode.evidence import Evidence
-from calcode.scores import randomised_aps_scores
+from calcode.method.evidence import Evidence
+from calcode.method.scores import randomised_aps_scores
 
 RECORD = Record(
     name="aps-randomised",

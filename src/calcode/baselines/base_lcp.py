@@ -11,7 +11,7 @@ import numpy as np
 from calcode.baselines.gaussian import effective_bandwidth
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.smoothed import smoothed_prediction
-from calcode.evidence import Evidence
+from calcode.method.evidence import Evidence
 
 RECORD = Record(
     name="base-lcp",

@@ -8,7 +8,7 @@ from typing import Any
 
 from calcode.baselines.matched import trim_for
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.evidence import Evidence
+from calcode.method.evidence import Evidence
 
 RECORD = Record(
     name="calcode",
@@ -40,7 +40,7 @@ class CalcodeMethod:
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """Sets for every image, and which images are deferred."""
-        from calcode.model import Calcode
+        from calcode.method.model import Calcode
 
         settings: dict[str, Any] = {
             "miscoverage": miscoverage,

@@ -15,9 +15,9 @@ from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import closed_sets, prediction
-from calcode.evidence import Evidence
-from calcode.quantiles import conformal_quantile, kth_smallest, smallest_finite_count
-from calcode.scores import aps_scores, true_label_scores
+from calcode.method.evidence import Evidence
+from calcode.method.quantiles import conformal_quantile, kth_smallest, smallest_finite_count
+from calcode.method.scores import aps_scores, true_label_scores
 
 RECORD = Record(
     name="clustered",

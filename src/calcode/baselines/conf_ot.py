@@ -13,7 +13,7 @@ from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.aps import aps_prediction
 from calcode.baselines.matched import averaged_logits
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.evidence import Evidence
+from calcode.method.evidence import Evidence
 
 RECORD = Record(
     name="conf-ot",

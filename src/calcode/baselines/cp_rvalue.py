@@ -15,8 +15,8 @@ from calcode.baselines.greedy_vote import BLOCK, Rankings, label_steps
 from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import prediction
-from calcode.evidence import Evidence, prompt_probabilities
-from calcode.quantiles import conformal_rank
+from calcode.method.evidence import Evidence, prompt_probabilities
+from calcode.method.quantiles import conformal_rank
 
 _PAPER = "Zeng et al., Empirical Bayes Conformal Prediction for Vision and Language Models"
 _DIFFERS = "Same r-values as the published loop, by a vectorised greedy selection over blocks of test images; ties of "

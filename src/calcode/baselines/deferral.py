@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from calcode.audit import SupportAudit
 from calcode.baselines.matched import trim_for
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.top1 import Top1
-from calcode.evidence import Evidence
+from calcode.method.audit import SupportAudit
+from calcode.method.evidence import Evidence
 
 #: Deferral level of METHOD.md 4.
 DEFERRAL_LEVEL = 0.05

@@ -7,7 +7,7 @@ from calcode.baselines.calcode_method import RECORD as CALCODE
 from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.support import accepted_by, audited, fitted_audit
-from calcode.evidence import Evidence
+from calcode.method.evidence import Evidence
 
 RECORD = Record(
     name="global-calibration",

@@ -10,8 +10,8 @@ from __future__ import annotations
 from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import closed_sets, prediction, threshold
-from calcode.evidence import Evidence
-from calcode.scores import lac_scores
+from calcode.method.evidence import Evidence
+from calcode.method.scores import lac_scores
 
 RECORD = Record(
     name="lac",

@@ -16,13 +16,13 @@ from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.sigmoid import MIDPOINTS, STEEPNESSES, SigmoidKernel, SigmoidRule
 from calcode.baselines.split import prediction
 from calcode.errors import RoleError
-from calcode.evidence import Evidence
 from calcode.kernels import PairDistances, prefix_masses
-from calcode.levels import exact_positions
-from calcode.localize import first_positions, label_sets
-from calcode.pilot import MIN_EXAMPLES, fold_numbers
-from calcode.quantiles import conformal_rank
-from calcode.scores import aps_scores, true_label_scores
+from calcode.method.cross_fit import MIN_EXAMPLES, fold_numbers
+from calcode.method.evidence import Evidence
+from calcode.method.levels import exact_positions
+from calcode.method.localized import first_positions, label_sets
+from calcode.method.quantiles import conformal_rank
+from calcode.method.scores import aps_scores, true_label_scores
 
 RECORD = Record(
     name="lcp-vlm",

@@ -8,15 +8,15 @@
 from __future__ import annotations
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.bandwidth import choose_bandwidth
 from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import prediction
-from calcode.evidence import Evidence
-from calcode.levels import LevelName
-from calcode.localize import LocalizedRule, label_sets
-from calcode.pilot import Pilot
-from calcode.scores import aps_scores, true_label_scores
+from calcode.method.bandwidth import choose_bandwidth
+from calcode.method.cross_fit import Pilot
+from calcode.method.evidence import Evidence
+from calcode.method.levels import LevelName
+from calcode.method.localized import LocalizedRule, label_sets
+from calcode.method.scores import aps_scores, true_label_scores
 
 RECORD = Record(
     name="local-cp",

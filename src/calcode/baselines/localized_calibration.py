@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from calcode.audit import SupportAudit
 from calcode.baselines.calcode_method import RECORD as CALCODE
 from calcode.baselines.local_cp import localized_prediction
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.support import accepted_by, audited, fitted_audit
-from calcode.evidence import Evidence
+from calcode.method.audit import SupportAudit
+from calcode.method.evidence import Evidence
 
 RECORD = Record(
     name="localized-calibration",

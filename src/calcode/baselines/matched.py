@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calcode.arrays import FloatArray
-from calcode.evidence import Evidence, prompt_probabilities, robust_probabilities
+from calcode.method.evidence import Evidence, prompt_probabilities, robust_probabilities
 
 
 def trim_for(evidence: Evidence) -> int:

@@ -8,7 +8,7 @@ from calcode.baselines.localized_calibration import RECORD as LOCALIZED
 from calcode.baselines.localized_calibration import audited_localized
 from calcode.baselines.protocol import Prediction, Roles
 from calcode.baselines.support import fitted_audit
-from calcode.evidence import Evidence
+from calcode.method.evidence import Evidence
 
 RECORD = replace(
     LOCALIZED,

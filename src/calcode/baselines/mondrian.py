@@ -11,8 +11,8 @@ import numpy as np
 from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import class_thresholds, closed_sets, prediction
-from calcode.evidence import Evidence
-from calcode.scores import aps_scores
+from calcode.method.evidence import Evidence
+from calcode.method.scores import aps_scores
 
 RECORD = Record(
     name="mondrian",

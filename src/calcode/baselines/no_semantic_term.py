@@ -8,7 +8,7 @@ from typing import NoReturn
 from calcode.baselines.localized_calibration import RECORD as LOCALIZED
 from calcode.baselines.protocol import Roles
 from calcode.errors import SettingsError
-from calcode.evidence import Evidence
+from calcode.method.evidence import Evidence
 
 RECORD = replace(
     LOCALIZED,

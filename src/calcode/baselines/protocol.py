@@ -10,7 +10,7 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import RoleError, SettingsError
-from calcode.evidence import Evidence
+from calcode.method.evidence import Evidence
 
 #: What a method reports about a run: chosen settings, thresholds, counts.
 Detail = float | int | str | bool

@@ -15,8 +15,8 @@ from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import closed_sets, prediction, threshold
-from calcode.evidence import Evidence
-from calcode.scores import label_ranks, raps_scores, true_label_scores
+from calcode.method.evidence import Evidence
+from calcode.method.scores import label_ranks, raps_scores, true_label_scores
 
 RECORD = Record(
     name="raps",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from calcode.audit import DIAGNOSTICS
 from calcode.baselines.ablations import ABLATIONS
 from calcode.baselines.aps import SplitAps
 from calcode.baselines.aps_randomised import RandomisedAps
@@ -32,6 +31,7 @@ from calcode.baselines.tacp import SoftTacp, Tacp
 from calcode.baselines.temperature import TemperatureScaling
 from calcode.baselines.top1 import Top1
 from calcode.errors import SettingsError
+from calcode.method.audit import DIAGNOSTICS
 
 _IN_ORDER: tuple[Method, ...] = (
     Top1(),

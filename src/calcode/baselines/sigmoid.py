@@ -11,9 +11,9 @@ import numpy as np
 
 from calcode.arrays import FloatArray
 from calcode.kernels import prefix_masses, product_blocks, row_blocks, run_blocks
-from calcode.levels import exact_positions
-from calcode.localize import canonical_order, first_positions
-from calcode.quantiles import conformal_rank
+from calcode.method.levels import exact_positions
+from calcode.method.localized import canonical_order, first_positions
+from calcode.method.quantiles import conformal_rank
 
 #: Exponents are cut here, as in the published code, before exp overflows.
 _LARGEST_EXPONENT = 700.0

@@ -11,10 +11,10 @@ from calcode.baselines.gaussian import gaussian_weights
 from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Prediction
 from calcode.baselines.split import prediction
-from calcode.evidence import Evidence
 from calcode.kernels import row_blocks
-from calcode.localize import canonical_order
-from calcode.scores import aps_scores, true_label_scores
+from calcode.method.evidence import Evidence
+from calcode.method.localized import canonical_order
+from calcode.method.scores import aps_scores, true_label_scores
 
 
 def smoothed_thresholds(

@@ -13,8 +13,8 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.baselines.protocol import Detail, Prediction
-from calcode.quantiles import conformal_quantile
-from calcode.scores import label_order, true_label_scores
+from calcode.method.quantiles import conformal_quantile
+from calcode.method.scores import label_order, true_label_scores
 
 
 def threshold(scores: FloatArray, labels: IntArray, *, miscoverage: float) -> float:

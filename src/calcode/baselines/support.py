@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray
-from calcode.audit import AverageName, SupportAudit
 from calcode.baselines.deferral import DEFERRAL_LEVEL
 from calcode.baselines.matched import trim_for
 from calcode.baselines.protocol import Prediction, Roles
-from calcode.evidence import Evidence
+from calcode.method.audit import AverageName, SupportAudit
+from calcode.method.evidence import Evidence
 
 
 def fitted_audit(roles: Roles, *, random_state: int, average: AverageName = "median") -> SupportAudit:

@@ -14,9 +14,9 @@ from calcode.baselines.conf_ot import label_marginal
 from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import closed_sets, prediction, threshold
-from calcode.evidence import Evidence
-from calcode.pilot import fold_numbers
-from calcode.scores import aps_scores, rank_penalty
+from calcode.method.cross_fit import fold_numbers
+from calcode.method.evidence import Evidence
+from calcode.method.scores import aps_scores, rank_penalty
 
 _PAPER = "Liu, Huang, Ong, Conformal Prediction Meets Long-Tail Classification"
 _ASSUMES = (

@@ -16,7 +16,7 @@ from calcode.baselines.matched import averaged_logits, softmax
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import prediction
 from calcode.baselines.top1 import singletons
-from calcode.evidence import Evidence
+from calcode.method.evidence import Evidence
 
 RECORD = Record(
     name="temperature",

@@ -8,8 +8,8 @@ from calcode.arrays import BoolArray, FloatArray
 from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import prediction
-from calcode.evidence import Evidence
-from calcode.scores import label_ranks
+from calcode.method.evidence import Evidence
+from calcode.method.scores import label_ranks
 
 RECORD = Record(
     name="top1",

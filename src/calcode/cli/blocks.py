@@ -14,11 +14,11 @@ from calcode.arrays import AnyArray, IntArray
 from calcode.cli.conditions import row_filter
 from calcode.cli.screen import Screen
 from calcode.cohorts import Cohort, FeatureFile
-from calcode.decisions import Decisions
 from calcode.engines.deciding import naming, require_classes
 from calcode.engines.row_ranges import BLOCK
 from calcode.errors import FeatureFileError, NothingChosenError, RoleError
-from calcode.model import Calcode
+from calcode.method.decisions import Decisions
+from calcode.method.model import Calcode
 
 if TYPE_CHECKING:
     import pyarrow.compute

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from calcode.cli.comparison_tables import NOT_APPLICABLE, hit_word
 from calcode.cli.screen import interval
-from calcode.comparison import OURS, MethodRow
-from calcode.intervals import Estimate
-from calcode.report.study import latex
+from calcode.metrics.intervals import Estimate
+from calcode.study.comparison import OURS, MethodRow
+from calcode.study.page import latex
 
 _LATEX_HEAD = (
     "method",

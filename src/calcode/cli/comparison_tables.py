@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from calcode.cli.screen import counted, interval, number, plain_table
-from calcode.comparison import OURS, MethodRow, target_hits
-from calcode.intervals import Estimate
 from calcode.metrics import Summary
+from calcode.metrics.intervals import Estimate
+from calcode.study.comparison import OURS, MethodRow, target_hits
 
 #: What stands where a method has no such figure.
 NOT_APPLICABLE = "--"

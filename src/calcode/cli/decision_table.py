@@ -12,8 +12,8 @@ from calcode.arrays import AnyArray, IntArray
 from calcode.cli.blocks import Choice, Collector, Judged
 from calcode.cohorts import decision_facts, read_decisions
 from calcode.cohorts.decision_format import ACTION_WORDS, REASON_WORDS, THRESHOLD_PREFIX
-from calcode.decisions import Decisions, Reason
 from calcode.errors import FeatureFileError
+from calcode.method.decisions import Decisions, Reason
 
 if TYPE_CHECKING:
     import pyarrow

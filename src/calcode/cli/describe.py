@@ -8,12 +8,12 @@ from typing import Any
 
 from rich.table import Table
 
-from calcode.audit import DIAGNOSTICS
 from calcode.cli.screen import number, plain_table
 from calcode.cohorts import ROLES
-from calcode.model import Calcode
-from calcode.quantiles import smallest_finite_count
-from calcode.tail import ClassGuard
+from calcode.method.audit import DIAGNOSTICS
+from calcode.method.model import Calcode
+from calcode.method.quantiles import smallest_finite_count
+from calcode.method.tail import ClassGuard
 
 
 def model_facts(model: Calcode) -> dict[str, Any]:

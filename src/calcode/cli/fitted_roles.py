@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from calcode.cohorts import ROLES, Cohort, FeatureFile
 from calcode.errors import CalcodeWarning, FeatureFileError
-from calcode.evidence import Evidence
+from calcode.method.evidence import Evidence
 
 if TYPE_CHECKING:
     import pyarrow.compute

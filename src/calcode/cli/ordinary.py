@@ -5,12 +5,12 @@ from __future__ import annotations
 from calcode.baselines.aps import RECORD
 from calcode.baselines.split import closed_sets, threshold
 from calcode.cohorts import FeatureFile
-from calcode.decisions import Decisions
-from calcode.evidence import Evidence, robust_probabilities
-from calcode.ledger import embeddings_digest
-from calcode.model import Calcode
+from calcode.method.decisions import Decisions
+from calcode.method.evidence import Evidence, robust_probabilities
+from calcode.method.model import Calcode
+from calcode.method.role_hashes import embeddings_digest
+from calcode.method.scores import aps_scores
 from calcode.report import MethodResult
-from calcode.scores import aps_scores
 
 
 def split_aps(model: Calcode, features: FeatureFile, decisions: Decisions) -> MethodResult | None:

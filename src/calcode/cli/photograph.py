@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from calcode.cli.screen import Screen
-    from calcode.explanation import Explanation
+    from calcode.method.explain import Explanation
 
 
 def show_photograph(path: Path, *, as_json: bool) -> None:
     """Decide on a photograph with the demonstration's encoder and explain the decision."""
     from calcode.cli.screen import Screen
-    from calcode.demo_image import explain_image
+    from calcode.demo.image import explain_image
 
     if not path.is_file():
         raise ImageError(f"{path} is not a file; give a photograph with --image")

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from calcode import __version__
-from calcode.intervals import Estimate
+from calcode.metrics.intervals import Estimate
 
 DEVICE_NOTE = "Research software, not a medical device."
 UNDEFINED = "undefined"

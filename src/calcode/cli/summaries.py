@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 
 from calcode.cli.screen import counted, interval, number, plain_table, with_interval
-from calcode.intervals import Estimate
 from calcode.metrics import Summary
+from calcode.metrics.intervals import Estimate
 
 
 def cohort_sentence(summary: Summary) -> str:

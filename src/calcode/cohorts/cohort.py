@@ -10,7 +10,7 @@ import numpy as np
 
 from calcode.arrays import AnyArray, TextArray
 from calcode.errors import EvidenceError, RoleError
-from calcode.evidence import Evidence
+from calcode.method.evidence import Evidence
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

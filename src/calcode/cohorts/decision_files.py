@@ -20,9 +20,9 @@ from calcode.cohorts.decision_format import (
     THRESHOLD_PREFIX,
     decision_schema,
 )
-from calcode.decisions import Decisions
 from calcode.errors import FeatureFileError, MismatchError
 from calcode.files import replacing
+from calcode.method.decisions import Decisions
 
 if TYPE_CHECKING:
     import pyarrow

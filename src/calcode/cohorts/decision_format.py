@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calcode.decisions import Action, Reason
 from calcode.errors import FeatureFileError
 from calcode.files import canonical_json
+from calcode.method.decisions import Action, Reason
 
 if TYPE_CHECKING:
     import pyarrow

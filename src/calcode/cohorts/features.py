@@ -25,7 +25,7 @@ from calcode.cohorts.feature_schema import Layout, layout_of
 from calcode.cohorts.parquet_stream import file_schema, stream_tables, told
 from calcode.cohorts.prompts import Prompts, prompts_beside, read_prompts
 from calcode.errors import CalcodeWarning, EvidenceError, FeatureFileError, SettingsError
-from calcode.evidence import Evidence
+from calcode.method.evidence import Evidence
 
 if TYPE_CHECKING:
     import pyarrow

@@ -9,7 +9,7 @@ import numpy as np
 
 from calcode.arrays import AnyArray, IntArray
 from calcode.errors import RoleError
-from calcode.quantiles import smallest_finite_count
+from calcode.method.quantiles import smallest_finite_count
 
 #: The data roles in the order in which a fit uses them (METHOD.md 1).
 ROLES = ("reference", "validation", "gate", "calibration", "test")

@@ -15,12 +15,12 @@ from calcode.cohorts import FeatureFile, open_features
 from calcode.cohorts.decision_files import decisions_table
 from calcode.cohorts.decision_format import ACTION_WORDS, REASON_WORDS
 from calcode.cohorts.parquet_stream import RowReader
-from calcode.decisions import Decisions
 from calcode.engines.row_ranges import RowRange
 from calcode.errors import CalcodeError, EngineError, FeatureFileError, MismatchError, NothingChosenError
-from calcode.evidence import Evidence
 from calcode.kernels.threads import products_on_one_core
-from calcode.model import Calcode
+from calcode.method.decisions import Decisions
+from calcode.method.evidence import Evidence
+from calcode.method.model import Calcode
 
 if TYPE_CHECKING:
     import pyarrow

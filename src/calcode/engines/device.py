@@ -7,13 +7,13 @@ from functools import partial
 import numpy as np
 
 from calcode.arrays import FloatArray
-from calcode.decisions import Decisions
 from calcode.errors import SettingsError
-from calcode.evidence import Evidence
 from calcode.kernels.device import DeviceThresholds, Precision, thresholds_on_device
-from calcode.localize import label_sets
-from calcode.model import Calcode
-from calcode.thresholds import cut_rules, from_rules
+from calcode.method.decisions import Decisions
+from calcode.method.evidence import Evidence
+from calcode.method.localized import label_sets
+from calcode.method.model import Calcode
+from calcode.method.thresholds import cut_rules, from_rules
 
 
 class DeviceDecider:

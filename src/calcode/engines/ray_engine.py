@@ -18,7 +18,7 @@ from calcode.engines.row_ranges import BLOCK, RowRange, row_ranges
 from calcode.engines.shards import Piece, ShardFolder
 from calcode.errors import CalcodeWarning, EngineError, FeatureFileError
 from calcode.files import file_sha256
-from calcode.model import Calcode
+from calcode.method.model import Calcode
 
 if TYPE_CHECKING:
     import pyarrow.compute

@@ -8,7 +8,6 @@ from calcode.kernels.neighbours import NeighbourGraph, library_installed, restor
 from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors, product_blocks, screened_weights
 from calcode.kernels.threads import run_blocks, slices
 from calcode.kernels.tiled import CutRule, Weigh, tiled_positions
-from calcode.kernels.truncated import TruncatedAnchors
 from calcode.kernels.weights import (
     Weights,
     first_reaching,
@@ -24,7 +23,6 @@ __all__ = [
     "NeighbourGraph",
     "PairDistances",
     "ScreenedAnchors",
-    "TruncatedAnchors",
     "Weigh",
     "Weights",
     "cosine_distances",

@@ -33,7 +33,7 @@ class CutRule:
     members : ndarray of int, ascending, or None
         None for all points.
     cut : float
-        See `calcode.levels`.
+        See `calcode.method.levels`.
     """
 
     members: IntArray | None

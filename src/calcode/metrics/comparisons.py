@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import EvidenceError, SettingsError
-from calcode.evidence import checked_labels
-from calcode.intervals import Cells, checked_resamples, percentile_interval
+from calcode.method.evidence import checked_labels
 from calcode.metrics import tallies
+from calcode.metrics.intervals import Cells, checked_resamples, percentile_interval
 from calcode.metrics.tallies import OUTCOMES, Outcome, Tally
 
 

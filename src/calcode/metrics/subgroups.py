@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike
 
 from calcode.arrays import AnyArray, IntArray
 from calcode.errors import EvidenceError
-from calcode.evidence import checked_labels
+from calcode.method.evidence import checked_labels
 from calcode.metrics.summary import Summary, summarize
 
 if TYPE_CHECKING:
-    from calcode.decisions import Decisions
+    from calcode.method.decisions import Decisions
 
 #: Missing values of Python, numpy, pandas and CSV files, as text: NaN and NA cannot be compared otherwise.
 _MISSING = ("None", "", "nan", "NaN", "NaT", "<NA>")

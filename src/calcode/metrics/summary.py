@@ -12,15 +12,15 @@ from numpy.typing import ArrayLike
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import EvidenceError, SettingsError
-from calcode.evidence import checked_labels
-from calcode.intervals import Estimate, bootstrap_interval, checked_resamples, proportion
+from calcode.method.evidence import checked_labels
 from calcode.metrics import tallies
+from calcode.metrics.intervals import Estimate, bootstrap_interval, checked_resamples, proportion
 from calcode.metrics.summary_text import summary_text
 from calcode.metrics.tallies import Outcome, Tally, checked_sets
 from calcode.metrics.top_one import expected_calibration_error
 
 if TYPE_CHECKING:
-    from calcode.decisions import Decisions
+    from calcode.method.decisions import Decisions
 
 #: How far above 1 rounding may lift a probability.
 _ROUNDING = 1e-9

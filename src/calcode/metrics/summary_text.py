@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from calcode.intervals import Estimate
+from calcode.metrics.intervals import Estimate
 
 if TYPE_CHECKING:
     from calcode.metrics.summary import ClassCoverage, Summary

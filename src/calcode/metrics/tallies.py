@@ -17,7 +17,7 @@ from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import EvidenceError
 
 if TYPE_CHECKING:
-    from calcode.decisions import Decisions
+    from calcode.method.decisions import Decisions
 
 #: Columns of `outcome_columns`, in order.
 OUTCOMES = ("rows", "deferred", "accepted", "covered", "labels", "full", "single", "empty", "informative")

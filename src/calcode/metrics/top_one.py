@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike
 
 from calcode.arrays import BoolArray, FloatArray
 from calcode.errors import EvidenceError
-from calcode.evidence import checked_labels
+from calcode.method.evidence import checked_labels
 
 if TYPE_CHECKING:
-    from calcode.decisions import Decisions
+    from calcode.method.decisions import Decisions
 
 #: Bins of the expected calibration error.
 ECE_BINS = 15

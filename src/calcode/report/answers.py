@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calcode.decisions import Reason
+from calcode.method.decisions import Reason
 from calcode.report.charts import Part, StackRow, histogram, stacked_chart
 from calcode.report.figures import CohortFigures, MethodFigures, reason_counts
 from calcode.report.markup import Column, Html, disclosure, figure, table

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from calcode.arrays import FloatArray
-from calcode.intervals import Estimate
+from calcode.metrics.intervals import Estimate
 from calcode.report.markup import Html
 from calcode.report.svg import (
     TEXT_HEIGHT,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calcode.arrays import BoolArray, IntArray
-from calcode.decisions import Reason
+from calcode.method.decisions import Reason
 from calcode.metrics import ClassCoverage, Summary, summarize_sets
 from calcode.report.inputs import GUARDED, LOCALIZED, MethodResult, ReportCohort
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from calcode.arrays import AnyArray, BoolArray, IntArray
-from calcode.decisions import Action, Decisions, choose_actions
 from calcode.errors import EvidenceError, MismatchError, SettingsError
-from calcode.evidence import checked_labels
+from calcode.method.decisions import Action, Decisions, choose_actions
+from calcode.method.evidence import checked_labels
+from calcode.method.model import Calcode
 from calcode.metrics import Outcome
-from calcode.model import Calcode
 
 LOCALIZED = "Localized"
 GUARDED = "CALCoDe"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from calcode.audit import DIAGNOSTICS
 from calcode.cohorts.role_counts import ROLES
-from calcode.intervals import Estimate, proportion
-from calcode.model import Calcode
-from calcode.pilot import coverage_floor
-from calcode.quantiles import smallest_finite_count
+from calcode.method.audit import DIAGNOSTICS
+from calcode.method.cross_fit import coverage_floor
+from calcode.method.model import Calcode
+from calcode.method.quantiles import smallest_finite_count
+from calcode.metrics.intervals import Estimate, proportion
 from calcode.report.charts import DotRow, ReferenceLine, dot_chart
 from calcode.report.inputs import ReportCohort
 from calcode.report.markup import Column, Html, bullets, disclosure, element, figure, joined, section, table

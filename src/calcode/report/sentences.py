@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from calcode.method.quantiles import smallest_finite_count
 from calcode.metrics import ClassCoverage
-from calcode.quantiles import smallest_finite_count
 from calcode.report.figures import CohortFigures, MethodFigures
 from calcode.report.wording import (
     FEW,

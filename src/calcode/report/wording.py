@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from calcode.intervals import Estimate
+from calcode.metrics.intervals import Estimate
 
 #: Keeps a number and its unit on one line.
 NBSP = "\u00a0"

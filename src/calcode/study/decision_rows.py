@@ -15,7 +15,7 @@ import numpy as np
 from calcode.arrays import BoolArray, FloatArray, IntArray, TextArray
 from calcode.baselines.protocol import Prediction
 from calcode.errors import StudyError
-from calcode.evidence import Evidence
+from calcode.method.evidence import Evidence
 from calcode.metrics import Outcome
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from calcode.arrays import BoolArray
-from calcode.audit import DIAGNOSTICS, SupportAudit
 from calcode.baselines.matched import robust, trim_for
 from calcode.baselines.protocol import Roles
-from calcode.evidence import Evidence
+from calcode.method.audit import DIAGNOSTICS, SupportAudit
+from calcode.method.evidence import Evidence
 
 
 def single_audits(roles: Roles, *, seed: int) -> dict[str, SupportAudit]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calcode.decisions import Costs, selective_risk
+from calcode.method.decisions import Costs, selective_risk
 from calcode.metrics import Summary
 from calcode.study.decision_rows import DecisionRows
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from calcode.decisions import COST_REGIMES, Costs
+from calcode.method.decisions import COST_REGIMES, Costs
 
 OutsideRows = Literal["apart", "included"]
 #: The method that comparisons, ablations and sensitivities are about.

@@ -16,13 +16,13 @@ from calcode.baselines.matched import trim_for
 from calcode.baselines.protocol import Prediction, Roles
 from calcode.cohorts import Cohort
 from calcode.errors import CalcodeWarning, SettingsError
-from calcode.evidence import Evidence
-from calcode.model import Calcode
-from calcode.settings import checked_settings
+from calcode.method.evidence import Evidence
+from calcode.method.model import Calcode
+from calcode.method.settings import checked_settings
+from calcode.method.tail import discover_tail
 from calcode.study.decision_rows import DecisionRows, decisions_table
 from calcode.study.setting_cohorts import SettingCohorts
 from calcode.study.specification import Point
-from calcode.tail import discover_tail
 
 if TYPE_CHECKING:
     import pyarrow

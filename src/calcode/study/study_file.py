@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from calcode.baselines.registry import METHODS
-from calcode.decisions import COST_REGIMES, Costs
 from calcode.errors import StudyError
-from calcode.levels import LEVELS
+from calcode.method.decisions import COST_REGIMES, Costs
+from calcode.method.levels import LEVELS
 from calcode.study.feature_paths import find_backbones
 from calcode.study.method_groups import named_methods
 from calcode.study.specification import (

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from calcode.baselines.registry import METHODS
-from calcode.intervals import Estimate
 from calcode.metrics import Summary
+from calcode.metrics.intervals import Estimate
 from calcode.study.schema import Cell, Column, Row, flag, integer, number, share, text
 from calcode.study.specification import Point
 

@@ -7,7 +7,7 @@ import pytest
 
 from calcode.baselines.conventions import crepes_rule
 from calcode.baselines.split import closed_sets, threshold
-from calcode.scores import lac_scores, true_label_scores
+from calcode.method.scores import lac_scores, true_label_scores
 
 
 @pytest.mark.parametrize("ties", ["", "_ties"])

@@ -8,8 +8,8 @@ import pytest
 from calcode import CalcodeError
 from calcode.baselines.conventions import lcp_vlm_rule
 from calcode.baselines.sigmoid import SigmoidKernel
-from calcode.localize import label_sets
-from calcode.scores import aps_scores, lac_scores, true_label_scores
+from calcode.method.localized import label_sets
+from calcode.method.scores import aps_scores, lac_scores, true_label_scores
 
 FILES = ["public", "public_ties"]
 SETTINGS = [

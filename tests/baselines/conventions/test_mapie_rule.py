@@ -7,8 +7,8 @@ import pytest
 from sklearn.model_selection import StratifiedShuffleSplit
 
 from calcode.baselines.conventions import mapie_rule
-from calcode.quantiles import conformal_quantile
-from calcode.scores import (
+from calcode.method.quantiles import conformal_quantile
+from calcode.method.scores import (
     aps_scores,
     label_ranks,
     lac_scores,

@@ -7,7 +7,7 @@ import pytest
 
 from calcode.baselines.conventions import torchcp_current
 from calcode.baselines.split import closed_sets, threshold
-from calcode.scores import randomised_aps_scores, true_label_scores
+from calcode.method.scores import randomised_aps_scores, true_label_scores
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from calcode.baselines.conventions import torchcp_early
 from calcode.baselines.split import closed_sets, threshold
-from calcode.scores import lac_scores, true_label_scores
+from calcode.method.scores import lac_scores, true_label_scores
 
 #: Rank penalty and free ranks of CLIP-Conformal.
 PENALTIES = {"aps": (0.0, 0), "raps": (0.001, 1)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.scores import aps_scores, label_order, label_ranks, true_label_scores
+from calcode.method.scores import aps_scores, label_order, label_ranks, true_label_scores
 
 
 def largest_levels(probabilities: FloatArray, labels: IntArray, uniforms: FloatArray) -> FloatArray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.kernels import prefix_masses
-from calcode.localize import first_positions
+from calcode.method.localized import first_positions
 
 
 def three_lists(

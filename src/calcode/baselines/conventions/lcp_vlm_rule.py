@@ -15,8 +15,8 @@ from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.baselines.conventions.guan_counting import three_lists
 from calcode.errors import SettingsError
 from calcode.kernels import prefix_masses
-from calcode.localize import first_positions, label_sets
-from calcode.scores import label_ranks, randomised_aps_scores, true_label_scores
+from calcode.method.localized import first_positions, label_sets
+from calcode.method.scores import label_ranks, randomised_aps_scores, true_label_scores
 
 #: Slack with which a drawn label is added.
 _DRAW_SLACK = 1e-8

@@ -16,8 +16,8 @@ from collections.abc import Callable
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.quantiles import conformal_quantile
-from calcode.scores import aps_scores, label_ranks, rank_penalty, true_label_scores
+from calcode.method.quantiles import conformal_quantile
+from calcode.method.scores import aps_scores, label_ranks, rank_penalty, true_label_scores
 
 #: Slack of every comparison.
 _SLACK = 1e-8

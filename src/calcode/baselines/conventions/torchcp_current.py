@@ -17,8 +17,8 @@ import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.baselines import clustered, split
-from calcode.quantiles import conformal_quantile
-from calcode.scores import aps_scores, label_ranks, saps_scores, true_label_scores
+from calcode.method.quantiles import conformal_quantile
+from calcode.method.scores import aps_scores, label_ranks, saps_scores, true_label_scores
 
 
 def deterministic_raps_scores(probabilities: FloatArray, *, penalty: float, free_ranks: int) -> FloatArray:

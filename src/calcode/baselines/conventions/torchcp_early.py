@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.scores import (
+from calcode.method.scores import (
     aps_scores,
     randomised_aps_scores,
     rank_penalty,

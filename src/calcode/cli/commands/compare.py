@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from calcode.cli.blocks import Choice
     from calcode.cli.screen import Screen
     from calcode.cohorts import Cohort
-    from calcode.comparison import MethodRow, Terms
+    from calcode.study.comparison import MethodRow, Terms
 
 _TEST = "Test images"
 
@@ -146,7 +146,7 @@ def _form(*, as_json: bool, as_csv: bool, as_latex: bool) -> _Form:
 
 
 def _chosen(names: list[str]) -> tuple[Method, ...]:
-    from calcode.comparison import chosen_methods
+    from calcode.study.comparison import chosen_methods
 
     try:
         return chosen_methods(names)
@@ -155,7 +155,7 @@ def _chosen(names: list[str]) -> tuple[Method, ...]:
 
 
 def _terms(*, miscoverage: float, min_images: int, seed: int) -> Terms:
-    from calcode.comparison import Terms
+    from calcode.study.comparison import Terms
 
     try:
         return Terms(miscoverage=miscoverage, min_images=min_images, random_state=seed)
@@ -203,7 +203,7 @@ def _test(choice: Choice, *, classes: list[str], by: str | None, keep_outside: b
 def _run(
     methods: Sequence[Method], roles: Roles, test: Cohort, *, terms: Terms, path: Path, screen: Screen
 ) -> list[MethodRow]:
-    from calcode.comparison import compare_methods
+    from calcode.study.comparison import compare_methods
 
     rows: list[MethodRow] = []
     try:
@@ -235,13 +235,13 @@ class _Told:
     @property
     def note(self) -> str:
         """Whether promises apply to the test images."""
-        from calcode.comparison import EXCHANGEABLE_NOTE, SHIFTED_NOTE
+        from calcode.study.comparison import EXCHANGEABLE_NOTE, SHIFTED_NOTE
 
         return EXCHANGEABLE_NOTE if self.own_role else SHIFTED_NOTE
 
     def groups(self, rows: Sequence[MethodRow]) -> dict[str, list[MethodRow]]:
         """The rows within every value of the column that was asked for."""
-        from calcode.comparison import rows_by
+        from calcode.study.comparison import rows_by
 
         return {} if self.by is None else rows_by(rows, self.test.metadata[self.by])
 

@@ -111,7 +111,7 @@ def _engine(engine: Engine, *, device: str | None) -> Callable[..., DecidedFile]
 
 def _show(decided: DecidedFile, *, described: str, screen: Screen) -> None:
     from calcode.cli.screen import counted, plain_table
-    from calcode.decisions import Action, Reason
+    from calcode.method.decisions import Action, Reason
 
     total = decided.images
     table = plain_table()

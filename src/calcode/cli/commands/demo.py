@@ -16,7 +16,7 @@ from calcode.errors import CalcodeWarning
 
 if TYPE_CHECKING:
     from calcode.cli.screen import Screen
-    from calcode.demo import Comparison
+    from calcode.demo.cohorts import Comparison
 
 
 def demo(
@@ -48,7 +48,7 @@ def demo(
     target = _page(output)
     screen = Screen()
     started = time.perf_counter()
-    from calcode.demo import NOTES, TITLE
+    from calcode.demo.cohorts import NOTES, TITLE
 
     compared = _compare_all(screen, quiet=as_json)
     computed = time.perf_counter()
@@ -84,7 +84,7 @@ def _page(path: Path) -> Path:
 
 def _compare_all(screen: Screen, *, quiet: bool) -> list[Comparison]:
     """Fit and decide for every cohort; the tables appear as they are ready."""
-    from calcode.demo import SETTINGS, class_titles, compare, demo_features
+    from calcode.demo.cohorts import SETTINGS, class_titles, compare, demo_features
 
     with screen.working("Reading the features"):
         features = demo_features()

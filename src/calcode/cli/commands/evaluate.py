@@ -90,7 +90,7 @@ COMMAND = Command(
 def _judged(path: Path, choice: Choice, *, columns: list[str], screen: Screen) -> Judged:
     from calcode.cli.blocks import judged
     from calcode.cli.decision_table import judged_file
-    from calcode.model import Calcode
+    from calcode.method.model import Calcode
 
     if path.suffix == ".safetensors":
         return judged(Calcode.load(path), choice, columns=columns, screen=screen)

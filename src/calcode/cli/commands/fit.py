@@ -19,7 +19,7 @@ from calcode.cli.options import (
 )
 from calcode.cli.running import Command
 from calcode.errors import SettingsError
-from calcode.model import Calcode
+from calcode.method.model import Calcode
 
 if TYPE_CHECKING:
     from calcode.cli.screen import Screen
@@ -280,7 +280,7 @@ _OPTIONS = {
 
 
 def _check(model: Calcode) -> None:
-    from calcode.settings import checked_settings
+    from calcode.method.settings import checked_settings
 
     try:
         checked_settings(model.get_params())

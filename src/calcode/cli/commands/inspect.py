@@ -9,7 +9,7 @@ from calcode.cli.running import Command
 
 if TYPE_CHECKING:
     from calcode.cli.screen import Screen
-    from calcode.model import Calcode
+    from calcode.method.model import Calcode
 
 
 def inspect(model: ModelFile, as_json: AsJson = False) -> None:
@@ -23,7 +23,7 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
     from calcode.cli.describe import model_facts
     from calcode.cli.screen import Screen
     from calcode.errors import CalcodeWarning
-    from calcode.model import Calcode
+    from calcode.method.model import Calcode
 
     with warnings.catch_warnings():
         # Infinite thresholds are told below, with their numbers.

@@ -21,7 +21,7 @@ from calcode.cli.running import Command
 if TYPE_CHECKING:
     from calcode.cli.blocks import Choice, Judged
     from calcode.cli.screen import Screen
-    from calcode.model import Calcode
+    from calcode.method.model import Calcode
     from calcode.report import ReportCohort
     from calcode.report.figures import CohortFigures
 
@@ -55,7 +55,7 @@ def report(
     from calcode.cli.blocks import Choice, judged
     from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
-    from calcode.model import Calcode
+    from calcode.method.model import Calcode
     from calcode.report import write_report
     from calcode.report.figures import cohort_figures
 

@@ -32,7 +32,7 @@ def report(
     FOLDER/latex, figures to FOLDER/figures. PNG needs the extra `figures`.
     """
     from calcode.cli.screen import Screen
-    from calcode.report.study import write_study_report
+    from calcode.study.page import write_study_report
 
     screen = Screen()
     page = None if output is None else output_file(output, suffixes=(".html",))

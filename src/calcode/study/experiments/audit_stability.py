@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray
-from calcode.audit import DIAGNOSTICS, auroc
+from calcode.method.audit import DIAGNOSTICS, auroc
 from calcode.study.diagnostics import single_audits, top_one_errors
 from calcode.study.experiment import Experiment, Rows
 from calcode.study.jobs import Job, job

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from calcode.decisions import Action, choose_actions
+from calcode.method.decisions import Action, choose_actions
 from calcode.study.decision_rows import DecisionRows
 from calcode.study.experiment import Experiment, Rows
 from calcode.study.jobs import Job

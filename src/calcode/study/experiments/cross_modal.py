@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calcode.arrays import FloatArray
-from calcode.audit import SupportAudit, auroc, neighbour_distance, rank_p_values
 from calcode.baselines.protocol import Roles
-from calcode.evidence import Evidence, robust_probabilities
-from calcode.model import Calcode
+from calcode.method.audit import SupportAudit, auroc, neighbour_distance, rank_p_values
+from calcode.method.evidence import Evidence, robust_probabilities
+from calcode.method.model import Calcode
 from calcode.study.decision_rows import decisions_table
 from calcode.study.diagnostics import top_one_errors
 from calcode.study.experiment import Experiment, Rows

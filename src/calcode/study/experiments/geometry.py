@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray
-from calcode.audit import neighbour_distance
 from calcode.cohorts import Cohort
-from calcode.evidence import Evidence
+from calcode.method.audit import neighbour_distance
+from calcode.method.evidence import Evidence
 from calcode.study.experiment import Experiment, Rows
 from calcode.study.jobs import Job, job
 from calcode.study.method_decisions import method_job

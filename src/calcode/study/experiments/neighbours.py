@@ -17,7 +17,7 @@ import numpy as np
 from calcode.arrays import FloatArray, IntArray
 from calcode.kernels import cosine_distances, nearest_distances, row_blocks
 from calcode.kernels.neighbours import library_installed
-from calcode.model import Calcode
+from calcode.method.model import Calcode
 from calcode.study.experiment import Experiment, Rows
 from calcode.study.jobs import Job, job
 from calcode.study.results import Results

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from calcode.decisions import Costs, selective_risk
-from calcode.model import Calcode
-from calcode.operating import RELAXATIONS, OperatingPoint, least_risk, select_operating_point
+from calcode.method.decisions import Costs, selective_risk
+from calcode.method.model import Calcode
+from calcode.method.operating_point import RELAXATIONS, OperatingPoint, least_risk, select_operating_point
 from calcode.study.decision_rows import DecisionRows, decisions_table
 from calcode.study.experiment import Experiment, Rows
 from calcode.study.jobs import Job, job

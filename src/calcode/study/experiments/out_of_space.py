@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calcode.arrays import BoolArray
-from calcode.audit import DIAGNOSTICS, auroc
 from calcode.cohorts import Cohort
-from calcode.intervals import proportion
+from calcode.method.audit import DIAGNOSTICS, auroc
+from calcode.metrics.intervals import proportion
 from calcode.study.diagnostics import single_audits
 from calcode.study.experiment import Experiment, Rows
 from calcode.study.jobs import Job, job

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calcode.settings import Settings
+from calcode.method.settings import Settings
 from calcode.study.experiment import Experiment, Rows
 from calcode.study.jobs import Job, job
 from calcode.study.results import Results

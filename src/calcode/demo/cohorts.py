@@ -1,0 +1,188 @@
+"""The demonstration: real skin images, three cohorts, three methods, no setting tuned.
+
+The features come with the distribution `calcode-demo-data`, which is apart from this one because its licence is
+non-commercial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from calcode.baselines import METHODS, Roles
+from calcode.cohorts import Cohort, FeatureFile, open_features
+from calcode.errors import FeatureFileError
+from calcode.method.model import Calcode
+from calcode.report import MethodResult, ReportCohort
+from calcode.report.figures import CohortFigures, cohort_figures
+
+TITLE = "Which diseases does a conformal predictor miss?"
+#: Where the features come from, for the end of the page.
+NOTES = (
+    "Images: HAM10000 (Tschandl, Rosendahl, Kittler 2018, CC BY-NC 4.0) and PAD-UFES-20 (Pacheco and others 2020, "
+    "CC BY 4.0). Only embeddings of them are used; they come with calcode-demo-data, CC BY-NC 4.0.",
+    "Encoder: lite0-derm, a small image-text model trained on other skin images. It is no foundation model, and the "
+    "figures say nothing about one.",
+    "Every setting is the default of calcode; none was tuned on these images.",
+)
+_MISSING = (
+    "calcode_demo_data: the demonstration features are not installed; in a checkout of the repository run "
+    "'pip install ./demo-data' or 'make install' (they are a distribution of their own: CC BY-NC 4.0)"
+)
+#: The classes that PAD-UFES-20 shares with HAM10000.
+_SHARED_CLASSES = ("akiec", "bcc", "bkl", "mel", "nv")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Which images a model is fitted on, and which it decides on.
+
+    Attributes
+    ----------
+    name, title, description : str
+        As in `ReportCohort`.
+    shifted : bool
+        Whether the images differ from the calibration images by more than chance.
+    select : callable
+        All images in, the images with the fitted roles and the test images out.
+    min_images : int
+        Test images that a class needs to be called the worst.
+    """
+
+    name: str
+    title: str
+    description: str
+    shifted: bool
+    select: Callable[[Cohort], tuple[Cohort, Cohort]]
+    min_images: int = 1
+
+
+def _of_dataset(images: Cohort, name: str) -> Cohort:
+    return images[images.column("dataset") == name]
+
+
+def _ham(images: Cohort) -> tuple[Cohort, Cohort]:
+    ham = _of_dataset(images, "ham10000")
+    return ham, ham.with_role("test")
+
+
+def _pad(images: Cohort) -> tuple[Cohort, Cohort]:
+    # The source loses its other classes, the target its one diagnosis outside the label space.
+    shared = images.restrict(_SHARED_CLASSES).in_space_only()
+    return _of_dataset(shared, "ham10000"), _of_dataset(shared, "padufes20")
+
+
+def _rosendahl(images: Cohort) -> tuple[Cohort, Cohort]:
+    ham = _of_dataset(images, "ham10000")
+    there = ham.column("site") == "rosendahl"
+    return ham[~there], ham[there]
+
+
+SETTINGS = (
+    Setting(
+        name="HAM",
+        title="HAM10000, held-out images",
+        description="Dermoscopy from Vienna and Queensland, seven classes: the same sources as the calibration images.",
+        shifted=False,
+        select=_ham,
+    ),
+    Setting(
+        name="PAD",
+        title="PAD-UFES-20, smartphone photographs",
+        description="Brazilian smartphone photographs, the five classes shared with HAM10000: another device and "
+        "another population than the dermoscopic calibration images.",
+        shifted=True,
+        select=_pad,
+    ),
+    Setting(
+        name="ROSENDAHL",
+        title="HAM10000, the practice left out",
+        description="Dermoscopy from a practice in Queensland, all seven classes; the model saw images from Vienna "
+        "alone: same modality, another hospital.",
+        shifted=True,
+        select=_rosendahl,
+        min_images=20,
+    ),
+)
+
+
+def demo_features() -> FeatureFile:
+    """The feature file of the demonstration, or an error that says how to get it."""
+    try:
+        import calcode_demo_data
+    except ImportError as error:
+        raise FeatureFileError(_MISSING) from error
+    return open_features(Path(calcode_demo_data.path()) / "lite0-derm.parquet")
+
+
+def class_titles(features: FeatureFile) -> Mapping[str, str]:
+    """What the short names of the classes stand for."""
+    prompts = features.prompts
+    return MappingProxyType(dict(zip(prompts.classes, prompts.label_texts or prompts.classes, strict=True)))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Comparison:
+    """Three methods on one cohort: the setting and the figures of its page."""
+
+    setting: Setting
+    figures: CohortFigures
+
+    @property
+    def small_classes(self) -> dict[str, int]:
+        """Classes with too few test images to be called the worst, and how many they have."""
+        rows = self.figures.guarded.summary.classwise
+        return {row.name: row.n for row in rows if row.n < self.setting.min_images}
+
+
+def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> Comparison:
+    """Fit on the source roles, decide on the test images, and put two simpler methods beside it.
+
+    Split APS answers for every image; the localized sets are CALCoDe's own before the guard, with its audit.
+
+    Parameters
+    ----------
+    setting : Setting
+    images : Cohort
+        All demonstration images.
+    titles : mapping of str to str
+        What the classes' names stand for.
+    """
+    source, test = setting.select(images)
+    roles = Roles(
+        reference=source.with_role("reference").evidence,
+        validation=source.with_role("validation").evidence,
+        gate=source.with_role("gate").evidence,
+        calibration=source.with_role("calibration").evidence,
+    )
+    model = Calcode().fit(
+        reference=roles.reference,
+        validation=roles.validation,
+        gate=roles.gate,
+        calibration=roles.calibration,
+    )
+    decisions = model.decide(test.evidence)
+    aps = METHODS["aps"]
+    ordinary = aps.predict(
+        roles,
+        test.evidence,
+        miscoverage=model.settings_.miscoverage,
+        random_state=model.settings_.random_state,
+    )
+    labels = test.evidence.require_labels()
+    cohort = ReportCohort(
+        name=setting.name,
+        title=setting.title,
+        description=setting.description,
+        shifted=setting.shifted,
+        labels=labels,
+        model=model,
+        decisions=decisions,
+        ordinary=MethodResult.without_audit(aps.record.title, ordinary.sets),
+        metadata=test.metadata,
+        class_titles=titles,
+        min_images=setting.min_images,
+    )
+    return Comparison(setting=setting, figures=cohort_figures(cohort))

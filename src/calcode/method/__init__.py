@@ -1,0 +1,1 @@
+"""METHOD.md as code, one step per file; the public names are those of `calcode`."""

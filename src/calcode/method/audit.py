@@ -1,0 +1,370 @@
+"""The support audit (METHOD.md 4): is this image like those the calibration speaks for?"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from calcode.arrays import BoolArray, FloatArray
+from calcode.errors import CalcodeWarning
+from calcode.kernels import (
+    NeighbourGraph,
+    ScreenedAnchors,
+    nearest_distances,
+    search_graph,
+)
+from calcode.method.evidence import Evidence, prompt_probabilities, trimmed_probabilities
+
+BASE_DIAGNOSTICS = ("distance", "energy", "msp", "prompt")
+DIAGNOSTICS = (*BASE_DIAGNOSTICS, "fused")
+FusedRule = Literal["paper", "split"]
+AverageName = Literal["median", "mean"]
+
+#: B >= B(x) is tested with this slack, so that rounding in a product cannot change a p-value.
+_RANK_TOLERANCE = 1e-9
+#: Probabilities are floored here inside logarithms.
+_LOG_FLOOR = 1e-12
+
+
+def neighbour_distance(
+    embeddings: FloatArray, *, reference: FloatArray, n_neighbors: int, average: AverageName = "median"
+) -> FloatArray:
+    """Median of the smallest cosine distances to the reference; larger means weaker support.
+
+    Parameters
+    ----------
+    embeddings : ndarray of shape (n, d)
+    reference : ndarray of shape (m, d)
+    n_neighbors : int
+        All of the reference where it holds fewer.
+    average : {"median", "mean"}
+        The mean serves a comparison: a single far neighbour moves it.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+    """
+    nearest = nearest_distances(embeddings, reference, n_neighbors=n_neighbors)
+    return _averaged(nearest, average=average)
+
+
+def negative_energy(prompt_logits: FloatArray) -> FloatArray:
+    """-logsumexp over classes of the prompt-averaged logits; shape (n, M, K) in, (n,) out."""
+    average = prompt_logits.mean(axis=1)
+    largest = average.max(axis=1)
+    energy: FloatArray = -(largest + np.log(np.exp(average - largest[:, None]).sum(axis=1)))
+    return energy
+
+
+def negative_confidence(robust: FloatArray) -> FloatArray:
+    """-max over classes of p_rob; shape (n, K) in, (n,) out."""
+    confidence: FloatArray = -robust.max(axis=1)
+    return confidence
+
+
+def prompt_disagreement(probabilities: FloatArray, robust: FloatArray) -> FloatArray:
+    """Mean over prompts of KL(p_m || p_rob).
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n, M, K)
+    robust : ndarray of shape (n, K)
+
+    Examples
+    --------
+    >>> agreeing = np.full((1, 3, 2), 0.5)
+    >>> prompt_disagreement(agreeing, agreeing.mean(axis=1))
+    array([0.])
+    """
+    log_ratio = (
+        np.log(np.maximum(probabilities, _LOG_FLOOR)) - np.log(np.maximum(robust, _LOG_FLOOR))[:, None, :]
+    )
+    divergence: FloatArray = (probabilities * log_ratio).sum(axis=2).mean(axis=1)
+    return divergence
+
+
+def rank_p_values(values: FloatArray, *, sorted_gate: FloatArray) -> FloatArray:
+    """(1 + #{gate: B >= B(x)}) / (n_g + 1) (Eq. 9).
+
+    Parameters
+    ----------
+    values : ndarray of shape (n,)
+    sorted_gate : ndarray of shape (n_g,)
+        Gate values, ascending.
+
+    Examples
+    --------
+    >>> rank_p_values(np.array([0.0, 2.5, 9.0]), sorted_gate=np.array([1.0, 2.0, 3.0]))
+    array([1.  , 0.5 , 0.25])
+    """
+    at_least = len(sorted_gate) - np.searchsorted(sorted_gate, values - _RANK_TOLERANCE, side="left")
+    return np.asarray((1.0 + at_least) / (len(sorted_gate) + 1.0), dtype=np.float64)
+
+
+def auroc(values: FloatArray, errors: BoolArray) -> float:
+    """Area under the ROC curve of `values` for `errors`, mid-ranks for ties; nan without both kinds (Eq. 8).
+
+    Examples
+    --------
+    >>> auroc(np.array([1.0, 2.0, 2.0, 3.0]), np.array([False, False, True, True]))
+    0.875
+    """
+    n_wrong = int(errors.sum())
+    n_right = len(errors) - n_wrong
+    if n_wrong == 0 or n_right == 0:
+        return float("nan")
+    ordered = np.sort(values)
+    # Sums of halves are exact, so equal areas compare equal.
+    mid_ranks = (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right") + 1) / 2
+    wins = float(mid_ranks[errors].sum()) - n_wrong * (n_wrong + 1) / 2
+    return wins / (n_wrong * n_right)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SupportAudit:
+    """A diagnostic chosen on validation and calibrated on the gate. Usable alone.
+
+    Attributes
+    ----------
+    name : str
+        The chosen diagnostic.
+    aurocs : dict of str to float
+        AUROC for top-1 error of every candidate on validation, in the fixed order.
+    reference : ndarray of shape (n_ref, d)
+    n_neighbors, trim : int
+    fused : {"paper", "split"}
+    gate_base : dict of str to ndarray
+        Ascending gate values of the four base diagnostics, which give the ranks inside `fused`.
+    gate_values : ndarray
+        Ascending gate values of the chosen diagnostic, which give the p-values.
+    independent : bool
+        Whether the selection never saw the part of the gate that gives the p-values (METHOD.md 10).
+    average : {"median", "mean"}
+        Of the neighbours' distances; METHOD.md 4 takes the median.
+    graph : NeighbourGraph or None
+        How the neighbours are found in a very large reference; None: by looking at all of it.
+    validation_values : ndarray or None
+        B of the chosen diagnostic on the validation images that it was chosen on; not kept in a file.
+    """
+
+    name: str
+    aurocs: dict[str, float]
+    reference: FloatArray
+    n_neighbors: int
+    trim: int
+    fused: FusedRule
+    gate_base: dict[str, FloatArray]
+    gate_values: FloatArray
+    independent: bool
+    average: AverageName = "median"
+    graph: NeighbourGraph | None = None
+    validation_values: FloatArray | None = None
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """How the neighbours are found, and the error that was measured on validation."""
+        return {"kind": "exact"} if self.graph is None else self.graph.facts
+
+    @property
+    def auroc(self) -> float:
+        """AUROC of the chosen diagnostic."""
+        return self.aurocs[self.name]
+
+    @classmethod
+    def fit(
+        cls,
+        *,
+        reference: Evidence,
+        validation: Evidence,
+        gate: Evidence,
+        candidates: Sequence[str] = DIAGNOSTICS,
+        n_neighbors: int = 10,
+        trim: int = 1,
+        fused: FusedRule = "paper",
+        random_state: int = 0,
+        average: AverageName = "median",
+    ) -> Self:
+        """Choose the diagnostic on validation and calibrate it on the gate.
+
+        Parameters
+        ----------
+        reference, validation, gate : Evidence
+            Only the embeddings of `reference` are used; `gate` needs no labels.
+        candidates : sequence of str
+            Among "distance", "energy", "msp", "prompt", "fused".
+        n_neighbors, trim : int
+        fused : {"paper", "split"}
+            "split" takes the ranks inside `fused` from one half of the gate and the p-values from the other.
+        random_state : int
+            Seeds the halving.
+        average : {"median", "mean"}
+            Of the neighbours' distances.
+        """
+        ranking, calibrating = _gate_parts(len(gate), fused=fused, random_state=random_state)
+        with_fused = "fused" in candidates
+        needed = [name for name in BASE_DIAGNOSTICS if with_fused or name in candidates]
+        graph = None
+        if "distance" in needed:
+            graph = search_graph(reference.embeddings, sample=validation.embeddings, n_neighbors=n_neighbors)
+        base = _BaseDiagnostics(
+            reference=reference.embeddings, n_neighbors=n_neighbors, trim=trim, average=average, graph=graph
+        )
+        gate_values = {name: base.values(gate, name) for name in needed}
+        gate_base = {name: np.sort(gate_values[name][ranking]) for name in needed} if with_fused else {}
+        validation_values = {name: base.values(validation, name) for name in needed}
+        if with_fused:
+            validation_values["fused"] = fused_rank(validation_values, sorted_gate=gate_base)
+            gate_values["fused"] = fused_rank(gate_values, sorted_gate=gate_base)
+        robust = trimmed_probabilities(prompt_probabilities(validation.prompt_logits), trim=trim)
+        errors = np.asarray(robust.argmax(axis=1) != validation.require_labels())
+        ordered = [name for name in DIAGNOSTICS if name in candidates]
+        aurocs = {name: auroc(validation_values[name], errors) for name in ordered}
+        name = _select(aurocs, errors)
+        return cls(
+            name=name,
+            aurocs=aurocs,
+            reference=reference.embeddings,
+            n_neighbors=n_neighbors,
+            trim=trim,
+            fused=fused,
+            gate_base=gate_base if name == "fused" else {},
+            gate_values=np.sort(gate_values[name][calibrating]),
+            independent=fused == "split" or not with_fused,
+            average=average,
+            graph=graph if name in ("distance", "fused") else None,
+            validation_values=validation_values[name],
+        )
+
+    @property
+    def validation_p_values(self) -> FloatArray | None:
+        """p_audit of the validation images that `fit` was given, which it has seen already."""
+        if self.validation_values is None:
+            return None
+        return rank_p_values(self.validation_values, sorted_gate=self.gate_values)
+
+    def statistic(self, evidence: Evidence) -> FloatArray:
+        """B(x) of the chosen diagnostic, larger = weaker support; shape (n,)."""
+        if self.name != "fused":
+            return self._base.values(evidence, self.name)
+        values = {name: self._base.values(evidence, name) for name in BASE_DIAGNOSTICS}
+        return fused_rank(values, sorted_gate=self.gate_base)
+
+    def p_values(self, evidence: Evidence) -> FloatArray:
+        """p_audit(x) of Eq. 9; shape (n,)."""
+        if self.name != "fused":
+            return self._ranks(evidence, self.name, sorted_gate=self.gate_values)
+        ranks = [self._ranks(evidence, name, sorted_gate=self.gate_base[name]) for name in BASE_DIAGNOSTICS]
+        return rank_p_values(_weakest(ranks), sorted_gate=self.gate_values)
+
+    def prepare(self) -> None:
+        """Make now what the first image would make, so that several threads do not each make their own."""
+        if self.graph is not None:
+            self.graph.prepare()
+        elif self.name in ("distance", "fused"):
+            _ = self._anchors
+
+    @cached_property
+    def _base(self) -> _BaseDiagnostics:
+        return _BaseDiagnostics(
+            reference=self.reference,
+            n_neighbors=self.n_neighbors,
+            trim=self.trim,
+            average=self.average,
+            graph=self.graph,
+        )
+
+    @cached_property
+    def _anchors(self) -> ScreenedAnchors:
+        return ScreenedAnchors(self.reference)
+
+    def _ranks(self, evidence: Evidence, name: str, *, sorted_gate: FloatArray) -> FloatArray:
+        """Gate ranks of one base diagnostic, equal to those of its float64 values.
+
+        Distances are looked at in float32 first; where a gate value lies within reach of the error, in float64.
+        """
+        if name != "distance" or self.graph is not None:
+            return rank_p_values(self._base.values(evidence, name), sorted_gate=sorted_gate)
+        nearest, errors = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
+        values = _averaged(nearest, average=self.average)
+        low, high = (
+            np.searchsorted(sorted_gate, values - _RANK_TOLERANCE + shift, side="left")
+            for shift in (-errors, errors)
+        )
+        unclear = np.flatnonzero(low != high)
+        values[unclear] = self._base.values(evidence[unclear], name)
+        return rank_p_values(values, sorted_gate=sorted_gate)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _BaseDiagnostics:
+    """The four base diagnostics with what they need to be computed."""
+
+    reference: FloatArray
+    n_neighbors: int
+    trim: int
+    average: AverageName
+    graph: NeighbourGraph | None
+
+    def values(self, evidence: Evidence, name: str) -> FloatArray:
+        if name == "distance" and self.graph is not None:
+            nearest = self.graph.nearest_distances(evidence.embeddings, n_neighbors=self.n_neighbors)
+            return _averaged(nearest, average=self.average)
+        if name == "distance":
+            return neighbour_distance(
+                evidence.embeddings,
+                reference=self.reference,
+                n_neighbors=self.n_neighbors,
+                average=self.average,
+            )
+        if name == "energy":
+            return negative_energy(evidence.prompt_logits)
+        probabilities = prompt_probabilities(evidence.prompt_logits)
+        robust = trimmed_probabilities(probabilities, trim=self.trim)
+        if name == "msp":
+            return negative_confidence(robust)
+        return prompt_disagreement(probabilities, robust)
+
+
+def fused_rank(values: dict[str, FloatArray], *, sorted_gate: dict[str, FloatArray]) -> FloatArray:
+    """1 - the smallest gate rank among the four base diagnostics (Eq. 7); shape (n,)."""
+    return _weakest([rank_p_values(values[name], sorted_gate=sorted_gate[name]) for name in BASE_DIAGNOSTICS])
+
+
+def _weakest(ranks: Sequence[FloatArray]) -> FloatArray:
+    fused: FloatArray = 1.0 - np.minimum.reduce(ranks)
+    return fused
+
+
+def _averaged(nearest: FloatArray, *, average: AverageName) -> FloatArray:
+    distance: FloatArray = np.median(nearest, axis=1) if average == "median" else nearest.mean(axis=1)
+    return distance
+
+
+def _gate_parts(
+    n_gate: int, *, fused: FusedRule, random_state: int
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """Gate rows that give the ranks inside `fused`, and those that give the p-values."""
+    everything = np.arange(n_gate)
+    if fused == "paper":
+        return everything, everything
+    shuffled = np.random.default_rng(random_state).permutation(n_gate)
+    return shuffled[: n_gate // 2], shuffled[n_gate // 2 :]
+
+
+def _select(aurocs: dict[str, float], errors: BoolArray) -> str:
+    """Largest AUROC, the earlier name when equal; without both rights and wrongs the first name."""
+    if errors.all() or not errors.any():
+        first = next(iter(aurocs))
+        warnings.warn(
+            f"audit: top-1 is {'always wrong' if errors.all() else 'never wrong'} on validation, so no diagnostic "
+            f"can be preferred; '{first}' is used",
+            CalcodeWarning,
+            stacklevel=3,
+        )
+        return first
+    return max(aurocs, key=lambda name: aurocs[name])

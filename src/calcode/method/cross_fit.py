@@ -1,0 +1,193 @@
+"""The cross-fitted pilot of METHOD.md 7: the localized rule judged on examples it was not fitted on.
+
+For every fold the rule `loo` is fitted on the other folds and covers or misses the held-out examples
+(Eq. 13). All folds share one kernel matrix: only the mass that each fold contributes is needed, so a
+pilot costs one pass over the pairs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from calcode.arrays import BoolArray, FloatArray, IntArray
+from calcode.errors import RoleError
+from calcode.kernels import PairDistances, negative_squares, prefix_masses, weights_from_squares
+from calcode.method.levels import leave_one_out_masses, loo_level
+from calcode.method.quantiles import conformal_rank
+
+#: One example to fit on and one to judge.
+MIN_EXAMPLES = 2
+#: Examples that say where a search begins.
+_SAMPLE = 64
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PilotOutcome:
+    """What held-out examples saw.
+
+    Attributes
+    ----------
+    sets : ndarray of bool, shape (n, K)
+        Held-out localized sets.
+    covered : ndarray of bool, shape (n,)
+    infinite : ndarray of bool, shape (n,)
+        Examples whose held-out threshold was +inf.
+    """
+
+    sets: BoolArray
+    covered: BoolArray
+    infinite: BoolArray
+
+
+class Pilot:
+    """Accepted validation examples, split into folds once and judged at any bandwidth and miscoverage.
+
+    Parameters
+    ----------
+    embeddings : ndarray of shape (n, d)
+        Unit rows.
+    scores : ndarray of shape (n, K)
+        APS scores of every label.
+    labels : ndarray of shape (n,)
+        Class indices, none outside the label space.
+    n_folds : int
+    random_state : int
+    """
+
+    def __init__(
+        self, *, embeddings: FloatArray, scores: FloatArray, labels: IntArray, n_folds: int, random_state: int
+    ) -> None:
+        if len(labels) < MIN_EXAMPLES:
+            raise RoleError(
+                f"validation: a pilot needs at least {MIN_EXAMPLES} accepted images, got {len(labels)}"
+            )
+        self.labels = labels
+        self._folds = fold_numbers(labels, n_folds=n_folds, random_state=random_state)
+        self._n_folds = int(self._folds.max()) + 1
+        true_scores = scores[np.arange(len(labels)), labels]
+        # Columns fold by fold, ascending by score inside each, so that a fold's mass is a prefix sum.
+        columns = np.lexsort((true_scores, self._folds))
+        self._own_column = np.empty(len(labels), dtype=np.int64)
+        self._own_column[columns] = np.arange(len(labels))
+        self._edges = np.searchsorted(self._folds[columns], np.arange(self._n_folds + 1))
+        # Columns that come before a label's score in every fold, the folds before it included; (n, K, folds).
+        self._positions = np.stack(
+            [
+                a + np.searchsorted(true_scores[columns[a:b]], scores, side="left")
+                for a, b in itertools.pairwise(self._edges.tolist())
+            ],
+            axis=2,
+        )
+        self._squares = PairDistances(embeddings, embeddings[columns], measure=negative_squares)
+        self._sample = self._squares.head(_SAMPLE)
+        self._neighbour_masses: dict[float, float] = {}
+        self._judged: tuple[float, tuple[FloatArray, FloatArray]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def sampled_mass(self, bandwidth: float) -> float:
+        """About `neighbour_mass`, from a few examples."""
+        weights = weights_from_squares(self._sample, bandwidth=bandwidth)
+        return float(np.median(weights.sum(axis=1) - 1.0))
+
+    def neighbour_mass(self, bandwidth: float) -> float:
+        """Median over the examples of sum over the others of H, the size of a neighbourhood."""
+        # Searches for several miscoverages visit the same bandwidths.
+        if bandwidth not in self._neighbour_masses:
+            self._neighbour_masses[bandwidth] = self._median_mass(bandwidth)
+        return self._neighbour_masses[bandwidth]
+
+    def _median_mass(self, bandwidth: float) -> float:
+        sums = np.empty(len(self))
+
+        def add(rows: slice, squares: FloatArray) -> None:
+            weights = weights_from_squares(squares, bandwidth=bandwidth)
+            own = weights[np.arange(len(weights)), self._own_column[rows]]
+            sums[rows] = weights @ np.ones(weights.shape[1]) - own
+
+        self._squares.each(add)
+        return float(np.median(sums))
+
+    def judge(self, *, bandwidth: float, miscoverage: float, grid: int | None) -> PilotOutcome:
+        """Fit on all folds but one, judge the one, for every fold."""
+        # The bandwidth that is chosen was judged last, and is judged again for its classes.
+        if self._judged is None or self._judged[0] != bandwidth:
+            self._judged = bandwidth, self._fold_masses(bandwidth)
+        below, total = self._judged[1]
+        rows = np.arange(len(self))
+        sets = np.empty(below.shape[:2], dtype=np.bool_)
+        infinite = np.empty(len(self), dtype=np.bool_)
+        for fold in range(self._n_folds):
+            held_out = self._folds == fold
+            others = np.arange(self._n_folds) != fold
+            mass_below = below[:, :, others].sum(axis=2)
+            mass = total[:, others].sum(axis=1)
+            kept = rows[~held_out]  # a held-out example may have no mass at all among the other folds
+            fitted = leave_one_out_masses(mass_below[kept, self.labels[kept]], mass[kept])
+            rank = conformal_rank(len(fitted), miscoverage=miscoverage)
+            _, cut = loo_level(fitted, rank=rank, grid=grid)
+            beyond = 1.0 + mass[held_out]
+            sets[held_out] = mass_below[held_out] / beyond[:, None] < cut
+            infinite[held_out] = mass[held_out] / beyond < cut
+        return PilotOutcome(sets=sets, covered=sets[rows, self.labels], infinite=infinite)
+
+    def _fold_masses(self, bandwidth: float) -> tuple[FloatArray, FloatArray]:
+        """Mass that each fold puts below every label's score, (n, K, folds), and in all, (n, folds)."""
+        n, n_classes = self._positions.shape[:2]
+        below = np.empty((n, n_classes, self._n_folds))
+        total = np.empty((n, self._n_folds))
+
+        def add(rows: slice, squares: FloatArray) -> None:
+            weights = weights_from_squares(squares, bandwidth=bandwidth)
+            columns = self._positions[rows].reshape(-1, n_classes * self._n_folds)
+            edges = np.broadcast_to(self._edges, (len(weights), len(self._edges)))
+            masses, _ = prefix_masses(weights, np.concatenate([columns, edges], axis=1))
+            at_edges = masses[:, columns.shape[1] :]
+            inside = masses[:, : columns.shape[1]].reshape(-1, n_classes, self._n_folds)
+            below[rows] = inside - at_edges[:, None, :-1]
+            total[rows] = np.diff(at_edges, axis=1)
+
+        self._squares.each(add)
+        return below, total
+
+
+def fold_numbers(labels: IntArray, *, n_folds: int, random_state: int) -> IntArray:
+    """Fold of every example: stratified by class, or plain where every class is too small for that.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (n,)
+    n_folds : int
+        Lowered to n where there are fewer examples than folds.
+    random_state : int
+
+    Examples
+    --------
+    >>> np.bincount(fold_numbers(np.repeat([0, 1], [15, 10]), n_folds=5, random_state=0))
+    array([5, 5, 5, 5, 5])
+    """
+    from sklearn.model_selection import KFold, StratifiedKFold
+
+    n_splits = min(n_folds, len(labels))
+    stratified = np.bincount(labels).max() >= n_splits
+    splitter = (StratifiedKFold if stratified else KFold)(
+        n_splits=n_splits, shuffle=True, random_state=random_state
+    )
+    folds = np.empty(len(labels), dtype=np.int64)
+    with warnings.catch_warnings():
+        # A class with fewer examples than folds is an ordinary case here (METHOD.md 7).
+        warnings.filterwarnings("ignore", message="The least populated class", category=UserWarning)
+        for fold, (_, held_out) in enumerate(splitter.split(np.zeros(len(labels)), labels)):
+            folds[held_out] = fold
+    return folds
+
+
+def coverage_floor(n: int, *, miscoverage: float) -> float:
+    """Pooled coverage a bandwidth must show: one standard error below the target (METHOD.md 6)."""
+    return 1.0 - miscoverage - math.sqrt(miscoverage * (1.0 - miscoverage) / n)

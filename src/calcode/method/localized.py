@@ -1,0 +1,218 @@
+"""Localized conformal thresholds (METHOD.md 5, Eqs. 11 and 12)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from calcode.arrays import BoolArray, FloatArray, IntArray
+from calcode.kernels import (
+    Weights,
+    cosine_distances,
+    first_reaching,
+    kernel_weights,
+    prefix_masses,
+    row_blocks,
+    run_blocks,
+)
+from calcode.method.levels import (
+    LevelName,
+    certified_level,
+    exact_positions,
+    leave_one_out_masses,
+    loo_level,
+    upper_cuts,
+)
+from calcode.method.quantiles import conformal_rank
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LocalizedRule:
+    """A localized threshold for any image, calibrated on scores and embeddings.
+
+    Usable alone: `fit` takes embeddings and true-label scores, `thresholds` takes embeddings.
+
+    Attributes
+    ----------
+    embeddings : ndarray of shape (n, d)
+        Calibration embeddings in ascending order of their scores.
+    scores : ndarray of shape (n,)
+        Calibration scores, ascending.
+    bandwidth : float
+    miscoverage : float
+    level : {"loo", "exact", "upper", "certified"}
+    eta : float or None
+        The local level; None where it differs from image to image (`exact`, `upper`).
+    cut : float
+        What the mass F(t) must reach, see `calcode.method.levels`; nan for `exact` and `upper`.
+    below, total : ndarray of shape (n,)
+        A_i and B_i of METHOD.md 5.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> points = rng.normal(size=(200, 8))
+    >>> points /= np.linalg.norm(points, axis=1, keepdims=True)
+    >>> rule = LocalizedRule.fit(points, rng.uniform(size=200), bandwidth=np.inf, miscoverage=0.1, grid=None)
+    >>> rule.thresholds(points[:2]) == np.sort(rule.scores)[180]  # the 181st of 200: split conformal
+    array([ True,  True])
+    """
+
+    embeddings: FloatArray
+    scores: FloatArray
+    bandwidth: float
+    miscoverage: float
+    level: LevelName
+    eta: float | None
+    cut: float
+    below: FloatArray
+    total: FloatArray
+
+    @property
+    def one_cut(self) -> bool:
+        """Whether one cut serves every image, as with `loo` and `certified`."""
+        return self.level in ("loo", "certified")
+
+    @classmethod
+    def fit(
+        cls,
+        embeddings: FloatArray,
+        scores: FloatArray,
+        *,
+        bandwidth: float,
+        miscoverage: float,
+        level: LevelName = "loo",
+        grid: int | None = 1001,
+    ) -> Self:
+        """Calibrate the level on n points; the order of the points does not matter.
+
+        Parameters
+        ----------
+        embeddings : ndarray of shape (n, d)
+            Unit rows.
+        scores : ndarray of shape (n,)
+            True-label scores r_i.
+        bandwidth : float
+            h of Eq. 11; +inf turns localization off.
+        miscoverage : float
+            delta.
+        level : {"loo", "exact", "upper", "certified"}
+        grid : int or None
+            Number of levels that `loo` may choose from; None takes the critical value itself.
+        """
+        order = canonical_order(embeddings, scores)
+        embeddings, scores = embeddings[order], scores[order]
+        below, total = _masses_below(embeddings, scores, bandwidth=bandwidth)
+        rank = conformal_rank(len(scores), miscoverage=miscoverage)
+        eta: float | None = None
+        cut = math.nan
+        if level == "loo":
+            eta, cut = loo_level(leave_one_out_masses(below, total), rank=rank, grid=grid)
+        elif level == "certified":
+            eta, cut = certified_level(below, total, rank=rank)
+        return cls(
+            embeddings=embeddings,
+            scores=scores,
+            bandwidth=bandwidth,
+            miscoverage=miscoverage,
+            level=level,
+            eta=eta,
+            cut=cut,
+            below=below,
+            total=total,
+        )
+
+    def thresholds(self, embeddings: FloatArray) -> FloatArray:
+        """tau(x) for every image; shape (m, d) in, (m,) out."""
+        result = np.empty(len(embeddings))
+
+        def search(rows: slice) -> None:
+            distances = cosine_distances(embeddings[rows], self.embeddings)
+            weights = kernel_weights(distances, bandwidth=self.bandwidth)
+            result[rows], _ = self.thresholds_from_weights(weights)
+
+        run_blocks(search, row_blocks(len(embeddings), n_columns=len(self.scores)))
+        return result
+
+    def thresholds_from_weights(self, weights: Weights) -> tuple[FloatArray, FloatArray]:
+        """tau(x) from the kernel weights of the images to the calibration points, in this rule's order.
+
+        Parameters
+        ----------
+        weights : ndarray of shape (m, n) or wider
+            Columns beyond the n points are fillers of weight zero.
+
+        Returns
+        -------
+        thresholds : ndarray of shape (m,)
+            A calibration score or +inf, never -inf.
+        margins : ndarray of shape (m,)
+            By how much the masses may be off without a change of the threshold, in units of `mass_error`; 0
+            where that is not known (`exact` and `upper`).
+        """
+        n = len(self.scores)
+        rank = conformal_rank(n, miscoverage=self.miscoverage)
+        if rank > n:
+            return np.full(len(weights), math.inf), np.full(len(weights), math.inf)
+        margins = np.zeros(len(weights))
+        if self.level == "exact":
+            positions = exact_positions(
+                weights[:, :n],
+                below=self.below,
+                total=self.total,
+                first=first_positions(self.scores),
+                rank=rank,
+            )
+        elif self.level == "upper":
+            cuts = upper_cuts(weights[:, :n], below=self.below, total=self.total, rank=rank)
+            positions, _ = first_reaching(weights, cuts=cuts)
+        else:
+            positions, margins = first_reaching(weights, cuts=np.array([self.cut]))
+        thresholds: FloatArray = np.append(self.scores, math.inf)[np.minimum(positions, n)]
+        return thresholds, margins
+
+
+def canonical_order(embeddings: FloatArray, scores: FloatArray) -> IntArray:
+    """Ascending by score; equal scores by their embeddings, so that input order leaves no trace."""
+    order = np.argsort(scores, kind="stable")
+    _, starts, counts = np.unique(scores[order], return_index=True, return_counts=True)
+    for start, count in zip(starts[counts > 1], counts[counts > 1], strict=True):
+        tied = order[start : start + count]
+        order[start : start + count] = tied[np.lexsort(embeddings[tied].T[::-1])]
+    return order
+
+
+def first_positions(scores: FloatArray) -> IntArray:
+    """Number of scores strictly below each, for ascending scores."""
+    return np.searchsorted(scores, scores, side="left")
+
+
+def label_sets(scores: FloatArray, thresholds: FloatArray) -> BoolArray:
+    """{y: s(x, y) <= threshold} (Eqs. 12 and 16).
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n, K)
+    thresholds : ndarray of shape (n,) or (n, K)
+    """
+    bounds = thresholds[:, None] if thresholds.ndim == 1 else thresholds
+    return np.asarray(scores <= bounds)
+
+
+def _masses_below(
+    embeddings: FloatArray, scores: FloatArray, *, bandwidth: float
+) -> tuple[FloatArray, FloatArray]:
+    """A_i and B_i for points in ascending order of their scores."""
+    first = first_positions(scores)
+    below, total = np.empty(len(scores)), np.empty(len(scores))
+
+    def add(rows: slice) -> None:
+        weights = kernel_weights(cosine_distances(embeddings[rows], embeddings), bandwidth=bandwidth)
+        inside, total[rows] = prefix_masses(weights, first[rows, None])
+        below[rows] = inside[:, 0]
+
+    run_blocks(add, row_blocks(len(scores), n_columns=len(scores)))
+    return below, total

@@ -1,0 +1,226 @@
+"""The validation-selected operating point (METHOD.md 9): which coverage and which deferral level cost least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calcode.arrays import BoolArray, IntArray
+from calcode.errors import SettingsError
+from calcode.method.bandwidth import choose_bandwidth
+from calcode.method.cross_fit import MIN_EXAMPLES, Pilot
+from calcode.method.decisions import COST_REGIMES, Costs, selective_risk
+from calcode.method.evidence import Evidence, robust_probabilities
+from calcode.method.model import Calcode
+from calcode.method.scores import aps_scores
+from calcode.method.settings import Settings
+
+TARGET_COVERAGES = (0.90, 0.925, 0.95)
+DEFERRAL_LEVELS = (0.01, 0.02, 0.05, 0.10)
+COVERAGE_FLOOR = 0.95
+ACCEPTED_FLOOR = 50
+INFORMATIVE_FLOOR = 0.02
+#: Constraints in the order in which they are given up when no point meets them all.
+RELAXATIONS = ("informative", "count", "coverage")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridPoint:
+    """One operating point and what the cross-fitted pilot saw there on validation.
+
+    Coverage, worst-class coverage and set size are taken over accepted images, an empty set being a miss;
+    deferral is the share that the audit rejects, so that the two parts of the risk add up to all images.
+    Without an accepted image the first three are nan.
+    """
+
+    target_coverage: float
+    deferral_level: float
+    n_accepted: int
+    coverage: float
+    worst_coverage: float
+    set_size: float
+    deferral: float
+    informative: float
+    risk: float
+
+    def meets(self, constraint: str) -> bool:
+        """Whether one of the three constraints holds here."""
+        if constraint == "coverage":
+            return self.coverage >= COVERAGE_FLOOR
+        if constraint == "count":
+            return self.n_accepted >= ACCEPTED_FLOOR
+        return self.informative >= INFORMATIVE_FLOOR
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatingPoint:
+    """The chosen point, the constraints that had to be relaxed for it, and every point that was scored.
+
+    It was chosen on validation and adds no guarantee; fit a model with its `miscoverage` and `deferral_level`.
+    """
+
+    chosen: GridPoint
+    relaxed: tuple[str, ...]
+    points: tuple[GridPoint, ...]
+    costs: Costs
+
+    @property
+    def target_coverage(self) -> float:
+        """1 - miscoverage of the chosen point."""
+        return self.chosen.target_coverage
+
+    @property
+    def miscoverage(self) -> float:
+        """For `Calcode(miscoverage=...)`."""
+        return round(1.0 - self.chosen.target_coverage, 12)
+
+    @property
+    def deferral_level(self) -> float:
+        """For `Calcode(deferral_level=...)`."""
+        return self.chosen.deferral_level
+
+    @property
+    def risk(self) -> float:
+        """Cost-sensitive risk on validation (Eq. 27)."""
+        return self.chosen.risk
+
+
+def select_operating_point(
+    *,
+    reference: Evidence,
+    validation: Evidence,
+    gate: Evidence,
+    costs: Costs | str | Sequence[float] = "balanced",
+    model: Calcode | None = None,
+) -> OperatingPoint:
+    """Operating point of least risk on validation alone, for the audit plus localized rule without guard.
+
+    Every point of target coverage {0.90, 0.925, 0.95} x deferral level {0.01, 0.02, 0.05, 0.10} is scored by the
+    cross-fitted pilot, each with the bandwidth that the method would choose there. The least risk wins among the
+    points with coverage >= 0.95, at least 50 accepted images and an informative rate >= 0.02; if there is none,
+    the informative rate is given up, then the count, then the coverage. Ties go to the higher target coverage,
+    then to the lower deferral level.
+
+    Parameters
+    ----------
+    reference, validation, gate : Evidence
+    costs : Costs, name of a regime, or (c_err, c_set, c_def)
+        "balanced", "safety-heavy", "deferral-expensive" or "efficiency-heavy".
+    model : Calcode, optional
+        Holds the other settings (trim, audit, bandwidth, ...); it is not fitted or changed.
+
+    Returns
+    -------
+    OperatingPoint
+    """
+    priced = _checked_costs(costs)
+    template = Calcode() if model is None else model
+    audited = Calcode(**template.get_params()).fit_audit(
+        reference=reference, validation=validation, gate=gate
+    )
+    p_values = audited.audit_p_values(validation)
+    points = []
+    for deferral_level in DEFERRAL_LEVELS:
+        points += _score_level(
+            validation, np.asarray(p_values >= deferral_level), deferral_level, audited.settings_, priced
+        )
+    chosen, relaxed = least_risk(points)
+    return OperatingPoint(chosen=chosen, relaxed=relaxed, points=tuple(points), costs=priced)
+
+
+def _score_level(
+    validation: Evidence, accepted: BoolArray, deferral_level: float, settings: Settings, costs: Costs
+) -> list[GridPoint]:
+    """All target coverages at one deferral level, on one pilot."""
+    n_classes = validation.n_classes
+    if accepted.sum() < MIN_EXAMPLES:
+        empty = np.zeros((int(accepted.sum()), n_classes), dtype=np.bool_)
+        labels = validation.require_labels()[accepted]
+        return [
+            _point(target, deferral_level, empty, labels, n_all=len(validation), costs=costs)
+            for target in TARGET_COVERAGES
+        ]
+    labels = validation.require_labels()[accepted]
+    scores = aps_scores(robust_probabilities(validation.prompt_logits[accepted], trim=settings.trim))
+    pilot = Pilot(
+        embeddings=validation.embeddings[accepted],
+        scores=scores,
+        labels=labels,
+        n_folds=settings.n_folds,
+        random_state=settings.random_state,
+    )
+    points = []
+    for target in TARGET_COVERAGES:
+        miscoverage = round(1.0 - target, 12)
+        bandwidth = settings.bandwidth
+        if bandwidth is None:
+            bandwidth, _ = choose_bandwidth(
+                pilot,
+                miscoverage=miscoverage,
+                grid=settings.level_grid,
+                support_budget=settings.support_budget,
+            )
+        outcome = pilot.judge(bandwidth=bandwidth, miscoverage=miscoverage, grid=settings.level_grid)
+        points.append(
+            _point(target, deferral_level, outcome.sets, labels, n_all=len(validation), costs=costs)
+        )
+    return points
+
+
+def _point(
+    target: float, deferral_level: float, sets: BoolArray, labels: IntArray, *, n_all: int, costs: Costs
+) -> GridPoint:
+    """Measure one point from the held-out sets of the accepted images."""
+    size = sets.sum(axis=1)
+    covered = sets[np.arange(len(labels)), labels]
+    n = len(labels)
+    coverage = float(covered.mean()) if n else math.nan
+    worst = min((float(covered[labels == y].mean()) for y in np.unique(labels)), default=math.nan)
+    set_size = float(size.mean()) if n else math.nan
+    deferral = 1.0 - n / n_all
+    return GridPoint(
+        target_coverage=target,
+        deferral_level=deferral_level,
+        n_accepted=n,
+        coverage=coverage,
+        worst_coverage=worst,
+        set_size=set_size,
+        deferral=deferral,
+        informative=float(((size > 0) & (size < sets.shape[1])).sum()) / n_all,
+        risk=selective_risk(
+            coverage=coverage,
+            worst_coverage=worst,
+            set_size=set_size,
+            deferral=deferral,
+            n_classes=sets.shape[1],
+            costs=costs,
+        ),
+    )
+
+
+def least_risk(points: Sequence[GridPoint]) -> tuple[GridPoint, tuple[str, ...]]:
+    """The best feasible point, giving up constraints in their order until there is one."""
+    for given_up in range(len(RELAXATIONS) + 1):
+        kept = RELAXATIONS[given_up:]
+        feasible = [point for point in points if all(point.meets(constraint) for constraint in kept)]
+        if feasible:
+            best = min(feasible, key=lambda point: (point.risk, -point.target_coverage, point.deferral_level))
+            return best, RELAXATIONS[:given_up]
+    raise AssertionError("unreachable: without constraints every point is feasible")
+
+
+def _checked_costs(costs: Costs | str | Sequence[float]) -> Costs:
+    if isinstance(costs, str):
+        if costs not in COST_REGIMES:
+            raise SettingsError(f"costs: {costs!r} is none of {', '.join(map(repr, COST_REGIMES))}")
+        return COST_REGIMES[costs]
+    if not isinstance(costs, Costs):
+        if len(costs) != 3:
+            raise SettingsError(f"costs: {costs!r} is not (error, set size, deferral)")
+        costs = Costs(error=float(costs[0]), set_size=float(costs[1]), deferral=float(costs[2]))
+    if not all(math.isfinite(cost) and cost >= 0 for cost in (costs.error, costs.set_size, costs.deferral)):
+        raise SettingsError(f"costs: {costs} must be finite and not negative")
+    return costs

@@ -1,0 +1,104 @@
+"""The demonstration's cohorts are those of their definition, and nothing is tuned."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from calcode import Calcode, CalcodeWarning
+from calcode.cohorts import Cohort
+from calcode.demo.cohorts import SETTINGS, Comparison, class_titles, compare, demo_features
+from calcode.method.quantiles import conformal_quantile
+
+pytest.importorskip("calcode_demo_data", reason="the demonstration data are a distribution of their own")
+
+BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+@pytest.fixture(scope="module")
+def images() -> Cohort:
+    return demo_features().read()
+
+
+@pytest.fixture(scope="module")
+def comparisons(images: Cohort) -> dict[str, Comparison]:
+    titles = class_titles(demo_features())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalcodeWarning)
+        return {name: compare(setting, images, titles=titles) for name, setting in BY_NAME.items()}
+
+
+def sizes(cohort: Cohort) -> dict[str, int]:
+    assert cohort.roles is not None
+    return {str(name): int((cohort.roles == name).sum()) for name in np.unique(cohort.roles)}
+
+
+def test_ham_is_all_seven_classes_and_the_test_role(images: Cohort) -> None:
+    source, test = BY_NAME["HAM"].select(images)
+    assert sizes(source) == {
+        "reference": 2041,
+        "validation": 1934,
+        "gate": 1986,
+        "calibration": 2050,
+        "test": 2004,
+    }
+    assert sizes(test) == {"test": 2004}
+    assert len(test.evidence.classes) == 7
+
+
+def test_pad_is_five_classes_and_no_image_outside_them(images: Cohort) -> None:
+    source, test = BY_NAME["PAD"].select(images)
+    assert source.evidence.classes == test.evidence.classes == ("akiec", "bcc", "bkl", "mel", "nv")
+    assert sizes(test) == {"external": 2085}
+    assert source.evidence.in_space.all()
+    assert test.evidence.in_space.all()
+    assert set(source.column("label_name")) == set(test.evidence.classes)
+
+
+def test_rosendahl_is_one_practice_of_which_the_model_saw_nothing(images: Cohort) -> None:
+    source, test = BY_NAME["ROSENDAHL"].select(images)
+    assert set(test.column("site")) == {"rosendahl"}
+    assert "rosendahl" not in set(source.column("site"))
+    assert set(source.column("dataset")) == set(test.column("dataset")) == {"ham10000"}
+    assert len(source) + len(test) == 10_015
+    assert len(test) == 2259
+
+
+def test_every_setting_is_the_default(comparisons: dict[str, Comparison]) -> None:
+    for comparison in comparisons.values():
+        assert comparison.figures.cohort.model.get_params() == Calcode().get_params()
+
+
+def test_only_classes_with_enough_test_images_are_called_the_worst(
+    comparisons: dict[str, Comparison],
+) -> None:
+    assert {name: entry.small_classes for name, entry in comparisons.items()} == {
+        "HAM": {},
+        "PAD": {},
+        "ROSENDAHL": {"vasc": 3},
+    }
+    rosendahl = comparisons["ROSENDAHL"].figures
+    for method in rosendahl.methods:
+        assert method.summary.min_images == 20
+        judged = {row.name: row.coverage.value for row in method.summary.classwise if row.name != "vasc"}
+        assert method.summary.worst_class_coverage.value == min(judged.values())
+
+
+def test_split_aps_is_one_quantile_over_all_calibration_images(
+    images: Cohort, comparisons: dict[str, Comparison]
+) -> None:
+    from calcode.method.evidence import robust_probabilities
+    from calcode.method.scores import aps_scores, true_label_scores
+
+    source, test = BY_NAME["HAM"].select(images)
+    calibration = source.with_role("calibration").evidence
+    own = true_label_scores(
+        aps_scores(robust_probabilities(calibration.prompt_logits, trim=1)), calibration.require_labels()
+    )
+    scores = aps_scores(robust_probabilities(test.evidence.prompt_logits, trim=1))
+    ordinary = comparisons["HAM"].figures.cohort.ordinary
+    assert ordinary is not None
+    assert np.array_equal(ordinary.outcome.sets, scores <= conformal_quantile(own, miscoverage=0.05))
+    assert ordinary.outcome.accepted.all()

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from calcode import Calcode, Evidence
+from calcode.cohorts import Cohort
+from calcode.errors import EvidenceError
+from calcode.method.explain import explain, nearest, usual_distances
+
+CLASSES = ("common", "rare", "other")
+CENTRES = np.eye(3, 8)
+BANK = CENTRES[:, None, :]
+
+
+def images(n: int, *, seed: int, spread: float = 0.35) -> Evidence:
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(3, size=n, p=[0.6, 0.15, 0.25])
+    vectors = CENTRES[labels] + spread * rng.normal(size=(n, 8))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return Evidence.from_text(embeddings=vectors, text=BANK, temperature=0.3, labels=labels, classes=CLASSES)
+
+
+@pytest.fixture(scope="module")
+def model() -> Calcode:
+    roles = {
+        role: images(300, seed=seed)
+        for seed, role in enumerate(("reference", "validation", "gate", "calibration"))
+    }
+    return Calcode(always_protect=["rare"]).fit(**roles)
+
+
+@pytest.fixture(scope="module")
+def reference() -> Cohort:
+    evidence = images(300, seed=0)
+    names = np.array(CLASSES)[evidence.require_labels()]
+    identified = Evidence(
+        embeddings=evidence.embeddings,
+        prompt_logits=evidence.prompt_logits,
+        classes=CLASSES,
+        ids=[f"ref-{row}" for row in range(300)],
+    )
+    return Cohort(evidence=identified, metadata={"label_name": names})
+
+
+def test_an_explanation_says_what_decide_says(model: Calcode, reference: Cohort) -> None:
+    test = images(60, seed=9)
+    decisions = model.decide(test)
+    for row, decision in enumerate(decisions):
+        found = explain(test[row], model=model, reference=reference)
+        assert found.action == decision.action.name.lower()
+        assert found.released == decision.released
+        assert found.p_audit == pytest.approx(decision.p_audit, abs=1e-12)
+        kept = {entry.name for entry in found.verdicts if entry.kept_by}
+        assert kept == set(decision.released)
+        by_guard = {entry.name for entry in found.verdicts if entry.kept_by == "guard"}
+        wider = decisions.sets[row] & ~decisions.localized_sets[row]
+        assert found.action == "defer" or by_guard == {CLASSES[y] for y in np.flatnonzero(wider)}
+        json.dumps(found.to_dict())
+        assert all(name in found.answer for name in decision.released)
+        openings = {"defer": "Deferred", "label": "One diagnosis", "set": "A set of"}
+        assert found.answer.startswith(openings[found.action])
+
+
+def test_a_deferred_image_shows_no_set(model: Calcode, reference: Cohort) -> None:
+    strange = -np.ones((1, 8)) / np.sqrt(8)
+    far = Evidence.from_text(embeddings=strange, text=BANK, temperature=0.3, classes=CLASSES)
+    found = explain(far, model=model, reference=reference)
+    assert found.action == "defer"
+    assert found.released == ()
+    assert found.verdicts == ()
+    assert "goes to a clinician" in found.why[0]
+    assert "more than 100% of the reference images" in found.why[1]
+    # No sentence about a set: what it would have been is not told.
+    assert len(found.why) == 2
+
+
+def test_neighbours_are_the_nearest_of_the_reference(reference: Cohort) -> None:
+    test = images(1, seed=5)
+    found = nearest(test, reference, count=7)
+    distances = 1 - reference.evidence.embeddings @ test.embeddings[0]
+    order = np.argsort(distances)[:7]
+    assert [entry.id for entry in found] == [f"ref-{row}" for row in order]
+    np.testing.assert_allclose([entry.distance for entry in found], distances[order], atol=1e-12)
+    assert [entry.label_name for entry in found] == reference.column("label_name")[order].tolist()
+
+
+def test_usual_distances_leave_the_image_itself_out(reference: Cohort) -> None:
+    vectors = reference.evidence.embeddings
+    distances = 1 - vectors @ vectors.T
+    np.fill_diagonal(distances, np.inf)
+    expected = np.median(np.sort(distances, axis=1)[:, :4], axis=1)
+    np.testing.assert_allclose(usual_distances(reference, count=4), expected, atol=1e-12)
+
+
+def test_one_image_at_a_time(model: Calcode, reference: Cohort) -> None:
+    with pytest.raises(EvidenceError, match="^evidence: 2 images"):
+        explain(images(2, seed=1), model=model, reference=reference)
+    with pytest.raises(EvidenceError, match="^n_neighbours: "):
+        explain(images(1, seed=1), model=model, reference=reference, n_neighbours=0)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calcode.method.levels import (
+    certified_level,
+    cut_exceeding,
+    cut_reaching,
+    exact_positions,
+    grid_level,
+    loo_level,
+)
+
+
+def test_equal_within_the_tolerance_is_reached_and_not_exceeded() -> None:
+    mass = 190 / 200
+    assert mass >= cut_reaching(0.95)
+    assert not mass >= cut_exceeding(0.95)
+    assert mass + 2e-12 >= cut_exceeding(0.95)
+
+
+@given(st.lists(st.floats(0, 0.999), min_size=1, max_size=50), st.integers(1, 60), st.integers(2, 200))
+def test_grid_level_is_the_smallest_grid_value_that_covers(values: list[float], rank: int, grid: int) -> None:
+    masses = np.array(values)
+    level = grid_level(masses, rank=rank, grid=grid)
+    steps = [i / (grid - 1) for i in range(grid)]
+    covering = [eta for eta in steps if (masses < eta - 1e-12).sum() >= rank]
+    assert level == (covering[0] if covering else math.inf)
+
+
+def test_too_few_points_make_every_level_infinite() -> None:
+    masses = np.array([0.1, 0.2])
+    assert loo_level(masses, rank=3, grid=1001) == (math.inf, math.inf)
+    assert loo_level(masses, rank=3, grid=None)[0] == math.inf
+    assert certified_level(masses, np.ones(2), rank=3)[0] == math.inf
+
+
+def literal_exact(
+    weights: np.ndarray, scores: np.ndarray, below: np.ndarray, total: np.ndarray, miscoverage: float
+) -> int:
+    """Guan's three-list counting for one test point, word by word (BASELINES.md 6)."""
+    n = len(scores)
+    mass = 1 + weights.sum()
+    theta, theta_plus = below / (total + weights), (below + weights) / (total + weights)
+    extended = np.append(scores, np.inf)
+    theta_tilde = np.array([weights[scores < v].sum() / mass for v in extended])
+    positions = np.array([(scores < v).sum() for v in extended])
+    chosen = 0
+    for k in range(n + 1):
+        count = 0
+        for i in range(n):
+            if theta_plus[i] < theta_tilde[i] - 1e-12:
+                count += bool(theta_plus[i] < theta_tilde[k] - 1e-12)
+            elif theta[i] >= theta_tilde[i] - 1e-12:
+                count += bool(theta[i] < theta_tilde[k] - 1e-12)
+            else:
+                count += bool(positions[i] < positions[k])
+        if count / (n + 1) < 1 - miscoverage - 1e-12:
+            chosen = k
+    return chosen
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_exact_counting_equals_the_published_three_lists(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, miscoverage = 25, 0.2
+    points = rng.normal(size=(n, 2))
+    scores = np.sort(rng.uniform(size=n).round(1 if seed % 2 else 6))  # odd seeds: ties
+    kernel = np.exp(-((points[:, None] - points[None]) ** 2).sum(-1))
+    first = np.searchsorted(scores, scores, side="left")
+    below = np.array([kernel[i, : first[i]].sum() for i in range(n)])
+    total = kernel.sum(axis=1)
+    weights = np.exp(-((rng.normal(size=(6, 1, 2)) - points) ** 2).sum(-1))
+    rank = math.ceil((n + 1) * (1 - miscoverage) - 1e-9)
+    found = exact_positions(weights, below=below, total=total, first=first, rank=rank)
+    extended = np.append(scores, np.inf)
+    for row in range(6):
+        expected = literal_exact(weights[row], scores, below, total, miscoverage)
+        assert extended[found[row]] == extended[expected]

@@ -1,0 +1,186 @@
+"""Thresholds over whole cohorts: tiles or not, float32 first or not, the answer is that of float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from worlds import World, fit_quietly
+
+from calcode import Calcode
+from calcode.kernels import (
+    CutRule,
+    ScreenedAnchors,
+    cosine_distances,
+    first_reaching,
+    kernel_weights,
+    tiled_positions,
+)
+from calcode.method.localized import LocalizedRule
+from calcode.method.tail import ClassGuard
+from calcode.method.thresholds import GuardedThresholds, TiledThresholds, tiling_pays
+
+seeds = st.integers(0, 2**20)
+
+
+def fitted(seed: int, **settings: object) -> tuple[Calcode, dict]:
+    roles = World(seed=seed, prior=(0.6, 0.2, 0.15, 0.05)).roles(n=350, n_test=150)
+    return fit_quietly(Calcode(protect="all", class_local_min=30, **settings), roles), roles
+
+
+@pytest.mark.parametrize("level", ["loo", "certified"])
+@pytest.mark.parametrize("bandwidth", ["auto", 0.02, math.inf])
+@pytest.mark.parametrize("columns", [1, 7, 64, 4096])
+def test_tiles_give_the_thresholds_of_whole_rows(
+    level: str, bandwidth: float | str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiles so narrow that guards have none of their points in some of them, and one that holds everything."""
+    monkeypatch.setattr("calcode.kernels.tiled._COLUMNS", columns)
+    model, roles = fitted(1, level=level, bandwidth=bandwidth)
+    assert any(guard.searches for guard in model.guards_)
+    arguments = {"guards": model.guards_, "n_classes": 4}
+    embeddings = roles["test"].embeddings
+    whole = GuardedThresholds(model.rule_, **arguments).of(embeddings)
+    tiled = TiledThresholds(model.rule_, **arguments).of(embeddings)
+    for one, other in zip(whole, tiled, strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(whole[0], model.rule_.thresholds(embeddings))
+
+
+@given(
+    seed=seeds,
+    n=st.integers(1, 90),
+    columns=st.sampled_from([1, 5, 32]),
+    cut=st.sampled_from([0.01, 0.5, 0.9, 0.999, math.inf]),
+    few=st.booleans(),
+)
+def test_tiled_positions_are_those_of_first_reaching(
+    seed: int, n: int, columns: int, cut: float, few: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    weights = rng.random((7, n)) ** 6
+    members = np.flatnonzero(rng.random(n) < (0.05 if few else 0.6))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("calcode.kernels.tiled._COLUMNS", columns)
+        positions, margins = tiled_positions(
+            lambda rows, tile: weights[rows, tile],
+            n_rows=7,
+            n_columns=n,
+            rules=[CutRule(members=None, cut=cut), CutRule(members=members, cut=cut)],
+        )
+    for index, own in enumerate((weights, weights[:, members])):
+        if math.isinf(cut):
+            assert (positions[:, index] == own.shape[1]).all()
+            assert (margins[:, index] == math.inf).all()
+            continue
+        expected, expected_margins = first_reaching(own, cuts=np.array([cut]))
+        clear = expected_margins * 1e-6 > 1e-12
+        np.testing.assert_array_equal(positions[clear, index], expected[clear])
+        if own.shape[1]:
+            np.testing.assert_allclose(
+                margins[clear, index], expected_margins[clear], rtol=1e-6, atol=1e-12 / 4e-8
+            )
+
+
+@pytest.mark.parametrize("search", [GuardedThresholds, TiledThresholds])
+def test_what_float32_gets_wrong_is_settled_in_float64(search: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first look that is far too coarse, which is then allowed for: the answer stays."""
+    model, roles = fitted(2)
+    embeddings = roles["test"].embeddings
+    arguments = {"guards": model.guards_, "n_classes": 4}
+    expected = search(model.rule_, **arguments).of(embeddings)
+    np.testing.assert_array_equal(expected[0], model.rule_.thresholds(embeddings))
+    rows_of = ScreenedAnchors.query_rows
+
+    def coarse(self: ScreenedAnchors, queries: np.ndarray, *, scale: float = 1.0) -> np.ndarray:
+        rows = rows_of(self, queries, scale=scale)
+        rows[:, :-2] = (rows[:, :-2] / np.float32(scale)).round(2) * np.float32(scale)
+        return rows
+
+    monkeypatch.setattr(ScreenedAnchors, "query_rows", coarse)
+    wrong = search(model.rule_, **arguments).of(embeddings)
+    assert any((one != other).any() for one, other in zip(wrong, expected, strict=True))
+    doubt = ScreenedAnchors.doubt
+    monkeypatch.setattr(ScreenedAnchors, "doubt", lambda *args, **named: 1e6 * doubt(*args, **named))
+    for one, other in zip(search(model.rule_, **arguments).of(embeddings), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("bandwidth", [10.0, 1e3, 1e6])
+@pytest.mark.parametrize("n", [99, 105, 499])
+def test_wide_kernels_weigh_no_filler_and_round_no_threshold_away(n: int, bandwidth: float) -> None:
+    """Masses close to a level of the grid, where every rounding error shows."""
+    rng = np.random.default_rng(n)
+    points, images = (rng.normal(size=(size, 16)) + 5.0 for size in (n, 400))
+    points, images = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (points, images))
+    rule = LocalizedRule.fit(points, rng.random(n), bandwidth=bandwidth, miscoverage=0.05)
+    expected = rule.thresholds(images)
+    assert np.isfinite(expected).all()
+    for search in (GuardedThresholds, TiledThresholds):
+        np.testing.assert_array_equal(search(rule, guards=(), n_classes=2).of(images)[0], expected)
+
+
+def test_guards_of_any_size_are_those_of_float64() -> None:
+    """A class whose count is no multiple of a chunk, among many points."""
+    rng = np.random.default_rng(0)
+    points, images = (rng.normal(size=(size, 32)) for size in (5000, 1500))
+    points, images = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (points, images))
+    labels = (rng.random(5000) < 2 / 3).astype(np.int64)
+    rule = LocalizedRule.fit(points, rng.random(5000), bandwidth=0.5, miscoverage=0.05)
+    guards = [
+        ClassGuard.fit(
+            name=name,
+            index=index,
+            calibration=rule,
+            labels=labels,
+            miscoverage=0.05,
+            class_local_min=50,
+            grid=1001,
+        )
+        for index, name in enumerate("ab")
+    ]
+    localized, guarded = GuardedThresholds(rule, guards=guards, n_classes=2).of(images)
+    np.testing.assert_array_equal(localized, rule.thresholds(images))
+    for guard in guards:
+        assert guard.local is not None
+        own = np.maximum(guard.quantile, guard.local.thresholds(images))
+        np.testing.assert_array_equal(guarded[:, guard.index], np.maximum(localized, own))
+
+
+def test_tiles_are_for_many_points_and_one_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, roles = fitted(3)
+    model.decide(roles["test"])
+    assert isinstance(model._search, GuardedThresholds)
+    monkeypatch.setattr("calcode.method.thresholds.TILED_FROM", 10)
+    again, _ = fitted(3)
+    assert tiling_pays(again.rule_)
+    decided = again.decide(roles["test"])
+    assert isinstance(again._search, TiledThresholds)
+    np.testing.assert_array_equal(decided.threshold, model.decide(roles["test"]).threshold)
+    for level in ("exact", "upper"):
+        assert not tiling_pays(fitted(3, level=level)[0].rule_)
+
+
+def test_one_image_and_many_get_the_same_thresholds_from_tiles() -> None:
+    model, roles = fitted(4)
+    search = TiledThresholds(model.rule_, guards=model.guards_, n_classes=4)
+    embeddings = roles["test"].embeddings[:40]
+    localized, guarded = search.of(embeddings)
+    for i in range(0, 40, 9):
+        alone = search.of(embeddings[i : i + 1])
+        assert alone[0][0] == localized[i]
+        np.testing.assert_array_equal(alone[1][0], guarded[i])
+
+
+def test_float64_is_what_the_literal_rule_gives() -> None:
+    model, roles = fitted(5)
+    rule, embeddings = model.rule_, roles["test"].embeddings
+    weights = kernel_weights(cosine_distances(embeddings, rule.embeddings), bandwidth=rule.bandwidth)
+    masses = np.cumsum(weights, axis=1) / (1 + weights.sum(axis=1, keepdims=True))
+    expected = [
+        rule.scores[np.argmax(row >= rule.cut)] if (row >= rule.cut).any() else math.inf for row in masses
+    ]
+    np.testing.assert_array_equal(GuardedThresholds(rule, guards=(), n_classes=4).of(embeddings)[0], expected)
