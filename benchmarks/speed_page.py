@@ -49,8 +49,8 @@ Whole rows of weights serve fewer than {tiled:,} calibration images. From there 
 the points in tiles, so that memory does not grow with them (`calcode.kernels.tiled`); `exact` and `upper` keep whole
 rows, a few images at a time.
 
-Summing over some of the points, with a bound on the rest, was built and measured: 1.5 to 1.9 times slower than the exact
-sum at every size (`benchmarks/NOTES.md`). It is gone.
+Summing over some of the points, with a bound on the rest, was built and measured: 1.5 to 1.9 times slower than
+the exact sum at every size (`benchmarks/NOTES.md`). It is gone.
 """
 
 

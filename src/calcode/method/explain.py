@@ -6,17 +6,19 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calcode.arrays import FloatArray
-from calcode.cohorts import Cohort
 from calcode.errors import EvidenceError
 from calcode.kernels.distances import cosine_distances, row_blocks
 from calcode.method.decisions import Action, Decisions, Reason
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.method.model import Calcode
+
+if TYPE_CHECKING:
+    from calcode.cohorts import Cohort
 
 #: Reference images whose own neighbourhoods are looked at, for comparison.
 _COMPARED = 2000
