@@ -15,7 +15,7 @@ from calcode.method.localized import LocalizedRule
 from calcode.method.model import Calcode
 from calcode.method.operating_point import OperatingPoint, select_operating_point
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "COST_REGIMES",
