@@ -20,7 +20,7 @@ help:
 	@echo "make test-torch  the tests that need torch, which it installs (large) into $(VENV)"
 	@echo "make lint      ruff (rules and format) and mypy"
 	@echo "make format    let ruff rewrite what 'make lint' would complain about"
-	@echo "make docs      build the documentation into site/"
+	@echo "make docs      build the documentation into build/site"
 	@echo "make bench     run the benchmarks; their figures replace benchmarks/results"
 	@echo "make demo      fit and decide on real dermatology features, write report.html"
 	@echo "make picture   the same, and the picture of that page for the README (needs chromium)"
@@ -70,7 +70,7 @@ format: $(STAMP)
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "Open site/index.html"
+	@echo "Open build/site/index.html"
 
 bench: $(STAMP)
 	@set -e; for file in $$(find benchmarks -name 'bench_*.py' | sort); do \
@@ -86,5 +86,5 @@ picture: demo
 	  --window-size=1180,1260 --screenshot=$(CURDIR)/docs/images/demo.png file://$(CURDIR)/demo-output/report.html
 
 clean:
-	rm -rf build dist site demo-output .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist demo-output study-output .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks demo-data -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
