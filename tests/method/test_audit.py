@@ -160,3 +160,23 @@ def test_p_values_alone_equal_p_values_in_company(name: str) -> None:
     together = audit.p_values(again)
     alone = np.concatenate([audit.p_values(again[i]) for i in range(40)])
     np.testing.assert_array_equal(together[:40], alone)
+
+
+@pytest.mark.parametrize("candidates", [("msp",), ("distance",), ("fused", "energy")])
+def test_the_gate_distances_hold_one_image_per_group_whatever_the_audit_uses(
+    candidates: tuple[str, ...],
+) -> None:
+    roles = World().roles(named=True)  # two images to a group
+    gate = roles["gate"]
+    audit = SupportAudit.fit(
+        **{r: roles[r] for r in ("reference", "validation", "gate")}, candidates=candidates
+    )
+    assert audit.gate_distances is not None
+    assert gate.groups is not None
+    everything = neighbour_distance(
+        gate.embeddings, reference=roles["reference"].embeddings, n_neighbors=audit.n_neighbors
+    )
+    rng = np.random.default_rng(0)
+    drawn = [np.flatnonzero(gate.groups == group)[rng.integers(2)] for group in np.unique(gate.groups)]
+    np.testing.assert_allclose(audit.gate_distances, np.sort(everything[drawn]), atol=1e-15)
+    np.testing.assert_allclose(audit.distances(gate), everything, atol=1e-15)

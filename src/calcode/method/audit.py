@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -18,7 +18,7 @@ from calcode.kernels import (
     nearest_distances,
     search_graph,
 )
-from calcode.method.evidence import Evidence, prompt_probabilities, trimmed_probabilities
+from calcode.method.evidence import Evidence, one_per_group, prompt_probabilities, trimmed_probabilities
 
 BASE_DIAGNOSTICS = ("distance", "energy", "msp", "prompt")
 DIAGNOSTICS = (*BASE_DIAGNOSTICS, "fused")
@@ -142,6 +142,9 @@ class SupportAudit:
         Ascending gate values of the four base diagnostics, which give the ranks inside `fused`.
     gate_values : ndarray
         Ascending gate values of the chosen diagnostic, which give the p-values.
+    gate_distances : ndarray of shape (n_groups,) or None
+        Ascending `distance` of one gate image per group, whatever was chosen: the reference of the monitor of
+        SITE.md S7. None in a model file written before it was kept.
     independent : bool
         Whether the selection never saw the part of the gate that gives the p-values (METHOD.md 10).
     average : {"median", "mean"}
@@ -161,6 +164,7 @@ class SupportAudit:
     gate_base: dict[str, FloatArray]
     gate_values: FloatArray
     independent: bool
+    gate_distances: FloatArray | None = None
     average: AverageName = "median"
     graph: NeighbourGraph | None = None
     validation_values: FloatArray | None = None
@@ -225,6 +229,10 @@ class SupportAudit:
         ordered = [name for name in DIAGNOSTICS if name in candidates]
         aurocs = {name: auroc(validation_values[name], errors) for name in ordered}
         name = _select(aurocs, errors)
+        graph = graph if name in ("distance", "fused") else None
+        # Found as later distances will be: exact and approximate neighbours must not be compared.
+        one_each = gate[one_per_group(gate, random_state=random_state)]
+        gate_distances = replace(base, graph=graph).values(one_each, "distance")
         return cls(
             name=name,
             aurocs=aurocs,
@@ -235,8 +243,9 @@ class SupportAudit:
             gate_base=gate_base if name == "fused" else {},
             gate_values=np.sort(gate_values[name][calibrating]),
             independent=fused == "split" or not with_fused,
+            gate_distances=np.sort(gate_distances),
             average=average,
-            graph=graph if name in ("distance", "fused") else None,
+            graph=graph,
             validation_values=validation_values[name],
         )
 
@@ -253,6 +262,10 @@ class SupportAudit:
             return self._base.values(evidence, self.name)
         values = {name: self._base.values(evidence, name) for name in BASE_DIAGNOSTICS}
         return fused_rank(values, sorted_gate=self.gate_base)
+
+    def distances(self, evidence: Evidence) -> FloatArray:
+        """`distance` of every image, whatever the audit uses (SITE.md S7); float64, shape (n,)."""
+        return self._base.values(evidence, "distance")
 
     def p_values(self, evidence: Evidence) -> FloatArray:
         """p_audit(x) of Eq. 9; shape (n,)."""

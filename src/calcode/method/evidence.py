@@ -225,6 +225,33 @@ class Evidence:
         return self._replace(ids=None, groups=None)
 
 
+def one_per_group(evidence: Evidence, *, random_state: int) -> IntArray:
+    """Rows that represent their groups, one drawn for each (SITE.md S1).
+
+    Groups in sorted order; for each, one call of `integers(m)` of `np.random.default_rng(random_state)`, m its rows
+    in input order. A row without a group is its own.
+
+    Returns
+    -------
+    ndarray of shape (n_groups,)
+        In the order of the groups; the rows themselves, in input order, where the evidence has no groups.
+
+    Examples
+    --------
+    >>> evidence = Evidence(embeddings=np.eye(3), prompt_logits=np.zeros((3, 1, 2)), classes="ab",
+    ...                     groups=["p2", "p1", "p2"])
+    >>> one_per_group(evidence, random_state=0)
+    array([1, 2])
+    """
+    if evidence.groups is None:
+        return np.arange(len(evidence))
+    rows: dict[tuple[str, int], list[int]] = {}
+    for row, group in enumerate(evidence.groups.tolist()):
+        rows.setdefault((group, -1 if group else row), []).append(row)
+    rng = np.random.default_rng(random_state)
+    return np.array([rows[key][rng.integers(len(rows[key]))] for key in sorted(rows)], dtype=np.int64)
+
+
 def prompt_probabilities(prompt_logits: FloatArray) -> FloatArray:
     """Softmax over classes for every image and prompt, p_m(y | x) of Eq. 4.
 

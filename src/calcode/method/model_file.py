@@ -28,7 +28,15 @@ FORMAT_VERSION = 1
 #: All metadata sits under one key: safetensors writes several keys in random order.
 _KEY = "calcode"
 #: Tensors whose values must be finite; hashes are bytes and need no such check.
-_FINITE = ("reference", "calibration_embeddings", "calibration_scores", "below", "total", "gate_values")
+_FINITE = (
+    "reference",
+    "calibration_embeddings",
+    "calibration_scores",
+    "below",
+    "total",
+    "gate_values",
+    "gate_distances",
+)
 
 
 def model_digest(model: Calcode) -> str:
@@ -72,6 +80,8 @@ def _tensors(model: Calcode) -> dict[str, AnyArray]:
     if audit is not None:
         tensors |= {"reference": audit.reference, "gate_values": audit.gate_values}
         tensors |= {f"gate_{name}": values for name, values in audit.gate_base.items()}
+        if audit.gate_distances is not None:
+            tensors["gate_distances"] = audit.gate_distances
         if audit.graph is not None:
             tensors |= {f"graph_{name}": values for name, values in audit.graph.arrays.items()}
     for (role, kind), hashes in model.ledger_.hashes.items():
@@ -158,6 +168,7 @@ def _audit(
         fused=settings.fused,
         gate_base={name: tensors[f"gate_{name}"] for name in BASE_DIAGNOSTICS if f"gate_{name}" in tensors},
         gate_values=tensors["gate_values"],
+        gate_distances=tensors.get("gate_distances"),
         graph=_graph(entry["search"], tensors),
     )
 
