@@ -86,5 +86,5 @@ picture: demo
 	  --window-size=1180,1260 --screenshot=$(CURDIR)/docs/images/demo.png file://$(CURDIR)/demo-output/report.html
 
 clean:
-	rm -rf build dist demo-output study-output .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist demo-output .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks demo-data -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
