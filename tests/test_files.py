@@ -1,12 +1,32 @@
+"""Files appear whole or not at all and are private; special files, bombs and hostile JSON are refused."""
+
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import stat
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
+from doc_blocks import ROOT
 
-from calcode.errors import FeatureFileError
-from calcode.files import replacing
+from calcode.errors import FeatureFileError, OutputError
+from calcode.files import (
+    locked_folder,
+    parsed_json,
+    replacing,
+    replacing_together,
+    require_regular,
+    require_small_archive,
+)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
 
 
 def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
@@ -20,32 +40,165 @@ def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_exception_leaves_no_trace(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("old")
+def test_files_that_belong_together_appear_together(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    first.write_text("old")
 
     def fail() -> None:
-        with replacing(path) as temporary:
-            temporary.write_text("half")
+        with replacing_together(first, second) as (one, two):
+            one.write_text("new")
+            two.write_text("new")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         fail()
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+    assert first.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [first]
+    with replacing_together(first, second) as (one, two):
+        one.write_text("1")
+        two.write_text("2")
+    assert (first.read_text(), second.read_text()) == ("1", "2")
 
 
-def test_others_may_read_the_file_as_they_may_any_new_file(tmp_path: Path) -> None:
+def test_only_the_owner_may_read_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_text("readable by all")
+    with replacing(path) as temporary:
+        assert mode_of(temporary) == 0o600
+        temporary.write_text("")
+    assert mode_of(path) == 0o600
     ordinary = tmp_path / "ordinary"
     ordinary.write_text("")
-    with replacing(tmp_path / "file") as temporary:
+    with replacing(path, private=False) as temporary:
         temporary.write_text("")
-    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == stat.S_IMODE(ordinary.stat().st_mode)
+    assert mode_of(path) == mode_of(ordinary)
+    monkeypatch.setenv("CALCODE_FILE_MODE", "0640")
+    with replacing(path) as temporary:
+        temporary.write_text("")
+    assert mode_of(path) == 0o640
+    monkeypatch.setenv("CALCODE_FILE_MODE", "everyone")
+    with (
+        pytest.raises(OutputError, match="CALCODE_FILE_MODE: 'everyone' is not a file mode"),
+        replacing(path),
+    ):
+        pass
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with (
-        pytest.raises(FeatureFileError, match=r"folder .*absent does not exist"),
+        pytest.raises(OutputError, match=r"folder .*absent does not exist"),
         replacing(tmp_path / "absent" / "f"),
     ):
         pass
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
+def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fill() -> None:
+        with replacing(path), Path("/dev/full").open("w") as full:
+            full.write("x" * 100_000)
+
+    with pytest.raises(OutputError, match=r"file: the disk is full; nothing was written"):
+        fill()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+KILLED = """
+import os, signal, sys
+from calcode.files import replacing
+with replacing(sys.argv[1]) as temporary:
+    temporary.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(path)], env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (leftover,) = tmp_path.iterdir()
+    assert leftover.name.endswith(".part")
+    with replacing(path) as first:
+        assert not leftover.exists()
+        with replacing(path) as second:
+            second.write_text("second")
+        assert first.exists()
+        first.write_text("first")
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_for_one_process(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl", reason="needs file locks of POSIX")
+    with (
+        locked_folder(tmp_path),
+        pytest.raises(OutputError, match="another process"),
+        locked_folder(tmp_path),
+    ):
+        pass
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes in folders")
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    file, link, pipe, zero = (tmp_path / name for name in ("file", "link", "pipe", "zero"))
+    file.write_text("")
+    link.symlink_to(file)
+    os.mkfifo(pipe)
+    zero.symlink_to("/dev/zero")
+    assert require_regular(link) == link
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+        for path, kind in (
+            (pipe, "a pipe"),
+            (zero, "a device"),
+            (tmp_path, "a folder"),
+            (tmp_path / "s", "a socket"),
+        ):
+            with pytest.raises(FeatureFileError, match=f"{path.name}: {kind}, not a file"):
+                require_regular(path)
+    with pytest.raises(FeatureFileError, match="no such file"):
+        require_regular(tmp_path / "absent")
+    with pytest.raises(FeatureFileError, match="cannot be opened"):
+        require_regular("nul\0byte")
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros.npy", bytes(5_000_000))
+    assert bomb.stat().st_size < 10_000
+    assert require_small_archive(bomb, limit=5_000_000) == bomb
+    with pytest.raises(FeatureFileError, match="unpacks to 5,000,000 bytes"):
+        require_small_archive(bomb, limit=4_999_999)
+    bomb.write_bytes(bomb.read_bytes()[:-30])
+    with pytest.raises(FeatureFileError, match="not a readable archive"):
+        require_small_archive(bomb)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"\xff\xfe{}", "not UTF-8"),
+        ('"\\ud800"', "not UTF-8"),
+        ("[" * 200_000, "nested too deeply|Expecting value"),
+        ("[" * 200_000 + "]" * 200_000, "nested too deeply"),
+        ("9" * 5_000, "digits"),
+        ("[-Infinity]", "-Infinity is not a JSON number"),
+        ('{"a": 1, "a": 2}', "occurs twice"),
+        ("{", "Expecting"),
+        ("", "Expecting value"),
+    ],
+)
+def test_hostile_json_is_one_kind_of_error(text: str | bytes, reason: str) -> None:
+    with pytest.raises(FeatureFileError, match=f"^there: .*({reason})"):
+        parsed_json(text, source="there")
+
+
+def test_a_whole_surrogate_pair_is_text() -> None:
+    assert parsed_json('"\\ud83d\\ude00"', source="there") == "\N{GRINNING FACE}"

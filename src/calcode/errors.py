@@ -31,6 +31,10 @@ class FeatureFileError(CalcodeError):
     """A feature, prompt or decision file that cannot be read as one."""
 
 
+class OutputError(FeatureFileError):
+    """A file that cannot be written: no folder, no permission, no room; what was there before is untouched."""
+
+
 class ArtifactError(CalcodeError):
     """A model file that is truncated, altered, foreign or newer than this version."""
 

@@ -1,22 +1,47 @@
-"""Files that appear whole or not at all, and JSON that is the same text for the same value."""
+"""Files that appear whole or not at all and are private; files that are safe to open; JSON, written and read."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import re
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from calcode.errors import FeatureFileError
+from calcode.errors import CalcodeError, FeatureFileError, OutputError
+
+#: Octal permissions for what is written, such as 0640, instead of 0600.
+MODE_VARIABLE = "CALCODE_FILE_MODE"
+_PRIVATE = 0o600
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+#: Bytes that the members of an archive may unpack to.
+_UNPACKED_BYTES = 1 << 31
+_LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary name beside `path`, renamed to it when the block ends well and removed when it does not.
+def replacing(path: str | os.PathLike[str], *, private: bool = True) -> Iterator[Path]:
+    """A temporary file beside `path`, renamed to it when the block ends well and removed when it does not.
 
-    The temporary name lies in the same folder, because only within one file system is a rename atomic.
+    It lies in the same folder, because only within one file system is a rename atomic. What an earlier process
+    left there when it was killed is removed.
+
+    Parameters
+    ----------
+    path : path-like
+    private : bool
+        Only the owner may read the file, while it is written and afterwards (0600, or what CALCODE_FILE_MODE says).
+        False is for files without patients' data: pages, figures and tables of averages.
+
+    Raises
+    ------
+    OutputError
+        If the folder is missing or not writable, or the disk is full; the file of that name is as it was.
 
     Examples
     --------
@@ -27,18 +52,138 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     ...     sorted(entry.name for entry in Path(folder).iterdir())
     ['a.txt']
     """
-    final = Path(path)
-    if not final.parent.is_dir():
-        raise FeatureFileError(f"path: the folder {final.parent} does not exist; create it first")
-    temporary = final.with_name(f".{final.name}.{os.urandom(6).hex()}.part")
-    try:
+    with replacing_together(path, private=private) as (temporary,):
         yield temporary
-        # Without this a crash of the machine could leave the new name with old or missing bytes.
-        with temporary.open("rb+") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, final)
+
+
+@contextmanager
+def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> Iterator[tuple[Path, ...]]:
+    """`replacing` for files that belong together: every one is written before the first is renamed."""
+    finals = [Path(path) for path in paths]
+    temporaries: dict[Path, int] = {}
+    try:
+        with ExitStack() as handles:
+            for final in finals:
+                _remove_leftovers(final)
+                temporary = final.with_name(f".{final.name}.{os.urandom(6).hex()}.part")
+                temporaries[temporary] = _created(temporary, final=final, private=private)
+                handles.callback(os.close, temporaries[temporary])
+            try:
+                yield tuple(temporaries)
+                for handle in temporaries.values():
+                    # Without this a crash of the machine could leave the new name with old or missing bytes.
+                    os.fsync(handle)
+            except Exception as error:
+                # Libraries wrap the system's error in classes of their own and keep its words.
+                number = error.errno if isinstance(error, OSError) else None
+                full = number in _NO_ROOM or "No space left" in str(error)
+                if isinstance(error, CalcodeError) or not full:
+                    raise
+                names = " and ".join(map(str, finals))
+                raise OutputError(f"{names}: the disk is full; nothing was written") from error
+        for temporary, final in zip(temporaries, finals, strict=True):
+            os.replace(temporary, final)
     finally:
-        temporary.unlink(missing_ok=True)
+        for temporary in temporaries:
+            temporary.unlink(missing_ok=True)
+
+
+def _created(temporary: Path, *, final: Path, private: bool) -> int:
+    """The new file, open and locked for as long as this process lives: that tells it from a leftover."""
+    if not final.parent.is_dir():
+        raise OutputError(f"{final}: the folder {final.parent} does not exist; create it first")
+    given = os.environ.get(MODE_VARIABLE, "")
+    if given and not re.fullmatch("0?[0-7]{3}", given):
+        raise OutputError(f"{MODE_VARIABLE}: {given!r} is not a file mode such as 0640")
+    try:
+        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, _PRIVATE if private else 0o666)
+    except OSError as error:
+        raise OutputError(f"{final}: cannot be written ({error.strerror})") from error
+    if private and given:
+        os.chmod(temporary, int(given, 8))
+    _lock(handle)
+    return handle
+
+
+def _remove_leftovers(final: Path) -> None:
+    """Delete what a killed process left of this file; a file that somebody is writing is locked, and stays."""
+    if os.name != "posix" or not final.parent.is_dir():
+        return
+    pattern = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{12}}\.part")
+    with suppress(OSError), os.scandir(final.parent) as entries:
+        for entry in entries:
+            if pattern.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                with suppress(OSError), open(entry.path, "rb") as leftover:
+                    if _lock(leftover.fileno()):
+                        os.unlink(entry.path)
+
+
+def _lock(handle: int) -> bool:
+    """Lock an open file until it is closed; False if another process holds it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: two jobs on one file are then the user's to avoid
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """A folder for this process alone, until the block or the process ends, however it ends."""
+    with (folder / "lock").open("w") as file:
+        if not _lock(file.fileno()):
+            raise OutputError(f"{folder}: another process is at work there; wait for it or give another name")
+        yield
+
+
+def require_regular(path: str | os.PathLike[str]) -> Path:
+    """The path, if it leads to a regular file: a pipe or a device could keep a reader for ever.
+
+    Examples
+    --------
+    >>> require_regular("/dev/null")
+    Traceback (most recent call last):
+    calcode.errors.FeatureFileError: /dev/null: a device, not a file
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise FeatureFileError(f"{os.fspath(path)}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise FeatureFileError(f"{os.fspath(path)!r}: cannot be opened ({error})") from None
+    if not stat.S_ISREG(mode):
+        raise FeatureFileError(f"{os.fspath(path)}: {special_kind(mode)}, not a file")
+    return Path(path)
+
+
+def special_kind(mode: int) -> str:
+    """What a file that is not a regular one is, from its `st_mode`."""
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+def require_small_archive(path: str | os.PathLike[str], *, limit: int = _UNPACKED_BYTES) -> Path:
+    """The path of a zip archive (`.npz`) whose members unpack to at most `limit` bytes, by its own directory.
+
+    Python's reader stops at the stated size of a member, so a directory that lies cannot unpack to more.
+    """
+    import zipfile
+
+    file = require_regular(path)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            total = sum(member.file_size for member in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise FeatureFileError(f"{file}: not a readable archive ({error})") from error
+    if total > limit:
+        raise FeatureFileError(
+            f"{file}: unpacks to {total:,} bytes, at most {limit:,} are read; it is no prompt or feature archive"
+        )
+    return file
 
 
 def file_sha256(path: Path) -> str:
@@ -56,3 +201,48 @@ def canonical_json(value: object) -> str:
     '{"a":[true],"b":1}'
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def parsed_json(text: str | bytes, *, source: object) -> Any:
+    """The value of a JSON text from anywhere; whatever is wrong with it is one `FeatureFileError`.
+
+    Refused are text that is not UTF-8, nesting too deep to read, numbers of thousands of digits, NaN and infinities,
+    half a surrogate pair and repeated names in one object.
+
+    Parameters
+    ----------
+    text : str or bytes
+    source : object
+        Named in the error: the file, or the part of it.
+
+    Examples
+    --------
+    >>> parsed_json('{"a": [1, true]}', source="example")
+    {'a': [1, True]}
+    >>> parsed_json('{"a": NaN}', source="example")
+    Traceback (most recent call last):
+    calcode.errors.FeatureFileError: example: not valid JSON (NaN is not a JSON number)
+    """
+    try:
+        decoded = text.decode("utf-8") if isinstance(text, bytes) else text
+        value = json.loads(decoded, parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
+        if _LONE_SURROGATE.search(decoded):
+            canonical_json(value).encode("utf-8")
+        return value
+    except RecursionError:
+        raise FeatureFileError(f"{source}: not valid JSON here (nested too deeply)") from None
+    except UnicodeError:
+        raise FeatureFileError(f"{source}: not valid JSON (not UTF-8 text)") from None
+    except ValueError as error:
+        raise FeatureFileError(f"{source}: not valid JSON ({error})") from None
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice in one object")
+    return found
