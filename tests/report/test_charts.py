@@ -12,7 +12,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from calcode.metrics.intervals import Estimate, proportion
-from calcode.report.charts import DotRow, Part, ReferenceLine, StackRow, dot_chart, histogram, stacked_chart
+from calcode.report.old_charts import (
+    DotRow,
+    Part,
+    ReferenceLine,
+    StackRow,
+    dot_chart,
+    histogram,
+    stacked_chart,
+)
 from calcode.report.svg import Scale, from_zero, share_scale
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from study_outputs import copied
 
 from calcode.metrics.intervals import Estimate
-from calcode.report.charts import DotRow, ReferenceLine
+from calcode.report.old_charts import DotRow, ReferenceLine
 from calcode.report.plane import Axis, BarRow, Marks, bar_chart, plane_chart
 from calcode.study.page import StudyOutput, WrittenReport, report_sections, write_study_report
 from calcode.study.page import report as report_module

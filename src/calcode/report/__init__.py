@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from calcode.report.cohort_page import render_report, write_report
 from calcode.report.figures import CohortFigures, MethodFigures, cohort_figures
 from calcode.report.inputs import MethodResult, ReportCohort
-from calcode.report.page import render_report, write_report
 
 __all__ = [
     "CohortFigures",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from calcode.method.decisions import Reason
-from calcode.report.charts import Part, StackRow, histogram, stacked_chart
 from calcode.report.figures import CohortFigures, MethodFigures, reason_counts
 from calcode.report.markup import Column, Html, disclosure, figure, table
+from calcode.report.old_charts import Part, StackRow, histogram, stacked_chart
 from calcode.report.sentences import audit_sentence
 from calcode.report.svg import colour_legend
 from calcode.report.wording import count, counted, listed, number, percent, percent_estimate

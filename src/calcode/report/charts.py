@@ -1,265 +1,416 @@
-"""Charts as inline SVG: dots with intervals, stacked bars, histograms. No script, no library, no network."""
+"""Charts as data: values, scales and places; `templates/charts.html` draws them as SVG for light, dark and phone.
+
+Horizontal places are percentages of the width and vertical ones are pixels. So a chart fills whatever width it is
+given while its text keeps its size. Names of rows are ordinary text above their lanes: they wrap, and no line of the
+chart crosses them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal
 
-from calcode.arrays import FloatArray
 from calcode.metrics.intervals import Estimate
-from calcode.report.markup import Html
-from calcode.report.svg import (
-    TEXT_HEIGHT,
-    Scale,
-    axis,
-    bar,
-    frame,
-    from_zero,
-    line,
-    marker,
-    row_label,
-    share_scale,
-    text,
-)
-from calcode.report.wording import percent, short_percent
+from calcode.report.wording import number, percent, short_percent, signed
 
-#: Characters of a row's name that leave room for its note: across the page, and in half of it.
-_WIDE_LABEL, _HALF_LABEL = 52, 40
-_LANE = 15
-_BAR = 20
-#: Shares below this leave no room for a number inside their segment on a phone.
-_SMALLEST_LABELLED = 0.11
-_HISTOGRAM_HEIGHT = 150
+#: Outlines of the markers around their own origin; form and colour both tell series apart.
+MARKERS = (
+    "M-4 -4H4V4H-4Z",
+    "M0 -5A5 5 0 1 1 0 5A5 5 0 1 1 0 -5Z",
+    "M0 -6.2L6.2 0L0 6.2L-6.2 0Z",
+    "M0 -5.8L5.6 4.4H-5.6Z",
+    "M0 5.8L5.6 -4.4H-5.6Z",
+    "M-2 -5.5H2V-2H5.5V2H2V5.5H-2V2H-5.5V-2H-2Z",
+    "M-5.5 -2.5H5.5V2.5H-5.5Z",
+    "M0 -3A3 3 0 1 1 0 3A3 3 0 1 1 0 -3Z",
+)
+#: The series of whatever stands behind those that a chart is about.
+MUTED = len(MARKERS) - 1
+#: More ticks than this would touch on a phone.
+_MOST_TICKS = 6
+_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+
+Unit = Literal["share", "points", "number"]
+
+
+def plain_number(value: float) -> str:
+    """A tick with no more digits than it needs.
+
+    Examples
+    --------
+    >>> plain_number(2.0), plain_number(0.05)
+    ('2', '0.05')
+    """
+    return f"{value:g}"
+
+
+def _point_tick(value: float) -> str:
+    points = round(100 * value, 4)
+    return f"{points:+g}" if points else "0"
+
+
+#: How a value and a tick are written, unit by unit.
+WRITTEN: dict[Unit, tuple[Callable[[float], str], Callable[[float], str]]] = {
+    "share": (percent, short_percent),
+    "points": (lambda value: signed(100 * value, digits=1), _point_tick),
+    "number": (number, plain_number),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class DotRow:
-    """One row of a dot chart: a name, its short form, a note at its right end, and estimates by series."""
+class Scale:
+    """From values to percentages of the width."""
 
-    label: str
-    short: str
-    note: str
-    values: Mapping[int, Estimate]
-    marked: bool = False
+    low: float
+    high: float
+
+    def share(self, value: float) -> float:
+        """Place of a value from 0 to 1, kept within the chart."""
+        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
+
+    def place(self, value: float) -> str:
+        """The same in percent.
+
+        Examples
+        --------
+        >>> Scale(low=0.5, high=1.0).place(0.75)
+        '50.000%'
+        """
+        return f"{100 * self.share(value):.3f}%"
+
+    def length(self, first: float, second: float) -> str:
+        """Distance between two values."""
+        return f"{100 * (self.share(second) - self.share(first)):.3f}%"
+
+    def ticks(self) -> list[float]:
+        """Round values, at most six of them."""
+        span = self.high - self.low
+        step = next((step for step in _STEPS if span / step < _MOST_TICKS - 1e-9), span)
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        return [round(k * step, 6) for k in range(first, last + 1)]
+
+
+def share_scale(values: Sequence[float]) -> Scale:
+    """A scale for shares that ends at 1 and starts at the tenth below the smallest value, at most at 0.8.
+
+    Examples
+    --------
+    >>> share_scale([0.87, 0.43]), share_scale([])
+    (Scale(low=0.4, high=1.0), Scale(low=0.0, high=1.0))
+    """
+    known = [value for value in values if not math.isnan(value)]
+    low = math.floor(min(known, default=0.0) * 10 + 1e-9) / 10
+    return Scale(low=min(low, 0.8), high=1.0)
+
+
+def from_zero(values: Sequence[float], *, least: float = 0.05) -> Scale:
+    """A scale for shares from 0 to the twentieth above the largest value.
+
+    Examples
+    --------
+    >>> from_zero([0.12, 0.31])
+    Scale(low=0.0, high=0.35)
+    """
+    largest = max([value for value in values if not math.isnan(value)], default=0.0)
+    return Scale(low=0.0, high=min(1.0, max(least, math.ceil(largest * 20 - 1e-9) / 20)))
 
 
 @dataclass(frozen=True)
 class ReferenceLine:
-    """A value that the dots are read against."""
+    """A value that the others are read against."""
 
     value: float
     label: str
 
 
-def dot_chart(
-    key: str,
-    rows: Sequence[DotRow],
-    *,
-    references: Sequence[ReferenceLine],
-    title: str,
-    description: str,
-    scale: Scale | None = None,
-    value_text: Callable[[float], str] = percent,
-    tick_text: Callable[[float], str] = short_percent,
-) -> Html:
-    """Shares as dots with their intervals, one row per name and one lane per series.
+@dataclass(frozen=True, kw_only=True)
+class ChartRow:
+    """One row of a chart.
 
-    Parameters
+    Attributes
     ----------
-    key : str
-        Identifier within the page.
-    rows : sequence of DotRow
-    references : sequence of ReferenceLine
-    title, description : str
-        What the chart shows, for those who do not see it.
-    scale : Scale, optional
-        By default it ends at 100 % and holds every interval.
-    value_text, tick_text : callable
-        How a value and a tick are written: as shares unless told otherwise.
+    label : str
+    note : str
+        Small print behind the label.
+    values : mapping of int to Estimate or float
+        By series: an estimate is drawn as a dot with its interval, a number as a bar from zero.
+    marked : bool
+        Whether the label is bold.
     """
-    chosen = scale or share_scale(
-        [bound for row in rows for value in row.values.values() for bound in (value.low, value.value)]
-        + [reference.value for reference in references]
-    )
-    header = TEXT_HEIGHT * len(references)
-    parts: list[Html] = []
-    y = float(header + 4)
-    for row in rows:
-        drawn, y = _dot_row(row, chosen, top=y, value_text=value_text)
-        parts += drawn
-    behind = axis(chosen, top=header, bottom=y, tick_text=tick_text)
-    for i, reference in enumerate(references):
-        behind += _reference(reference, chosen, text_y=TEXT_HEIGHT * (i + 1) - 5, bottom=y)
-    return frame(key, [*behind, *parts], height=y + 22, title=title, description=description, style="dots")
+
+    label: str
+    note: str = ""
+    values: Mapping[int, Estimate | float]
+    marked: bool = False
 
 
-def _dot_row(
-    row: DotRow, scale: Scale, *, top: float, value_text: Callable[[float], str]
-) -> tuple[list[Html], float]:
-    parts = [
-        row_label(
-            row.label,
-            row.short,
-            y=top + 13,
-            length=_WIDE_LABEL,
-            style="label marked" if row.marked else "label",
-        ),
-        text(row.note, x="100%", y=top + 13, anchor="end", style="note"),
-    ]
-    y = top + 19
-    for series, value in row.values.items():
-        middle = y + _LANE / 2
-        if math.isnan(value.value):
-            parts.append(text("none", x="100%", y=middle + 4, style="value", shift=12))
-        else:
-            if not math.isnan(value.low):
-                whisker = f"interval series-{series}"
-                parts.append(line(scale.place(value.low), scale.place(value.high), middle, middle, whisker))
-            parts.append(marker(x=scale.place(value.value), y=middle, series=series))
-            parts.append(text(value_text(value.value), x="100%", y=middle + 4, style="value", shift=12))
-        y += _LANE
-    return parts, y + 7
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """One value of a row as it is drawn; `low` and `high` are undefined without an interval."""
+
+    series: int
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    bar: bool = False
 
 
-def _reference(reference: ReferenceLine, scale: Scale, *, text_y: float, bottom: float) -> list[Html]:
-    place = scale.place(reference.value)
-    right_half = reference.value > (scale.low + scale.high) / 2
+@dataclass(frozen=True, kw_only=True)
+class RowChart:
+    """Dots with intervals, or bars: one row per name, one lane per series.
+
+    Attributes
+    ----------
+    rows : sequence of ChartRow
+    references : sequence of ReferenceLine
+    low, high : float or None
+        Ends of the scale; without them it ends at 100 % and holds every interval.
+    unit : {"share", "points", "number"}
+        How values and ticks are written.
+    heading : str
+        Of one chart among several of a figure.
+    """
+
+    rows: Sequence[ChartRow]
+    references: Sequence[ReferenceLine] = ()
+    low: float | None = None
+    high: float | None = None
+    unit: Unit = "share"
+    heading: str = ""
+
+    kind: ClassVar[str] = "rows"
+
+    @property
+    def scale(self) -> Scale:
+        """From values to places."""
+        drawn = [bound for row in self.rows for lane in lanes(row) for bound in (lane.low, lane.value)]
+        usual = share_scale(drawn + [line.value for line in self.references])
+        return Scale(
+            low=usual.low if self.low is None else self.low,
+            high=usual.high if self.high is None else self.high,
+        )
+
+    def value_text(self, value: float) -> str:
+        """A value in words."""
+        return "none" if math.isnan(value) else WRITTEN[self.unit][0](value)
+
+    def tick_text(self, value: float) -> str:
+        """A tick in words."""
+        return WRITTEN[self.unit][1](value)
+
+    @property
+    def description(self) -> str:
+        """What is drawn, for those who do not see it."""
+        return "; ".join(
+            f"{row.label}: {', '.join(self.value_text(lane.value) for lane in lanes(row))}"
+            for row in self.rows
+        )
+
+
+def lanes(row: ChartRow) -> list[Lane]:
+    """What is drawn for a row, from top to bottom."""
     return [
-        line(place, place, text_y - 10, bottom, "reference"),
-        text(
-            reference.label,
-            x=place,
-            y=text_y,
-            anchor="end" if right_half else "start",
-            style="reference-label",
-            shift=-5 if right_half else 5,
-        ),
+        Lane(series=series, value=value.value, low=value.low, high=value.high)
+        if isinstance(value, Estimate)
+        else Lane(series=series, value=value, bar=True)
+        for series, value in row.values.items()
     ]
 
 
 @dataclass(frozen=True)
-class Part:
+class Segment:
     """One kind of segment: its name, its style, and its place on the sequential colours (None: a plain style)."""
 
     name: str
     style: str
     step: float | None = None
 
+    @property
+    def text_style(self) -> str:
+        """Style of text on the segment: it must stand out from the third of the colours it lies in."""
+        third = "" if self.step is None or self.step < 0.4 else "-mid" if self.step <= 0.6 else "-high"
+        return f"on-{self.style}{third}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class StackRow:
-    """One stacked bar: a name, its short form, a note at its right end, and one share per part."""
+    """One stacked bar: a name, small print behind it, and one share per part."""
 
     label: str
-    short: str
-    note: str
+    note: str = ""
     shares: tuple[float, ...]
 
 
-def stacked_chart(
-    key: str, parts: Sequence[Part], rows: Sequence[StackRow], *, title: str, description: str
-) -> Html:
-    """Shares of a whole as segments, one bar per row; the scale ends above the longest bar.
+@dataclass(frozen=True, kw_only=True)
+class StackChart:
+    """Shares of a whole as segments, one bar per row; the scale ends above the longest bar."""
 
-    Parameters
-    ----------
-    key : str
-    parts : sequence of Part
-        The segments from left to right.
-    rows : sequence of StackRow
-    title, description : str
-    """
-    scale = from_zero([sum(share for share in row.shares if not math.isnan(share)) for row in rows])
-    drawn: list[Html] = []
-    y = 0.0
-    for row in rows:
-        drawn.append(row_label(row.label, row.short, y=y + 13, length=_HALF_LABEL))
-        drawn.append(text(row.note, x="100%", y=y + 13, anchor="end", style="note"))
-        drawn += _segments(row, parts, scale, top=y + 18)
-        y += 18 + _BAR + 8
-    content = [*axis(scale, top=0, bottom=y), *drawn]
-    return frame(key, content, height=y + 22, title=title, description=description, style="bars")
+    parts: Sequence[Segment]
+    rows: Sequence[StackRow]
+    heading: str = ""
 
+    kind: ClassVar[str] = "stack"
 
-def _segments(row: StackRow, parts: Sequence[Part], scale: Scale, *, top: float) -> list[Html]:
-    drawn: list[Html] = []
-    start = 0.0
-    for part, share in zip(parts, row.shares, strict=True):
-        if math.isnan(share) or share <= 0:
-            continue
-        end = start + share
-        drawn.append(
-            bar(
-                x=scale.place(start),
-                width=scale.length(start, end),
-                y=top,
-                height=_BAR,
-                style=f"segment {part.style}",
-                step=part.step,
-            )
+    @property
+    def scale(self) -> Scale:
+        """From 0 to the longest bar."""
+        return from_zero([sum(share for share in row.shares if share > 0) for row in self.rows])
+
+    @property
+    def used(self) -> list[Segment]:
+        """Parts for the legend: those on the sequential colours, and the others that occur."""
+        return [
+            part
+            for i, part in enumerate(self.parts)
+            if part.step is not None or any(row.shares[i] > 0 for row in self.rows)
+        ]
+
+    def segments(self, row: StackRow) -> list[tuple[Segment, float, float]]:
+        """Part, start and end of every segment that can be seen."""
+        found, start = [], 0.0
+        for part, share in zip(self.parts, row.shares, strict=True):
+            if share > 0:
+                found.append((part, start, start + share))
+                start += share
+        return found
+
+    @property
+    def description(self) -> str:
+        """What is drawn, for those who do not see it."""
+        return "; ".join(
+            f"{row.label}: "
+            + ", ".join(f"{part.name} {percent(end - start)}" for part, start, end in self.segments(row))
+            for row in self.rows
         )
-        if share / scale.high >= _SMALLEST_LABELLED:
-            drawn.append(
-                text(
-                    percent(share, digits=0),
-                    x=scale.place((start + end) / 2),
-                    y=top + _BAR / 2 + 4,
-                    anchor="middle",
-                    style=f"inside on-{part.style}{_third(part.step)}",
-                )
-            )
-        start = end
-    return drawn
 
 
-def _third(step: float | None) -> str:
-    """Which third of the sequential colours a segment lies in: its text must stand out from it."""
-    if step is None or step < 0.4:
-        return ""
-    return "-mid" if step <= 0.6 else "-high"
-
-
-def histogram(key: str, counts: FloatArray, *, level: float, title: str, description: str) -> Html:
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
     """Counts in equal bins of [0, 1] as shares, with the line that a uniform distribution would follow.
 
-    Parameters
+    Attributes
     ----------
-    key : str
-    counts : ndarray of shape (n_bins,)
+    counts : sequence of float
     level : float
-        Values below it are set apart.
-    title, description : str
+        Bins below it are set apart.
+    title : str
+        What lies along the axis.
     """
-    total = max(float(counts.sum()), 1.0)
-    shares = [float(value) / total for value in counts]
-    uniform = 1.0 / len(shares)
-    across = Scale(low=0.0, high=1.0)
-    height = from_zero([*shares, 1.2 * uniform])
-    top, bottom = 10.0, 10.0 + _HISTOGRAM_HEIGHT
 
-    def down(share: float) -> float:
-        return bottom - _HISTOGRAM_HEIGHT * share / height.high
+    counts: Sequence[float]
+    level: float
+    title: str
+    heading: str = ""
 
-    parts: list[Html] = []
-    for tick in height.ticks():
-        parts.append(line("0%", "100%", down(tick), down(tick), "grid"))
-        parts.append(
-            text(short_percent(tick), x="0%", y=down(tick) + 4, anchor="end", style="tick", shift=-6)
+    kind: ClassVar[str] = "histogram"
+
+    @property
+    def shares(self) -> list[float]:
+        """Share of every bin."""
+        total = max(float(sum(self.counts)), 1.0)
+        return [float(value) / total for value in self.counts]
+
+    @property
+    def uniform(self) -> float:
+        """Share of every bin of a uniform distribution."""
+        return 1.0 / len(self.counts)
+
+    @property
+    def scale(self) -> Scale:
+        """From 0 to the highest bar."""
+        return from_zero([*self.shares, 1.2 * self.uniform])
+
+    def is_low(self, index: int) -> bool:
+        """Whether a bin begins below the level."""
+        return index * self.uniform < self.level - 1e-12
+
+    @property
+    def description(self) -> str:
+        """What is drawn, for those who do not see it."""
+        return ", ".join(percent(share) for share in self.shares)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """One direction of a plane: what it shows, from where to where, and how its ticks are written."""
+
+    title: str
+    low: float
+    high: float
+    tick_text: Callable[[float], str] = short_percent
+
+    @property
+    def scale(self) -> Scale:
+        """From values to places."""
+        return Scale(low=self.low, high=self.high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marks:
+    """The points of one series.
+
+    Attributes
+    ----------
+    series : int
+    name : str
+        For the legend.
+    across, up : tuple of float
+        Coordinates; a point with an undefined one is not drawn.
+    labels : tuple of str
+        What each point is, shown when it is pointed at; may be empty.
+    joined : bool
+        Whether a line leads from each point to the next.
+    cloud : bool
+        Many small points instead of marks of a form of their own.
+    """
+
+    series: int
+    name: str
+    across: tuple[float, ...]
+    up: tuple[float, ...]
+    labels: tuple[str, ...] = ()
+    joined: bool = False
+    cloud: bool = False
+
+    @property
+    def points(self) -> list[tuple[float, float, str]]:
+        """Coordinates and label of every point that is drawn."""
+        labels = self.labels or ("",) * len(self.across)
+        return [
+            (x, y, label)
+            for x, y, label in zip(self.across, self.up, labels, strict=True)
+            if not (math.isnan(x) or math.isnan(y))
+        ]
+
+    @property
+    def lines(self) -> list[tuple[tuple[float, float, str], tuple[float, float, str]]]:
+        """Pairs of points that a line joins."""
+        return list(pairwise(self.points)) if self.joined else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaneChart:
+    """Points or lines in a plane, those of the last series in front; references are values of the vertical axis."""
+
+    marks: Sequence[Marks]
+    across: Axis
+    up: Axis
+    references: Sequence[ReferenceLine] = ()
+    heading: str = ""
+
+    kind: ClassVar[str] = "plane"
+
+    @property
+    def description(self) -> str:
+        """What is drawn, for those who do not see it."""
+        labels = [label for marks in self.marks for label in marks.labels if label]
+        return "; ".join(labels) or "; ".join(
+            f"{marks.name}: {len(marks.points)} points" for marks in self.marks
         )
-    for i, share in enumerate(shares):
-        first = i / len(shares)
-        style = "segment low" if first < level - 1e-12 else "segment high"
-        width = across.length(first, first + uniform)
-        parts.append(
-            bar(x=across.place(first), width=width, y=down(share), height=bottom - down(share), style=style)
-        )
-    parts.append(line("0%", "100%", down(uniform), down(uniform), "reference"))
-    parts.append(
-        text("uniform", x="100%", y=down(uniform) - 5, anchor="end", style="reference-label", shift=-2)
-    )
-    parts.append(line(across.place(level), across.place(level), top - 6, bottom, "level"))
-    for tick in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
-        parts.append(text(f"{tick:g}", x=across.place(tick), y=bottom + 14, anchor="middle", style="tick"))
-    parts.append(text("audit p-value", x="50%", y=bottom + 30, anchor="middle", style="tick"))
-    return frame(key, parts, height=bottom + 36, title=title, description=description, style="histogram")
+
+
+Chart = RowChart | StackChart | Histogram | PlaneChart

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from calcode.report.answers import audit_figure, deferral_figure, set_size_figure
 from calcode.report.cases import cases_part
-from calcode.report.charts import DotRow, ReferenceLine, dot_chart
 from calcode.report.figures import CohortFigures, MethodFigures
 from calcode.report.inputs import ReportCohort
 from calcode.report.markup import (
@@ -20,6 +19,7 @@ from calcode.report.markup import (
     with_interval,
 )
 from calcode.report.model_section import model_part
+from calcode.report.old_charts import DotRow, ReferenceLine, dot_chart
 from calcode.report.sentences import calcode_sentences, ordinary_sentences, shortfall_sentences
 from calcode.report.subgroups import subgroups_part
 from calcode.report.svg import series_legend

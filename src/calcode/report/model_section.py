@@ -11,9 +11,9 @@ from calcode.method.cross_fit import coverage_floor
 from calcode.method.model import Calcode
 from calcode.method.quantiles import smallest_finite_count
 from calcode.metrics.intervals import Estimate, proportion
-from calcode.report.charts import DotRow, ReferenceLine, dot_chart
 from calcode.report.inputs import ReportCohort
 from calcode.report.markup import Column, Html, bullets, disclosure, element, figure, joined, section, table
+from calcode.report.old_charts import DotRow, ReferenceLine, dot_chart
 from calcode.report.svg import Scale, series_legend
 from calcode.report.wording import count, counted, listed, number, percent, short_percent
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from calcode.report.charts import ReferenceLine
 from calcode.report.markup import Html, element
+from calcode.report.old_charts import ReferenceLine
 from calcode.report.svg import Scale, axis, bar, frame, line, marker, row_label, text
 from calcode.report.wording import percent, short_percent
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from calcode.metrics import Summary, subgroup_rows, summarize_by
-from calcode.report.charts import DotRow, ReferenceLine, dot_chart
 from calcode.report.inputs import ReportCohort
 from calcode.report.markup import Column, Html, element, figure, section, table, with_interval
+from calcode.report.old_charts import DotRow, ReferenceLine, dot_chart
 from calcode.report.wording import FEW, count, number, percent, percent_interval, short_percent
 
 #: Metadata columns that are reported, and what they are called.

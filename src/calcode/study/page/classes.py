@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calcode.report.charts import DotRow, ReferenceLine
+from calcode.report.old_charts import DotRow, ReferenceLine
 from calcode.report.wording import (
     FEW,
     count,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calcode.report.charts import ReferenceLine
+from calcode.report.old_charts import ReferenceLine
 from calcode.report.plane import Axis, Marks
 from calcode.report.svg import MUTED
 from calcode.report.wording import count, counted, listed, percent, short_percent

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from calcode.report.charts import dot_chart
 from calcode.report.markup import Html
+from calcode.report.old_charts import dot_chart
 from calcode.report.plane import bar_chart, plain_number, plane_chart
 from calcode.report.svg import Scale
 from calcode.report.wording import number, percent, short_percent, signed

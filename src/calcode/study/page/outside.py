@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calcode.metrics.intervals import Estimate
-from calcode.report.charts import DotRow, ReferenceLine
+from calcode.report.old_charts import DotRow, ReferenceLine
 from calcode.report.plane import BarRow
 from calcode.report.wording import count, listed, number, percent, percent_interval
 from calcode.study.page.cells import count_of, estimate_of, value_of, words_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calcode.metrics.intervals import Estimate
-from calcode.report.charts import DotRow, ReferenceLine
+from calcode.report.old_charts import DotRow, ReferenceLine
 from calcode.report.wording import counted, listed, signed, signed_points
 from calcode.study.page.beside import has_papers_backbones
 from calcode.study.page.cells import count_of, value_of, words_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from calcode.report.charts import DotRow, ReferenceLine
+from calcode.report.old_charts import DotRow, ReferenceLine
 from calcode.report.plane import Axis, BarRow, Marks
 
 Unit = Literal["share", "points", "number"]

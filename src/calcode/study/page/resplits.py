@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from calcode.metrics.intervals import Estimate
-from calcode.report.charts import DotRow, ReferenceLine
+from calcode.report.old_charts import DotRow, ReferenceLine
 from calcode.report.wording import (
     listed,
     number,

@@ -1,0 +1,234 @@
+"""What a page is made of: text, tables and figures as data, which templates, LaTeX and figure files read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from calcode.report.charts import Chart, PlaneChart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """Sentences under an optional heading.
+
+    Attributes
+    ----------
+    heading : str
+    level : {3, 4}
+        Of the heading.
+    badge : str
+        A short label under the heading, such as "shifted".
+    calm : bool
+        Whether the badge is good news; otherwise it is drawn as a warning.
+    sentences : tuple of str
+    style : {"paragraphs", "list", "lead", "note"}
+        One paragraph each, a list, large print, or a box.
+    """
+
+    heading: str = ""
+    level: Literal[3, 4] = 3
+    badge: str = ""
+    calm: bool = False
+    sentences: tuple[str, ...] = ()
+    style: Literal["paragraphs", "list", "lead", "note"] = "paragraphs"
+
+    kind: ClassVar[str] = "text"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table.
+
+    Attributes
+    ----------
+    text : str
+    below : str
+        Small print under it, such as an interval.
+    tag : str
+        A mark beside it, such as "protected".
+    best : bool
+        Bold, on the page and in LaTeX.
+    alarm : bool
+        Underlined in the colour of a warning.
+    """
+
+    text: str
+    below: str = ""
+    tag: str = ""
+    best: bool = False
+    alarm: bool = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """Heading of a table column; numbers are set flush right."""
+
+    heading: str
+    numeric: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table whose first column names its rows.
+
+    Attributes
+    ----------
+    caption : str
+        Says what the table shows, for readers who come to it alone.
+    columns : sequence of Column
+    rows : sequence of sequences of str or Cell
+        One entry per column.
+    layout : {"stack", "matrix", "scroll"}
+        On a phone every row becomes a card, or print becomes small, or the table scrolls and says so.
+    name : str
+        Of its LaTeX file; empty where there is none.
+    reported : bool
+        Whether the numbers are those of a publication.
+
+    Examples
+    --------
+    >>> table = Table(caption="Images", columns=[Column("class", numeric=False), Column("n")], rows=[["mel", "7"]])
+    >>> table.cells[0][1]
+    Cell(text='7', below='', tag='', best=False, alarm=False)
+    """
+
+    caption: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[str | Cell]]
+    layout: Literal["stack", "matrix", "scroll"] = "stack"
+    name: str = ""
+    reported: bool = False
+
+    kind: ClassVar[str] = "table"
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """The rows, every entry a `Cell`."""
+        return [[entry if isinstance(entry, Cell) else Cell(entry) for entry in row] for row in self.rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """Charts with one legend, a sentence computed from the data, and the table behind them.
+
+    Attributes
+    ----------
+    heading, sentence : str
+    charts : tuple of Chart
+        From `calcode.report.charts`.
+    legend : tuple of (series, name)
+        A stacked chart has a legend of its own.
+    numbers : Table or None
+        Folded below the charts.
+    numbers_title : str
+        Words on the fold.
+    name : str
+        Of its files; empty where there are none.
+    """
+
+    heading: str
+    sentence: str = ""
+    charts: tuple[Chart, ...] = ()
+    legend: tuple[tuple[int, str], ...] = ()
+    numbers: Table | None = None
+    numbers_title: str = "The numbers"
+    name: str = ""
+
+    kind: ClassVar[str] = "figure"
+
+    @property
+    def cloud(self) -> bool:
+        """Whether all points are too small to have a form of their own."""
+        planes = [chart for chart in self.charts if isinstance(chart, PlaneChart)]
+        return bool(planes) and all(marks.cloud for chart in planes for marks in chart.marks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cards:
+    """Short texts side by side, each in a box."""
+
+    cards: tuple[Text, ...]
+
+    kind: ClassVar[str] = "cards"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """Words and what they mean, or facts and their values."""
+
+    entries: tuple[tuple[str, str], ...]
+
+    kind: ClassVar[str] = "terms"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fold:
+    """Parts that open on a click, without a script; `keep` prints them on paper too."""
+
+    title: str
+    parts: tuple[Part, ...]
+    keep: bool = False
+
+    kind: ClassVar[str] = "fold"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Parts side by side where the screen is wide enough."""
+
+    columns: tuple[tuple[Part, ...], ...]
+
+    kind: ClassVar[str] = "columns"
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All of them, column by column."""
+        return tuple(part for column in self.columns for part in column)
+
+
+Part = Text | Table | Figure | Cards | Terms | Fold | Columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One part of a page with a heading that can be linked to.
+
+    Attributes
+    ----------
+    key : str
+        Its identifier within the page.
+    title : str
+    parts : tuple of Part
+    short : str
+        Its name in the navigation, where the title is too long for it.
+    new_page : bool
+        Whether it begins a new page on paper.
+    """
+
+    key: str
+    title: str
+    parts: tuple[Part, ...]
+    short: str = ""
+    new_page: bool = False
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Its tables, folded ones and those behind figures included."""
+        every = [part.numbers if isinstance(part, Figure) else part for part in leaves(self.parts)]
+        return tuple(part for part in every if isinstance(part, Table))
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """Its figures, folded ones included."""
+        return tuple(part for part in leaves(self.parts) if isinstance(part, Figure))
+
+
+def leaves(parts: Sequence[Part]) -> Iterator[Part]:
+    """Every part, those inside folds and columns included."""
+    for part in parts:
+        if isinstance(part, Fold | Columns):
+            yield from leaves(part.parts)
+        else:
+            yield part
