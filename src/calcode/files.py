@@ -58,7 +58,11 @@ def replacing(path: str | os.PathLike[str], *, private: bool = True) -> Iterator
 
 @contextmanager
 def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> Iterator[tuple[Path, ...]]:
-    """`replacing` for files that belong together: every one is written before the first is renamed."""
+    """`replacing` for files that belong together: every one is written before the first is renamed.
+
+    The last of several is the one that makes no sense without the others. Its old file goes before they change, so
+    that whatever stops the process in between, an old last file never stands beside new others.
+    """
     finals = [Path(path) for path in paths]
     temporaries: dict[Path, int] = {}
     try:
@@ -80,7 +84,11 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
                 if isinstance(error, CalcodeError) or not full:
                     raise
                 names = " and ".join(map(str, finals))
-                raise OutputError(f"{names}: the disk is full; nothing was written") from error
+                raise OutputError(
+                    f"{names}: the disk is full; nothing was written. Make room, or write to another place"
+                ) from error
+        for final in finals[1:][-1:]:
+            final.unlink(missing_ok=True)
         for temporary, final in zip(temporaries, finals, strict=True):
             os.replace(temporary, final)
     finally:

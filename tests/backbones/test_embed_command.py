@@ -11,7 +11,7 @@ import typer
 from backbones.stand_ins import pictures
 from typer.testing import CliRunner
 
-from calcode.cli.commands.embed import COMMAND
+from calcode.cli.embed import COMMAND
 from calcode.cli.running import guarded
 from calcode.cohorts import Prompts, open_features, write_prompts
 
@@ -52,7 +52,7 @@ def test_a_folder_of_images_is_enough(folder: Path) -> None:
     assert result.exit_code == 0, result.output
     features = open_features("skin.parquet")
     assert features.n_rows == 7
-    assert dict(features.census.labels) == {"mel": 3, "nv": 4}
+    assert dict(features.contents.labels) == {"mel": 3, "nv": 4}
     assert "broken: not an image" in " ".join(result.output.split())
     assert (folder / "skin.skipped.csv").is_file()
 

@@ -13,7 +13,7 @@ import pytest
 from cli_cases import CLASSES, write_cohort
 
 from calcode.baselines import METHODS, Roles
-from calcode.cli.commands import compare as command
+from calcode.cli import compare as command
 from calcode.cohorts import open_features
 from calcode.study.comparison import GROUPS, chosen_methods, compare_methods
 
@@ -232,7 +232,7 @@ def test_one_failing_method_is_a_row_and_all_of_them_an_error(
         ("split.parquet --test-role external", "split.parquet: column 'role' holds no 'external'"),
         ("split.parquet --by hospital", "split.parquet: no metadata column 'hospital' for --by"),
         ("split.parquet --classes wart,nevus", "split.parquet: no class wart"),
-        ("split.parquet --where site=north", "split.parquet: no row matches"),
+        ("split.parquet --where site=north", "split.parquet: no row meets"),
     ],
 )
 def test_files_that_do_not_serve(line: str, message: str, run: Callable[..., Any]) -> None:

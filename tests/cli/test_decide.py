@@ -129,11 +129,11 @@ def test_an_input_or_a_folder_is_no_output(here: Path, tmp_path: Path, run: Call
         "decide", "model.safetensors", str(tmp_path / "new.parquet"), "-o", str(tmp_path / "new.parquet")
     )
     assert result.exit_code == 2
-    assert "is a file that is read here" in " ".join(result.stderr.split())
+    assert "is a file that is read here" in " ".join(result.stderr.replace("│", " ").split())
     assert (tmp_path / "new.parquet").read_bytes() == before
     (tmp_path / "folder.csv").mkdir()
     result = run(
         "decide", "model.safetensors", str(tmp_path / "new.parquet"), "-o", str(tmp_path / "folder.csv")
     )
     assert result.exit_code == 2
-    assert "is a folder; name a file" in " ".join(result.stderr.split())
+    assert "is a folder; name a file" in " ".join(result.stderr.replace("│", " ").split())

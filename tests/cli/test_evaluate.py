@@ -11,8 +11,7 @@ import pytest
 from cli_cases import write_cohort
 
 from calcode import Calcode, Decisions
-from calcode.cli.decision_table import decisions_of
-from calcode.cohorts import Cohort, decisions_table, open_features
+from calcode.cohorts import Cohort, decisions_from, decisions_table, open_features
 from calcode.metrics import summarize, summarize_by
 
 NOT_IN_A_FILE = {"selective_accuracy", "calibration_error"}
@@ -87,7 +86,7 @@ def test_full_and_empty_sets_of_a_file_are_told_apart() -> None:
         classes=("benign", "malignant"),
         model_digest="digest",
     )
-    back = decisions_of(decisions_table(decisions))
+    back = decisions_from(decisions_table(decisions))
     assert back.sets[back.accepted].tolist() == sets[decisions.accepted].tolist()
     labels = np.array([1, 0, 0, 1, 0])
     again, before = summarize(back, labels).to_dict(), summarize(decisions, labels).to_dict()

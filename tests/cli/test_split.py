@@ -133,7 +133,7 @@ def test_roles_are_replaced_on_request(
 def test_the_input_is_never_written_over(here: Path, run: Callable[..., Any]) -> None:
     before = Path("skin.parquet").read_bytes()
     result = run("split", "skin.parquet", "-o", "./skin.parquet")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert Path("skin.parquet").read_bytes() == before
 
 

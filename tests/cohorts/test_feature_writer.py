@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -104,21 +107,51 @@ def test_the_name_must_say_parquet(tmp_path: Path, columns: dict[str, Any]) -> N
         write_features(tmp_path / "c.feather", **columns)
 
 
-def test_a_failure_midway_leaves_the_old_file(
-    feature_path: Path, columns: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+LIMITED = """
+import resource, sys
+import numpy as np
+from calcode.cohorts import open_features, write_roles
+from calcode.errors import OutputError
+file = open_features(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
+try:
+    write_roles(sys.argv[2], features=file, roles=np.full(len(file), "gate"))
+except OutputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits on the size of files")
+@pytest.mark.parametrize("limit", [100, 1500])  # stops the prompts, stops the features
+def test_a_disk_that_fills_up_leaves_the_old_pair(
+    feature_path: Path, prompts: Prompts, columns: dict[str, Any], limit: int
 ) -> None:
-    before = feature_path.read_bytes()
-    names = sorted(entry.name for entry in feature_path.parent.iterdir())
+    target = feature_path.with_name("out.parquet")
+    bank = Prompts(text=prompts.text[:, :1], temperature=0.5, classes=prompts.classes)
+    write_features(target, **(columns | {"prompts": bank}))
+    before = {entry.name: entry.read_bytes() for entry in feature_path.parent.iterdir()}
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(feature_path), str(target), str(limit)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "out.parquet: the disk is full; nothing was written" in done.stdout
+    assert {entry.name: entry.read_bytes() for entry in feature_path.parent.iterdir()} == before
 
-    def half(table: object, where: Path, **_: object) -> None:
-        where.write_bytes(b"PAR1 half a file")
-        raise OSError("disk full")
 
-    monkeypatch.setattr(pq, "write_table", half)
-    with pytest.raises(OSError, match="disk full"):
-        write_features(feature_path, **columns)
-    assert feature_path.read_bytes() == before
-    assert sorted(entry.name for entry in feature_path.parent.iterdir()) == names
+def test_a_pair_is_never_mixed_whatever_stops_it_between_the_two_renames(
+    feature_path: Path, prompts: Prompts, columns: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_features(feature_path, **columns, prompts=prompts)
+    # The features went first, so that they cannot stand beside prompts of another run.
+    assert not feature_path.exists()
+    assert not list(feature_path.parent.glob(".*"))
 
 
 def test_missing_values_are_written_as_missing(

@@ -48,7 +48,7 @@ def test_opening_tells_what_is_in_the_file(feature_path: Path, prompts: Prompts)
     assert (len(file), file.n_rows, file.dimension, file.classes) == (60, 60, 8, prompts.classes)
     assert file.metadata_columns == ("site", "age", "visits", "sex")
     assert dict(file.role_counts) == {"reference": 20, "gate": 20, "test": 20}
-    assert dict(file.census.labels) == {"bcc": 10, "mel": 20, "nv": 20, "scc": 10}
+    assert dict(file.contents.labels) == {"bcc": 10, "mel": 20, "nv": 20, "scc": 10}
     assert (file.backbone, file.prompt_digest) == ("toy", prompts.digest)
     assert "60 images x 8 dimensions" in repr(file)
 
@@ -253,13 +253,13 @@ def test_roles_without_labels_stand_beside_roles_with_them(feature_path: Path) -
     gate = [i for i, role in enumerate(table["role"].to_pylist()) if role == "gate"]
     rewrite(feature_path, without_labels(table, gate))
     file = open_features(feature_path)
-    assert file.census.n_unlabelled == 20
+    assert file.contents.n_unlabelled == 20
     assert file.read(role="gate").evidence.labels is None
     assert file.read(role="test").evidence.labels is not None
     assert {part.evidence.labels is None for part in file.batches(role="gate", batch_size=5)} == {True}
     for reading in (file.read, lambda: list(file.batches())):
         with pytest.raises(
-            FeatureFileError, match=r"'label_name' is empty in 20 of 60 chosen rows; fill them"
+            FeatureFileError, match=r"'label_name' is empty in 20 of 60 chosen rows; fill it in"
         ):
             reading()
     labelled = file.read(where=pc.field("label_name").is_valid())
@@ -278,7 +278,7 @@ def test_prompts_are_found_given_or_missed(feature_path: Path, prompts: Prompts)
     beside = feature_path.with_name("cohort.prompts.safetensors")
     elsewhere = feature_path.with_name("elsewhere.prompts.safetensors")
     beside.rename(elsewhere)
-    with pytest.raises(FeatureFileError, match=r"no prompts beside it .* pass prompts="):
+    with pytest.raises(FeatureFileError, match=r"no prompts beside it .* name the prompt file"):
         open_features(feature_path)
     assert open_features(feature_path, prompts=elsewhere).prompt_digest == prompts.digest
     assert open_features(feature_path, prompts=prompts).prompt_digest == prompts.digest
@@ -316,9 +316,17 @@ def test_the_backbone_is_the_recorded_one_or_the_given_one(feature_path: Path) -
             SettingsError,
             r"where: str given, a pyarrow\.compute\.Expression needed",
         ),
-        ({"where": pc.field("hospital") == "east"}, FeatureFileError, "where=.*hospital.* cannot be applied"),
+        (
+            {"where": pc.field("hospital") == "east"},
+            FeatureFileError,
+            "condition .*hospital.* cannot be applied",
+        ),
         ({"where": pc.field("site") == 3}, FeatureFileError, "cannot be applied"),
-        ({"where": pc.field("site") == "north"}, FeatureFileError, "no row matches role=None and where="),
+        (
+            {"where": pc.field("site") == "north"},
+            FeatureFileError,
+            "no row meets the role None and the condition",
+        ),
         ({"columns": ["hospital"]}, FeatureFileError, r"\['hospital'\] among no metadata columns"),
     ],
 )

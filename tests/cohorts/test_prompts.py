@@ -153,7 +153,7 @@ def test_foreign_files_are_refused(tmp_path: Path, prompts: Prompts) -> None:
         np.save(stream, prompts.text)
     with pytest.raises(FeatureFileError, match="not a NumPy archive"):
         read_prompts(archive)
-    with pytest.raises(FeatureFileError, match="no such prompt file"):
+    with pytest.raises(FeatureFileError, match="no such file"):
         read_prompts(tmp_path / "absent.npz")
     other = tmp_path / "prompts.json"
     other.write_text("{}")

@@ -6,7 +6,7 @@ import pytest
 from study.made_up import write_study
 from typer.testing import CliRunner
 
-from calcode.cli.commands.study import group
+from calcode.cli.study import group
 from calcode.study.example import EXAMPLE
 
 

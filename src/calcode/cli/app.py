@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from calcode import __version__
-from calcode.cli import data
-from calcode.cli.commands import compare, decide, demo, embed, evaluate, fit, inspect, report, split, study
+from calcode.cli import compare, data, decide, demo, embed, evaluate, fit, inspect, report, split, study
 from calcode.cli.running import OWN_IMAGES, Command, guarded
 
 #: In the order of the help page. A new command is its file and one line here.

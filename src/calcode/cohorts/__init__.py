@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from calcode.cohorts.cohort import Cohort
-from calcode.cohorts.decision_files import DecisionWriter, decisions_table, write_decisions
-from calcode.cohorts.decision_format import decision_facts, read_decisions
-from calcode.cohorts.feature_writer import write_features
+from calcode.cohorts.decisions import (
+    DecisionWriter,
+    decision_facts,
+    decisions_from,
+    decisions_table,
+    read_decisions,
+    write_decisions,
+)
+from calcode.cohorts.feature_writer import write_features, write_roles
 from calcode.cohorts.features import FeatureFile, open_features
 from calcode.cohorts.prompts import Prompts, prompt_digest, read_prompts, write_prompts
-from calcode.cohorts.role_counts import ROLES, RoleCounts, role_counts
-from calcode.cohorts.roles import split_roles
+from calcode.cohorts.roles import ROLES, RoleCounts, role_counts, split_roles
 
 __all__ = [
     "ROLES",
@@ -19,6 +24,7 @@ __all__ = [
     "Prompts",
     "RoleCounts",
     "decision_facts",
+    "decisions_from",
     "decisions_table",
     "open_features",
     "prompt_digest",
@@ -29,4 +35,5 @@ __all__ = [
     "write_decisions",
     "write_features",
     "write_prompts",
+    "write_roles",
 ]

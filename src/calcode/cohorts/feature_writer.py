@@ -1,24 +1,28 @@
-"""Write a feature file and its prompts."""
+"""Write a feature file and its prompts: both appear, or neither."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calcode.arrays import AnyArray
-from calcode.cohorts.feature_schema import BACKBONE_KEY, CLASSES_KEY, DIGEST_KEY, RESERVED_COLUMNS
-from calcode.cohorts.prompts import PROMPTS_SUFFIX, Prompts, write_prompts
+from calcode.arrays import AnyArray, TextArray
+from calcode.cohorts.contents import BACKBONE_KEY, CLASSES_KEY, DIGEST_KEY, RESERVED_COLUMNS
+from calcode.cohorts.features import FeatureFile
+from calcode.cohorts.parquet import file_schema, stream_tables
+from calcode.cohorts.prompts import PROMPTS_SUFFIX, Prompts, prompt_bytes
 from calcode.errors import FeatureFileError
-from calcode.files import canonical_json, replacing
+from calcode.files import canonical_json, replacing_together
 
 if TYPE_CHECKING:
     import pyarrow
+    import pyarrow.parquet
 
 #: Rows per row group: what a reader holds at the least.
 _ROW_GROUP = 8192
@@ -39,7 +43,7 @@ def write_features(
 ) -> None:
     """Write a cohort as Parquet, and its prompts beside it; the same content gives the same bytes.
 
-    Nothing is written unless everything is in order, and each file appears whole or not at all.
+    Nothing is written unless everything is in order, and both files appear together or not at all.
 
     Parameters
     ----------
@@ -61,7 +65,7 @@ def write_features(
     """
     file = Path(path)
     if file.suffix != ".parquet":
-        raise FeatureFileError(f"path: {file} must end in .parquet")
+        raise FeatureFileError(f"{file}: the name must end in .parquet")
     matrix = _checked_matrix(embeddings, kind=embedding_type)
     if prompts is not None and prompts.dimension != matrix.shape[1]:
         raise FeatureFileError(
@@ -73,7 +77,67 @@ def write_features(
     columns = {"id": _checked_ids(ids)}
     columns |= {name: [_text_or_none(value) for value in values] for name, values in texts.items()}
     table = _table(columns, metadata=metadata or {}, matrix=matrix)
-    _write(file, table.replace_schema_metadata(_schema_metadata(prompts, backbone)), prompts=prompts)
+    facts: dict[bytes, bytes] = {}
+    if prompts is not None:
+        facts[CLASSES_KEY] = canonical_json(list(prompts.classes)).encode()
+        facts[DIGEST_KEY] = prompts.digest.encode()
+    if backbone is not None:
+        facts[BACKBONE_KEY] = backbone.encode()
+    table = table.replace_schema_metadata(facts)
+    with _writer(file, table.schema, prompts=prompts) as writer:
+        writer.write_table(table, row_group_size=_ROW_GROUP)
+
+
+def write_roles(path: str | os.PathLike[str], *, features: FeatureFile, roles: TextArray) -> None:
+    """Write a feature file again with this role per row, and its prompts beside it.
+
+    Embeddings pass through in blocks, so memory does not grow with the file.
+
+    Parameters
+    ----------
+    path : path-like
+        Another file than the one that is read.
+    features : FeatureFile
+    roles : ndarray of str, shape (n,)
+    """
+    import pyarrow as pa
+
+    target = Path(path)
+    schema = file_schema(features.path)
+    if "role" in schema.names:
+        schema = schema.remove(schema.get_field_index("role"))
+    kept = schema.names
+    facts = {**(schema.metadata or {}), DIGEST_KEY: features.prompts.digest.encode()}
+    schema = schema.insert(kept.index("embedding"), pa.field("role", pa.string())).with_metadata(facts)
+    first = 0
+    with _writer(target, schema, prompts=features.prompts) as writer:
+        for table in stream_tables(features.path, columns=kept, batch_size=_ROW_GROUP):
+            new = pa.array(roles[first : first + table.num_rows].tolist(), type=pa.string())
+            columns = {**{name: table[name] for name in kept}, "role": new}
+            writer.write_table(pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema))
+            first += table.num_rows
+
+
+@contextmanager
+def _writer(
+    file: Path, schema: pyarrow.Schema, *, prompts: Prompts | None
+) -> Iterator[pyarrow.parquet.ParquetWriter]:
+    """A Parquet writer whose file appears with its prompts when the block ends well."""
+    import pyarrow.parquet as pq
+
+    paths = [file] if prompts is None else [file.with_name(file.stem + PROMPTS_SUFFIX), file]
+    with replacing_together(*paths) as temporary:
+        if prompts is not None:
+            temporary[0].write_bytes(prompt_bytes(prompts))
+        with pq.ParquetWriter(
+            temporary[-1],
+            schema,
+            compression="zstd",
+            # Embeddings hardly repeat a number: a dictionary of them would only cost time and space.
+            use_dictionary=[name for name in schema.names if name != "embedding"],
+            write_page_checksum=True,
+        ) as writer:
+            yield writer
 
 
 def _table(
@@ -105,34 +169,6 @@ def _table(
             f"{next(iter(wrong))}: {wrong} values for {len(matrix)} embeddings; give one each"
         )
     return pa.table(arrays)
-
-
-def _write(file: Path, table: pyarrow.Table, *, prompts: Prompts | None) -> None:
-    import pyarrow.parquet as pq
-
-    # Prompts first: if the second file fails, the old features notice by their recorded digest.
-    if prompts is not None:
-        write_prompts(file.with_name(file.stem + PROMPTS_SUFFIX), prompts)
-    with replacing(file) as temporary:
-        pq.write_table(
-            table,
-            temporary,
-            row_group_size=_ROW_GROUP,
-            compression="zstd",
-            # Embeddings hardly repeat a number: a dictionary of them would only cost time and space.
-            use_dictionary=[name for name in table.column_names if name != "embedding"],
-            write_page_checksum=True,
-        )
-
-
-def _schema_metadata(prompts: Prompts | None, backbone: str | None) -> dict[bytes, bytes]:
-    facts: dict[bytes, bytes] = {}
-    if prompts is not None:
-        facts[CLASSES_KEY] = canonical_json(list(prompts.classes)).encode()
-        facts[DIGEST_KEY] = prompts.digest.encode()
-    if backbone is not None:
-        facts[BACKBONE_KEY] = backbone.encode()
-    return facts
 
 
 def _checked_matrix(embeddings: ArrayLike, *, kind: str) -> AnyArray:

@@ -12,17 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calcode.cohorts.census import Census, missing_labels, take_census
+import numpy as np
+
+from calcode.arrays import BoolArray, FloatArray, IntArray, TextArray
 from calcode.cohorts.cohort import Cohort
-from calcode.cohorts.columns import (
-    embedding_matrix,
-    label_indices,
+from calcode.cohorts.contents import (
+    Contents,
     label_names,
+    label_numbers,
     metadata_values,
+    missing_labels,
+    read_contents,
     text_values,
 )
-from calcode.cohorts.feature_schema import Layout, layout_of
-from calcode.cohorts.parquet_stream import file_schema, stream_tables, told
+from calcode.cohorts.parquet import damage_named, stream_tables
 from calcode.cohorts.prompts import Prompts, prompts_beside, read_prompts
 from calcode.errors import CalcodeWarning, EvidenceError, FeatureFileError, SettingsError
 from calcode.method.evidence import Evidence
@@ -30,6 +33,9 @@ from calcode.method.evidence import Evidence
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.compute
+
+#: Where no class can be this many times as likely as another, probabilities are as good as equal.
+_FLAT = 2.5
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -42,23 +48,20 @@ class FeatureFile:
     prompts : Prompts
     backbone : str or None
     n_rows : int
-    layout : Layout
-        Which columns there are.
-    census : Census
-        How many rows each label and each role has.
+    contents : Contents
+        Which columns there are, and how many rows each label and each role has.
     """
 
     path: Path
     prompts: Prompts
     backbone: str | None
-    layout: Layout
-    census: Census
+    contents: Contents
 
     def __len__(self) -> int:
         return self.n_rows
 
     def __repr__(self) -> str:
-        roles = ", ".join(f"{name} {count}" for name, count in self.census.roles.items()) or "none"
+        roles = ", ".join(f"{name} {count}" for name, count in self.role_counts.items()) or "none"
         return (
             f"FeatureFile({self.path.name}: {self.n_rows} images x {self.dimension} dimensions, "
             f"classes [{', '.join(self.classes)}]; roles: {roles}; metadata "
@@ -68,7 +71,7 @@ class FeatureFile:
     @property
     def n_rows(self) -> int:
         """Number of images."""
-        return self.census.n_rows
+        return self.contents.n_rows
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -88,12 +91,12 @@ class FeatureFile:
     @property
     def metadata_columns(self) -> tuple[str, ...]:
         """The columns beyond id, label, role, group and embedding."""
-        return self.layout.metadata_columns
+        return self.contents.metadata_columns
 
     @property
     def role_counts(self) -> Mapping[str, int]:
         """Rows per role name, in the order of their first row; empty without a column `role`."""
-        return self.census.roles
+        return self.contents.roles
 
     def read(
         self,
@@ -128,7 +131,7 @@ class FeatureFile:
 
         tables = list(self._tables(role=role, where=where, columns=columns, batch_size=65_536))
         if not tables:
-            raise FeatureFileError(f"{self.path}: no row matches role={role!r} and where={where!s}")
+            raise FeatureFileError(f"{self.path}: no row meets the role {role!r} and the condition {where!s}")
         labelled = self._labelled(role=role, where=where)
         return self._cohort(pa.concat_tables(tables), labelled=labelled, classes=classes, columns=columns)
 
@@ -176,9 +179,31 @@ class FeatureFile:
             As in `read`.
         """
         chosen = _chosen(table, roles=self._checked_roles(role), where=where, path=self.path)
-        if chosen.num_rows == 0:
-            return None
-        return self._cohort(chosen, labelled=False, classes=classes, columns=[]).evidence
+        return self._evidence(chosen, labels=None, classes=classes) if chosen.num_rows else None
+
+    def labels_and_groups(self) -> tuple[TextArray, TextArray | None]:
+        """Name of the diagnosis and, where the file has them, group of every row; no embedding is read.
+
+        An integer label of -1 has no name and is called "(outside)".
+        """
+        column = self.contents.label_column
+        if column is None or self.contents.n_unlabelled:
+            empty = "there is no column 'label_name'"
+            if column is not None:
+                empty = f"column {column!r} is empty in {self.contents.n_unlabelled} of {self.n_rows} rows"
+            raise FeatureFileError(
+                f"{self.path}: {empty}, and only labelled images can be split; fill in the diagnoses or leave these "
+                "images out"
+            )
+        has_groups = "group" in self.contents.columns
+        labels, groups = [], []
+        wanted = ["id", column, "group"] if has_groups else ["id", column]
+        for table in stream_tables(self.path, columns=wanted, batch_size=65_536):
+            names = label_names(table, column=column, file_classes=self.contents.file_classes, path=self.path)
+            labels.append(np.where(names == "", "(outside)", names))
+            if has_groups:
+                groups.append(text_values(table["group"]))
+        return np.concatenate(labels), np.concatenate(groups) if has_groups else None
 
     def _tables(
         self,
@@ -195,7 +220,7 @@ class FeatureFile:
         dropped = set(leave_out)
         if columns is not None and where is None:
             dropped |= set(self.metadata_columns) - set(columns)
-        wanted = [name for name in self.layout.columns if name not in dropped]
+        wanted = [name for name in self.contents.columns if name not in dropped]
         for table in stream_tables(self.path, columns=wanted, batch_size=batch_size):
             chosen = _chosen(table, roles=roles, where=where, path=self.path)
             if chosen.num_rows:
@@ -205,9 +230,9 @@ class FeatureFile:
         self, *, role: str | Sequence[str] | None, where: pyarrow.compute.Expression | None
     ) -> bool:
         """Whether the chosen rows carry labels; an error if only some do."""
-        column = self.layout.label_column
-        if column is None or self.census.n_unlabelled in (0, self.n_rows):
-            return column is not None and self.census.n_unlabelled == 0
+        column = self.contents.label_column
+        if column is None or self.contents.n_unlabelled in (0, self.n_rows):
+            return column is not None and self.contents.n_unlabelled == 0
         missing = chosen = 0
         for table in self._tables(
             role=role, where=where, columns=None, batch_size=65_536, leave_out=["embedding"]
@@ -216,9 +241,8 @@ class FeatureFile:
             chosen += table.num_rows
         if 0 < missing < chosen:
             raise FeatureFileError(
-                f"{self.path}: column {column!r} is empty in {missing} of {chosen} chosen rows; fill them "
-                f"in, read labelled and unlabelled roles apart, or choose rows with "
-                f"where=pc.field({column!r}).is_valid()"
+                f"{self.path}: column {column!r} is empty in {missing} of {chosen} chosen rows; fill it in, or "
+                "choose a role or rows that are all labelled (or all unlabelled)"
             )
         return missing == 0
 
@@ -230,45 +254,71 @@ class FeatureFile:
         classes: Sequence[str] | None,
         columns: Sequence[str] | None,
     ) -> Cohort:
-        present = self.layout.columns
         wanted = self.metadata_columns if columns is None else columns
-        with told(self.path):
+        with damage_named(self.path):
             metadata = {name: metadata_values(table[name]) for name in wanted}
         labels = None
         if labelled:
-            labels = label_indices(table, layout=self.layout, classes=self.classes, path=self.path)
-            metadata["label_name"] = label_names(table, layout=self.layout, path=self.path)
+            metadata["label_name"], labels = self._labels(table)
+        roles = text_values(table["role"]) if "role" in self.contents.columns else None
+        evidence = self._evidence(table, labels=labels, classes=classes)
+        return Cohort(evidence=evidence, metadata=metadata, roles=roles)
+
+    def _evidence(
+        self, table: pyarrow.Table, *, labels: IntArray | None, classes: Sequence[str] | None
+    ) -> Evidence:
         try:
             evidence = Evidence.from_text(
-                embeddings=embedding_matrix(table, dimension=self.dimension, path=self.path),
+                embeddings=_embedding_matrix(table, dimension=self.dimension, path=self.path),
                 text=self.prompts.text,
                 temperature=self.prompts.temperature,
                 labels=labels,
                 classes=self.classes,
                 ids=text_values(table["id"]),
-                groups=text_values(table["group"]) if "group" in present else None,
+                groups=text_values(table["group"]) if "group" in self.contents.columns else None,
                 prompt_digest=self.prompts.digest,
                 backbone=self.backbone,
             )
         except EvidenceError as error:
             raise FeatureFileError(f"{self.path}: {error}") from error
-        roles = text_values(table["role"]) if "role" in present else None
-        cohort = Cohort(evidence=evidence, metadata=metadata, roles=roles)
-        return cohort if classes is None else cohort.restrict(classes)
+        return evidence if classes is None or tuple(classes) == self.classes else evidence.restrict(classes)
+
+    def _labels(self, table: pyarrow.Table) -> tuple[TextArray, IntArray]:
+        """Name and class index of every row, -1 for a diagnosis outside the classes; no label may be missing."""
+        contents = self.contents
+        known = contents.file_classes
+        assert contents.label_column is not None  # the caller looked
+        names = label_names(table, column=contents.label_column, file_classes=known, path=self.path)
+        index = {name: i for i, name in enumerate(self.classes)}
+        found, inverse = np.unique(names, return_inverse=True)
+        labels = np.array([index.get(str(name), -1) for name in found], dtype=np.int64)[inverse]
+        if contents.label_column == "label_name" and "label" in contents.columns and known is not None:
+            given = label_numbers(table, file_classes=known, path=self.path)
+            # An index of -1 says "outside the classes of the file", which may be more than the prompts know.
+            by_index = np.array([*(index.get(name, -1) for name in known), -1])[given]
+            differ = np.where(given >= 0, by_index != labels, np.isin(names, known))
+            if differ.any():
+                row = int(differ.argmax())
+                raise FeatureFileError(
+                    f"{self.path}: label {given[row]} and label_name {str(names[row])!r} disagree for the image with "
+                    f"id {table['id'][row].as_py()!r} ({int(differ.sum())} such rows); correct them or drop the "
+                    "column 'label'"
+                )
+        return names, labels
 
     def _checked_roles(self, role: str | Sequence[str] | None) -> list[str] | None:
         if role is None:
             return None
         roles = [role] if isinstance(role, str) else list(role)
-        if "role" not in self.layout.columns:
+        if "role" not in self.contents.columns:
             raise FeatureFileError(
-                f"{self.path}: no column 'role', so role={role!r} cannot be chosen; assign roles with "
-                f"split_roles"
+                f"{self.path}: no column 'role', so the role {role!r} cannot be chosen; assign roles first (calcode "
+                "split, or split_roles)"
             )
-        absent = [name for name in roles if name not in self.census.roles]
+        absent = [name for name in roles if name not in self.contents.roles]
         if absent or not roles:
             raise FeatureFileError(
-                f"{self.path}: role {absent} not in the file; it has {list(self.census.roles)}"
+                f"{self.path}: role {absent} not in the file; it has {list(self.contents.roles)}"
             )
         return roles
 
@@ -310,45 +360,45 @@ def open_features(
         file.
     """
     file = Path(path)
-    layout = layout_of(file_schema(file), path=file)
-    bank = _prompts_for(file, prompts=prompts, recorded=layout.prompt_digest)
-    if layout.dimension not in (None, bank.dimension):
+    contents = read_contents(file)
+    if isinstance(prompts, Prompts):
+        bank = prompts
+    elif prompts is not None:
+        bank = read_prompts(prompts)
+    else:
+        beside = prompts_beside(file)
+        bank = read_prompts(beside)
+        if contents.prompt_digest not in (None, bank.digest):
+            raise FeatureFileError(
+                f"{file}: written with other prompts than {beside.name} (digest {contents.prompt_digest}, found "
+                f"{bank.digest}); restore them, or name a prompt file yourself to use others on purpose"
+            )
+    if contents.dimension not in (None, bank.dimension):
         raise FeatureFileError(
-            f"{file}: column 'embedding' has {layout.dimension} dimensions and the prompts have "
-            f"{bank.dimension}; pass the prompts of the model that made the embeddings"
+            f"{file}: column 'embedding' has {contents.dimension} dimensions and the prompts have "
+            f"{bank.dimension}; use the prompts of the model that made the embeddings"
         )
-    if backbone is not None and layout.backbone not in (None, backbone):
+    if backbone is not None and contents.backbone not in (None, backbone):
         raise FeatureFileError(
-            f"{file}: made with the backbone {layout.backbone!r}, not {backbone!r}; leave backbone=... out"
+            f"{file}: made with the backbone {contents.backbone!r}, not {backbone!r}; leave the backbone out"
         )
-    census = take_census(file, layout=layout)
-    if census.labels and not set(census.labels) & set(bank.classes):
+    if contents.labels and not set(contents.labels) & set(bank.classes):
         warnings.warn(
             f"{file}: no label is among the classes of the prompts {list(bank.classes)}, so every image "
-            f"counts as outside the label space (labels found: {list(census.labels)[:8]})",
+            f"counts as outside the label space (labels found: {list(contents.labels)[:8]})",
             CalcodeWarning,
             stacklevel=2,
         )
-    return FeatureFile(
-        path=file, prompts=bank, backbone=backbone or layout.backbone, layout=layout, census=census
-    )
-
-
-def _prompts_for(
-    file: Path, *, prompts: Prompts | str | os.PathLike[str] | None, recorded: str | None
-) -> Prompts:
-    if isinstance(prompts, Prompts):
-        return prompts
-    if prompts is not None:
-        return read_prompts(prompts)
-    beside = prompts_beside(file)
-    found = read_prompts(beside)
-    if recorded not in (None, found.digest):
-        raise FeatureFileError(
-            f"{file}: written with other prompts than {beside.name} (digest {recorded}, found "
-            f"{found.digest}); restore them, or pass prompts=... to use others on purpose"
+    if bank.largest_odds < _FLAT:
+        warnings.warn(
+            f"{file}: the prompts' temperature {bank.temperature:g} makes all probabilities nearly equal (no class "
+            f"can be more than {bank.largest_odds:.3g} times as likely as another), so sets will hold almost every "
+            f"label. logit = cosine / temperature: if {bank.temperature:g} is the model's logit scale, the "
+            f"temperature is {1 / bank.temperature:.3g}; write the prompts again with that",
+            CalcodeWarning,
+            stacklevel=2,
         )
-    return found
+    return FeatureFile(path=file, prompts=bank, backbone=backbone or contents.backbone, contents=contents)
 
 
 def _chosen(
@@ -373,4 +423,38 @@ def _chosen(
     try:
         return table.filter(where)
     except pa.ArrowException as error:
-        raise FeatureFileError(f"{path}: where={where} cannot be applied to its columns ({error})") from error
+        raise FeatureFileError(
+            f"{path}: the condition {where} cannot be applied to its columns ({error})"
+        ) from error
+
+
+def _embedding_matrix(table: pyarrow.Table, *, dimension: int, path: Path) -> FloatArray:
+    """The embeddings as an array of shape (n, d); nulls, NaN, zero rows and other lengths are refused."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = table["embedding"].combine_chunks()
+    if isinstance(column, pa.ChunkedArray):  # what older versions give for a table without rows
+        return np.empty((0, dimension))
+
+    def refuse(bad: BoolArray, what: str) -> None:
+        if bad.any():
+            row, count = int(bad.argmax()), int(bad.sum())
+            raise FeatureFileError(
+                f"{path}: column 'embedding' has {what} in {count} row{'s' * (count != 1)} (first: the image with id "
+                f"{str(table['id'][row].as_py())!r}); embed these images again or drop the rows"
+            )
+
+    refuse(column.is_null().to_numpy(zero_copy_only=False), "no embedding")
+    lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
+    refuse(lengths != dimension, f"another number of dimensions than the {dimension} of the prompts")
+    # Arrow hands nulls inside a list over as NaN, which the next check refuses.
+    values = column.flatten().to_numpy(zero_copy_only=False)
+    matrix: FloatArray = values.reshape(len(column), dimension).astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        squared = np.einsum("ij,ij->i", matrix, matrix)
+    # One pass tells whether there is anything to refuse; what it is takes more.
+    if not (np.isfinite(squared) & (squared > 0)).all():
+        refuse(np.asarray(~np.isfinite(matrix).all(axis=1)), "NaN, infinity or a null")
+        refuse(np.asarray(~matrix.any(axis=1)), "a vector of length zero")
+    return matrix

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calcode.errors import CalcodeError, EvidenceError, FeatureFileError
-from calcode.files import canonical_json, replacing
+from calcode.files import canonical_json, replacing, require_regular
 
 #: Ending of a prompt file: `derm.parquet` has its prompts in `derm.prompts.safetensors`.
 PROMPTS_SUFFIX = ".prompts.safetensors"
@@ -101,6 +101,14 @@ class Prompts:
         """Number M of prompts per class."""
         return int(self.text.shape[1])
 
+    @property
+    def largest_odds(self) -> float:
+        """Bound on how many times as likely as another class any class can be, for any image."""
+        unit = self.text / np.linalg.norm(self.text, axis=2, keepdims=True)
+        # No image favours one prompt over another by more than their distance, at most twice that to their mean.
+        apart = 2 * np.linalg.norm(unit - unit.mean(axis=0), axis=2).max()
+        return float(np.exp(min(apart / self.temperature, 700.0)))
+
 
 def prompt_digest(*, text: NDArray[np.float32], temperature: float, classes: Sequence[str]) -> str:
     """SHA-256, in hex, of all that decides the logits: class names, shape, temperature, float32 bytes.
@@ -132,10 +140,16 @@ def prompt_digest(*, text: NDArray[np.float32], temperature: float, classes: Seq
 
 def write_prompts(path: str | os.PathLike[str], prompts: Prompts) -> None:
     """Write `*.prompts.safetensors`; the same prompts give the same bytes."""
+    if not str(path).endswith(PROMPTS_SUFFIX):
+        raise FeatureFileError(f"{path}: the name must end in {PROMPTS_SUFFIX}")
+    with replacing(path) as temporary:
+        temporary.write_bytes(prompt_bytes(prompts))
+
+
+def prompt_bytes(prompts: Prompts) -> bytes:
+    """What a prompt file holds."""
     from safetensors.numpy import save
 
-    if not str(path).endswith(PROMPTS_SUFFIX):
-        raise FeatureFileError(f"path: {path} must end in {PROMPTS_SUFFIX}")
     facts = {
         "version": _VERSION,
         "classes": list(prompts.classes),
@@ -145,11 +159,9 @@ def write_prompts(path: str | os.PathLike[str], prompts: Prompts) -> None:
         "shape": list(prompts.text.shape),
         "digest": prompts.digest,
     }
-    content = save(
-        {"text": np.ascontiguousarray(prompts.text)}, metadata={_METADATA_KEY: canonical_json(facts)}
-    )
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
+    tensors = {"text": np.ascontiguousarray(prompts.text)}
+    content: bytes = save(tensors, metadata={_METADATA_KEY: canonical_json(facts)})
+    return content
 
 
 def read_prompts(path: str | os.PathLike[str]) -> Prompts:
@@ -165,8 +177,7 @@ def read_prompts(path: str | os.PathLike[str]) -> Prompts:
         If the file is missing, truncated, foreign, newer than this version, or does not match its digest.
     """
     file = Path(path)
-    if not file.is_file():
-        raise FeatureFileError(f"{file}: no such prompt file")
+    require_regular(file)
     if file.suffix not in {".safetensors", ".npz"}:
         raise FeatureFileError(
             f"{file}: prompts are read from .safetensors or .npz, not from {file.suffix!r}"
@@ -188,7 +199,7 @@ def prompts_beside(path: str | os.PathLike[str]) -> Path:
             return candidate
     raise FeatureFileError(
         f"{file}: no prompts beside it (looked for {candidates[0].name} and {candidates[1].name}); "
-        f"write them with write_prompts or pass prompts=..."
+        "'calcode embed' writes both files; otherwise name the prompt file (--prompts, or prompts= in Python)"
     )
 
 

@@ -12,9 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from calcode.cohorts import FeatureFile, open_features
-from calcode.cohorts.decision_files import decisions_table
-from calcode.cohorts.decision_format import ACTION_WORDS, REASON_WORDS
-from calcode.cohorts.parquet_stream import RowReader
+from calcode.cohorts.decisions import ACTION_WORDS, REASON_WORDS, decisions_table
+from calcode.cohorts.parquet import RowReader
 from calcode.engines.row_ranges import RowRange
 from calcode.errors import CalcodeError, EngineError, FeatureFileError, MismatchError, NothingChosenError
 from calcode.kernels.threads import products_on_one_core
@@ -107,7 +106,7 @@ class BlockDecider:
             raise MismatchError(f"{job.model_path}: another model than at the start of the job; start again")
         self.model.prepare()
         unneeded = set(job.features.metadata_columns) if job.where is None else set()
-        columns = [name for name in job.features.layout.columns if name not in unneeded]
+        columns = [name for name in job.features.contents.columns if name not in unneeded]
         self._reader = RowReader(job.features_path, columns=columns)
         self._on_device: DeviceDecider | None = None
         if job.device is not None:

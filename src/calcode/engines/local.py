@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calcode.cohorts import DecisionWriter, FeatureFile
-from calcode.cohorts.decision_files import decisions_table
+from calcode.cohorts.decisions import decisions_table
 from calcode.engines.ahead import ahead
 from calcode.engines.deciding import BlockDecider, DecidedFile, DecideJob, Tally, require_other_file
 from calcode.engines.row_ranges import row_ranges

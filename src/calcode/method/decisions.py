@@ -170,7 +170,7 @@ class Decisions:
 
     def to_arrow(self) -> pyarrow.Table:
         """One row per image: id, action, reason, released set as names, p-value, thresholds, model digest."""
-        from calcode.cohorts.decision_files import decisions_table
+        from calcode.cohorts.decisions import decisions_table
 
         return decisions_table(self)
 

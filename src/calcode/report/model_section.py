@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from calcode.cohorts.role_counts import ROLES
+from calcode.cohorts.roles import ROLES
 from calcode.method.audit import DIAGNOSTICS
 from calcode.method.cross_fit import coverage_floor
 from calcode.method.model import Calcode

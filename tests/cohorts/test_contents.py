@@ -32,7 +32,7 @@ def with_null(table: pa.Table, name: str, row: int) -> pa.Table:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.drop(["id"]), r"no column 'id' \(one string per image\); it has \['label_name'"),
+        (lambda t: t.drop(["id"]), r"no column 'id' \(one string per image\); it has label_name"),
         (lambda t: t.drop(["embedding"]), r"no column 'embedding' \(a fixed-size list"),
         (lambda t: with_null(t, "id", 33), "column 'id' is empty in row 33"),
         (lambda t: replaced(t, "id", pa.array(["a", *["b"] * 59])), r"'id' repeats 1 id \(first: 'b'\)"),
@@ -46,7 +46,7 @@ def with_null(table: pa.Table, name: str, row: int) -> pa.Table:
         (lambda t: replaced(t, "embedding", pa.array([[1, 2]] * 60)), "column 'embedding' is list<.*int64>"),
         (
             lambda t: replaced(t, "embedding", pa.array([[0.1] * 5] * 60, pa.list_(pa.float32(), 5))),
-            "'embedding' has 5 dimensions and the prompts have 8; pass the prompts",
+            "'embedding' has 5 dimensions and the prompts have 8; use the prompts",
         ),
         (lambda t: t.append_column("site", t["site"]), r"\['site'\] named more than once"),
         (

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from calcode.baselines import Method, Roles
-    from calcode.cli.blocks import Choice
+    from calcode.cli.rows import Choice
     from calcode.cli.screen import Screen
     from calcode.cohorts import Cohort
     from calcode.study.comparison import MethodRow, Terms
@@ -166,16 +166,15 @@ def _terms(*, miscoverage: float, min_images: int, seed: int) -> Terms:
 def _test_choice(
     path: Path, *, prompts: Path | None, role: str | None, conditions: list[str] | None
 ) -> Choice:
-    from calcode.cli.blocks import Choice
+    from calcode.cli.rows import Choice
     from calcode.cohorts import open_features
 
-    return Choice.of(open_features(path, prompts=prompts), role=role, conditions=conditions)
+    return Choice.checked(open_features(path, prompts=prompts), role=role, conditions=conditions)
 
 
 def _roles(choice: Choice, *, where: list[str] | None, classes: list[str]) -> Roles:
     from calcode.baselines import Roles
-    from calcode.cli.conditions import row_filter
-    from calcode.cli.fitted_roles import read_fitted_roles
+    from calcode.cli.rows import read_fitted_roles, row_filter
 
     file = choice.features
     return Roles(**read_fitted_roles(file, where=row_filter(where, file), classes=classes))
@@ -183,10 +182,8 @@ def _roles(choice: Choice, *, where: list[str] | None, classes: list[str]) -> Ro
 
 def _test(choice: Choice, *, classes: list[str], by: str | None, keep_outside: bool) -> tuple[Cohort, int]:
     """The test images with labels, and how many were left out because of theirs."""
-    from calcode.cli.blocks import columns_for
-
     cohort = choice.features.read(
-        role=choice.role, where=choice.where, classes=classes or None, columns=columns_for(choice, by)
+        role=choice.role, where=choice.where, classes=classes or None, columns=choice.column_for(by)
     )
     if cohort.evidence.labels is None:
         raise FeatureFileError(

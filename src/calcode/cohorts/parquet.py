@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from calcode.errors import FeatureFileError
+from calcode.files import require_regular
 
 if TYPE_CHECKING:
     import pyarrow
@@ -22,7 +23,7 @@ _BUFFER_BYTES = 1 << 20
 
 def file_schema(path: Path) -> pyarrow.Schema:
     """The Arrow schema of a Parquet file."""
-    with _opened(path) as file:
+    with opened_parquet(path) as file:
         return file.schema_arrow
 
 
@@ -30,20 +31,14 @@ def stream_tables(path: Path, *, columns: Sequence[str], batch_size: int) -> Ite
     """Tables of at most `batch_size` rows with the given columns, in the order of the file."""
     import pyarrow as pa
 
-    with _opened(path) as file:
+    with opened_parquet(path) as file, damage_named(path):
         for batch in file.iter_batches(batch_size=batch_size, columns=list(columns)):
-            yield _plain_text(pa.Table.from_batches([batch]))
+            yield without_views(pa.Table.from_batches([batch]))
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
-    with told(path), _parquet_file(path) as file:
-        yield file
-
-
-@contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Damage of the file as one kind of error that names it."""
+def damage_named(path: Path) -> Iterator[None]:
+    """Whatever is wrong with the file as one kind of error that names it."""
     import pyarrow as pa
 
     try:
@@ -56,15 +51,18 @@ def told(path: Path) -> Iterator[None]:
         raise FeatureFileError(f"{path}: truncated, damaged or not Parquet ({error})") from error
 
 
-def _parquet_file(path: Path) -> pyarrow.parquet.ParquetFile:
+def opened_parquet(path: Path) -> pyarrow.parquet.ParquetFile:
+    """A Parquet file, open; its pages are checked as they are read."""
     import pyarrow.parquet as pq
 
-    if not path.is_file():
-        raise FeatureFileError(f"{path}: no such file")
-    return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
+    require_regular(path)
+    with damage_named(path):
+        return pq.ParquetFile(
+            path, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+        )
 
 
-def _plain_text(table: pyarrow.Table) -> pyarrow.Table:
+def without_views(table: pyarrow.Table) -> pyarrow.Table:
     """The table with string views as strings: Arrow cannot filter views."""
     import pyarrow as pa
 
@@ -93,8 +91,7 @@ class RowReader:
         self._path = path
         self._columns = list(columns)
         self._batch_size = batch_size
-        with told(path):
-            self._file = _parquet_file(path)
+        self._file = opened_parquet(path)
         metadata = self._file.metadata
         sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self._first_rows = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -122,11 +119,11 @@ class RowReader:
         group = int(np.searchsorted(self._first_rows, start, side="right")) - 1
         if start < self._held_from or self._first_rows[group] > self._held_to:
             self._jump(group)
-        with told(self._path):
+        with damage_named(self._path):
             while self._held_to < stop:
                 self._take(start)
         whole = pa.Table.from_batches(self._held)
-        return _plain_text(whole.slice(start - self._held_from, stop - start))
+        return without_views(whole.slice(start - self._held_from, stop - start))
 
     def _jump(self, group: int) -> None:
         groups = list(range(group, len(self._first_rows) - 1))

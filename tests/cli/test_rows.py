@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import typer
 
-from calcode.cli.conditions import row_filter
+from calcode.cli.rows import row_filter
 from calcode.cohorts import Cohort, open_features
 from calcode.errors import FeatureFileError
 

@@ -19,7 +19,7 @@ from calcode.cli.options import (
 from calcode.cli.running import Command
 
 if TYPE_CHECKING:
-    from calcode.cli.blocks import Choice, Judged
+    from calcode.cli.rows import Choice, Judged
     from calcode.cli.screen import Screen
     from calcode.method.model import Calcode
     from calcode.report import ReportCohort
@@ -52,7 +52,7 @@ def report(
     subgroups where the file has site, sex or skin type, and what is promised. Where the file holds the calibration
     images of the model, split APS is shown beside it.
     """
-    from calcode.cli.blocks import Choice, judged
+    from calcode.cli.rows import Choice, judged
     from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
     from calcode.method.model import Calcode
@@ -62,7 +62,7 @@ def report(
     target = output_file(output, suffixes=(".html",))
     screen = Screen()
     fitted = Calcode.load(model)
-    choice = Choice.of(open_features(features, prompts=prompts), role=role, conditions=where)
+    choice = Choice.checked(open_features(features, prompts=prompts), role=role, conditions=where)
     result = judged(fitted, choice, columns=None, screen=screen)
     cohort = _cohort(fitted, choice, result, shifted=not exchangeable)
     with screen.working(f"Writing {target}"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,25 +50,40 @@ def split(
     evenly as the groups allow. Writes the same file with a column 'role', and its prompts beside it. Says how many
     images of each class every role got, and which classes have too few calibration images for a finite guard.
     """
-    from calcode.cli.role_column import assigned_roles, write_with_roles
+    from calcode.cli.rows import warn_of_unknown_labels
     from calcode.cli.screen import Screen
-    from calcode.cohorts import open_features, role_counts
-    from calcode.errors import SettingsError
+    from calcode.cohorts import open_features, role_counts, split_roles, write_roles
+    from calcode.errors import CalcodeWarning, FeatureFileError, SettingsError
 
-    target = output_file(output, suffixes=(".parquet",))
+    target = output_file(output, suffixes=(".parquet",), inputs=(features,))
     if not 0 < guard < 1:
         raise typer.BadParameter(f"{guard} must lie strictly between 0 and 1", param_hint="--guard")
     file = open_features(features, prompts=prompts)
-    try:
-        labels, roles = assigned_roles(
-            file, target=target, sizes=_numbers(sizes), seed=seed, replace_roles=replace_roles
+    if file.role_counts and not replace_roles:
+        raise FeatureFileError(
+            f"{file.path}: column 'role' is there already ({', '.join(file.role_counts)}); fit on it as it is, or pass "
+            "--replace-roles"
         )
+    warn_of_unknown_labels(file)
+    labels, groups = file.labels_and_groups()
+    if groups is None:
+        warnings.warn(
+            f"{file.path}: no column 'group', so images of one patient may fall into different roles; every promise "
+            "supposes that they do not",
+            CalcodeWarning,
+            stacklevel=2,
+        )
+    try:
+        with warnings.catch_warnings():
+            # The counts are shown below, for the classes of the prompts.
+            warnings.simplefilter("ignore", CalcodeWarning)
+            roles = split_roles(labels, groups=groups, sizes=_numbers(sizes), random_state=seed)
     except SettingsError as error:
         raise typer.BadParameter(str(error).removeprefix("sizes: "), param_hint="--sizes") from error
     counts = role_counts(labels, roles, classes=file.classes, guard_miscoverage=guard)
     screen = Screen()
     with screen.working(f"Writing {target}"):
-        write_with_roles(file, target, roles)
+        write_roles(target, features=file, roles=roles)
     if as_json:
         screen.emit("split", {"output": str(target), **_facts(counts)})
     else:

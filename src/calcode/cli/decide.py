@@ -60,17 +60,17 @@ def decide(
     Reads and writes in blocks, so that a file larger than memory goes through. Labels are not needed and not looked
     at. Images that the model was fitted on are refused. A deferred image shows no set.
     """
-    from calcode.cli.blocks import Choice, in_words_of_options
+    from calcode.cli.rows import Choice
     from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
 
     target = output_file(output, suffixes=(".parquet", ".csv"), inputs=(model, features, prompts))
     decide_file = _engine(engine, device=device)
-    choice = Choice.of(open_features(features, prompts=prompts), role=role, conditions=where)
+    choice = Choice.checked(open_features(features, prompts=prompts), role=role, conditions=where)
     screen = Screen()
     # Every row of the file is read, also where a role or a condition leaves some out.
     with (
-        in_words_of_options(choice),
+        choice.errors_in_words_of_options(),
         screen.counting("Rows of the file", total=len(choice.features)) as advance,
     ):
         decided = decide_file(model, choice.features, target, role=role, where=choice.where, progress=advance)

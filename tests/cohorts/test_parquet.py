@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calcode.cohorts.parquet_stream import RowReader, stream_tables, told
+from calcode.cohorts.parquet import RowReader, damage_named, stream_tables
 from calcode.errors import FeatureFileError
 
 N = 60
@@ -82,5 +82,5 @@ def test_text_that_is_not_utf8_is_told_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "latin.parquet"
     pq.write_table(pa.table({"id": latin}), path)
     (table,) = stream_tables(path, columns=["id"], batch_size=10)
-    with pytest.raises(FeatureFileError, match=r"latin.parquet: text that is not UTF-8"), told(path):
+    with pytest.raises(FeatureFileError, match=r"latin.parquet: text that is not UTF-8"), damage_named(path):
         table["id"].to_pylist()

@@ -305,8 +305,7 @@ def _fit_on(
     where: list[str] | None,
     screen: Screen,
 ) -> None:
-    from calcode.cli.conditions import row_filter
-    from calcode.cli.fitted_roles import read_fitted_roles
+    from calcode.cli.rows import read_fitted_roles, row_filter
     from calcode.cohorts import open_features
 
     with screen.working(f"Reading {path}"):

@@ -11,7 +11,7 @@ from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, PromptF
 from calcode.cli.running import Command
 
 if TYPE_CHECKING:
-    from calcode.cli.blocks import Choice, Judged
+    from calcode.cli.rows import Choice, Judged
     from calcode.cli.screen import Screen
     from calcode.metrics import Summary
 
@@ -48,15 +48,16 @@ def evaluate(
     intervals, and the worst class by name. Ends with what the model promises. On images that are not exchangeable with
     the calibration images every figure is an observation.
     """
-    from calcode.cli.blocks import Choice, columns_for
+    from calcode.cli.rows import Choice, warn_of_unknown_labels
     from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
     from calcode.metrics import summarize, summarize_by
 
     screen = Screen()
-    choice = Choice.of(open_features(features, prompts=prompts), role=role, conditions=where)
+    choice = Choice.checked(open_features(features, prompts=prompts), role=role, conditions=where)
+    warn_of_unknown_labels(choice.features)
     from_model = decided_by.suffix == ".safetensors"
-    result = _judged(decided_by, choice, columns=columns_for(choice, by), screen=screen)
+    result = _judged(decided_by, choice, columns=choice.column_for(by), screen=screen)
     summary = summarize(result.decisions, result.labels, min_n=min_n)
     groups = {}
     if by is not None:
@@ -88,8 +89,7 @@ COMMAND = Command(
 
 
 def _judged(path: Path, choice: Choice, *, columns: list[str], screen: Screen) -> Judged:
-    from calcode.cli.blocks import judged
-    from calcode.cli.decision_table import judged_file
+    from calcode.cli.rows import judged, judged_file
     from calcode.method.model import Calcode
 
     if path.suffix == ".safetensors":

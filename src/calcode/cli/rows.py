@@ -1,0 +1,348 @@
+"""Which rows of a feature file a command is about, and what the model makes of them block by block."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import typer
+
+from calcode.arrays import AnyArray, IntArray
+from calcode.cli.screen import Screen
+from calcode.cohorts import ROLES, Cohort, FeatureFile, decisions_from, read_decisions
+from calcode.engines.deciding import naming, require_classes
+from calcode.engines.row_ranges import BLOCK
+from calcode.errors import CalcodeWarning, FeatureFileError, NothingChosenError, RoleError
+from calcode.method.decisions import Decisions
+from calcode.method.evidence import Evidence
+from calcode.method.model import Calcode
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.compute
+
+FITTED_ROLES = tuple(role for role in ROLES if role != "test")
+#: Roles in which every image must have a diagnosis among the classes (METHOD.md 1).
+_LABELLED = ("validation", "calibration")
+_CONDITION = re.compile(r"^\s*(?P<column>[^=!<>]+?)\s*(?P<comparison>!=|<=|>=|==|=|<|>)\s*(?P<value>.*?)\s*$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which rows of a feature file a command is about."""
+
+    features: FeatureFile
+    role: str | None
+    where: pyarrow.compute.Expression | None
+    described: str
+
+    @classmethod
+    def checked(cls, features: FeatureFile, *, role: str | None, conditions: Sequence[str] | None) -> Choice:
+        """Check the role and the conditions against the file."""
+        if role is not None and role not in features.role_counts:
+            raise FeatureFileError(
+                f"{features.path}: column 'role' holds no {role!r}; it has {', '.join(features.role_counts)}"
+                if features.role_counts
+                else f"{features.path}: no column 'role', so --role {role} chooses nothing; leave it out"
+            )
+        parts = [f"role {role}"] if role else []
+        parts += list(conditions or ())
+        described = f"{features.path.name}" + (f" ({', '.join(parts)})" if parts else "")
+        where = row_filter(conditions, features) if conditions else None
+        return cls(features=features, role=role, where=where, described=described)
+
+    @property
+    def total(self) -> int | None:
+        """Number of chosen images, where it is known before they are read."""
+        if self.where is not None:
+            return None
+        return self.features.n_rows if self.role is None else self.features.role_counts[self.role]
+
+    def blocks(self, *, classes: Sequence[str], columns: Sequence[str] | None) -> Iterator[Cohort]:
+        """The chosen rows in blocks."""
+        require_classes(self.features, classes)
+        found = False
+        for block in self.features.batches(
+            batch_size=BLOCK, role=self.role, where=self.where, classes=classes, columns=columns
+        ):
+            found = True
+            yield block
+        if not found:
+            raise self.nothing_chosen()
+
+    def nothing_chosen(self) -> FeatureFileError:
+        """What to say where no row meets the role and the conditions."""
+        return FeatureFileError(f"{self.described}: no row was chosen; check --role and --where")
+
+    @contextmanager
+    def errors_in_words_of_options(self) -> Iterator[None]:
+        """Errors about the chosen images with what the command line offers against them."""
+        try:
+            yield
+        except NothingChosenError as error:
+            raise self.nothing_chosen() from error
+        except RoleError as error:
+            shared = str(error).partition(";")[0]
+            others = [name for name in self.features.role_counts if name not in FITTED_ROLES]
+            advice = f"--role {others[0]}" if others else "--role or --where"
+            raise RoleError(
+                f"{shared}; a model cannot be judged on images it was fitted on: choose others with {advice}, or "
+                "give a file of new images"
+            ) from error
+
+    def column_for(self, by: str | None) -> list[str]:
+        """The metadata column that `--by` needs."""
+        known = self.features.metadata_columns
+        if by is not None and by not in known:
+            raise FeatureFileError(
+                f"{self.features.path}: no metadata column {by!r} for --by; it has {', '.join(known) or 'none'}"
+            )
+        return [] if by is None else [by]
+
+
+def row_filter(conditions: Sequence[str] | None, features: FeatureFile) -> pyarrow.compute.Expression | None:
+    """All conditions as one filter for `FeatureFile.read`, or None where there are none.
+
+    Parameters
+    ----------
+    conditions : sequence of str or None
+        Such as "site!=rosendahl"; the value is read as the column's type.
+    features : FeatureFile
+        Whose columns are meant.
+    """
+    import operator
+
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from calcode.cohorts.contents import is_text
+    from calcode.cohorts.parquet import file_schema
+
+    operators = {
+        "=": operator.eq,
+        "==": operator.eq,
+        "!=": operator.ne,
+        "<": operator.lt,
+        "<=": operator.le,
+        ">": operator.gt,
+        ">=": operator.ge,
+    }
+    if not conditions:
+        return None
+    whole = None
+    schema = file_schema(features.path)
+    for text in conditions:
+        found = _CONDITION.match(text)
+        if found is None:
+            raise typer.BadParameter(
+                f"{text!r} is no condition; write column, comparison (= != < <= > >=) and value, such as "
+                "'site!=rosendahl'",
+                param_hint="--where",
+            )
+        column, comparison, value = found["column"], found["comparison"], found["value"]
+        names = [name for name in schema.names if name != "embedding"]
+        if column not in names:
+            near = difflib.get_close_matches(column, names, n=1)
+            meant = f" did you mean {near[0]!r}?" if near else ""
+            raise FeatureFileError(
+                f"{features.path}: no column {column!r} for --where {text!r};{meant} it has {', '.join(names)}"
+            )
+        kind = schema.field(column).type
+        if is_text(kind) and comparison not in ("=", "==", "!="):
+            raise FeatureFileError(
+                f"{features.path}: column {column!r} holds text, so --where {text!r} has no order to compare by; use "
+                "= or != with text, or write the column as numbers"
+            )
+        plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+        unquoted = value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+        try:
+            scalar = pa.scalar(unquoted).cast(plain)
+        except pa.ArrowException as error:
+            raise FeatureFileError(
+                f"{features.path}: {unquoted!r} in --where {text!r} is no value of the column's type {plain}; write "
+                "one that is"
+            ) from error
+        expression = operators[comparison](pc.field(column), scalar)
+        whole = expression if whole is None else whole & expression
+    return whole
+
+
+def read_fitted_roles(
+    file: FeatureFile, *, where: pyarrow.compute.Expression | None = None, classes: Sequence[str] = ()
+) -> dict[str, Evidence]:
+    """Evidence per role; images that a role cannot use are left out with a warning.
+
+    Parameters
+    ----------
+    file : FeatureFile
+    where : pyarrow.compute.Expression, optional
+    classes : sequence of str
+        The only classes to fit on; then every role loses the images of other classes.
+    """
+    missing = [role for role in FITTED_ROLES if role not in file.role_counts]
+    if missing:
+        found = f"it has {', '.join(file.role_counts)}" if file.role_counts else "there is no such column"
+        raise FeatureFileError(
+            f"{file.path}: column 'role' lacks {', '.join(missing)} ({found}); assign roles with: "
+            f"calcode split {file.path} -o split.parquet"
+        )
+    unknown = [name for name in classes if name not in file.classes]
+    if unknown:
+        raise FeatureFileError(
+            f"{file.path}: no class {', '.join(unknown)} among its prompts; --classes can name "
+            f"{', '.join(file.classes)}"
+        )
+    warn_of_unknown_labels(file)
+    return {role: _evidence(file, role, where=where, classes=classes) for role in FITTED_ROLES}
+
+
+def _evidence(
+    file: FeatureFile, role: str, *, where: pyarrow.compute.Expression | None, classes: Sequence[str]
+) -> Evidence:
+    cohort = file.read(role=role, where=where, classes=classes or None, columns=[])
+    labels = cohort.evidence.labels
+    if labels is None:
+        if role in _LABELLED:
+            raise FeatureFileError(
+                f"{file.path}: the images of role {role!r} have no labels; fill the column 'label_name'"
+            )
+        return cohort.evidence
+    if classes:
+        return cohort.in_space_only().evidence
+    if role in _LABELLED and (labels < 0).any():
+        kept = cohort.in_space_only()
+        warnings.warn(
+            f"{file.path}: {len(cohort) - len(kept)} images of role '{role}' have a diagnosis outside the classes and "
+            "are left out",
+            CalcodeWarning,
+            stacklevel=2,
+        )
+        return kept.evidence
+    return cohort.evidence
+
+
+def warn_of_unknown_labels(file: FeatureFile) -> None:
+    """Name the labels that match no class, unless none does: then the file was opened with a warning."""
+    sentence = file.contents.unknown_labels_sentence(file.classes)
+    if sentence and set(file.contents.labels) & set(file.classes):
+        warnings.warn(f"{file.path}: {sentence}", CalcodeWarning, stacklevel=2)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Judged:
+    """Decisions with the true labels and metadata of their images.
+
+    Attributes
+    ----------
+    decisions : Decisions
+    labels : ndarray of int, shape (n,)
+        -1 is outside the label space.
+    metadata : dict of str to ndarray of shape (n,)
+    protected : tuple of str
+        Protected classes, where a model says so.
+    """
+
+    decisions: Decisions
+    labels: IntArray
+    metadata: dict[str, AnyArray]
+    protected: tuple[str, ...] = ()
+
+
+def judged(model: Calcode, choice: Choice, *, columns: Sequence[str] | None, screen: Screen) -> Judged:
+    """Decide on all chosen images, under a bar that counts them, and keep their labels and metadata columns.
+
+    Parameters
+    ----------
+    model : Calcode
+    choice : Choice
+    columns : sequence of str or None
+        Metadata columns to keep; None keeps all.
+    screen : Screen
+    """
+    kept, parts = [], []
+    with screen.counting("Deciding", total=choice.total) as advance:
+        for block in choice.blocks(classes=model.classes_, columns=columns):
+            _require_labels(block, choice)
+            with choice.errors_in_words_of_options(), naming(choice.features.path):
+                parts.append(model.decide(block.evidence))
+            kept.append(_without_evidence(block))
+            advance(len(block))
+    labels, _, metadata = _joined(kept)
+    return Judged(
+        decisions=Decisions.concatenate(parts),
+        labels=labels,
+        metadata=metadata,
+        protected=model.tail_classes_,
+    )
+
+
+def judged_file(path: Path, choice: Choice, *, columns: Sequence[str] | None) -> Judged:
+    """Decisions of a file with the labels of the same images.
+
+    Parameters
+    ----------
+    path : Path
+        Decision file.
+    choice : Choice
+        The images whose labels are known; decisions on others are left out where a role or condition was given,
+        and an error where not.
+    columns : sequence of str or None
+        Metadata columns to keep.
+    """
+    decisions = decisions_from(read_decisions(path))
+    if decisions.ids is None:
+        raise FeatureFileError(
+            f"{path}: has no column 'id', so its rows cannot be matched with labels; decide again on images with ids"
+        )
+    kept = []
+    for block in choice.blocks(classes=decisions.classes, columns=columns):
+        _require_labels(block, choice)
+        kept.append(_without_evidence(block))
+    labels, ids, metadata = _joined(kept)
+    row_of = {name: row for row, name in enumerate(ids.tolist())}
+    rows = np.array([row_of.get(name, -1) for name in decisions.ids.tolist()], dtype=np.int64)
+    known = rows >= 0
+    if choice.role is None and choice.where is None and not known.all():
+        raise FeatureFileError(
+            f"{choice.features.path}: column 'id' lacks {int((~known).sum())} images of {path} (first: "
+            f"{str(decisions.ids[int(known.argmin())])!r}); give the feature file that was decided on"
+        )
+    if not known.any():
+        raise FeatureFileError(
+            f"{path}: none of its images is in {choice.described}; check --role and --where"
+        )
+    return Judged(
+        decisions=decisions[known],
+        labels=labels[rows[known]],
+        metadata={name: values[rows[known]] for name, values in metadata.items()},
+    )
+
+
+def _require_labels(block: Cohort, choice: Choice) -> None:
+    if block.evidence.labels is None:
+        raise FeatureFileError(
+            f"{choice.features.path}: the chosen images have no labels, so nothing can be judged; fill the column "
+            "'label_name'"
+        )
+
+
+_Kept = tuple[IntArray, AnyArray, dict[str, AnyArray]]
+
+
+def _without_evidence(block: Cohort) -> _Kept:
+    """Labels, ids and metadata of a block; its embeddings may go."""
+    evidence = block.evidence
+    return evidence.require_labels(), np.asarray(evidence.ids), dict(block.metadata)
+
+
+def _joined(kept: Sequence[_Kept]) -> _Kept:
+    labels, ids, metadata = zip(*kept, strict=True)
+    columns = {name: np.concatenate([part[name] for part in metadata]) for name in metadata[0]}
+    return np.concatenate(labels), np.concatenate(ids), columns

@@ -1,0 +1,432 @@
+"""Decision files: what was decided on every image, as an Arrow table, a Parquet file or a CSV file.
+
+Only released sets are written: a deferred image shows none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from calcode.errors import FeatureFileError, MismatchError
+from calcode.files import canonical_json, replacing, require_regular
+from calcode.method.decisions import Action, Decisions, Reason
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_SUFFIXES = (".parquet", ".csv")
+#: What the columns `action` and `reason` say.
+ACTION_WORDS = tuple(action.name.lower() for action in Action)
+REASON_WORDS = tuple(reason.name.lower() for reason in Reason)
+#: Columns of thresholds: this, then the name of the class.
+THRESHOLD_PREFIX = "threshold_"
+#: Between the names of a set in CSV.
+SET_SEPARATOR = ";"
+#: The one key of the schema metadata.
+_METADATA_KEY = b"calcode"
+_FORMAT = "calcode-decisions"
+_VERSION = 1
+_FIXED = ("action", "reason", "label", "released_set", "p_audit", "model_digest")
+
+
+def decision_schema(
+    *, classes: Sequence[str], model_digest: str, promises: Sequence[str], with_ids: bool
+) -> pyarrow.Schema:
+    """The Arrow schema of decisions by one model, its metadata included."""
+    import pyarrow as pa
+
+    words = pa.dictionary(pa.int32(), pa.string())  # the index type that every reader of Parquet gives
+    facts = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "model_digest": model_digest,
+        "classes": list(classes),
+        "promises": list(promises),
+    }
+    return pa.schema(
+        [
+            ("id", pa.string()) if with_ids else ("row", pa.int64()),
+            ("action", words),
+            ("reason", words),
+            ("label", pa.string()),
+            ("released_set", pa.list_(pa.field("element", pa.string()))),  # as Parquet names it
+            ("p_audit", pa.float64()),
+            *((THRESHOLD_PREFIX + name, pa.float64()) for name in classes),
+            ("model_digest", words),
+        ],
+        metadata={_METADATA_KEY: canonical_json(facts).encode()},
+    )
+
+
+def decisions_table(decisions: Decisions, *, first_row: int = 0) -> pyarrow.Table:
+    """One row per image: who it is, what was decided and why.
+
+    Columns: `id` (or `row`, counted from `first_row`, where the decisions have no ids), `action`, `reason`,
+    `label` (null unless the action is a label), `released_set` (list of names), `p_audit`,
+    `threshold_<class>` and `model_digest`. The schema metadata hold one JSON string under `calcode`.
+
+    Parameters
+    ----------
+    decisions : Decisions
+    first_row : int
+        Number of the first row, for decisions that continue earlier ones.
+
+    Returns
+    -------
+    pyarrow.Table
+    """
+    import pyarrow as pa
+
+    n = len(decisions)
+    names = pa.array(decisions.classes, type=pa.string())
+    released = decisions.released_sets
+    offsets = np.concatenate([[0], np.cumsum(released.sum(axis=1))]).astype(np.int32)
+    who = np.arange(first_row, first_row + n) if decisions.ids is None else decisions.ids.tolist()
+    columns: list[Any] = [
+        pa.array(who),
+        pa.DictionaryArray.from_arrays(decisions.action.astype(np.int32), pa.array(ACTION_WORDS)),
+        pa.DictionaryArray.from_arrays(decisions.reason.astype(np.int32), pa.array(REASON_WORDS)),
+        names.take(pa.array(decisions.label, mask=decisions.label < 0)),
+        pa.ListArray.from_arrays(pa.array(offsets), names.take(pa.array(np.nonzero(released)[1]))),
+        pa.array(decisions.p_audit, type=pa.float64()),
+        *(pa.array(column, type=pa.float64()) for column in np.ascontiguousarray(decisions.threshold.T)),
+        pa.DictionaryArray.from_arrays(np.zeros(n, dtype=np.int32), pa.array([decisions.model_digest])),
+    ]
+    schema = decision_schema(
+        classes=decisions.classes,
+        model_digest=decisions.model_digest,
+        promises=decisions.promises,
+        with_ids=decisions.ids is not None,
+    )
+    return pa.Table.from_arrays(
+        [column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def write_decisions(path: str | os.PathLike[str], decisions: Decisions) -> None:
+    """Write decisions as Parquet, or as CSV if the name ends in `.csv`.
+
+    In CSV the released set is one field, names joined by ";". The same decisions give the same bytes.
+    """
+    with DecisionWriter(path) as writer:
+        writer.append(decisions)
+
+
+class DecisionWriter:
+    """Writes decisions block after block; the file appears when the `with` block ends well, or not at all.
+
+    Parameters
+    ----------
+    path : path-like
+        Ends in `.parquet` or `.csv`.
+
+    Examples
+    --------
+    A cohort larger than memory::
+
+        with DecisionWriter("decisions.parquet") as writer:
+            for cohort in open_features("cohort.parquet").batches():
+                writer.append(model.decide(cohort.evidence))
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        if self._path.suffix not in _SUFFIXES:
+            raise FeatureFileError(f"{self._path}: the name must end in {' or '.join(_SUFFIXES)}")
+        self._stack: ExitStack | None = None
+        self._temporary: Path | None = None
+        self._writer: Any = None
+        self._schema: Any = None
+        self._rows = 0
+
+    @property
+    def n_rows(self) -> int:
+        """Rows appended so far."""
+        return self._rows
+
+    def __enter__(self) -> Self:
+        self._stack = ExitStack()
+        self._temporary = self._stack.enter_context(replacing(self._path))
+        return self
+
+    def append(self, decisions: Decisions) -> None:
+        """Add a block; it must come from the same model and have ids if the first block had."""
+        self.append_table(decisions_table(decisions, first_row=self._rows))
+
+    def append_table(self, table: pyarrow.Table) -> None:
+        """Add a block that is a table already, as `decisions_table` makes it and `read_decisions` gives it back."""
+        if self._stack is None or self._temporary is None:
+            raise FeatureFileError(
+                "DecisionWriter: not open; use it as `with DecisionWriter(path) as writer:`"
+            )
+        if self._writer is None:
+            self._schema = table.schema
+            self._writer = self._stack.enter_context(_table_writer(self._temporary, table, final=self._path))
+        elif not table.schema.equals(self._schema, check_metadata=True):
+            raise MismatchError(
+                "decisions: this block has another model, other classes or ids where the first block had "
+                "none; write it to a file of its own"
+            )
+        self._writer.write_table(_flat(table) if self._path.suffix == ".csv" else table)
+        self._rows += table.num_rows
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        stack, self._stack = self._stack, None
+        if stack is None:
+            return
+        if error is None and self._writer is None:
+            error = FeatureFileError(f"{self._path}: no decisions were appended, so nothing was written")
+            stack.__exit__(FeatureFileError, error, None)
+            raise error
+        stack.__exit__(kind, error, traceback)
+
+
+def _table_writer(temporary: Path, table: pyarrow.Table, *, final: Path) -> Any:
+    """Arrow's own writer for Parquet or CSV, a context manager with `write_table`."""
+    if final.suffix == ".csv":
+        import pyarrow.csv
+
+        return pyarrow.csv.CSVWriter(temporary, _flat(table).schema)
+    import pyarrow.parquet as pq
+
+    return pq.ParquetWriter(temporary, table.schema, compression="zstd", write_page_checksum=True)
+
+
+def _flat(table: pyarrow.Table) -> pyarrow.Table:
+    """The table with plain columns only, as CSV needs it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    classes = [
+        name.removeprefix(THRESHOLD_PREFIX)
+        for name in table.column_names
+        if name.startswith(THRESHOLD_PREFIX)
+    ]
+    joined = [name for name in classes if SET_SEPARATOR in name]
+    if joined:
+        raise FeatureFileError(
+            f"classes: {joined} contain {SET_SEPARATOR!r}, which separates the names of a set in CSV; write .parquet"
+        )
+    columns = []
+    for field in table.schema:
+        column = table[field.name]
+        if pa.types.is_dictionary(field.type):
+            column = column.cast(pa.string())
+        elif field.name == "released_set":
+            column = pc.binary_join(column, SET_SEPARATOR)
+        columns.append(column)
+    return pa.table(columns, names=table.column_names)
+
+
+def read_decisions(path: str | os.PathLike[str]) -> pyarrow.Table:
+    """Read a decision file back as the table that was written, and check it.
+
+    A CSV file keeps everything but the promises of the model.
+
+    Parameters
+    ----------
+    path : path-like
+        Ends in `.parquet` or `.csv`.
+
+    Raises
+    ------
+    FeatureFileError
+        If the file is missing, truncated, foreign, newer than this version, or contradicts itself.
+    """
+    file = Path(path)
+    require_regular(file)
+    if file.suffix not in _SUFFIXES:
+        raise FeatureFileError(f"{file}: decisions are read from .parquet or .csv, not from {file.suffix!r}")
+    table = _from_csv(file) if file.suffix == ".csv" else _from_parquet(file)
+    _check_content(table, file=file)
+    return _with_whole_dictionaries(table)
+
+
+def decision_facts(table: pyarrow.Table) -> dict[str, Any]:
+    """What the schema metadata of a decision table say: model digest, classes, promises, format version."""
+    text = (table.schema.metadata or {}).get(_METADATA_KEY)
+    if text is None:
+        raise FeatureFileError("table: no 'calcode' in its schema metadata; it is not a table of decisions")
+    return dict(json.loads(text))
+
+
+def decisions_from(table: pyarrow.Table) -> Decisions:
+    """The table of a decision file as `Decisions`.
+
+    A file holds released sets only. The set of an accepted image follows from them: it was released, empty, or full
+    (the reason says which). Sets of unsupported images, scores and first-ranked classes are not in a file: the sets
+    are empty here, the scores nan, the first-ranked class 0 with probability 0.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        As `read_decisions` gives it.
+    """
+    facts = decision_facts(table)
+    classes = tuple(facts["classes"])
+    n = table.num_rows
+    codes = {
+        name: np.array([words.index(word) for word in table[name].to_pylist()], dtype=np.int8)
+        for name, words in (("action", ACTION_WORDS), ("reason", REASON_WORDS))
+    }
+    index: dict[str | None, int] = {name: i for i, name in enumerate(classes)}
+    sets = np.zeros((n, len(classes)), dtype=bool)
+    for row, names in enumerate(table["released_set"].to_pylist()):
+        sets[row, [index[name] for name in names]] = True
+    sets[codes["reason"] == Reason.FULL_SET] = True
+    return Decisions(
+        action=codes["action"],
+        reason=codes["reason"],
+        label=np.array([index.get(name, -1) for name in table["label"].to_pylist()], dtype=np.int64),
+        sets=sets,
+        localized_sets=sets.copy(),
+        p_audit=table["p_audit"].to_numpy().copy(),
+        threshold=np.column_stack([table[THRESHOLD_PREFIX + name].to_numpy() for name in classes]),
+        scores=np.full((n, len(classes)), np.nan),
+        top_label=np.zeros(n, dtype=np.int64),
+        top_probability=np.zeros(n),
+        ids=np.array(table["id"].to_pylist(), dtype=np.str_) if "id" in table.column_names else None,
+        classes=classes,
+        model_digest=facts["model_digest"],
+        promises=tuple(facts["promises"]),
+    )
+
+
+def _from_parquet(file: Path) -> pyarrow.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(file, page_checksum_verification=True) as content:
+            table = content.read()
+    except (pa.ArrowException, OSError) as error:
+        raise FeatureFileError(f"{file}: truncated, damaged or not Parquet ({error})") from error
+    try:
+        facts = decision_facts(table)
+    except ValueError as error:
+        raise FeatureFileError(f"{file}: {error}") from error
+    if facts.get("format") != _FORMAT:
+        raise FeatureFileError(f"{file}: holds {facts.get('format')!r}, not decisions")
+    if facts.get("version", 0) > _VERSION:
+        raise FeatureFileError(
+            f"{file}: written in version {facts['version']} of the decision format and this is version "
+            f"{_VERSION}; install a newer calcode"
+        )
+    expected = decision_schema(
+        classes=facts["classes"],
+        model_digest=facts["model_digest"],
+        promises=facts["promises"],
+        with_ids="id" in table.column_names,
+    )
+    if table.schema.names != expected.names or table.schema.types != expected.types:
+        raise FeatureFileError(
+            f"{file}: columns {table.schema.names} are not those of decisions: {expected.names}"
+        )
+    return table.replace_schema_metadata(expected.metadata)
+
+
+def _from_csv(file: Path) -> pyarrow.Table:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.csv
+
+    kinds = dict.fromkeys(("id", "action", "reason", "label", "released_set", "model_digest"), pa.string())
+    try:
+        text = pyarrow.csv.read_csv(
+            file,
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types={**kinds, "p_audit": pa.float64(), "row": pa.int64()},
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+    except (pa.ArrowException, OSError) as error:
+        raise FeatureFileError(f"{file}: truncated, or not a CSV file of decisions ({error})") from error
+    missing = [name for name in _FIXED if name not in text.column_names]
+    if missing or not {"id", "row"} & set(text.column_names):
+        raise FeatureFileError(
+            f"{file}: lacks the columns {missing or ['id or row']}; it has {text.column_names}"
+        )
+    digests = text["model_digest"].unique().to_pylist()
+    if len(digests) > 1:
+        raise FeatureFileError(f"{file}: decisions of {len(digests)} models in one file: {digests[:3]}")
+    schema = decision_schema(
+        classes=[
+            name.removeprefix(THRESHOLD_PREFIX)
+            for name in text.column_names
+            if name not in (*_FIXED, "id", "row")
+        ],
+        model_digest=digests[0] if digests and digests[0] else "",
+        promises=(),
+        with_ids="id" in text.column_names,
+    )
+    if schema.names != text.column_names:
+        raise FeatureFileError(
+            f"{file}: columns {text.column_names} are not those of decisions: {schema.names}"
+        )
+    joined = text["released_set"].fill_null("")
+    no_names = pa.scalar([], pa.list_(pa.string()))
+    sets = pc.if_else(pc.equal(joined, ""), no_names, pc.split_pattern(joined, SET_SEPARATOR))
+    plain = {name: text[name] for name in text.column_names} | {"released_set": sets}
+    columns = [plain[field.name].cast(field.type) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _with_whole_dictionaries(table: pyarrow.Table) -> pyarrow.Table:
+    """The table with the dictionaries it was written with; files keep only the words that occur."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    digest = decision_facts(table)["model_digest"]
+    for name, words in (("action", ACTION_WORDS), ("reason", REASON_WORDS), ("model_digest", (digest,))):
+        index = table.schema.get_field_index(name)
+        field = table.schema.field(index)
+        codes = pc.index_in(table[name].combine_chunks().cast(pa.string()), value_set=pa.array(words))
+        column = pa.DictionaryArray.from_arrays(codes.cast(field.type.index_type), pa.array(words))
+        table = table.set_column(index, field, column)
+    return table
+
+
+def _check_content(table: pyarrow.Table, *, file: Path) -> None:
+    """Words that are known, and sets that agree with the action."""
+    import pyarrow.compute as pc
+
+    classes = set(decision_facts(table)["classes"])
+    for name, words in (("action", ACTION_WORDS), ("reason", REASON_WORDS)):
+        foreign = [word for word in table[name].unique().to_pylist() if word not in words]
+        if foreign:
+            raise FeatureFileError(f"{file}: column {name!r} holds {foreign}, not one of {list(words)}")
+    outside = [
+        name for name in pc.list_flatten(table["released_set"]).unique().to_pylist() if name not in classes
+    ]
+    if outside:
+        raise FeatureFileError(
+            f"{file}: column 'released_set' holds {outside}, not among the classes {sorted(classes)}"
+        )
+    sizes = pc.list_value_length(table["released_set"]).to_numpy()
+    action = table["action"].cast("string").to_numpy()
+    wrong = (
+        ((action == "defer") & (sizes > 0))
+        | ((action == "label") & (sizes != 1))
+        | ((action == "set") & (sizes < 2))
+    )
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise FeatureFileError(
+            f"{file}: row {row} has the action {action[row]!r} and a released set of {sizes[row]} names; "
+            f"the file was changed after it was written"
+        )
