@@ -1,0 +1,29 @@
+"""SITE.md S7: monitors whose alarms are right at every look.
+
+`Watch` holds the monitors of one model. Its parts serve alone: `ExchangeabilityMartingale` (M1 and M2),
+`CoverageProcess` (M3), `ConfidenceSequence` and `Prequential` (shown, never alarmed).
+"""
+
+from calcode.monitor.alarms import Alarm
+from calcode.monitor.class_watch import ClassWatch
+from calcode.monitor.confidence import ConfidenceSequence, Interval, Prequential
+from calcode.monitor.coverage import CoverageProcess, labels_needed, miss_line
+from calcode.monitor.martingale import ExchangeabilityMartingale
+from calcode.monitor.protocol import CapitalMonitor, Reading
+from calcode.monitor.watch import Case, Watch
+
+__all__ = [
+    "Alarm",
+    "CapitalMonitor",
+    "Case",
+    "ClassWatch",
+    "ConfidenceSequence",
+    "CoverageProcess",
+    "ExchangeabilityMartingale",
+    "Interval",
+    "Prequential",
+    "Reading",
+    "Watch",
+    "labels_needed",
+    "miss_line",
+]

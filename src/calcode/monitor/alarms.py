@@ -1,0 +1,85 @@
+"""An alarm, what it says and what to do about it (SITE.md S7)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Self
+
+from calcode.monitor.protocol import State
+
+#: What each monitor found, and what a person should do.
+_FINDINGS = {
+    "M1": (
+        "the images are farther from the home reference, or closer to it, than those of the gate",
+        "Look at the newest images: a new camera, light, crop or population. Until a person has decided, answer with "
+        "the full set or defer; a changed site needs a new bag and a new gate.",
+    ),
+    "M2": (
+        "the zero-shot scores of '{name}' are no longer those of the reference",
+        "Compare recent '{name}' cases with older ones: camera, selection of patients, way of labelling. If they "
+        "changed, collect a new bag.",
+    ),
+    "M3": (
+        "'{name}' is missed more often than its line allows",
+        "Do not rely on the coverage of '{name}'. Answer with the full set or defer until a person has chosen a "
+        "new bag; old reviewed cases become its trainers.",
+    ),
+}
+
+
+class Alarm(NamedTuple):
+    """The first time a capital reached its line.
+
+    Attributes
+    ----------
+    monitor : {"M1", "M2", "M3"}
+    name : str
+        The class of M2 and M3, empty for M1.
+    n : int
+        Cases this monitor had seen.
+    when : str
+        Time of the case, as the caller gave it.
+    log_capital, alpha : float
+        Evidence against the null hypothesis, and the level it was held against.
+
+    Examples
+    --------
+    >>> print(Alarm("M3", "mel", 31, "2026-03-02", 8.1, 0.0005).finding)
+    M3, case 31 (2026-03-02): 'mel' is missed more often than its line allows; capital 3,294 >= 2,000.
+    """
+
+    monitor: str
+    name: str
+    n: int
+    when: str
+    log_capital: float
+    alpha: float
+
+    @property
+    def finding(self) -> str:
+        """When it was raised, what was found, and on what evidence."""
+        when = f" ({self.when})" if self.when else ""
+        what = _FINDINGS[self.monitor][0].format(name=self.name)
+        return (
+            f"{self.monitor}, case {self.n}{when}: {what}; capital {math.exp(min(self.log_capital, 700.0)):,.0f} >= "
+            f"{1 / self.alpha:,.0f}."
+        )
+
+    @property
+    def advice(self) -> str:
+        """What a person should do."""
+        return _FINDINGS[self.monitor][1].format(name=self.name)
+
+    @classmethod
+    def from_state(cls, state: Any) -> Self:
+        """The alarm as it was saved; what makes no sense is an `ArtifactError`."""
+        entry = State(state, name="alarm")
+        entry.require(entry["monitor"] in list(_FINDINGS), "monitor")
+        return cls(
+            entry.text("monitor"),
+            entry.text("name"),
+            entry.integer("n", low=1),
+            entry.text("when"),
+            entry.number("log_capital"),
+            entry.share("alpha"),
+        )

@@ -1,0 +1,325 @@
+"""A model under watch: M1, M2 and M3 with the false alarms divided among them (SITE.md S7)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from calcode.errors import ArtifactError, CalcodeError, EvidenceError, SettingsError
+from calcode.files import canonical_json, parsed_json, replacing, require_regular
+from calcode.monitor.alarms import Alarm
+from calcode.monitor.class_watch import ClassWatch
+from calcode.monitor.martingale import ExchangeabilityMartingale
+from calcode.monitor.protocol import CapitalMonitor, State, checked_alpha
+
+FORMAT_VERSION = 1
+
+
+class Case(NamedTuple):
+    """A representative as it was decided (SITE.md S1): what a label that comes later needs.
+
+    Attributes
+    ----------
+    labels : tuple of int
+        The set that was given, as class indices; an empty set is a miss.
+    accepted : bool
+        By the support audit; other cases have no vote in M2 and M3.
+    scores : tuple of float, K of them
+        Zero-shot scores 1 - p_rob(y).
+    """
+
+    labels: tuple[int, ...]
+    accepted: bool
+    scores: tuple[float, ...]
+
+
+class Watch:
+    """Monitors of one model: `observe` decided cases, `review` them when their labels come.
+
+    `false_alarm` bounds the probability that any of them ever alarms while nothing has changed (SITE.md P6). A third
+    goes to each of M1, M2 and M3, and within M2 and M3 the same share to every class. M3 halves its share at each
+    recalibration. The first calibration of a site is one, so that all its shares together stay within the third.
+
+    **One vote per group, ever.** A second image of a patient, or a second visit, is not independent of the first, and
+    such votes raise false alarms (SITE.md S7). A group that has voted is ignored.
+
+    Parameters
+    ----------
+    classes : sequence of str
+    model_digest : str
+        Of the model that decides.
+    gate : iterable of float or None
+        `distance` of the gate's representatives; None turns M1 off.
+    references : mapping of str to iterable of float
+        Zero-shot scores of the bag's rows by class; a class not named takes its first 20 cases.
+    lines : mapping of str to float
+        Tolerated miss rate of every class: `miss_line`.
+    false_alarm : float
+    recalibrations : int
+        0 for a home model, 1 for the first calibration of a site.
+    random_state : int
+        Seeds the randomised ranks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> watch = Watch(classes=("a", "b"), model_digest="", gate=rng.random(200), references={},
+    ...               lines={"a": 0.1, "b": 0.1})
+    >>> case = Case(labels=(0,), accepted=True, scores=(0.2, 0.8))
+    >>> for i in range(30):
+    ...     _ = watch.observe(f"image-{i}", group=f"patient-{i}", case=case, distance=1.0 + rng.random())
+    >>> [(alarm.monitor, alarm.n) for alarm in watch.alarms]
+    [('M1', 11)]
+    >>> for i in range(4):
+    ...     _ = watch.review(f"image-{i}", label=1)
+    >>> [(alarm.monitor, alarm.name, alarm.n) for alarm in watch.alarms[1:]]
+    [('M3', 'b', 4)]
+    """
+
+    def __init__(
+        self,
+        *,
+        classes: Sequence[str],
+        model_digest: str,
+        gate: Iterable[float] | None,
+        references: Mapping[str, Iterable[float]],
+        lines: Mapping[str, float],
+        false_alarm: float = 0.01,
+        recalibrations: int = 0,
+        random_state: int = 0,
+    ) -> None:
+        third = checked_alpha(false_alarm) / 3.0
+        if set(lines) != set(classes) or not set(references) <= set(classes):
+            raise SettingsError(
+                "lines: every class needs a tolerated miss rate, and no other name may have one"
+            )
+        self.model_digest = model_digest
+        self.false_alarm = false_alarm
+        self.recalibrations = recalibrations
+        self.support: ExchangeabilityMartingale | None = None
+        if gate is not None:
+            self.support = ExchangeabilityMartingale(gate, alpha=third, seed=[random_state, 0])
+        self.classes = {
+            name: ClassWatch.start(
+                reference=references.get(name),
+                line=lines[name],
+                score_alpha=third / len(classes),
+                coverage_alpha=third / len(classes) / 2.0**recalibrations,
+                seed=[random_state, 1 + index],
+            )
+            for index, name in enumerate(classes)
+        }
+        self.alarms: list[Alarm] = []
+        self.support_history: list[float] = []
+        self.n_outside = 0
+        self.n_not_accepted = 0
+        # Ids and groups are kept as keyed hashes: a state file names no patient.
+        self._hash_key = hashlib.sha256(model_digest.encode()).hexdigest()
+        self._ids: set[str] = set()
+        self._groups: set[str] = set()
+        self._waiting: dict[str, tuple[Case, int]] = {}
+
+    def knows(self, id: str) -> bool:
+        """Whether this image has been seen."""
+        return self._hashed(id) in self._ids
+
+    def has_voted(self, group: str) -> bool:
+        """Whether this group has had its vote."""
+        return self._hashed(group) in self._groups
+
+    def note(self, id: str) -> None:
+        """Remember an image that does not represent its group, so that it is recognised when it comes again."""
+        self._ids.add(self._hashed(id))
+
+    def observe(self, id: str, *, group: str, case: Case, distance: float | None, when: str = "") -> bool:
+        """Let a case vote in M1 and keep it for its label; False if its group has voted before.
+
+        Parameters
+        ----------
+        id, group : str
+            Of the representative; without a group the image is its own.
+        case : Case
+        distance : float or None
+            METHOD.md 4's `distance`; None only while M1 is off.
+        when : str
+            Time of the case, for an alarm.
+        """
+        k = len(self.classes)
+        if len(case.scores) != k or not all(0 <= label < k for label in case.labels):
+            raise EvidenceError(f"case: {k} scores and labels from 0 to {k - 1} are needed")
+        self.note(id)
+        if self.has_voted(group or id):
+            return False
+        if self.support is not None:
+            if distance is None:
+                raise EvidenceError("distance: M1 is on and needs the distance of every representative")
+            self.support_history.append(self.support.update(distance).log_capital)
+            self._check("M1", "", self.support, when)
+        self._groups.add(self._hashed(group or id))
+        self._waiting[self._hashed(id)] = case, self.recalibrations
+        return True
+
+    def review(self, id: str, *, label: int | None, when: str = "") -> bool:
+        """Let the label of a case drawn at random vote in M2 and M3; False if no such case waits for one.
+
+        Parameters
+        ----------
+        id : str
+            Of a representative that was observed.
+        label : int or None
+            Class index, -1 outside the label space, None for a case that stays without a label: a hit in M3, in
+            every class, because its class is not known.
+        when : str
+            Time of the label, for an alarm.
+        """
+        names = list(self.classes)
+        if label is not None and not -1 <= label < len(names):
+            raise EvidenceError(f"label: {label} is neither -1 nor a class index 0 to {len(names) - 1}")
+        if self._hashed(id) not in self._waiting:
+            return False
+        case, recalibration = self._waiting.pop(self._hashed(id))
+        # A late label speaks of the model that decided, and that model's process has ended.
+        current = recalibration == self.recalibrations
+        if not case.accepted:
+            self.n_not_accepted += 1
+        elif label is None:
+            for watch in self.classes.values():
+                watch.unlabelled(current=current)
+        elif label < 0:
+            self.n_outside += 1
+        else:
+            watch = self.classes[names[label]]
+            watch.labelled(
+                score=case.scores[label],
+                covered=label in case.labels,
+                size=len(case.labels),
+                full=len(case.labels) == len(names),
+                current=current,
+            )
+            self._check("M2", names[label], watch.scores, when)
+            self._check("M3", names[label], watch.coverage, when)
+        return True
+
+    def recalibrate(self, *, lines: Mapping[str, float], model_digest: str) -> None:
+        """The same bag, grown, has a new model: M3 starts anew with half its alpha, M1 and M2 go on (SITE.md S7).
+
+        A new bag needs a new `Watch`.
+        """
+        for name, watch in self.classes.items():
+            watch.recalibrate(line=lines[name])
+        self.recalibrations += 1
+        self.model_digest = model_digest
+
+    def save(self, path: str | Path) -> None:
+        """Write the state to one JSON file with its SHA-256; the file appears whole or not at all."""
+        state = self.to_state()
+        digest = hashlib.sha256(canonical_json(state).encode()).hexdigest()
+        with replacing(path) as temporary:
+            temporary.write_text(
+                canonical_json({"calcode_monitor": FORMAT_VERSION, "digest": digest, "state": state})
+            )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a state file; one that is damaged, foreign or contradictory is an `ArtifactError`."""
+        try:
+            require_regular(Path(path))
+            content = parsed_json(Path(path).read_bytes(), source=str(path))
+        except (CalcodeError, OSError) as error:
+            raise ArtifactError(f"{path}: not a monitor state ({error}); start without --state") from error
+        if not isinstance(content, dict) or "calcode_monitor" not in content:
+            raise ArtifactError(f"{path}: foreign, JSON but not a monitor state")
+        if content["calcode_monitor"] != FORMAT_VERSION:
+            raise ArtifactError(
+                f"{path}: format {content['calcode_monitor']!r}, this version reads {FORMAT_VERSION}"
+            )
+        try:
+            text = canonical_json(content.get("state"))
+        except ValueError as error:
+            raise ArtifactError(f"{path}: altered, it holds NaN or infinity") from error
+        if content.get("digest") != hashlib.sha256(text.encode()).hexdigest():
+            raise ArtifactError(f"{path}: altered, its content does not have the SHA-256 it carries")
+        try:
+            return cls.from_state(content["state"])
+        except ArtifactError as error:
+            raise ArtifactError(f"{path}: {error}") from error
+
+    def to_state(self) -> dict[str, Any]:
+        """Everything that later readings and alarms depend on, as JSON values."""
+        return {
+            "model_digest": self.model_digest,
+            "false_alarm": self.false_alarm,
+            "recalibrations": self.recalibrations,
+            "support": None if self.support is None else self.support.to_state(),
+            "support_history": self.support_history,
+            "classes": [{"name": name, "watch": watch.to_state()} for name, watch in self.classes.items()],
+            "alarms": [alarm._asdict() for alarm in self.alarms],
+            "n_outside": self.n_outside,
+            "n_not_accepted": self.n_not_accepted,
+            "hash_key": self._hash_key,
+            "ids": sorted(self._ids),
+            "groups": sorted(self._groups),
+            "waiting": {
+                key: {
+                    "labels": list(case.labels),
+                    "accepted": case.accepted,
+                    "scores": list(case.scores),
+                    "recalibration": number,
+                }
+                for key, (case, number) in self._waiting.items()
+            },
+        }
+
+    @classmethod
+    def from_state(cls, state: Any) -> Self:
+        """The watch as it was saved; what makes no sense is an `ArtifactError`."""
+        entry = State(state, name="watch")
+        parts = [State(part, name="classes") for part in entry.items("classes")]
+        watches = {part.text("name"): ClassWatch.from_state(part["watch"]) for part in parts}
+        entry.require(len(watches) == len(parts) >= 2, "classes")
+        watch = cls(
+            classes=list(watches),
+            model_digest=entry.text("model_digest"),
+            gate=None,
+            references={},
+            lines=dict.fromkeys(watches, 0.5),
+            false_alarm=entry.share("false_alarm"),
+            recalibrations=entry.integer("recalibrations", high=1000),
+        )
+        watch.classes = watches
+        if entry["support"] is not None:
+            watch.support = ExchangeabilityMartingale.from_state(entry["support"])
+        watch.support_history = entry.numbers("support_history")
+        watch.alarms = [Alarm.from_state(alarm) for alarm in entry.items("alarms")]
+        watch.n_outside, watch.n_not_accepted = entry.integer("n_outside"), entry.integer("n_not_accepted")
+        watch._hash_key = entry.text("hash_key", longest=64)
+        watch._ids, watch._groups = (set(entry.hashes(name)) for name in ("ids", "groups"))
+        entry.require(isinstance(entry["waiting"], dict) and entry["waiting"].keys() <= watch._ids, "waiting")
+        for key, values in entry["waiting"].items():
+            waiting = State(values, name="waiting")
+            labels = waiting.numbers("labels", low=0, high=len(watches) - 1)
+            scores = waiting.numbers("scores", at_least=len(watches))
+            waiting.require(
+                len(set(labels)) == len(labels) and all(label == int(label) for label in labels), "labels"
+            )
+            waiting.require(len(scores) == len(watches), "scores")
+            waiting.require(isinstance(waiting["accepted"], bool), "accepted")
+            case = Case(tuple(map(int, labels)), waiting["accepted"], tuple(scores))
+            watch._waiting[key] = case, waiting.integer("recalibration", high=watch.recalibrations)
+        n_votes = 0 if watch.support is None else watch.support.reading.n
+        entry.require(len(watch.support_history) == n_votes <= len(watch._groups), "support_history")
+        entry.require(all(alarm.name in watches or alarm.monitor == "M1" for alarm in watch.alarms), "alarms")
+        return watch
+
+    def _check(self, monitor: str, name: str, capital: CapitalMonitor, when: str) -> None:
+        """Note an alarm at the update that raised it."""
+        n, log_capital, alarm_at = capital.reading
+        raised = [(alarm.monitor, alarm.name, alarm.alpha) for alarm in self.alarms]
+        if alarm_at is not None and (monitor, name, capital.alpha) not in raised:
+            self.alarms.append(Alarm(monitor, name, n, when, log_capital, capital.alpha))
+
+    def _hashed(self, name: str) -> str:
+        return hashlib.blake2b(name.encode(), key=self._hash_key.encode(), digest_size=16).hexdigest()
