@@ -18,21 +18,20 @@ class Cohort:
 
     sets: BoolArray
     labels: IntArray
-    accepted: BoolArray
+    answered: BoolArray
     top_label: IntArray
     top_probability: FloatArray
     classes: tuple[str, ...]
 
     @property
     def outcome(self) -> Outcome:
-        return Outcome.of(sets=self.sets, accepted=self.accepted)
+        return Outcome.from_arrays(sets=self.sets, answered=self.answered)
 
     def summary(self, *, min_n: int = 1, n_resamples: int = 20, random_state: int = 0) -> Summary:
         return summarize_sets(
-            sets=self.sets,
-            labels=self.labels,
+            self.outcome,
+            self.labels,
             classes=self.classes,
-            accepted=self.accepted,
             top_label=self.top_label,
             top_probability=self.top_probability,
             min_n=min_n,
@@ -47,13 +46,13 @@ def by_hand() -> Cohort:
     row        0    1    2    3    4    5    6    7    8    9
     true       a    a    a    b    b    b    c    -    -    a
     set        a    ab   b    abc  b    none a    a    abc  ac
-    accepted   yes  yes  yes  yes  no   yes  no   yes  no   yes
+    answered   yes  yes  yes  yes  no   yes  no   yes  no   yes
     """
     members = ["a", "ab", "b", "abc", "b", "", "a", "a", "abc", "ac"]
     return Cohort(
         sets=np.array([[name in row for name in "abc"] for row in members]),
         labels=np.array([0, 0, 0, 1, 1, 1, 2, -1, -1, 0]),
-        accepted=np.array([True, True, True, True, False, True, False, True, False, True]),
+        answered=np.array([True, True, True, True, False, True, False, True, False, True]),
         top_label=np.array([0, 0, 1, 1, 1, 0, 0, 0, 0, 2]),
         top_probability=np.array([0.9, 0.5, 0.6, 0.4, 0.8, 0.35, 0.7, 0.9, 0.4, 0.6]),
         classes=("a", "b", "c"),
@@ -69,7 +68,7 @@ def random_cohort(*, n: int, n_classes: int, seed: int, outside: float = 0.0) ->
     return Cohort(
         sets=sets,
         labels=np.where(rng.random(n) < outside, -1, labels),
-        accepted=rng.random(n) < 0.85,
+        answered=rng.random(n) < 0.85,
         top_label=np.where(rng.random(n) < 0.6, labels, rng.integers(0, n_classes, n)),
         top_probability=rng.uniform(1 / n_classes, 1, n),
         classes=tuple("abcdefghij"[:n_classes]),
@@ -90,7 +89,7 @@ def cohorts(draw: st.DrawFn) -> Cohort:
     return Cohort(
         sets=np.random.default_rng(seed).random((n, n_classes)) < share,
         labels=rows(st.integers(-1, n_classes - 1), np.int64),
-        accepted=rows(st.booleans(), np.bool_),
+        answered=rows(st.booleans(), np.bool_),
         top_label=rows(st.integers(0, n_classes - 1), np.int64),
         top_probability=rows(st.floats(0, 1), np.float64),
         classes=tuple("abcde"[:n_classes]),
@@ -98,17 +97,17 @@ def cohorts(draw: st.DrawFn) -> Cohort:
 
 
 def decisions_of(cohort: Cohort, *, promises: tuple[str, ...] = ()) -> Decisions:
-    """Decisions with the cohort's sets and the p-values 1 (accepted) and 0 (not); empty sets are deferred."""
-    action, reason, label = choose_actions(cohort.sets, supported=cohort.accepted)
+    """Decisions with the cohort's sets and the p-values 1 (answered) and 0 (not); empty sets are deferred."""
+    action, reason, label = choose_actions(cohort.sets, supported=cohort.answered)
     n = len(cohort.labels)
-    assert set(reason[~cohort.accepted]) <= {Reason.LOW_SUPPORT}
+    assert set(reason[~cohort.answered]) <= {Reason.LOW_SUPPORT}
     return Decisions(
         action=action,
         reason=reason,
         label=label,
         sets=cohort.sets.copy(),
         localized_sets=cohort.sets.copy(),
-        p_audit=cohort.accepted.astype(np.float64),
+        p_audit=cohort.answered.astype(np.float64),
         threshold=np.ones((n, len(cohort.classes))),
         scores=np.ones((n, len(cohort.classes))),
         top_label=cohort.top_label.copy(),

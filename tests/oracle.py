@@ -47,6 +47,7 @@ DEFAULTS: dict[str, Any] = {
     "fused": "paper",
     "protect": "discovered",
     "always_protect": (),
+    "keep_top": True,
     "binary_utility": False,
     "random_state": 0,
 }
@@ -97,6 +98,7 @@ class OracleResult(NamedTuple):
     action: Integers
     reason: Integers
     label: Integers
+    answered: Booleans
     margin: Floats
     level_margin: float
 
@@ -798,6 +800,14 @@ def oracle_fit_decide(
                 margin[image] = min(margin[image], class_margin)
             threshold[image, label] = max(localized[image], class_threshold)
     localized_sets = scores <= localized[:, None]
+    if settings["keep_top"]:
+        tops = top_labels(
+            probabilities=robust_probabilities(prompt_logits=test.prompt_logits, trim=settings["trim"])
+        )
+        for image, top in enumerate(tops):
+            localized_sets[image, top] = True
+            if threshold[image, top] < scores[image, top]:
+                threshold[image, top] = scores[image, top]
     sets = scores <= threshold
     action, reason, label_of = decide(p_audit=p_audit, sets=sets, settings=settings)
     level_margins = [rule.level_margin] + [each.level_margin for each in class_rules.values()]
@@ -818,9 +828,17 @@ def oracle_fit_decide(
         action=action,
         reason=reason,
         label=label_of,
+        answered=action != DEFER,
         margin=margin,
         level_margin=min(level_margins),
     )
+
+
+def worst_class_coverage(*, covered: Booleans, labels: Integers, n_classes: int, min_n: int = 20) -> float:
+    """Section 11: the smallest class coverage among classes with 20 answered, or among all where none has as many."""
+    members = {label: labels == label for label in range(n_classes) if (labels == label).any()}
+    large = {label: rows for label, rows in members.items() if int(rows.sum()) >= min_n}
+    return min(int(covered[rows].sum()) / int(rows.sum()) for rows in (large or members).values())
 
 
 def score_operating_point(
@@ -833,12 +851,12 @@ def score_operating_point(
     n_validation: int,
     costs: tuple[float, float, float],
 ) -> OperatingPoint:
-    """Section 9: the numbers and the risk of one point; accepted as section 4 defines it, an empty set is a miss."""
+    """Section 9: the numbers and the risk of one point, over answered images: accepted, set not empty."""
     error_cost, set_cost, deferral_cost = costs
     n_classes = pilot.sets.shape[1]
     sizes = pilot.sets.sum(axis=1)
-    accepted = np.ones(len(sizes), dtype=bool)  # the pilot holds accepted examples only
-    count = int(accepted.sum())
+    answered = sizes > 0  # the pilot holds accepted examples only
+    count = int(answered.sum())
     deferral = (n_validation - count) / n_validation
     informative_rate = int(((sizes > 0) & (sizes < n_classes)).sum()) / n_validation
     if count == 0:
@@ -851,17 +869,14 @@ def score_operating_point(
             math.nan,
             math.nan,
             deferral,
-            0,
+            len(sizes),
             informative_rate,
         )
-    coverage = int(pilot.covered[accepted].sum()) / count
-    per_class = []
-    for label in range(n_classes):
-        members = accepted & (labels == label)
-        if members.any():
-            per_class.append(int(pilot.covered[members].sum()) / int(members.sum()))
-    worst = min(per_class)
-    size = int(sizes[accepted].sum()) / count
+    coverage = int(pilot.covered[answered].sum()) / count
+    worst = worst_class_coverage(
+        covered=pilot.covered[answered], labels=labels[answered], n_classes=n_classes
+    )
+    size = int(sizes[answered].sum()) / count
     loss = (
         error_cost * (1 - coverage) + error_cost / 2 * (1 - worst) + set_cost * (size - 1) / (n_classes - 1)
     )
@@ -875,7 +890,7 @@ def score_operating_point(
         worst,
         size,
         deferral,
-        count,
+        len(sizes),
         informative_rate,
     )
 

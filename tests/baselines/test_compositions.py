@@ -47,12 +47,13 @@ def decided(drawn, **changes):
     ("name", "changes"),
     [
         ("calcode", {}),
+        ("calcode-paper-sets", {"keep_top": False}),
         ("calcode-no-guard", {"protect": "none"}),
         ("calcode-guard-all", {"protect": "all"}),
         ("calcode-no-audit", {"audit": None}),
         ("calcode-no-localization", {"bandwidth": math.inf}),
         ("calcode-no-trimming", {"trim": 0}),
-        ("localized-calibration", {"protect": "none"}),
+        ("localized-calibration", {"protect": "none", "keep_top": False}),
     ],
 )
 def test_is_the_model_without_that_part(name, changes, drawn):

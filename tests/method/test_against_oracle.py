@@ -14,15 +14,16 @@ from calcode import Calcode, Decisions, Evidence
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "defaults": {},
+    "the paper's sets": {"keep_top": False},
     "no grid": {"level_grid": None},
     "coarse grid": {"level_grid": 21, "miscoverage": 0.1},
     "exact": {"level": "exact"},
-    "upper": {"level": "upper", "protect": "all"},
+    "upper": {"level": "upper", "protect": "all", "keep_top": False},
     "certified": {"level": "certified", "protect": "all", "guard_miscoverage": 0.2},
     "split": {"fused": "split", "audit": ("fused", "energy"), "random_state": 11},
     "no audit": {"audit": None, "always_protect": ("c1",)},
     "no localization": {"bandwidth": math.inf, "protect": "none"},
-    "wide margin": {"discovery_margin": 0.3, "min_class_count": 30, "class_local_min": 20},
+    "wide margin": {"keep_top": False, "discovery_margin": 0.3, "min_class_count": 30, "class_local_min": 20},
     "other counts": {"n_neighbors": 3, "trim": 2, "n_folds": 3, "deferral_level": 0.2, "support_budget": 0.6},
 }
 WORLDS = {
@@ -54,12 +55,13 @@ def compare(
     # METHOD.md excuses images one of whose cumulative weights lies within 1e-6 of its level.
     clear = oracle.margin > 1e-6
     assert clear.mean() > 0.9
-    for name in ("sets", "localized_sets", "action", "reason", "label"):
+    for name in ("sets", "localized_sets", "action", "reason", "label", "answered"):
         np.testing.assert_array_equal(
             getattr(decisions, name)[clear], getattr(oracle, name)[clear], err_msg=name
         )
     finite = np.isfinite(oracle.threshold)
     np.testing.assert_array_equal(np.isfinite(decisions.threshold)[clear], finite[clear])
+    np.testing.assert_array_equal(decisions.sets, decisions.scores <= decisions.threshold)
     both = finite & clear[:, None]
     np.testing.assert_allclose(decisions.threshold[both], oracle.threshold[both], atol=1e-12)
     return decisions, oracle

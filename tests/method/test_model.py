@@ -93,7 +93,9 @@ def test_the_last_ranked_label_is_in_exactly_if_the_threshold_reaches_one(settin
 
 
 def test_no_localization_no_audit_no_guard_is_split_conformal() -> None:
-    model = fit_quietly(Calcode(audit=None, bandwidth=math.inf, level_grid=None, protect="none"), ROLES)
+    model = fit_quietly(
+        Calcode(audit=None, bandwidth=math.inf, level_grid=None, protect="none", keep_top=False), ROLES
+    )
     calibration = ROLES["calibration"]
     scores = aps_scores(robust_probabilities(calibration.prompt_logits, trim=1))
     quantile = conformal_quantile(true_label_scores(scores, calibration.require_labels()), miscoverage=0.05)
@@ -101,7 +103,8 @@ def test_no_localization_no_audit_no_guard_is_split_conformal() -> None:
 
 
 def test_protected_classes_and_only_these_get_their_own_threshold() -> None:
-    model = fit_quietly(Calcode(always_protect=["c2"], min_class_count=0, discovery_margin=0.9), ROLES)
+    settings = {"always_protect": ["c2"], "min_class_count": 0, "discovery_margin": 0.9, "keep_top": False}
+    model = fit_quietly(Calcode(**settings), ROLES)
     assert model.tail_classes_ == ("c2",)
     decisions = model.decide(ROLES["test"])
     np.testing.assert_array_equal(decisions.threshold[:, 0], decisions.threshold[:, 1])
@@ -142,12 +145,61 @@ def test_an_infinite_guard_warns_with_name_count_and_need() -> None:
     calibration = ROLES["calibration"]
     few = np.flatnonzero(calibration.labels == 3)[:7]
     kept = np.concatenate([np.flatnonzero(calibration.labels != 3), few])
-    with pytest.warns(
-        CalcodeWarning, match=r"class 'c3' has [0-7] accepted calibration examples and would need 19"
-    ):
-        Calcode(always_protect=["c3"]).fit(
-            **{n: e for n, e in (ROLES | {"calibration": calibration[kept]}).items() if n != "test"}
-        )
+    roles = {n: e for n, e in (ROLES | {"calibration": calibration[kept]}).items() if n != "test"}
+    with pytest.warns(CalcodeWarning) as warned:
+        model = Calcode(always_protect=["c3"], min_class_count=0, discovery_margin=0.9).fit(**roles)
+    (message,) = [str(entry.message) for entry in warned]
+    n = model.n_accepted_per_class_["c3"]
+    assert "in every set, because there are too few accepted calibration images" in message
+    assert f"'c3' ({n} of 19 needed at 0.95)" in message
+    assert model.in_every_set_ == {"c3": n}
+    decisions = model.decide(ROLES["test"])
+    assert decisions.in_every_set == {"c3": n}
+    assert decisions.sets[:, 3].all()
+    rows = {row.name: row.in_every_set for row in decisions.summary(ROLES["test"].labels).classwise}
+    assert rows == {"c0": None, "c1": None, "c2": None, "c3": n}
+
+
+def test_many_classes_in_every_set_are_one_warning() -> None:
+    calibration = ROLES["calibration"]
+    kept = np.flatnonzero(calibration.labels != 2)[:40]
+    roles = {n: e for n, e in (ROLES | {"calibration": calibration[kept]}).items() if n != "test"}
+    with pytest.warns(CalcodeWarning) as warned:
+        model = Calcode(protect="all").fit(**roles)
+    (message,) = [str(entry.message) for entry in warned if "in every set" in str(entry.message)]
+    assert len(model.in_every_set_) > 1
+    for name in model.in_every_set_:
+        assert f"'{name}'" in message
+    assert model.in_every_set_["c2"] == 0
+
+
+def test_the_first_label_is_kept_and_nothing_else_changes() -> None:
+    """METHOD.md 9 on a world whose paper sets lack their own first label now and then."""
+    paper = fit_quietly(Calcode(keep_top=False, miscoverage=0.3, guard_miscoverage=0.3), ROLES)
+    kept = fit_quietly(Calcode(miscoverage=0.3, guard_miscoverage=0.3), ROLES)
+    for name in ("bandwidth_", "bandwidth_trace_", "local_level_", "tail_classes_", "tail_thresholds_"):
+        assert getattr(paper, name) == getattr(kept, name), name
+    before, after = paper.decide(ROLES["test"]), kept.decide(ROLES["test"])
+    first = np.zeros_like(before.sets)
+    first[np.arange(len(before)), before.top_label] = True
+    assert (first & ~before.sets).any()
+    assert (before.reason == Reason.EMPTY_SET).any()
+    np.testing.assert_array_equal(after.sets, before.sets | first)
+    np.testing.assert_array_equal(after.localized_sets, before.localized_sets | first)
+    np.testing.assert_array_equal(after.sets, after.scores <= after.threshold)
+    np.testing.assert_array_equal(after.threshold[~first], before.threshold[~first])
+    np.testing.assert_array_equal(
+        after.threshold[first], np.maximum(before.threshold[first], before.scores[first])
+    )
+    np.testing.assert_array_equal(after.p_audit, before.p_audit)
+    np.testing.assert_array_equal(after.answered, after.p_audit >= kept.settings_.deferral_level)
+    np.testing.assert_array_equal(before.answered, before.accepted & before.sets.any(axis=1))
+
+
+def test_without_protected_classes_the_promises_say_that_the_two_rules_are_one() -> None:
+    same = "No class is protected here, so the two are the same."
+    assert same in fit_quietly(Calcode(protect="none"), ROLES).promises_[0]
+    assert same not in fit_quietly(Calcode(protect="all"), ROLES).promises_[0]
 
 
 def test_audit_none_accepts_everything() -> None:
@@ -192,7 +244,7 @@ def test_a_level_that_defers_all_of_validation_is_an_error_with_the_remedy() -> 
 
 
 def test_too_few_accepted_calibration_images_fill_every_set_with_a_warning() -> None:
-    with pytest.warns(CalcodeWarning, match="calibration: 10 accepted examples and 19 needed"):
+    with pytest.warns(CalcodeWarning, match="calibration: 10 accepted images and 19 needed"):
         model = Calcode(audit=None, protect="none").fit(
             **{n: e for n, e in (ROLES | {"calibration": ROLES["calibration"][:10]}).items() if n != "test"}
         )

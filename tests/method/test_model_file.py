@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -12,6 +13,7 @@ from worlds import World, fit_quietly
 
 from calcode import Calcode, Decisions
 from calcode.errors import ArtifactError, NotFittedError, RoleError
+from calcode.files import canonical_json
 
 ROLES = World(prior=(0.6, 0.3, 0.08, 0.02)).roles(named=True)
 
@@ -132,9 +134,29 @@ def test_a_newer_format_is_refused_as_such(tmp_path: Path) -> None:
     _, path = save(tmp_path)
     rewritten(path, {"format": 99})
     with pytest.raises(
-        ArtifactError, match="newer, format 99 while this version reads up to 1; upgrade calcode"
+        ArtifactError, match="newer, format 99 while this version reads up to 2; upgrade calcode"
     ):
         Calcode.load(path)
+
+
+def test_a_file_of_format_1_decides_by_the_papers_rule(tmp_path: Path) -> None:
+    """It was written before `keep_top` existed; its digest stays what its decisions were labelled with."""
+    model, path = save(tmp_path, keep_top=False)
+    tensors = load(path.read_bytes())
+    with safe_open(path, framework="numpy") as file:
+        metadata = json.loads(file.metadata()["calcode"])
+    del metadata["digest"], metadata["settings"]["keep_top"]
+    metadata["format"] = 1
+    digest = hashlib.sha256(canonical_json(metadata).encode())
+    for name in sorted(tensors):
+        digest.update(f"{name} {tensors[name].dtype.str} {tensors[name].shape}".encode())
+        digest.update(np.ascontiguousarray(tensors[name]).data)
+    metadata["digest"] = digest.hexdigest()
+    save_file(tensors, path, metadata={"calcode": canonical_json(metadata)})
+    old = Calcode.load(path)
+    assert old.keep_top is False
+    assert old.digest_ == metadata["digest"] != model.digest_
+    np.testing.assert_array_equal(old.decide(ROLES["test"]).sets, model.decide(ROLES["test"]).sets)
 
 
 def test_foreign_and_missing_files_are_told_apart(tmp_path: Path) -> None:

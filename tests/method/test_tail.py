@@ -7,7 +7,14 @@ import numpy as np
 from calcode.method.cross_fit import PilotOutcome
 from calcode.method.localized import LocalizedRule
 from calcode.method.quantiles import conformal_quantile
-from calcode.method.tail import ClassEvidence, ClassGuard, class_evidence, discover_tail, miscoverage_of
+from calcode.method.tail import (
+    ClassEvidence,
+    ClassGuard,
+    class_evidence,
+    discover_tail,
+    in_every_set_sentence,
+    miscoverage_of,
+)
 from calcode.method.thresholds import GuardedThresholds
 
 
@@ -76,11 +83,10 @@ def guard_of(rule: LocalizedRule, labels: np.ndarray) -> ClassGuard:
 def test_18_examples_give_infinity_and_say_so_19_a_finite_value() -> None:
     guard = guard_of(*calibrated(18))
     assert guard.quantile == math.inf
-    assert guard.shortfall is not None
-    assert guard.shortfall.startswith("class 'mel' has 18 accepted calibration examples and would need 19")
+    assert "'mel' (18 of 19 needed at 0.95)" in in_every_set_sentence([guard])
     finite = guard_of(*calibrated(19))
     assert math.isfinite(finite.quantile)
-    assert finite.shortfall is None
+    assert in_every_set_sentence([finite]) == ""
 
 
 def test_class_global_below_50_and_the_larger_of_both_from_50_on() -> None:

@@ -28,7 +28,7 @@ def narrower(cohort: Cohort, *, seed: int) -> Cohort:
     return replace(
         cohort,
         sets=cohort.sets & (rng.random(cohort.sets.shape) < 0.85),
-        accepted=cohort.accepted ^ (rng.random(n) < 0.1),
+        answered=cohort.answered ^ (rng.random(n) < 0.1),
     )
 
 
@@ -58,7 +58,7 @@ def two_backbones() -> tuple[list[Cohort], list[Cohort]]:
 @given(cohorts(), st.integers(0, 5))
 def test_a_method_does_not_differ_from_itself(cohort: Cohort, seed: int) -> None:
     result = compare([cohort, cohort], [cohort, cohort], n_resamples=20, random_state=seed)
-    scored = (cohort.accepted & (cohort.labels >= 0)).any()
+    scored = (cohort.answered & (cohort.labels >= 0)).any()
     for name, entry in differences(result).items():
         defined = scored if name not in ("informative_rate", "deferral") else len(cohort.labels) > 0
         if defined:
@@ -82,7 +82,7 @@ def test_values_are_differences_of_summaries_averaged_over_backbones() -> None:
 
 @given(cohorts())
 def test_swapping_the_methods_turns_the_sign(cohort: Cohort) -> None:
-    other = replace(cohort, sets=~cohort.sets, accepted=cohort.accepted | (cohort.labels == 0))
+    other = replace(cohort, sets=~cohort.sets, answered=cohort.answered | (cohort.labels == 0))
     there = differences(compare([cohort], [other], n_resamples=5))
     back = differences(compare([other], [cohort], n_resamples=5))
     for name in there:
@@ -91,7 +91,7 @@ def test_swapping_the_methods_turns_the_sign(cohort: Cohort) -> None:
 
 def _literal_metrics(cohort: Cohort, rows: np.ndarray) -> dict[str, float]:
     """Coverage, worst-class coverage and set size of some rows, straight from their definitions."""
-    scored = rows[cohort.accepted[rows] & (cohort.labels[rows] >= 0)]
+    scored = rows[cohort.answered[rows] & (cohort.labels[rows] >= 0)]
     labels = cohort.labels[scored]
     covered = cohort.sets[scored, labels]
     return {
@@ -141,7 +141,7 @@ def test_classes_keep_their_size_in_every_resample() -> None:
         random_cohort(n=40, n_classes=2, seed=0),
         labels=np.repeat([0, 1], [30, 10]),
         sets=np.ones((40, 2), dtype=bool),
-        accepted=np.ones(40, dtype=bool),
+        answered=np.ones(40, dtype=bool),
     )
     second = replace(first, sets=np.tile([False, True], (40, 1)))
     result = compare([first], [second], n_resamples=50)
@@ -155,7 +155,7 @@ def test_cohorts_of_different_sizes_count_equally() -> None:
             random_cohort(n=n, n_classes=2, seed=0),
             labels=np.zeros(n, dtype=np.int64),
             sets=np.tile([covered, True], (n, 1)),
-            accepted=np.ones(n, dtype=bool),
+            answered=np.ones(n, dtype=bool),
         )
 
     result = compare([method(90, True), method(10, True)], [method(90, True), method(10, False)])
@@ -164,7 +164,7 @@ def test_cohorts_of_different_sizes_count_equally() -> None:
 
 def test_a_method_that_accepts_nothing_has_no_coverage_difference() -> None:
     cohort = by_hand()
-    silent = replace(cohort, accepted=np.zeros(10, dtype=bool))
+    silent = replace(cohort, answered=np.zeros(10, dtype=bool))
     result = compare([cohort, cohort], [cohort, silent])
     assert math.isnan(result.coverage.value)
     assert math.isnan(result.coverage.low)

@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 from metric_cases import Cohort, assert_quantile, by_hand, cohorts, decisions_of, random_cohort
 
 from calcode.errors import EvidenceError, SettingsError
-from calcode.metrics import Summary, expected_calibration_error, summarize, summarize_sets
+from calcode.metrics import (
+    Outcome,
+    Summary,
+    Tally,
+    expected_calibration_error,
+    summarize,
+    summarize_sets,
+    worst_class,
+)
 from calcode.metrics.intervals import Estimate, proportion
 
 MAPIE = json.loads((Path(__file__).parents[1] / "data" / "metrics_mapie.json").read_text())
@@ -67,11 +75,7 @@ def test_classes_of_the_small_cohort() -> None:
 def test_small_classes_are_left_out_of_the_worst_class() -> None:
     assert by_hand().summary(min_n=2).worst_class == "b"
     assert by_hand().summary(min_n=3).worst_class == "a"
-    none = by_hand().summary(min_n=5)
-    assert none.worst_class is None
-    assert math.isnan(none.worst_class_coverage.value)
-    assert math.isnan(none.worst_class_coverage.low)
-    assert none.worst_class_coverage.n == 0
+    assert by_hand().summary(min_n=5).worst_class == "b"  # no class has as many: all are looked at
 
 
 def test_the_first_of_equally_bad_classes_is_named() -> None:
@@ -89,9 +93,7 @@ def test_shares_lie_between_zero_and_one_inside_their_intervals(cohort: Cohort) 
             assert share.n == 0, name
             assert math.isnan(share.low), name
             continue
-        assert 0 <= share.low <= share.high <= 1, name
-        if name != "worst_class_coverage":  # the bootstrap of a minimum may lie below it
-            assert share.low <= share.value <= share.high, name
+        assert 0 <= share.low <= share.value <= share.high <= 1, name
 
 
 @given(cohorts())
@@ -109,7 +111,8 @@ def test_full_sets_cover_everything(cohort: Cohort) -> None:
     assert summary.informative_rate.value == 0.0 or summary.n == 0
     if summary.coverage.n > 0:
         assert summary.coverage.value == summary.full_set_rate.value == 1.0
-        assert summary.worst_class_coverage.value == summary.worst_class_coverage.low == 1.0
+        assert summary.worst_class_coverage.value == summary.worst_class_coverage.high == 1.0
+        assert summary.audit_coverage == summary.coverage
         assert summary.set_size == Estimate(*[float(len(cohort.classes))] * 3, n=summary.coverage.n)
 
 
@@ -117,10 +120,12 @@ def test_full_sets_cover_everything(cohort: Cohort) -> None:
 def test_the_cohort_adds_up(cohort: Cohort) -> None:
     inside = replace(cohort, labels=np.maximum(cohort.labels, 0)).summary()
     if inside.coverage.n > 0:
-        accepted = 1 - inside.deferral.value
-        answered = accepted * (inside.full_set_rate.value + inside.empty_set_rate.value)
-        assert inside.informative_rate.value + answered + inside.deferral.value == pytest.approx(1.0)
-        assert inside.singleton_rate.value * accepted <= inside.informative_rate.value + 1e-12
+        answered = 1 - inside.deferral.value
+        saying_nothing = answered * (inside.full_set_rate.value + inside.empty_set_rate.value)
+        assert inside.informative_rate.value + saying_nothing + inside.deferral.value == pytest.approx(1.0)
+        assert inside.singleton_rate.value * answered <= inside.informative_rate.value + 1e-12
+        assert inside.singles.n == round(inside.singleton_rate.value * inside.coverage.n)
+        assert inside.singles.right <= min(inside.singles.n, inside.coverage.value * inside.coverage.n + 1e-9)
     whole = cohort.summary()
     outside = whole.n - whole.n_in_space
     deferred = sum(
@@ -140,7 +145,7 @@ def test_the_order_of_images_does_not_matter(cohort: Cohort, random: Any) -> Non
         cohort,
         **{
             name: getattr(cohort, name)[index]
-            for name in ("sets", "labels", "accepted", "top_label", "top_probability")
+            for name in ("sets", "labels", "answered", "top_label", "top_probability")
         },
     )
     first, second = cohort.summary().to_dict(), shuffled.summary().to_dict()
@@ -149,23 +154,23 @@ def test_the_order_of_images_does_not_matter(cohort: Cohort, random: Any) -> Non
     assert error[0] == error[1] or error[0] == pytest.approx(error[1], abs=1e-12)
 
 
-def test_what_was_deferred_has_no_say_in_what_was_accepted() -> None:
+def test_what_was_deferred_has_no_say_in_what_was_answered() -> None:
     cohort = random_cohort(n=200, n_classes=4, seed=4, outside=0.1)
     flipped = replace(
         cohort,
-        sets=np.where(cohort.accepted[:, None], cohort.sets, ~cohort.sets),
-        top_label=np.where(cohort.accepted, cohort.top_label, 3 - cohort.top_label),
+        sets=np.where(cohort.answered[:, None], cohort.sets, ~cohort.sets),
+        top_label=np.where(cohort.answered, cohort.top_label, 3 - cohort.top_label),
     )
     assert flipped.summary().to_dict() == cohort.summary().to_dict()
 
 
 def test_coverage_size_and_calibration_are_mapies() -> None:
     n = len(MAPIE["labels"])
+    sets = np.array([[mark == "1" for mark in row] for row in MAPIE["sets"]])
     summary = summarize_sets(
-        sets=np.array([[mark == "1" for mark in row] for row in MAPIE["sets"]]),
-        labels=MAPIE["labels"],
+        Outcome.from_arrays(sets=sets, answered=np.ones(n, dtype=bool)),
+        MAPIE["labels"],
         classes=["a", "b", "c", "d"],
-        accepted=np.ones(n, dtype=bool),
         top_label=MAPIE["top_label"],
         top_probability=MAPIE["top_probability"],
     )
@@ -178,7 +183,7 @@ def test_selective_accuracy_is_scikit_learns() -> None:
     from sklearn.metrics import accuracy_score
 
     cohort = random_cohort(n=500, n_classes=5, seed=5, outside=0.2)
-    scored = cohort.accepted & (cohort.labels >= 0)
+    scored = cohort.answered & (cohort.labels >= 0)
     summary = cohort.summary()
     expected = accuracy_score(cohort.labels[scored], cohort.top_label[scored])
     assert summary.selective_accuracy.value == pytest.approx(expected)
@@ -189,27 +194,58 @@ def test_selective_accuracy_is_scikit_learns() -> None:
     )
 
 
-def _literal_replicates(cohort: Cohort, *, n_resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Set size and worst-class coverage of accepted in-space rows, by drawing row indices."""
-    scored = cohort.accepted & (cohort.labels >= 0)
-    sets, labels = cohort.sets[scored], cohort.labels[scored]
-    covered = sets[np.arange(len(labels)), labels]
-    rng = np.random.default_rng(seed)
-    sizes, worst = np.empty(n_resamples), np.empty(n_resamples)
-    for i in range(n_resamples):
-        rows = rng.integers(0, len(labels), size=len(labels))
-        sizes[i] = sets[rows].sum(axis=1).mean()
-        worst[i] = min(covered[rows][labels[rows] == y].mean() for y in np.unique(labels[rows]))
-    return sizes, worst
-
-
-def test_bootstrap_intervals_are_those_of_resampled_indices() -> None:
+def test_the_interval_of_the_set_size_is_that_of_resampled_indices() -> None:
     cohort = random_cohort(n=150, n_classes=5, seed=6, outside=0.1)
-    summary = cohort.summary(n_resamples=4000)
-    sizes, worst = _literal_replicates(cohort, n_resamples=3000, seed=1)
-    for estimate, replicates in [(summary.set_size, sizes), (summary.worst_class_coverage, worst)]:
-        assert_quantile(estimate.low, replicates, share=0.025, n_drawn=4000)
-        assert_quantile(estimate.high, replicates, share=0.975, n_drawn=4000)
+    estimate = cohort.summary(n_resamples=4000).set_size
+    sizes = cohort.sets[cohort.answered & (cohort.labels >= 0)].sum(axis=1)
+    rng = np.random.default_rng(1)
+    replicates = np.array([rng.choice(sizes, size=len(sizes)).mean() for _ in range(3000)])
+    assert_quantile(estimate.low, replicates, share=0.025, n_drawn=4000)
+    assert_quantile(estimate.high, replicates, share=0.975, n_drawn=4000)
+
+
+def test_the_interval_of_the_worst_class_is_that_of_all_classes_shown() -> None:
+    """METHOD.md 11, with SciPy's own Clopper-Pearson interval of every class."""
+    from scipy.stats import binomtest
+
+    cohort = random_cohort(n=400, n_classes=5, seed=8, outside=0.1)
+    for min_n in (1, 40, 80, 500):
+        summary = cohort.summary(min_n=min_n)
+        counts = {
+            row.name: (round(row.coverage.value * row.coverage.n), row.coverage.n)
+            for row in summary.classwise
+        }
+        shown = [entry for entry in counts.values() if entry[1] >= min_n] or list(counts.values())
+        ends = [binomtest(hits, n).proportion_ci(1 - 0.05 / len(shown), method="exact") for hits, n in shown]
+        worst = summary.worst_class_coverage
+        assert worst.value == min(hits / n for hits, n in shown)
+        assert worst.low == pytest.approx(min(end.low for end in ends), abs=1e-12)
+        assert worst.high == pytest.approx(min(end.high for end in ends), abs=1e-12)
+        assert counts[summary.worst_class or ""][1] == worst.n
+
+
+def test_the_interval_of_the_worst_class_holds_the_truly_worst_one() -> None:
+    """Six classes of 25 images, all covered with probability 0.9: the observed minimum alone lies well below."""
+    rng = np.random.default_rng(4)
+    held = 0
+    for _ in range(300):
+        covered = rng.random(150) < 0.9
+        labels = np.repeat(np.arange(6), 25)
+        sets = np.zeros((150, 6), dtype=bool)
+        sets[np.arange(150), labels] = covered
+        outcome = Outcome.from_arrays(sets=sets, answered=np.ones(150, dtype=bool))
+        _, estimate = worst_class(Tally.count(outcome, labels=labels), classes="abcdef")
+        held += estimate.low <= 0.9 <= estimate.high
+    assert held / 300 >= 0.95 - 4 * math.sqrt(0.05 * 0.95 / 300)
+
+
+def test_single_answers_and_how_many_of_them_are_right() -> None:
+    singles = by_hand().summary().singles  # rows 0 and 2; row 7 lies outside the label space
+    assert (singles.n, singles.right, singles.accuracy) == (2, 1, proportion(1, 2))
+    assert str(singles) == "2 single answers, 1 of them right (50.0 %, 95 % interval 9.5 to 90.5)"
+    none = replace(by_hand(), sets=np.ones((10, 3), dtype=bool)).summary().singles
+    assert (none.n, none.right, str(none)) == (0, 0, "no single answers")
+    assert math.isnan(none.accuracy.value)
 
 
 def test_the_seed_decides_the_intervals_and_nothing_else() -> None:
@@ -222,7 +258,7 @@ def test_the_seed_decides_the_intervals_and_nothing_else() -> None:
 
 
 def _everything_deferred(cohort: Cohort) -> Cohort:
-    return replace(cohort, accepted=np.zeros(10, dtype=bool))
+    return replace(cohort, answered=np.zeros(10, dtype=bool))
 
 
 def _nothing_in_space(cohort: Cohort) -> Cohort:
@@ -254,10 +290,9 @@ def test_what_cannot_be_computed_is_said(
 
 def test_no_images_at_all() -> None:
     summary = summarize_sets(
-        sets=np.zeros((0, 2), dtype=bool),
-        labels=[],
+        Outcome.from_arrays(sets=np.zeros((0, 2), dtype=bool), answered=np.zeros(0, dtype=bool)),
+        [],
         classes=["a", "b"],
-        accepted=np.zeros(0, dtype=bool),
         top_label=[],
         top_probability=[],
     )
@@ -277,10 +312,13 @@ def test_decisions_are_summarised_with_their_promises() -> None:
     summary = decisions.summary(cohort.labels)
     assert summary.to_dict() == summarize(decisions, cohort.labels).to_dict()
     assert summary.promises == ("Promised: something.",)
-    # The empty set of row 5 is a deferral here, as METHOD.md 9 wants it, and a miss among the accepted.
+    # The empty set of row 5 is a deferral and no miss (METHOD.md 9); the audit accepted it, so there it is a miss.
     assert summary.deferral == proportion(4, 10)
-    assert summary.empty_set_rate == proportion(1, 6)
-    assert summary.coverage == proportion(4, 6)
+    assert summary.empty_set_rate == proportion(0, 5)
+    assert summary.coverage == proportion(4, 5)
+    assert summary.audit_coverage == proportion(4, 6)
+    assert "coverage of all accepted images" in str(summary)
+    assert "coverage of all accepted images" not in str(cohort.summary())
 
 
 @pytest.mark.parametrize(
@@ -289,8 +327,7 @@ def test_decisions_are_summarised_with_their_promises() -> None:
         ({"labels": [0, 1, 2]}, r"^labels: shape \(3,\) is not \(10,\)"),
         ({"labels": [0.5] * 10}, r"^labels: float64 given"),
         ({"labels": [3] * 10}, r"^labels: 3 in row 0"),
-        ({"sets": np.zeros((10, 2), dtype=bool)}, r"^sets: shape \(10, 2\)"),
-        ({"accepted": np.ones(9, dtype=bool)}, r"^accepted: shape \(9,\)"),
+        ({"classes": ["a", "b"]}, r"^sets: shape \(10, 3\)"),
         ({"top_label": [0] * 9}, r"^top_label: shape \(9,\)"),
         ({"top_label": [-1] * 10}, r"^top_label: class indices 0 to 2"),
         ({"top_label": [0.0] * 10}, r"^top_label: class indices"),
@@ -301,26 +338,23 @@ def test_decisions_are_summarised_with_their_promises() -> None:
 )
 def test_bad_arrays_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(EvidenceError, match=message):
-        summarize_sets(**(vars(by_hand()) | change))
+        replace(by_hand(), **change).summary()
 
 
-def test_small_classes_are_left_out_by_images_or_by_accepted_images() -> None:
-    """Class 0: 30 images, 12 accepted; class 1: 15 images, all accepted and none covered."""
-    labels = np.repeat([0, 1], [30, 15])
-    accepted = np.r_[np.arange(30) < 12, np.ones(15, dtype=bool)]
-    sets = np.tile([True, False], (45, 1))
+def test_twenty_answered_images_make_a_class_count_unless_said_otherwise() -> None:
+    """Class a: 30 images, 20 of them answered; class b: 19 answered and none covered."""
+    labels = np.repeat([0, 1], [30, 19])
+    outcome = Outcome.from_arrays(
+        sets=np.tile([True, False], (49, 1)), answered=np.r_[np.arange(30) < 20, np.ones(19, dtype=bool)]
+    )
     arguments: dict[str, Any] = {
-        "sets": sets,
-        "labels": labels,
         "classes": ["a", "b"],
-        "accepted": accepted,
-        "top_label": np.zeros(45, dtype=int),
-        "top_probability": np.full(45, 0.5),
+        "top_label": np.zeros(49, dtype=int),
+        "top_probability": np.full(49, 0.5),
     }
-    assert summarize_sets(**arguments).worst_class == "b"
-    assert summarize_sets(**arguments, min_images=20).worst_class == "a"
-    assert summarize_sets(**arguments, min_n=13).worst_class == "b"
-    assert summarize_sets(**arguments, min_images=31).worst_class is None
+    assert summarize_sets(outcome, labels, **arguments).worst_class == "a"
+    assert summarize_sets(outcome, labels, **arguments, min_n=19).worst_class == "b"
+    assert summarize_sets(outcome, labels, **arguments, min_n=21).worst_class == "b"
 
 
 @pytest.mark.parametrize("setting", ["min_n", "n_resamples"])

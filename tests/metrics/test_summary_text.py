@@ -13,7 +13,7 @@ COSTS = ("set size", "full-set", "informative", "deferral")
 def test_the_whole_page_of_the_small_cohort() -> None:
     lines = str(by_hand().summary()).splitlines()
     rows = [" ".join(line.split()) for line in lines]
-    assert rows[0] == ("10 images: 8 in the label space of 3 classes, 2 outside; 6 in-space images accepted")
+    assert rows[0] == ("10 images: 8 in the label space of 3 classes, 2 outside; 6 in-space images answered")
     assert "coverage 0.667 [0.300, 0.903] 6" in rows
     assert any(row.startswith("worst-class coverage (b) 0.500 [") and row.endswith(" 2") for row in rows)
     assert any(row.startswith("mean set size (of 3) 1.500 [") for row in rows)
@@ -21,12 +21,14 @@ def test_the_whole_page_of_the_small_cohort() -> None:
     assert "deferral outside it 0.500 [0.095, 0.905] 2" in rows
     assert "b 2 0.500 [0.095, 0.905] 1.500 0.500 0.000 0.333" in rows
     assert "c 0 undefined undefined undefined 0.000 1.000" in rows
-    assert "Classes without an accepted image: c." in rows
+    assert "Classes without an answered image: c." in rows
+    assert "single answers that are right 0.500 [0.095, 0.905] 2" in rows
+    assert "2 single answers, 1 of them right (50.0 %, 95 % interval 9.5 to 90.5)." in rows
 
 
 def test_coverage_never_stands_alone() -> None:
     cohort = by_hand()
-    for shown in (cohort, replace(cohort, accepted=np.zeros(10, dtype=bool))):
+    for shown in (cohort, replace(cohort, answered=np.zeros(10, dtype=bool))):
         page = str(shown.summary())
         overall, by_class = page.split("by class")
         for part in (overall, by_class.splitlines()[1]):
@@ -38,7 +40,8 @@ def test_coverage_never_stands_alone() -> None:
 def test_classes_too_small_for_the_worst_class_are_named() -> None:
     page = str(by_hand().summary(min_n=3))
     assert "worst-class coverage (a)" in page
-    assert "fewer than 3 accepted images, left out of the worst class: b." in page
+    assert "fewer than 3 answered images, left out of the worst class: b." in page
+    assert "No class has 20 answered images" in str(by_hand().summary(min_n=20))
     assert "left out of the worst class" not in str(by_hand().summary())
 
 

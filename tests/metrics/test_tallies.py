@@ -10,6 +10,7 @@ from hypothesis import given
 from metric_cases import Cohort, by_hand, cohorts, decisions_of, random_cohort
 
 from calcode.errors import EvidenceError
+from calcode.method.decisions import shown_classes
 from calcode.method.evidence import checked_labels
 from calcode.metrics import (
     Outcome,
@@ -17,17 +18,16 @@ from calcode.metrics import (
     class_coverage,
     coverage,
     deferral,
-    eligible_classes,
     full_set_rate,
     informative_rate,
     set_size,
     worst_class_coverage,
 )
-from calcode.metrics.tallies import OUTCOMES, checked_accepted, checked_sets, outcome_columns
+from calcode.metrics.tallies import OUTCOMES, outcome_columns
 
 
 def tally_of(cohort: Cohort) -> Tally:
-    return Tally.of(cohort.outcome, labels=cohort.labels)
+    return Tally.count(cohort.outcome, labels=cohort.labels)
 
 
 def test_counts_of_the_small_cohort() -> None:
@@ -36,12 +36,14 @@ def test_counts_of_the_small_cohort() -> None:
     # Classes a, b, c, then the images outside the label space.
     assert counted == {
         "rows": [4, 3, 1, 2],
-        "deferred": [0, 1, 1, 1],
         "accepted": [4, 2, 0, 1],
+        "accepted_covered": [3, 1, 0, 0],
+        "answered": [4, 2, 0, 1],
         "covered": [3, 1, 0, 0],
         "labels": [6, 3, 0, 1],
         "full": [0, 1, 0, 0],
         "single": [2, 0, 0, 1],
+        "single_right": [1, 0, 0, 0],
         "empty": [0, 1, 0, 0],
         "informative": [4, 0, 0, 1],
     }
@@ -55,18 +57,20 @@ def test_metrics_of_the_small_cohort() -> None:
     assert float(deferral(tally)) == 3 / 10
     assert float(informative_rate(tally)) == 5 / 10
     np.testing.assert_array_equal(class_coverage(tally), [3 / 4, 1 / 2, np.nan])
-    assert float(worst_class_coverage(tally, eligible=eligible_classes(tally, min_n=1))) == 1 / 2
-    assert float(worst_class_coverage(tally, eligible=eligible_classes(tally, min_n=3))) == 3 / 4
-    assert math.isnan(worst_class_coverage(tally, eligible=eligible_classes(tally, min_n=5)))
+    assert (
+        float(worst_class_coverage(tally, shown=shown_classes(tally.in_space("answered"), min_n=1))) == 1 / 2
+    )
+    assert (
+        float(worst_class_coverage(tally, shown=shown_classes(tally.in_space("answered"), min_n=3))) == 3 / 4
+    )
+    assert math.isnan(worst_class_coverage(tally, shown=np.zeros(3, dtype=bool)))
 
 
 @given(cohorts())
-def test_every_row_is_deferred_informative_full_or_empty(cohort: Cohort) -> None:
+def test_every_answer_is_informative_full_or_empty(cohort: Cohort) -> None:
     columns = outcome_columns(cohort.outcome, labels=cohort.labels)
     kind = {name: columns[:, i] for i, name in enumerate(OUTCOMES)}
-    np.testing.assert_array_equal(
-        kind["deferred"] + kind["informative"] + kind["full"] + kind["empty"], kind["rows"]
-    )
+    np.testing.assert_array_equal(kind["informative"] + kind["full"] + kind["empty"], kind["answered"])
     assert (kind["single"] <= kind["informative"]).all()
     assert (kind["full"] * (cohort.labels >= 0) <= kind["covered"]).all()
 
@@ -76,12 +80,12 @@ def test_metrics_of_many_tallies_are_those_of_each(cohort: Cohort) -> None:
     one = tally_of(cohort)
     other = Tally(one.sums * 2)
     both = Tally(np.stack([one.sums, other.sums]))
-    eligible = eligible_classes(one, min_n=1)
+    shown = shown_classes(one.in_space("answered"), min_n=1)
     for metric in (coverage, set_size, full_set_rate, deferral, informative_rate):
         np.testing.assert_array_equal(metric(both), [metric(one), metric(other)])
     np.testing.assert_array_equal(
-        worst_class_coverage(both, eligible=eligible),
-        [worst_class_coverage(one, eligible=eligible), worst_class_coverage(other, eligible=eligible)],
+        worst_class_coverage(both, shown=shown),
+        [worst_class_coverage(one, shown=shown), worst_class_coverage(other, shown=shown)],
     )
 
 
@@ -89,60 +93,44 @@ def test_class_coverage_of_single_labels_is_scikit_learns_recall() -> None:
     from sklearn.metrics import recall_score
 
     cohort = random_cohort(n=400, n_classes=5, seed=1)
-    single = Outcome.of(sets=np.eye(5, dtype=bool)[cohort.top_label], accepted=np.ones(400, dtype=bool))
-    tally = Tally.of(single, labels=cohort.labels)
+    single = Outcome.from_arrays(
+        sets=np.eye(5, dtype=bool)[cohort.top_label], answered=np.ones(400, dtype=bool)
+    )
+    tally = Tally.count(single, labels=cohort.labels)
     recalls = recall_score(cohort.labels, cohort.top_label, average=None)
     np.testing.assert_allclose(class_coverage(tally), recalls, rtol=1e-12)
-    eligible = eligible_classes(tally, min_n=1)
-    assert float(worst_class_coverage(tally, eligible=eligible)) == pytest.approx(recalls.min())
+    shown = shown_classes(tally.in_space("answered"), min_n=1)
+    assert float(worst_class_coverage(tally, shown=shown)) == pytest.approx(recalls.min())
 
 
 @pytest.mark.parametrize(
-    ("sets", "message"),
+    ("change", "message"),
     [
-        (np.zeros((4, 2), dtype=bool), r"^sets: shape \(4, 2\) is not \(images, classes\) = \(n, 3\)"),
-        (np.zeros(4, dtype=bool), r"^sets: shape \(4,\)"),
-        (np.zeros((4, 3)), r"^sets: float64 given, booleans needed"),
+        ({"sets": np.zeros(2, dtype=bool)}, r"^sets: shape \(2,\) is not \(images, classes\)"),
+        ({"sets": np.zeros((2, 3))}, r"^sets: float64 given, booleans needed"),
+        ({"answered": [True]}, r"^answered: shape \(1,\) is not \(2,\)"),
+        ({"answered": [0, 1]}, r"^answered: int64 given, booleans"),
+        ({"accepted": [True]}, r"^accepted: shape \(1,\) is not \(2,\)"),
+        ({"accepted": [False, False]}, r"^answered: row 1 is answered but not accepted \(1 such rows\)"),
     ],
 )
-def test_sets_are_checked(sets: np.ndarray, message: str) -> None:
+def test_arrays_are_checked(change: dict[str, object], message: str) -> None:
+    arrays = {"sets": np.zeros((2, 3), dtype=bool), "answered": [False, True]}
     with pytest.raises(EvidenceError, match=message):
-        checked_sets(sets, n_classes=3)
+        Outcome.from_arrays(**(arrays | change))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("accepted", "message"),
-    [([True], r"^accepted: shape \(1,\) is not \(2,\)"), ([0, 1], r"^accepted: int64 given, booleans")],
-)
-def test_accepted_is_checked(accepted: list[object], message: str) -> None:
-    with pytest.raises(EvidenceError, match=message):
-        checked_accepted(accepted, n=2)
-
-
-def test_an_image_may_pass_the_audit_and_still_be_deferred() -> None:
+def test_an_empty_set_that_passed_the_audit_is_a_deferral_and_no_miss() -> None:
     cohort = by_hand()
-    deferred = ~cohort.accepted | ~cohort.sets.any(axis=1)
-    tally = Tally.of(
-        Outcome.of(sets=cohort.sets, accepted=cohort.accepted, deferred=deferred), labels=cohort.labels
-    )
-    assert float(deferral(tally)) == 4 / 10
-    assert float(coverage(tally)) == 4 / 6  # the empty set of row 5 is a miss
-
-
-def test_an_image_is_accepted_or_deferred() -> None:
-    cohort = by_hand()
-    with pytest.raises(EvidenceError, match=r"^deferred: row 4 is neither accepted nor deferred \(3 such"):
-        Outcome.of(sets=cohort.sets, accepted=cohort.accepted, deferred=np.zeros(10, dtype=bool))
-    with pytest.raises(EvidenceError, match=r"^deferred: shape \(9,\) is not \(10,\)"):
-        Outcome.of(sets=cohort.sets, accepted=cohort.accepted, deferred=np.zeros(9, dtype=bool))
-
-
-def test_an_empty_set_that_passed_the_audit_is_accepted_and_deferred() -> None:
-    decisions = decisions_of(by_hand())
-    outcome = Outcome.of_decisions(decisions)
+    decisions = decisions_of(cohort)
+    outcome = Outcome.from_decisions(decisions)
     np.testing.assert_array_equal(outcome.deferred, [False] * 4 + [True] * 3 + [False, True, False])
     np.testing.assert_array_equal(outcome.accepted, decisions.accepted)
     assert (outcome.accepted & outcome.deferred).sum() == 1
+    tally = Tally.count(outcome, labels=cohort.labels)
+    assert float(deferral(tally)) == 4 / 10
+    assert float(coverage(tally)) == 4 / 5
+    assert tally.in_space("accepted_covered").sum() / tally.in_space("accepted").sum() == 4 / 6
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from worlds import World, fit_quietly
 from calcode import Calcode, CalcodeWarning, Evidence
 from calcode.baselines import METHODS, Prediction, Roles
 from calcode.errors import EvidenceError, MismatchError, RoleError, SettingsError
-from calcode.metrics import summarize, summarize_sets
+from calcode.metrics import Outcome, summarize, summarize_sets
 from calcode.study.comparison import (
     GROUPS,
     MethodRow,
@@ -108,7 +108,9 @@ def test_an_empty_set_is_a_deferral_only_where_someone_is_there_to_take_it(world
     alone, attended = compare_methods(roles, test, methods=[fixed(empty), fixed(empty, nobody)])
     assert alone.summary.deferral.value == 0.0
     assert attended.summary.deferral.value == 1.0
-    assert alone.summary.coverage.value == attended.summary.coverage.value == 0.0
+    assert alone.summary.coverage.value == 0.0
+    assert np.isnan(attended.summary.coverage.value)
+    assert attended.summary.audit_coverage.value == 0.0
 
 
 def test_rows_are_those_of_the_metric_code(world, roles):
@@ -116,10 +118,9 @@ def test_rows_are_those_of_the_metric_code(world, roles):
     row = only(compare_methods(roles, test, methods=chosen_methods(["lac"]), terms=Terms(miscoverage=0.2)))
     prediction = METHODS["lac"].predict(roles, test, miscoverage=0.2, random_state=0)
     expected = summarize_sets(
-        sets=prediction.sets,
-        labels=test.labels,
+        Outcome.from_arrays(sets=prediction.sets, answered=np.ones(len(test), dtype=bool)),
+        test.labels,
         classes=test.classes,
-        accepted=np.ones(len(test), dtype=bool),
         top_label=prediction.top_label,
         top_probability=prediction.top_probability,
     )
@@ -144,7 +145,7 @@ def test_hits_count_exact_equality_as_reached(world, roles, missed, marginal, wo
     )
     sets = np.ones((80, 4), dtype=bool)
     sets[np.arange(missed), labels[:missed]] = False
-    row = only(compare_methods(roles, test, methods=[fixed(sets)], terms=Terms(miscoverage=0.25)))
+    row = only(compare_methods(roles, test, methods=[fixed(sets)], terms=Terms(miscoverage=0.25, min_images=1)))
     assert (row.hits_marginal, row.hits_worst) == (marginal, worst)
     assert target_hits([row]) == (int(marginal), int(marginal and worst), 1)
 
@@ -223,7 +224,7 @@ def test_classes_with_few_test_images_are_not_called_the_worst(world, roles):
     sets = np.ones((len(few), 4), dtype=bool)
     sets[few.labels == 2] = False
     sets[np.flatnonzero(few.labels == 0)[0]] = False
-    all_classes = only(compare_methods(roles, few, methods=[fixed(sets)]))
+    all_classes = only(compare_methods(roles, few, methods=[fixed(sets)], terms=Terms(min_images=1)))
     large = only(compare_methods(roles, few, methods=[fixed(sets)], terms=Terms(min_images=4)))
     assert all_classes.summary.worst_class == "c2"
     assert large.summary.worst_class == "c0"

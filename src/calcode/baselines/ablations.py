@@ -22,11 +22,19 @@ def _record(name: str, title: str, what: str, *, assumes: str = CALCODE.assumes)
     )
 
 
+PAPER_SETS = CalcodeMethod(
+    _record(
+        "paper-sets",
+        "the paper's sets",
+        "keep_top=False: the label ranked first may be missing from its own set, and an empty set is deferred.",
+    ),
+    {"keep_top": False},
+)
 NO_GUARD = CalcodeMethod(
     _record(
         "no-guard",
         "no guard",
-        "protect='none': no class is guarded. Same decisions as localized calibration.",
+        "protect='none': no class is guarded. With keep_top=False the decisions of localized calibration.",
         assumes=_UNGUARDED,
     ),
     {"protect": "none"},
@@ -51,4 +59,4 @@ NO_TRIMMING = CalcodeMethod(
 )
 
 #: In table order.
-ABLATIONS = (NO_GUARD, GUARD_ALL, NO_AUDIT, NO_LOCALIZATION, NO_TRIMMING)
+ABLATIONS = (PAPER_SETS, NO_GUARD, GUARD_ALL, NO_AUDIT, NO_LOCALIZATION, NO_TRIMMING)

@@ -20,7 +20,8 @@ RECORD = Record(
     assumes="METHOD.md 10: the guard covers protected classes among accepted images under exchangeability within the "
     "class; the localized threshold with its default level rule promises nothing.",
     selects="Diagnostic, bandwidth and protected classes on validation (and gate); thresholds on calibration.",
-    differs="Every choice the paper leaves open is fixed in METHOD.md.",
+    differs="The label ranked first is in every set (METHOD.md 9; `calcode-paper-sets` is the paper's rule). Every "
+    "choice the paper leaves open is fixed in METHOD.md.",
 )
 
 
@@ -60,7 +61,7 @@ class CalcodeMethod:
             sets=decisions.sets,
             top_label=decisions.top_label,
             top_probability=decisions.top_probability,
-            # Accepted as METHOD.md 11 counts: an empty set of a supported image is a miss, not a way out.
+            # By the audit alone: what an empty set means is for the one who counts (METHOD.md 9).
             deferred=~decisions.accepted,
             p_values=decisions.p_audit,
             details={"diagnostic": model.audit_name_ or "none", "bandwidth": model.bandwidth_},

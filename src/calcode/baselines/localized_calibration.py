@@ -17,8 +17,8 @@ RECORD = Record(
     year=CALCODE.year,
     assumes="Promises nothing: the level rule is `loo` (METHOD.md 5).",
     selects="Audit diagnostic and bandwidth on validation and gate; the level on accepted calibration images.",
-    differs="The paper names it in a supporting table. By METHOD.md it is CALCoDe without its guard, so that it makes "
-    "the same decisions as the ablation of that name.",
+    differs="The paper names it in a supporting table. By METHOD.md it is CALCoDe without its guard and with "
+    "the paper's sets (`keep_top=False`).",
 )
 
 

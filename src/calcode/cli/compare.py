@@ -82,8 +82,8 @@ def compare(
         typer.Option(help="Also compare within every value of this column, such as site.", metavar="COLUMN"),
     ] = None,
     min_images: Annotated[
-        int, typer.Option(help="Test images a class needs to be called the worst.", metavar="N", min=1)
-    ] = 1,
+        int, typer.Option(help="Answered images a class needs to be called the worst.", metavar="N", min=1)
+    ] = 20,
     seed: Annotated[int, typer.Option(help="Seeds every draw of every method.", metavar="N")] = 0,
     prompts: PromptFile = None,
     as_json: AsJson = False,

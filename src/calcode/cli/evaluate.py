@@ -37,8 +37,8 @@ def evaluate(
     ] = None,
     min_n: Annotated[
         int,
-        typer.Option(help="Accepted images a class needs to be called the worst.", metavar="N", min=1),
-    ] = 1,
+        typer.Option(help="Answered images a class needs to be called the worst.", metavar="N", min=1),
+    ] = 20,
     prompts: PromptFile = None,
     as_json: AsJson = False,
 ) -> None:

@@ -100,6 +100,14 @@ def fit(
             rich_help_panel=_PROMISES,
         ),
     ] = _DEFAULT["trim"],
+    keep_top: Annotated[
+        bool,
+        typer.Option(
+            "--keep-top/--paper-sets",
+            help="Keep the label ranked first in every set, or follow the paper, whose sets may lack it.",
+            rich_help_panel=_PROMISES,
+        ),
+    ] = _DEFAULT["keep_top"],
     binary_utility: Annotated[
         bool,
         typer.Option(
@@ -247,6 +255,7 @@ def fit(
         fused=fused.value,
         protect=protect.value,
         always_protect=names_in(always_protect),
+        keep_top=keep_top,
         binary_utility=binary_utility,
         random_state=seed,
     )

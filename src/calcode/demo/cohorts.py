@@ -56,7 +56,7 @@ class Setting:
     description: str
     shifted: bool
     select: Callable[[Cohort], tuple[Cohort, Cohort]]
-    min_images: int = 1
+    min_images: int = 20
 
 
 def _of_dataset(images: Cohort, name: str) -> Cohort:

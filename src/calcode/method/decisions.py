@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
@@ -75,6 +75,8 @@ class Decisions:
         SHA-256 of the model that decided.
     promises : tuple of str
         What that model promises, in plain words.
+    in_every_set : mapping of str to int
+        Classes that are in every set because their threshold is +inf, with their accepted calibration images.
     """
 
     action: np.ndarray[Any, np.dtype[np.int8]]
@@ -90,7 +92,8 @@ class Decisions:
     ids: TextArray | None = None
     classes: tuple[str, ...]
     model_digest: str = ""
-    promises: tuple[str, ...] = field(default=())
+    promises: tuple[str, ...] = ()
+    in_every_set: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -100,16 +103,18 @@ class Decisions:
 
     @property
     def accepted(self) -> BoolArray:
-        """Mask of the images that passed the audit (METHOD.md 4); coverage is measured on these.
-
-        An accepted image with an empty set is deferred all the same: it counts as a miss and as a deferral.
-        """
+        """Mask of the images that passed the audit (METHOD.md 4): the promises speak of these."""
         return np.asarray(self.reason != Reason.LOW_SUPPORT)
 
     @property
     def deferred(self) -> BoolArray:
         """Mask of the images that go to a clinician, for whatever reason."""
         return np.asarray(self.action == Action.DEFER)
+
+    @property
+    def answered(self) -> BoolArray:
+        """Mask of the images that are not deferred (METHOD.md 9): coverage and its companions are over these."""
+        return ~self.deferred
 
     @property
     def released_sets(self) -> BoolArray:
@@ -239,13 +244,37 @@ COST_REGIMES: dict[str, Costs] = {
 }
 
 
+#: Answered images that a class needs to be called the worst (METHOD.md 11).
+WORST_CLASS_MIN = 20
+
+
+def shown_classes(answered: AnyArray, *, min_n: int = WORST_CLASS_MIN) -> BoolArray:
+    """Among which classes the worst is looked for (METHOD.md 11).
+
+    Those with at least `min_n` answered images; where none has that many, every class with an answered image.
+
+    Parameters
+    ----------
+    answered : ndarray of shape (..., K)
+        Answered images of each class.
+    min_n : int
+
+    Examples
+    --------
+    >>> shown_classes(np.array([40, 3, 0])), shown_classes(np.array([4, 3, 0]))
+    (array([ True, False, False]), array([ True,  True, False]))
+    """
+    enough = answered >= max(1, min_n)
+    return np.where(enough.any(axis=-1, keepdims=True), enough, answered > 0)
+
+
 def selective_risk(
     *, coverage: float, worst_coverage: float, set_size: float, deferral: float, n_classes: int, costs: Costs
 ) -> float:
     """Cost-sensitive risk of a policy (Eq. 27).
 
-    (1 - d) [c_err (1 - C) + c_err / 2 (1 - C_w) + c_set (S - 1) / (K - 1)] + c_def d; when everything is
-    deferred only the last term is left.
+    (1 - d) [c_err (1 - C) + c_err / 2 (1 - C_w) + c_set (S - 1) / (K - 1)] + c_def d, with C, C_w and S over
+    answered images and d the share that is not answered; when everything is deferred only the last term is left.
 
     Examples
     --------

@@ -45,7 +45,8 @@ class ClassVerdict:
     score, threshold : float
         In the set if the score does not exceed the threshold.
     kept_by : str
-        "neighbourhood" (localized threshold), "guard" (only because the class is protected), or "" if left out.
+        "neighbourhood" (localized threshold), "guard" (only because the class is protected), "first" (only because
+        it is ranked first), or "" if left out.
     """
 
     name: str
@@ -153,7 +154,13 @@ def _verdicts(
 ) -> tuple[ClassVerdict, ...]:
     """Every class, most probable first."""
     (probabilities,) = robust_probabilities(evidence.prompt_logits, trim=model.settings_.trim)
-    kept = np.where(decisions.localized_sets[0], "neighbourhood", np.where(decisions.sets[0], "guard", ""))
+    # The thresholds before the first label was kept.
+    localized, guarded = model.thresholds(evidence.embeddings, decisions.scores)
+    kept = np.select(
+        [decisions.scores[0] <= localized[0], decisions.scores[0] <= guarded[0], decisions.sets[0]],
+        ["neighbourhood", "guard", "first"],
+        default="",
+    )
     return tuple(
         ClassVerdict(
             name=decisions.classes[y],
@@ -215,12 +222,15 @@ def _set_sentences(
         return words.get(Reason(int(decisions.reason[0])), ())
     local = [entry for entry in verdicts if entry.kept_by == "neighbourhood"]
     guarded = [entry for entry in verdicts if entry.kept_by == "guard"]
+    first = [entry for entry in verdicts if entry.kept_by == "first"]
     left = [entry for entry in verdicts if not entry.kept_by]
     sentences = [_local_sentence(local, n_classes=len(verdicts), coverage=1 - model.settings_.miscoverage)]
     for entry in guarded:
         sentences.append(
             f"Guard: {entry.name} stays in because its class is protected ({model.tail_reasons_[entry.name]})."
         )
+    for entry in first:
+        sentences.append(f"First: {entry.name} stays in because the model ranks it first.")
     if left:
         sentences.append(f"Left out: {', '.join(entry.name for entry in left)}.")
     return tuple(sentences)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,17 @@ class Learned:
         """Accepted calibration examples of every class."""
         counts = np.bincount(self._learned("calibration_labels_"), minlength=len(self.classes_))
         return {name: int(count) for name, count in zip(self.classes_, counts, strict=True)}
+
+    @property
+    def in_every_set_(self) -> dict[str, int]:
+        """Classes whose threshold is +inf for every image, with their accepted calibration images.
+
+        A set that always holds a label says nothing about it: its coverage of 100 % is no achievement.
+        """
+        rule: LocalizedRule = self._learned("rule_")
+        if rule.always_infinite:
+            return self.n_accepted_per_class_
+        return {guard.name: guard.n for guard in self.guards_ if math.isinf(guard.quantile)}
 
     @property
     def promises_(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from calcode.method.tail import (
     ClassGuard,
     class_evidence,
     discover_tail,
+    in_every_set_sentence,
     miscoverage_of,
 )
 from calcode.method.thresholds import GuardedThresholds, ThresholdSearch, TiledThresholds, tiling_pays
@@ -71,6 +72,8 @@ class Calcode(Learned):
     protect : {"discovered", "all", "none"}
     always_protect : sequence of str
         Classes protected whatever validation says.
+    keep_top : bool
+        The label ranked first is in every set (METHOD.md 9); False is the paper's rule.
     binary_utility : bool
         With two classes: defer full sets too.
     random_state : int
@@ -130,6 +133,7 @@ class Calcode(Learned):
         fused: str = "paper",
         protect: str = "discovered",
         always_protect: Sequence[str] = (),
+        keep_top: bool = True,
         binary_utility: bool = False,
         random_state: int = 0,
     ) -> None:
@@ -150,6 +154,7 @@ class Calcode(Learned):
         self.fused = fused
         self.protect = protect
         self.always_protect = always_protect
+        self.keep_top = keep_top
         self.binary_utility = binary_utility
         self.random_state = random_state
 
@@ -276,12 +281,12 @@ class Calcode(Learned):
         )
         self._install(rule=rule, labels=labels[accepted][order])
         self.versions_ = library_versions()
-        for shortfall in filter(None, (guard.shortfall for guard in self.guards_)):
+        if shortfall := in_every_set_sentence(self.guards_):
             warnings.warn(shortfall, CalcodeWarning, stacklevel=2)
-        needed = smallest_finite_count(miscoverage=settings.miscoverage)
-        if len(accepted) < needed:
+        if rule.always_infinite:
+            needed = smallest_finite_count(miscoverage=settings.miscoverage)
             warnings.warn(
-                f"calibration: {len(accepted)} accepted examples and {needed} needed for a finite threshold at "
+                f"calibration: {len(accepted)} accepted images and {needed} needed for a finite threshold at "
                 f"{1 - settings.miscoverage:g}: every set is full",
                 CalcodeWarning,
                 stacklevel=2,
@@ -341,19 +346,24 @@ class Calcode(Learned):
         robust, scores = self._scores(evidence)
         p_audit = self.audit_p_values(evidence)
         localized, guarded = thresholds(evidence.embeddings, scores)
+        localized_sets = label_sets(scores, localized)
+        top_label = robust.argmax(axis=1)
+        if self.settings_.keep_top:
+            first = np.arange(len(scores)), top_label
+            guarded[first] = np.maximum(guarded[first], scores[first])
+            localized_sets[first] = True
         sets = label_sets(scores, guarded)
         action, reason, label = choose_actions(
             sets,
             supported=np.asarray(p_audit >= self.settings_.deferral_level),
             binary_utility=self.settings_.binary_utility,
         )
-        top_label = robust.argmax(axis=1)
         return Decisions(
             action=action,
             reason=reason,
             label=label,
             sets=sets,
-            localized_sets=label_sets(scores, localized),
+            localized_sets=localized_sets,
             p_audit=p_audit,
             threshold=guarded,
             scores=scores,
@@ -363,6 +373,7 @@ class Calcode(Learned):
             classes=self.classes_,
             model_digest=self.digest_,
             promises=self.promises_,
+            in_every_set=self.in_every_set_,
         )
 
     def predict_set(self, evidence: Evidence) -> BoolArray:

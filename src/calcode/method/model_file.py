@@ -24,7 +24,8 @@ from calcode.method.roles import Interface
 from calcode.method.settings import Settings
 from calcode.method.tail import ClassEvidence, TailReason
 
-FORMAT_VERSION = 1
+#: Version 1 had no `keep_top`: its models decide by the paper's rule, and still do.
+FORMAT_VERSION = 2
 #: All metadata sits under one key: safetensors writes several keys in random order.
 _KEY = "calcode"
 #: Tensors whose values must be finite; hashes are bytes and need no such check.
@@ -63,9 +64,12 @@ def load_model(path: Path) -> Calcode:
         raise ArtifactError(f"{path}: altered, its content does not have the SHA-256 it carries")
     try:
         _require_finite(tensors, path)
-        return _restore(metadata, tensors)
+        model = _restore(metadata, tensors)
     except (KeyError, TypeError, IndexError) as error:
         raise ArtifactError(f"{path}: incomplete, {error} is missing or malformed") from error
+    # What the file carries, also where this version would write it differently.
+    model._digest = digest
+    return model
 
 
 def _tensors(model: Calcode) -> dict[str, AnyArray]:
@@ -116,7 +120,7 @@ def _metadata(model: Calcode) -> dict[str, Any]:
 
 
 def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> Calcode:
-    values = metadata["settings"]
+    values = {"keep_top": False} | metadata["settings"]
     # JSON has lists where the settings have tuples.
     values["always_protect"] = tuple(values["always_protect"])
     values["audit"] = None if values["audit"] is None else tuple(values["audit"])

@@ -12,7 +12,7 @@ from calcode.arrays import BoolArray, IntArray
 from calcode.errors import SettingsError
 from calcode.method.bandwidth import choose_bandwidth
 from calcode.method.cross_fit import MIN_EXAMPLES, Pilot
-from calcode.method.decisions import COST_REGIMES, Costs, selective_risk
+from calcode.method.decisions import COST_REGIMES, Costs, selective_risk, shown_classes
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.method.model import Calcode
 from calcode.method.scores import aps_scores
@@ -31,9 +31,8 @@ RELAXATIONS = ("informative", "count", "coverage")
 class GridPoint:
     """One operating point and what the cross-fitted pilot saw there on validation.
 
-    Coverage, worst-class coverage and set size are taken over accepted images, an empty set being a miss;
-    deferral is the share that the audit rejects, so that the two parts of the risk add up to all images.
-    Without an accepted image the first three are nan.
+    Coverage, worst-class coverage and set size are over answered images: accepted, and the held-out set not empty.
+    Deferral is the share that is not answered. Without an answered image the first three are nan.
     """
 
     target_coverage: float
@@ -97,6 +96,8 @@ def select_operating_point(
     model: Calcode | None = None,
 ) -> OperatingPoint:
     """Operating point of least risk on validation alone, for the audit plus localized rule without guard.
+
+    The policy is the paper's: an empty set is a deferral here, whatever `keep_top` says.
 
     Every point of target coverage {0.90, 0.925, 0.95} x deferral level {0.01, 0.02, 0.05, 0.10} is scored by the
     cross-fitted pilot, each with the bandwidth that the method would choose there. The least risk wins among the
@@ -174,28 +175,32 @@ def _point(
     target: float, deferral_level: float, sets: BoolArray, labels: IntArray, *, n_all: int, costs: Costs
 ) -> GridPoint:
     """Measure one point from the held-out sets of the accepted images."""
+    n_accepted, n_classes = sets.shape
+    answered = sets.any(axis=1)
+    sets, labels = sets[answered], labels[answered]
     size = sets.sum(axis=1)
     covered = sets[np.arange(len(labels)), labels]
     n = len(labels)
     coverage = float(covered.mean()) if n else math.nan
-    worst = min((float(covered[labels == y].mean()) for y in np.unique(labels)), default=math.nan)
+    shown = np.flatnonzero(shown_classes(np.bincount(labels, minlength=n_classes)))
+    worst = min((float(covered[labels == y].mean()) for y in shown), default=math.nan)
     set_size = float(size.mean()) if n else math.nan
     deferral = 1.0 - n / n_all
     return GridPoint(
         target_coverage=target,
         deferral_level=deferral_level,
-        n_accepted=n,
+        n_accepted=n_accepted,
         coverage=coverage,
         worst_coverage=worst,
         set_size=set_size,
         deferral=deferral,
-        informative=float(((size > 0) & (size < sets.shape[1])).sum()) / n_all,
+        informative=float((size < n_classes).sum()) / n_all,
         risk=selective_risk(
             coverage=coverage,
             worst_coverage=worst,
             set_size=set_size,
             deferral=deferral,
-            n_classes=sets.shape[1],
+            n_classes=n_classes,
             costs=costs,
         ),
     )

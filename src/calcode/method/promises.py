@@ -33,7 +33,10 @@ def promises_of(
     guards : sequence of ClassGuard
     binary_utility : bool
     """
-    sentences = ["Promised always: the guarded set contains the localized set."]
+    contains = "Promised always: the guarded set contains the localized set."
+    if not guards:
+        contains += " No class is protected here, so the two are the same."
+    sentences = [contains]
     if audit_independent:
         sentences.append(
             "Promised for images exchangeable with the gate: the audit p-value is at most a with probability at most a."

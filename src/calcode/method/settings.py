@@ -37,6 +37,7 @@ class Settings:
     fused: FusedRule
     protect: ProtectRule
     always_protect: tuple[str, ...]
+    keep_top: bool
     binary_utility: bool
     random_state: int
 
@@ -94,6 +95,7 @@ def checked_settings(values: Mapping[str, Any]) -> Settings:
         fused=cast(FusedRule, _choice("fused", values["fused"], ("paper", "split"))),
         protect=cast(ProtectRule, _choice("protect", protect, ("discovered", "all", "none"))),
         always_protect=_names("always_protect", values["always_protect"], allowed=None),
+        keep_top=_flag("keep_top", values["keep_top"]),
         binary_utility=_flag("binary_utility", values["binary_utility"]),
         random_state=_seed(values["random_state"]),
     )

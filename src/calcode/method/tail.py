@@ -201,17 +201,6 @@ class ClassGuard:
         )
 
     @property
-    def shortfall(self) -> str | None:
-        """What is missing for a finite threshold, in a sentence; None where nothing is."""
-        if math.isfinite(self.quantile):
-            return None
-        needed = smallest_finite_count(miscoverage=self.miscoverage)
-        return (
-            f"class '{self.name}' has {self.n} accepted calibration examples and would need {needed} for a "
-            f"finite guard at {1 - self.miscoverage:g}: its threshold is +inf, the label is in every set"
-        )
-
-    @property
     def searches(self) -> bool:
         """Whether the threshold depends on the image: the larger of two is known where the class-global one is +inf."""
         return self.local is not None and math.isfinite(self.quantile)
@@ -244,6 +233,22 @@ def guarded_thresholds(
         own = guard.threshold(local[guard.index] if guard.searches else None)
         thresholds[:, guard.index] = np.maximum(localized, own)
     return thresholds
+
+
+def in_every_set_sentence(guards: Sequence[ClassGuard]) -> str:
+    """Which protected classes have too few calibration images for a finite threshold; empty if none has."""
+    short = [guard for guard in guards if math.isinf(guard.quantile)]
+    if not short:
+        return ""
+    named = ", ".join(
+        f"'{guard.name}' ({guard.n} of {smallest_finite_count(miscoverage=guard.miscoverage)} needed at "
+        f"{1 - guard.miscoverage:g})"
+        for guard in short
+    )
+    return (
+        f"in every set, because there are too few accepted calibration images for a finite threshold: {named}; "
+        "such a set says nothing about these classes"
+    )
 
 
 def miscoverage_of(name: str, guard_miscoverage: float | Mapping[str, float], *, default: float) -> float:

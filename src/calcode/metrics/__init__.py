@@ -7,15 +7,22 @@
 from __future__ import annotations
 
 from calcode.metrics.comparisons import Difference, PairedDifference, paired_difference
+from calcode.metrics.intervals import Estimate
 from calcode.metrics.subgroups import subgroup_rows, summarize_by
-from calcode.metrics.summary import ClassCoverage, Summary, summarize, summarize_sets
+from calcode.metrics.summary import (
+    ClassCoverage,
+    SingleAnswers,
+    Summary,
+    summarize,
+    summarize_sets,
+    worst_class,
+)
 from calcode.metrics.tallies import (
     Outcome,
     Tally,
     class_coverage,
     coverage,
     deferral,
-    eligible_classes,
     full_set_rate,
     informative_rate,
     set_size,
@@ -26,15 +33,16 @@ from calcode.metrics.top_one import RiskCurve, expected_calibration_error, risk_
 __all__ = [
     "ClassCoverage",
     "Difference",
+    "Estimate",
     "Outcome",
     "PairedDifference",
     "RiskCurve",
+    "SingleAnswers",
     "Summary",
     "Tally",
     "class_coverage",
     "coverage",
     "deferral",
-    "eligible_classes",
     "expected_calibration_error",
     "full_set_rate",
     "informative_rate",
@@ -46,5 +54,6 @@ __all__ = [
     "summarize",
     "summarize_by",
     "summarize_sets",
+    "worst_class",
     "worst_class_coverage",
 ]

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import EvidenceError, SettingsError
+from calcode.method.decisions import WORST_CLASS_MIN, shown_classes
 from calcode.method.evidence import checked_labels
 from calcode.metrics import tallies
 from calcode.metrics.intervals import Cells, checked_resamples, percentile_interval
@@ -55,8 +56,7 @@ def paired_difference(
     second: Sequence[Outcome],
     *,
     labels: Sequence[ArrayLike],
-    min_n: int = 1,
-    min_images: int = 1,
+    min_n: int = WORST_CLASS_MIN,
     n_resamples: int = 1000,
     confidence: float = 0.95,
     random_state: int = 0,
@@ -71,12 +71,12 @@ def paired_difference(
     Parameters
     ----------
     first, second : sequence of Outcome
-        One entry per backbone, in the same order; row i is the same image in both. `Outcome.of` makes one
-        of the arrays of any method, `Outcome.of_decisions` of decisions.
+        One entry per backbone, in the same order; row i is the same image in both. `Outcome.from_arrays` makes
+        one from the arrays of any method, `Outcome.from_decisions` from decisions.
     labels : sequence of array_like of int, shape (n,)
         True classes per backbone; -1 outside the label space.
-    min_n, min_images : int
-        Accepted images, under each method on its own, and images that a class needs to count for the worst class.
+    min_n : int
+        Images, answered by each method on its own, that a class needs to be that method's worst.
     n_resamples : int
     confidence : float
     random_state : int
@@ -84,7 +84,7 @@ def paired_difference(
     Returns
     -------
     PairedDifference
-        A difference is nan where a metric is undefined for a backbone (a method that accepts nothing there).
+        A difference is nan where a metric is undefined for a backbone (a method that answers nothing there).
     """
     checked_resamples(n_resamples)
     if min_n < 1:
@@ -99,9 +99,7 @@ def paired_difference(
     observed: dict[str, list[float]] = {}
     replicates: dict[str, list[FloatArray]] = {}
     for pair in pairs:
-        values, resampled = pair.differences(
-            min_n=min_n, min_images=min_images, n_resamples=n_resamples, generator=generator
-        )
+        values, resampled = pair.differences(min_n=min_n, n_resamples=n_resamples, generator=generator)
         for name in values:
             observed.setdefault(name, []).append(values[name])
             replicates.setdefault(name, []).append(resampled[name])
@@ -113,14 +111,14 @@ def paired_difference(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Pair:
-    """Both methods on one backbone: outcome columns of the first, then of the second, shape (n, 18)."""
+    """Both methods on one backbone: outcome columns of the first, then of the second, shape (n, 22)."""
 
     columns: IntArray
     labels: IntArray
     n_classes: int
 
     def differences(
-        self, *, min_n: int, min_images: int, n_resamples: int, generator: np.random.Generator
+        self, *, min_n: int, n_resamples: int, generator: np.random.Generator
     ) -> tuple[dict[str, float], dict[str, FloatArray]]:
         cells = Cells.of(
             self.columns,
@@ -128,11 +126,11 @@ class _Pair:
             n_strata=self.n_classes + 1,
         )
         observed = _split(cells.sums(cells.count[None, :])[0])
-        eligible = [tallies.eligible_classes(tally, min_n=min_n, min_images=min_images) for tally in observed]
+        shown = [shown_classes(tally.in_space("answered"), min_n=min_n) for tally in observed]
         draws = cells.stratified_draws(n_resamples=n_resamples, generator=generator)
         resampled = _split(cells.sums(draws))
-        point = [_metrics(*entry) for entry in zip(observed, eligible, strict=True)]
-        replicate = [_metrics(*entry) for entry in zip(resampled, eligible, strict=True)]
+        point = [_metrics(*entry) for entry in zip(observed, shown, strict=True)]
+        replicate = [_metrics(*entry) for entry in zip(resampled, shown, strict=True)]
         return (
             {name: float(point[0][name] - point[1][name]) for name in point[0]},
             {name: replicate[0][name] - replicate[1][name] for name in replicate[0]},
@@ -143,10 +141,10 @@ def _split(sums: FloatArray) -> list[Tally]:
     return [Tally(sums[..., : len(OUTCOMES)]), Tally(sums[..., len(OUTCOMES) :])]
 
 
-def _metrics(tally: Tally, eligible: BoolArray) -> dict[str, FloatArray]:
+def _metrics(tally: Tally, shown: BoolArray) -> dict[str, FloatArray]:
     return {
         "coverage": tallies.coverage(tally),
-        "worst_class_coverage": tallies.worst_class_coverage(tally, eligible=eligible),
+        "worst_class_coverage": tallies.worst_class_coverage(tally, shown=shown),
         "set_size": tallies.set_size(tally),
         "full_set_rate": tallies.full_set_rate(tally),
         "informative_rate": tallies.informative_rate(tally),

@@ -1,4 +1,4 @@
-"""Intervals: Wilson for proportions, percentile bootstrap for the rest (METHOD.md 11).
+"""Intervals: Wilson and Clopper-Pearson for proportions, percentile bootstrap for the rest (METHOD.md 11).
 
 The bootstrap never draws row indices. A statistic that depends on a resample only through sums of per-row
 numbers needs no more than how often each distinct row ("cell") was drawn, and those counts are multinomial:
@@ -97,6 +97,35 @@ def proportion(successes: float, trials: float, *, confidence: float = 0.95) -> 
     low, high = wilson_interval(successes, trials, confidence=confidence)
     value = successes / trials if trials > 0 else math.nan
     return Estimate(value=float(value), low=float(low), high=float(high), n=int(trials))
+
+
+def clopper_pearson_interval(
+    successes: ArrayLike, trials: ArrayLike, *, confidence: float = 0.95
+) -> tuple[FloatArray, FloatArray]:
+    """Clopper-Pearson interval of a proportion, element by element; [0, 1] where there are no trials.
+
+    Parameters
+    ----------
+    successes, trials : array_like of any shapes that broadcast
+        0 <= successes <= trials.
+    confidence : float
+        In (0, 1).
+
+    Examples
+    --------
+    >>> low, high = clopper_pearson_interval([19, 20], 20)
+    >>> low.round(4), high.round(4)
+    (array([0.7513, 0.8316]), array([0.9987, 1.    ]))
+    """
+    from scipy.special import betaincinv
+
+    tail = (1.0 - _checked_confidence(confidence)) / 2.0
+    hits, n = np.broadcast_arrays(
+        np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64)
+    )
+    low = np.where(hits > 0, betaincinv(np.maximum(hits, 1.0), n - hits + 1.0, tail), 0.0)
+    high = np.where(hits < n, betaincinv(hits + 1.0, np.maximum(n - hits, 1.0), 1.0 - tail), 1.0)
+    return low, high
 
 
 def percentile_interval(replicates: FloatArray, *, confidence: float = 0.95) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from calcode.arrays import AnyArray, IntArray
 from calcode.errors import EvidenceError
+from calcode.method.decisions import WORST_CLASS_MIN
 from calcode.method.evidence import checked_labels
 from calcode.metrics.summary import Summary, summarize
 
@@ -25,7 +26,7 @@ def summarize_by(
     labels: ArrayLike | Sequence[int],
     groups_column: Sequence[object] | AnyArray,
     *,
-    min_n: int = 1,
+    min_n: int = WORST_CLASS_MIN,
     random_state: int = 0,
     n_resamples: int = 500,
 ) -> dict[str, Summary]:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calcode.arrays import BoolArray, FloatArray, IntArray
+from calcode.arrays import FloatArray, IntArray
 from calcode.errors import EvidenceError, SettingsError
+from calcode.method.decisions import WORST_CLASS_MIN, shown_classes
 from calcode.method.evidence import checked_labels
 from calcode.metrics import tallies
-from calcode.metrics.intervals import Estimate, bootstrap_interval, checked_resamples, proportion
+from calcode.metrics.intervals import (
+    Estimate,
+    bootstrap_interval,
+    checked_resamples,
+    clopper_pearson_interval,
+    proportion,
+)
 from calcode.metrics.summary_text import summary_text
-from calcode.metrics.tallies import Outcome, Tally, checked_sets
+from calcode.metrics.tallies import Outcome, Tally
 from calcode.metrics.top_one import expected_calibration_error
 
 if TYPE_CHECKING:
@@ -28,19 +36,22 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class ClassCoverage:
-    """One class: its coverage among accepted images, never without what it cost.
+    """One class: its coverage among answered images, never without what it cost.
 
     Attributes
     ----------
     name : str
     n : int
-        Images of the class; `coverage.n` of them were accepted.
+        Images of the class; `coverage.n` of them were answered.
     coverage : Estimate
-        With the Wilson interval; undefined where no image of the class was accepted.
+        With the Wilson interval; undefined where no image of the class was answered.
     set_size, full_set_rate : float
-        On the accepted images of the class.
+        On the answered images of the class.
     informative_rate, deferral : float
         On all images of the class.
+    in_every_set : int or None
+        Where the class is in every set because its threshold is +inf: its accepted calibration images. Its coverage
+        of 100 % says nothing then.
     """
 
     name: str
@@ -50,35 +61,71 @@ class ClassCoverage:
     full_set_rate: float
     informative_rate: float
     deferral: float
+    in_every_set: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleAnswers:
+    """Answers that name one diagnosis, on images of the label space.
+
+    Attributes
+    ----------
+    n, right : int
+        How many there are, and how many of them name the true class.
+    accuracy : Estimate
+        right / n with its Wilson interval; undefined without a single answer.
+
+    Examples
+    --------
+    >>> print(SingleAnswers(n=19, right=13, accuracy=proportion(13, 19)))
+    19 single answers, 13 of them right (68.4 %, 95 % interval 46.0 to 84.6)
+    """
+
+    n: int
+    right: int
+    accuracy: Estimate
+
+    def __str__(self) -> str:
+        if self.n == 0:
+            return "no single answers"
+        low, high = 100 * self.accuracy.low, 100 * self.accuracy.high
+        return (
+            f"{self.n:,} single answer{'' if self.n == 1 else 's'}, {self.right:,} of them right "
+            f"({100 * self.accuracy.value:.1f} %, 95 % interval {low:.1f} to {high:.1f})"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
     """What was observed on a cohort, with intervals, and what had been promised.
 
-    "Accepted" means passed by the audit; an accepted empty set is a miss and a deferral. Proportions carry
-    Wilson intervals; `set_size` and `worst_class_coverage` percentile bootstrap intervals over the accepted
-    in-space images. The bootstrap of a minimum leans downwards: with many small classes its interval may lie
-    mostly below the value. An undefined value (nothing accepted, nothing in the label space) is nan.
+    "Answered" means not deferred (METHOD.md 9), "accepted" passed by the audit. Proportions carry Wilson intervals,
+    `set_size` a percentile bootstrap interval, `worst_class_coverage` the interval of `worst_class`. An undefined
+    value (nothing answered, nothing in the label space) is nan.
 
     Attributes
     ----------
     coverage, set_size, full_set_rate, singleton_rate, empty_set_rate, selective_accuracy : Estimate
-        On accepted images of the label space.
+        On answered images of the label space.
+    singles : SingleAnswers
+        The answers that name one diagnosis, and how many of them are right.
+    audit_coverage : Estimate
+        On accepted images of the label space, an empty set being a miss: what METHOD.md 10 speaks of. It differs
+        from `coverage` where the audit accepts images that are deferred all the same.
     worst_class_coverage : Estimate
-        Smallest coverage among the classes with at least `min_n` accepted of at least `min_images` images; n is
-        the number accepted of that class.
+        Smallest coverage among the classes with at least `min_n` answered images, or among all where none has that
+        many; n is the number of answered images of that class.
     worst_class : str or None
         Its name; the first in class order if several are equal.
     calibration_error : float
-        Of the top-1 probability, 15 equal-width bins; on accepted images of the label space.
+        Of the top-1 probability, 15 equal-width bins; on answered images of the label space.
     deferral, informative_rate : Estimate
-        On the whole cohort. Informative: accepted with at least one label and not all of them.
+        On the whole cohort. Informative: answered with at least one label and not all of them.
     in_space_deferral, out_of_space_deferral : Estimate
         On the images inside and outside the label space.
     classwise : tuple of ClassCoverage
     absent_classes : tuple of str
-        Classes without an accepted image.
+        Classes without an answered image.
     promises : tuple of str
         Sentences of the model, each a promise or an observation; every figure here is an observation.
     """
@@ -87,13 +134,14 @@ class Summary:
     n_in_space: int
     classes: tuple[str, ...]
     min_n: int
-    min_images: int
     coverage: Estimate
+    audit_coverage: Estimate
     worst_class_coverage: Estimate
     worst_class: str | None
     set_size: Estimate
     full_set_rate: Estimate
     singleton_rate: Estimate
+    singles: SingleAnswers
     empty_set_rate: Estimate
     selective_accuracy: Estimate
     calibration_error: float
@@ -118,8 +166,7 @@ def summarize(
     decisions: Decisions,
     labels: ArrayLike | Sequence[int],
     *,
-    min_n: int = 1,
-    min_images: int = 1,
+    min_n: int = WORST_CLASS_MIN,
     random_state: int = 0,
     n_resamples: int = 500,
 ) -> Summary:
@@ -130,40 +177,35 @@ def summarize(
     decisions : Decisions
     labels : array_like of int, shape (n,)
         True class indices; -1 marks an image outside the label space.
-    min_n, min_images : int
-        Accepted images, and images, that a class needs to count for the worst class.
+    min_n : int
+        Answered images that a class needs to count for the worst class.
     random_state, n_resamples : int
         Seed and number of bootstrap resamples.
     """
-    outcome = Outcome.of_decisions(decisions)
     return summarize_sets(
-        sets=outcome.sets,
-        labels=labels,
+        Outcome.from_decisions(decisions),
+        labels,
         classes=decisions.classes,
-        accepted=outcome.accepted,
-        deferred=outcome.deferred,
         top_label=decisions.top_label,
         top_probability=decisions.top_probability,
         promises=decisions.promises,
+        in_every_set=decisions.in_every_set,
         min_n=min_n,
-        min_images=min_images,
         random_state=random_state,
         n_resamples=n_resamples,
     )
 
 
 def summarize_sets(
-    *,
-    sets: ArrayLike,
+    outcome: Outcome,
     labels: ArrayLike | Sequence[int],
+    *,
     classes: Sequence[str],
-    accepted: ArrayLike,
     top_label: ArrayLike,
     top_probability: ArrayLike,
-    deferred: ArrayLike | None = None,
     promises: Sequence[str] = (),
-    min_n: int = 1,
-    min_images: int = 1,
+    in_every_set: Mapping[str, int] = MappingProxyType({}),
+    min_n: int = WORST_CLASS_MIN,
     random_state: int = 0,
     n_resamples: int = 500,
 ) -> Summary:
@@ -171,140 +213,152 @@ def summarize_sets(
 
     Parameters
     ----------
-    sets : array_like of bool, shape (n, K)
+    outcome : Outcome
+        Sets of n images, and which of the images are answered.
     labels : array_like of int, shape (n,)
         True class indices; -1 marks an image outside the label space.
     classes : sequence of str
         The K class names.
-    accepted : array_like of bool, shape (n,)
-        Images that coverage and its companions are measured on; all True for a method that never defers.
     top_label, top_probability : array_like of shape (n,)
         First-ranked class and its probability.
-    deferred : array_like of bool, shape (n,), optional
-        Images that go to a clinician: those not accepted, unless given.
     promises : sequence of str
         Sentences that each begin with "Promised" or "Observed only".
-    min_n, min_images, random_state, n_resamples : int
+    in_every_set : mapping of str to int
+        Classes that no set leaves out, with their accepted calibration images (`Calcode.in_every_set_`).
+    min_n, random_state, n_resamples : int
         As in `summarize`.
 
     Examples
     --------
-    >>> summary = summarize_sets(sets=np.array([[True, False], [True, True]]), labels=[0, 1],
-    ...     classes=["benign", "malignant"], accepted=np.array([True, True]), top_label=[0, 0],
+    >>> outcome = Outcome.from_arrays(sets=np.array([[True, False], [True, True]]), answered=[True, True])
+    >>> summary = summarize_sets(outcome, [0, 1], classes=["benign", "malignant"], top_label=[0, 0],
     ...     top_probability=[0.9, 0.6])
     >>> summary.coverage.value, summary.set_size.value, summary.full_set_rate.value, summary.deferral.value
     (1.0, 1.5, 0.5, 0.0)
+    >>> summary.singles.n, summary.singles.right
+    (1, 1)
     """
     if min_n < 1:
         raise SettingsError(f"min_n: {min_n} must be at least 1")
     checked_resamples(n_resamples)
     names = tuple(str(name) for name in classes)
-    outcome = Outcome.of(sets=checked_sets(sets, n_classes=len(names)), accepted=accepted, deferred=deferred)
-    n = len(outcome.sets)
-    truth = checked_labels(labels, n=n, n_classes=len(names))
-    first = _checked_top_label(top_label, n=n, n_classes=len(names))
+    n, n_classes = outcome.sets.shape
+    if n_classes != len(names):
+        raise EvidenceError(f"sets: shape {(n, n_classes)} is not (images, classes) = (n, {len(names)})")
+    truth = checked_labels(labels, n=n, n_classes=n_classes)
+    first = _checked_top_label(top_label, n=n, n_classes=n_classes)
     confidence = _checked_probability(top_probability, n=n)
 
-    tally = Tally.of(outcome, labels=truth)
-    scored = outcome.accepted & (truth >= 0)
+    tally = Tally.count(outcome, labels=truth)
+    rows, answered = tally.in_space("rows"), tally.in_space("answered")
+    scored = outcome.answered & (truth >= 0)
     correct = first[scored] == truth[scored]
-    eligible = tallies.eligible_classes(tally, min_n=min_n, min_images=min_images)
-    worst_class, worst_coverage, worst_n = _worst_class(tally, names, eligible=eligible)
-    size_interval, worst_interval = _bootstrap_intervals(
-        sets=outcome.sets[scored],
-        labels=truth[scored],
-        eligible=eligible,
+    worst_name, worst_coverage = worst_class(tally, classes=names, min_n=min_n)
+    n_single, n_right = (int(tally.in_space(column).sum()) for column in ("single", "single_right"))
+    deferred = tally.column("rows") - tally.column("answered")
+
+    def among_answered(column: str) -> Estimate:
+        return _share(tally.in_space(column), answered)
+
+    size_interval = bootstrap_interval(
+        tallies.outcome_columns(outcome, labels=truth)[scored],
+        statistic=lambda sums: tallies.set_size(Tally(sums)),
+        strata=truth[scored],
+        n_strata=n_classes + 1,
         n_resamples=n_resamples,
         random_state=random_state,
     )
     return Summary(
-        n=len(truth),
+        n=n,
         n_in_space=int((truth >= 0).sum()),
         classes=names,
         min_n=min_n,
-        min_images=min_images,
-        coverage=_accepted_share(tally, "covered"),
-        worst_class_coverage=Estimate(worst_coverage, *worst_interval, n=worst_n),
-        worst_class=worst_class,
+        coverage=among_answered("covered"),
+        audit_coverage=_share(tally.in_space("accepted_covered"), tally.in_space("accepted")),
+        worst_class_coverage=worst_coverage,
+        worst_class=worst_name,
         set_size=Estimate(float(tallies.set_size(tally)), *size_interval, n=len(correct)),
-        full_set_rate=_accepted_share(tally, "full"),
-        singleton_rate=_accepted_share(tally, "single"),
-        empty_set_rate=_accepted_share(tally, "empty"),
+        full_set_rate=among_answered("full"),
+        singleton_rate=among_answered("single"),
+        singles=SingleAnswers(n=n_single, right=n_right, accuracy=proportion(n_right, n_single)),
+        empty_set_rate=among_answered("empty"),
         selective_accuracy=proportion(float(correct.sum()), len(correct)),
         calibration_error=expected_calibration_error(confidence[scored], correct),
-        deferral=_share_of(tally.column("deferred"), tally.column("rows")),
-        in_space_deferral=_share_of(tally.in_space("deferred"), tally.in_space("rows")),
-        out_of_space_deferral=_share_of(tally.column("deferred")[-1:], tally.column("rows")[-1:]),
-        informative_rate=_share_of(tally.column("informative"), tally.column("rows")),
-        classwise=_classwise(tally, names),
-        absent_classes=tuple(
-            name for name, n in zip(names, tally.in_space("accepted"), strict=True) if n == 0
+        deferral=_share(deferred, tally.column("rows")),
+        in_space_deferral=_share(deferred[:-1], rows),
+        out_of_space_deferral=_share(deferred[-1:], tally.column("rows")[-1:]),
+        informative_rate=_share(tally.column("informative"), tally.column("rows")),
+        classwise=tuple(
+            ClassCoverage(
+                name=name,
+                n=int(rows[y]),
+                coverage=proportion(float(tally.in_space("covered")[y]), float(answered[y])),
+                set_size=float(tallies.ratio(tally.in_space("labels"), answered)[y]),
+                full_set_rate=float(tallies.ratio(tally.in_space("full"), answered)[y]),
+                informative_rate=float(tallies.ratio(tally.in_space("informative"), rows)[y]),
+                deferral=float(tallies.ratio(deferred[:-1], rows)[y]),
+                in_every_set=in_every_set.get(name),
+            )
+            for y, name in enumerate(names)
         ),
+        absent_classes=tuple(name for name, count in zip(names, answered, strict=True) if count == 0),
         promises=tuple(promises),
     )
 
 
-def _share_of(part: FloatArray, whole: FloatArray) -> Estimate:
+def worst_class(
+    tally: Tally, *, classes: Sequence[str], min_n: int = WORST_CLASS_MIN, confidence: float = 0.95
+) -> tuple[str | None, Estimate]:
+    """The class with the smallest coverage, and an interval for the truly worst one (METHOD.md 11).
+
+    With K' classes shown, the interval is [min L_k, min U_k], L_k and U_k the Clopper-Pearson ends of class k at
+    confidence 1 - 0.05 / K'. It holds the smallest of the true coverages, whichever class that is, and it holds
+    the value itself.
+
+    Parameters
+    ----------
+    tally : Tally
+        Of one cohort.
+    classes : sequence of str
+    min_n : int
+        Answered images that a class needs to be looked at; every class with an answered image where none has so many.
+    confidence : float
+
+    Returns
+    -------
+    name : str or None
+        The first in class order if several are equal; None where nothing was answered.
+    coverage : Estimate
+        n is the number of answered images of that class.
+
+    Examples
+    --------
+    >>> outcome = Outcome.from_arrays(sets=np.array([[True, False]] * 60), answered=np.ones(60, dtype=bool))
+    >>> tally = Tally.count(outcome, labels=np.repeat([0, 1], [57, 3]))
+    >>> name, coverage = worst_class(tally, classes=["nv", "mel"])
+    >>> name, str(coverage)  # 3 images of mel are too few
+    ('nv', '1.000 [0.937, 1.000] (n = 57)')
+    """
+    answered, covered = tally.in_space("answered"), tally.in_space("covered")
+    shown = np.flatnonzero(shown_classes(answered, min_n=min_n))
+    if len(shown) == 0:
+        return None, Estimate(value=math.nan, low=math.nan, high=math.nan, n=0)
+    shares = covered[shown] / answered[shown]
+    low, high = clopper_pearson_interval(
+        covered[shown], answered[shown], confidence=1.0 - (1.0 - confidence) / len(shown)
+    )
+    worst = int(shares.argmin())
+    estimate = Estimate(
+        value=float(shares[worst]),
+        low=float(low.min()),
+        high=float(high.min()),
+        n=int(answered[shown[worst]]),
+    )
+    return classes[int(shown[worst])], estimate
+
+
+def _share(part: FloatArray, whole: FloatArray) -> Estimate:
     return proportion(float(part.sum()), float(whole.sum()))
-
-
-def _accepted_share(tally: Tally, name: str) -> Estimate:
-    return _share_of(tally.in_space(name), tally.in_space("accepted"))
-
-
-def _worst_class(
-    tally: Tally, names: tuple[str, ...], *, eligible: BoolArray
-) -> tuple[str | None, float, int]:
-    """Name, coverage and number of accepted images of the worst of the eligible classes."""
-    if not eligible.any():
-        return None, math.nan, 0
-    value = float(tallies.worst_class_coverage(tally, eligible=eligible))
-    index = int(np.flatnonzero(eligible & (tallies.class_coverage(tally) == value))[0])
-    return names[index], value, int(tally.in_space("accepted")[index])
-
-
-def _bootstrap_intervals(
-    *, sets: BoolArray, labels: IntArray, eligible: BoolArray, n_resamples: int, random_state: int
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Intervals of set size and worst-class coverage from accepted in-space rows."""
-    accepted = Outcome.of(sets=sets, accepted=np.ones(len(labels), dtype=bool))
-    columns = tallies.outcome_columns(accepted, labels=labels)
-
-    def interval_of(statistic: tallies.TallyMetric) -> tuple[float, float]:
-        return bootstrap_interval(
-            columns,
-            statistic=lambda sums: statistic(Tally(sums)),
-            strata=labels,
-            n_strata=sets.shape[1] + 1,
-            n_resamples=n_resamples,
-            random_state=random_state,
-        )
-
-    return (
-        interval_of(tallies.set_size),
-        interval_of(lambda tally: tallies.worst_class_coverage(tally, eligible=eligible)),
-    )
-
-
-def _classwise(tally: Tally, names: tuple[str, ...]) -> tuple[ClassCoverage, ...]:
-    rows, accepted = tally.in_space("rows"), tally.in_space("accepted")
-    size = tallies.ratio(tally.in_space("labels"), accepted)
-    full = tallies.ratio(tally.in_space("full"), accepted)
-    informative = tallies.ratio(tally.in_space("informative"), rows)
-    deferred = tallies.ratio(tally.in_space("deferred"), rows)
-    covered = tally.in_space("covered")
-    return tuple(
-        ClassCoverage(
-            name=name,
-            n=int(rows[i]),
-            coverage=proportion(float(covered[i]), float(accepted[i])),
-            set_size=float(size[i]),
-            full_set_rate=float(full[i]),
-            informative_rate=float(informative[i]),
-            deferral=float(deferred[i]),
-        )
-        for i, name in enumerate(names)
-    )
 
 
 def _checked_top_label(top_label: ArrayLike, *, n: int, n_classes: int) -> IntArray:

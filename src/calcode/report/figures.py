@@ -82,7 +82,7 @@ def cohort_figures(cohort: ReportCohort) -> CohortFigures:
     decisions, labels = cohort.decisions, cohort.labels
     before = _holds_truth(decisions.localized_sets, labels)
     after = _holds_truth(decisions.sets, labels)
-    judged = decisions.accepted & (labels >= 0)
+    judged = decisions.answered & (labels >= 0)
     grown = (decisions.sets & ~decisions.localized_sets).any(axis=1)
     return CohortFigures(
         cohort=cohort,
@@ -106,14 +106,13 @@ def _method_figures(cohort: ReportCohort, method: MethodResult) -> MethodFigures
     decisions, labels = cohort.decisions, cohort.labels
     outcome = method.outcome
     summary = summarize_sets(
-        sets=outcome.sets,
-        labels=labels,
+        outcome,
+        labels,
         classes=cohort.classes,
-        accepted=outcome.accepted,
-        deferred=outcome.deferred,
         top_label=decisions.top_label,
         top_probability=decisions.top_probability,
-        min_images=cohort.min_images,
+        in_every_set=decisions.in_every_set,
+        min_n=cohort.min_images,
     )
     sizes = outcome.sets[~outcome.deferred].sum(axis=1)
     return MethodFigures(

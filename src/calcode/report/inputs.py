@@ -42,7 +42,7 @@ class MethodResult:
         >>> result.outcome.deferred.tolist()
         [False, False]
         """
-        return cls(name=name, outcome=Outcome.of(sets=sets, accepted=np.ones(len(sets), dtype=bool)))
+        return cls(name=name, outcome=Outcome.from_arrays(sets=sets, answered=np.ones(len(sets), dtype=bool)))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -70,7 +70,7 @@ class ReportCohort:
     class_titles : mapping of str to str
         What a class's short name stands for.
     min_images : int
-        Images of the cohort that a class needs to be called a method's worst.
+        Answered images that a class needs to be called a method's worst.
     """
 
     name: str
@@ -83,7 +83,7 @@ class ReportCohort:
     ordinary: MethodResult | None = None
     metadata: Mapping[str, AnyArray] = field(default_factory=dict)
     class_titles: Mapping[str, str] = field(default_factory=dict)
-    min_images: int = 1
+    min_images: int = 20
 
     def __post_init__(self) -> None:
         n, classes = len(self.decisions), self.decisions.classes
@@ -138,7 +138,7 @@ class ReportCohort:
 
 def guarded_method(decisions: Decisions) -> MethodResult:
     """The decisions themselves."""
-    return MethodResult(name=GUARDED, outcome=Outcome.of_decisions(decisions))
+    return MethodResult(name=GUARDED, outcome=Outcome.from_decisions(decisions))
 
 
 def localized_method(decisions: Decisions, *, model: Calcode) -> MethodResult:
@@ -148,7 +148,7 @@ def localized_method(decisions: Decisions, *, model: Calcode) -> MethodResult:
         supported=decisions.accepted,
         binary_utility=model.settings_.binary_utility,
     )
-    outcome = Outcome.of(
-        sets=decisions.localized_sets, accepted=decisions.accepted, deferred=action == Action.DEFER
+    outcome = Outcome.from_arrays(
+        sets=decisions.localized_sets, answered=action != Action.DEFER, accepted=decisions.accepted
     )
     return MethodResult(name=LOCALIZED, outcome=outcome)

@@ -87,7 +87,7 @@ class Terms:
     """
 
     miscoverage: float = 0.05
-    min_images: int = 1
+    min_images: int = 20
     random_state: int = 0
 
     def __post_init__(self) -> None:

@@ -37,9 +37,10 @@ class DecisionRows:
     sets : ndarray of bool, shape (n, K)
         For every image, deferred or not.
     accepted : ndarray of bool, shape (n,)
-        Passed by the audit; coverage is measured on these.
+        Passed by the audit.
     deferred : ndarray of bool, shape (n,)
-        Handed to a clinician: not accepted, or, where the method can defer, an empty set.
+        Handed to a clinician: not accepted, or, where the method can defer, an empty set. The metrics are over the
+        others, the answered images.
     p_values : ndarray of shape (n,)
         nan for a method without an audit.
     top_label, top_probability : ndarray of shape (n,)
@@ -67,8 +68,8 @@ class DecisionRows:
 
     @property
     def outcome(self) -> Outcome:
-        """For the paired bootstrap."""
-        return Outcome.of(sets=self.sets, accepted=self.accepted, deferred=self.deferred)
+        """What the metrics count."""
+        return Outcome.from_arrays(sets=self.sets, answered=~self.deferred, accepted=self.accepted)
 
     @classmethod
     def of(cls, prediction: Prediction, test: Evidence) -> DecisionRows:

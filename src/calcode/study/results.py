@@ -91,15 +91,13 @@ def summary_of(rows: DecisionRows, *, min_images: int) -> Summary:
     ----------
     rows : DecisionRows
     min_images : int
-        Target images that a class needs.
+        Answered images that a class needs.
     """
     return summarize_sets(
-        sets=rows.sets,
-        labels=rows.labels,
+        rows.outcome,
+        rows.labels,
         classes=rows.classes,
-        accepted=rows.accepted,
-        deferred=rows.deferred,
         top_label=rows.top_label,
         top_probability=rows.top_probability,
-        min_images=min_images,
+        min_n=min_images,
     )

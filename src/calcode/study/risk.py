@@ -8,7 +8,7 @@ from calcode.study.decision_rows import DecisionRows
 
 
 def risk_of(decisions: DecisionRows, summary: Summary, costs: Costs) -> float:
-    """Eq. 27 with d the share that the audit rejects; an accepted empty set is a miss, not a deferral.
+    """Eq. 27 with d the share that is not answered.
 
     Parameters
     ----------
@@ -21,12 +21,12 @@ def risk_of(decisions: DecisionRows, summary: Summary, costs: Costs) -> float:
         coverage=summary.coverage.value,
         worst_coverage=summary.worst_class_coverage.value,
         set_size=summary.set_size.value,
-        deferral=rejected_share(decisions),
+        deferral=summary.deferral.value,
         n_classes=len(decisions.classes),
         costs=costs,
     )
 
 
 def rejected_share(decisions: DecisionRows) -> float:
-    """Share of the cohort that the audit does not accept."""
-    return float(1.0 - decisions.accepted.sum() / len(decisions))
+    """Share of the cohort that is not answered."""
+    return float(decisions.deferred.mean())

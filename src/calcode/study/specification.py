@@ -99,7 +99,7 @@ class Setting:
     classes: tuple[str, ...] | None = None
     outside: tuple[str, ...] = ()
     outside_rows: OutsideRows = "apart"
-    min_images: int = 1
+    min_images: int = 20
     backbones: tuple[str, ...] | None = None
 
 

@@ -140,7 +140,7 @@ def _setting(table: TomlTable, backbones: Sequence[str]) -> Setting:
         outside_rows=cast(
             OutsideRows, table.choice("out_of_space_rows", ("apart", "included"), default="apart")
         ),
-        min_images=table.whole("min_images", default=1, low=1),
+        min_images=table.whole("min_images", default=20, low=1),
         backbones=only or None,
     )
     if not setting.target:

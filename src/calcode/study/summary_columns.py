@@ -94,7 +94,7 @@ def detailed(summary: Summary) -> dict[str, Cell]:
         "n_accepted": summary.coverage.n,
         "worst_class": summary.worst_class,
         "worst_class_n": summary.worst_class_coverage.n,
-        "min_images": summary.min_images,
+        "min_images": summary.min_n,
     }
 
 

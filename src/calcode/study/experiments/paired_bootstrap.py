@@ -77,7 +77,7 @@ def _compared(
         [first.outcome for first, _ in pairs],
         [second.outcome for _, second in pairs],
         labels=[first.labels for first, _ in pairs],
-        min_images=setting.min_images,
+        min_n=setting.min_images,
         n_resamples=study.n_resamples,
         random_state=study.seed,
     )

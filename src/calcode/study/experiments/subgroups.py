@@ -118,7 +118,7 @@ def rows(study: Study, results: Results) -> Rows:
             }
             for column in columns.column_names[1:]:
                 for value, chosen in _groups(columns[column].to_pylist()).items():
-                    summary = summary_of(_chosen(decisions, chosen), min_images=1)
+                    summary = summary_of(_chosen(decisions, chosen), min_images=20)
                     table.append(head | {"column": column, "value": value} | detailed(summary))
     return {SCHEMA.name: table}
 
