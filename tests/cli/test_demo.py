@@ -24,7 +24,7 @@ def test_three_tables_the_findings_and_a_page(
         assert page.count(f"\n{name}") == 1
     assert page.count("coverage     0.") == page.count("deferral     0.") == page.count("set size     ") == 3
     # Class guards that are infinite are told with the cohort they belong to.
-    assert "Warning: ROSENDAHL: class 'df' has" in result.stderr
+    assert "Warning: ROSENDAHL: in every set, because there are too few" in result.stderr
     assert Path("demo-output/report.html").read_text().startswith("<!doctype html>")
 
 

@@ -57,6 +57,7 @@ def test_every_setting_reaches_the_model(here: Path, tmp_path: Path, run: Callab
         "fused": "split",
         "protect": "all",
         "always_protect": ("melanoma",),
+        "keep_top": False,
         "binary_utility": False,
         "random_state": 5,
     }
@@ -64,7 +65,7 @@ def test_every_setting_reaches_the_model(here: Path, tmp_path: Path, run: Callab
         "--miscoverage 0.1 --guard melanoma=0.02 --guard nevus=0.03 --discovery-margin 0.02 --deferral-level 0.04 "
         "--trim 2 --neighbors 7 --bandwidth 0.5 --support-budget 0.3 --level certified --level-grid none --folds 4 "
         "--min-class-count 12 --class-local-min 30 --audit distance,msp,fused --fused split --protect all "
-        "--always-protect melanoma --seed 5"
+        "--always-protect melanoma --paper-sets --seed 5"
     )
     assert settings.keys() == Calcode().get_params().keys()
     result = run("fit", "split.parquet", "-o", target, *line.split())

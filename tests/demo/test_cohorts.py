@@ -81,7 +81,7 @@ def test_only_classes_with_enough_test_images_are_called_the_worst(
     }
     rosendahl = comparisons["ROSENDAHL"].figures
     for method in rosendahl.methods:
-        assert method.summary.min_images == 20
+        assert method.summary.min_n == 20
         judged = {row.name: row.coverage.value for row in method.summary.classwise if row.name != "vasc"}
         assert method.summary.worst_class_coverage.value == min(judged.values())
 

@@ -145,7 +145,9 @@ def test_hits_count_exact_equality_as_reached(world, roles, missed, marginal, wo
     )
     sets = np.ones((80, 4), dtype=bool)
     sets[np.arange(missed), labels[:missed]] = False
-    row = only(compare_methods(roles, test, methods=[fixed(sets)], terms=Terms(miscoverage=0.25, min_images=1)))
+    row = only(
+        compare_methods(roles, test, methods=[fixed(sets)], terms=Terms(miscoverage=0.25, min_images=1))
+    )
     assert (row.hits_marginal, row.hits_worst) == (marginal, worst)
     assert target_hits([row]) == (int(marginal), int(marginal and worst), 1)
 
