@@ -18,6 +18,7 @@ from metric_cases import Cohort, assert_quantile, by_hand, cohorts, decisions_of
 from calcode.errors import EvidenceError, SettingsError
 from calcode.metrics import (
     Outcome,
+    SingleAnswers,
     Summary,
     Tally,
     expected_calibration_error,
@@ -243,6 +244,7 @@ def test_single_answers_and_how_many_of_them_are_right() -> None:
     singles = by_hand().summary().singles  # rows 0 and 2; row 7 lies outside the label space
     assert (singles.n, singles.right, singles.accuracy) == (2, 1, proportion(1, 2))
     assert str(singles) == "2 single answers, 1 of them right (50.0 %, 95 % interval 9.5 to 90.5)"
+    assert str(SingleAnswers(n=1, right=0, accuracy=proportion(0, 1))) == "1 single answer, which is wrong"
     none = replace(by_hand(), sets=np.ones((10, 3), dtype=bool)).summary().singles
     assert (none.n, none.right, str(none)) == (0, 0, "no single answers")
     assert math.isnan(none.accuracy.value)

@@ -88,10 +88,11 @@ class SingleAnswers:
     def __str__(self) -> str:
         if self.n == 0:
             return "no single answers"
-        low, high = 100 * self.accuracy.low, 100 * self.accuracy.high
+        if self.n == 1:
+            return f"1 single answer, which is {'right' if self.right else 'wrong'}"
         return (
-            f"{self.n:,} single answer{'' if self.n == 1 else 's'}, {self.right:,} of them right "
-            f"({100 * self.accuracy.value:.1f} %, 95 % interval {low:.1f} to {high:.1f})"
+            f"{self.n:,} single answers, {self.right:,} of them right ({100 * self.accuracy.value:.1f} %, "
+            f"95 % interval {100 * self.accuracy.low:.1f} to {100 * self.accuracy.high:.1f})"
         )
 
 
