@@ -11,7 +11,7 @@ import pytest
 from cli_cases import call, write_cohort
 from typer.testing import CliRunner
 
-from calcode.cli import app
+from calcode.cli.app import app
 
 
 @pytest.fixture(scope="session")

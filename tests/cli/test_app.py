@@ -16,8 +16,7 @@ from doc_blocks import ROOT
 from typer.main import get_command
 
 from calcode import CalcodeWarning, __version__
-from calcode.cli import app
-from calcode.cli.app import COMMANDS
+from calcode.cli.app import COMMANDS, app
 from calcode.cli.running import Command, ExitCode, guarded
 
 NAMES = [command.name for command in COMMANDS]

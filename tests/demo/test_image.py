@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from calcode.datasets import ImageError
+from calcode.backbones import load_backbone
+from calcode.backbones.photograph import photograph_evidence
 from calcode.demo.cohorts import demo_features
-from calcode.demo.image import explain_image, fitted_on, photograph_evidence, tower_path
+from calcode.demo.image import explain_image, fitted_on, tower_path
+from calcode.errors import DatasetError
 from calcode.method.evidence import Evidence
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install 'calcode[onnx]'")
@@ -32,14 +34,14 @@ def test_a_photograph_becomes_an_explained_decision(tmp_path: Path) -> None:
     assert len(found.neighbours) == 5
     known = set(demo_features().read(role="reference").column("id").tolist())
     assert {entry.id for entry in found.neighbours} <= known
-    assert found.why[0].startswith("Support")
+    assert found.why[0].startswith("Check for strange images")
     json.dumps(found.to_dict())
     assert explain_image(photo, n_neighbours=5) == found
 
 
-def test_what_is_no_photograph_is_told_as_such(tmp_path: Path) -> None:
+def test_what_is_no_photograph_is_named(tmp_path: Path) -> None:
     (tmp_path / "notes.jpg").write_text("no image")
-    with pytest.raises(ImageError, match="not an image"):
+    with pytest.raises(DatasetError, match=r"notes\.jpg: not an image"):
         explain_image(tmp_path / "notes.jpg")
 
 
@@ -64,9 +66,10 @@ def test_rounding_the_tower_changes_no_decision_on_the_samples() -> None:
     model = fitted_on(features.read(role=["reference", "validation", "gate", "calibration"]))
     exact = open_features(SAMPLES.parent / "lite0-derm" / "images.parquet").read().evidence
     row_of = {name: row for row, name in enumerate(np.asarray(exact.ids).tolist())}
+    tower = load_backbone(tower_path())
     paths = sorted(SAMPLES.glob("*.jpg"))[::6]
     for path in paths:
-        rounded = photograph_evidence(path, features=features)
+        rounded = photograph_evidence(path, backbone=tower, prompts=features.prompts, name=features.backbone)
         vector = exact.embeddings[row_of[path.stem]]
         assert rounded.embeddings[0] @ vector > 0.999
         published = Evidence.from_text(

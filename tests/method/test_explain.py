@@ -8,7 +8,13 @@ import pytest
 from calcode import Calcode, Evidence
 from calcode.cohorts import Cohort
 from calcode.errors import EvidenceError
-from calcode.method.explain import explain, nearest, usual_distances
+from calcode.method.explain import (
+    explain,
+    nearest,
+    single_answer_record,
+    unusual_sentence,
+    usual_distances,
+)
 
 CLASSES = ("common", "rare", "other")
 CENTRES = np.eye(3, 8)
@@ -59,8 +65,14 @@ def test_an_explanation_says_what_decide_says(model: Calcode, reference: Cohort)
         wider = decisions.sets[row] & ~decisions.localized_sets[row]
         assert found.action == "defer" or by_guard == {CLASSES[y] for y in np.flatnonzero(wider)}
         json.dumps(found.to_dict())
-        assert all(name in found.answer for name in decision.released)
-        openings = {"defer": "Deferred", "label": "One diagnosis", "set": "A set of"}
+        if len(decision.released) < 3:
+            assert all(name in found.answer for name in decision.released)
+        size = len(decision.released)
+        openings = {
+            "defer": "Deferred to a clinician",
+            "label": "One diagnosis: ",
+            "set": "Cannot narrow it down: all 3 remain possible" if size == 3 else f"{size} of 3 diagnoses",
+        }
         assert found.answer.startswith(openings[found.action])
 
 
@@ -72,9 +84,83 @@ def test_a_deferred_image_shows_no_set(model: Calcode, reference: Cohort) -> Non
     assert found.released == ()
     assert found.verdicts == ()
     assert "goes to a clinician" in found.why[0]
-    assert "more than 100% of the reference images" in found.why[1]
-    # No sentence about a set: what it would have been is not told.
+    # No sentence about a set: what it would have been stays unsaid.
     assert len(found.why) == 2
+    assert not any(name in " ".join(found.why[:1]) for name in CLASSES)
+
+
+def test_how_unusual_an_image_is_stands_beside_the_answer(model: Calcode, reference: Cohort) -> None:
+    assert model.audit_ is not None
+    known = model.audit_.gate_distances
+    assert known is not None
+    for test in images(40, seed=9):
+        found = explain(test, model=model)
+        distance = np.median(np.sort(1 - model.audit_.reference @ test.embeddings[0])[:10])
+        assert found.farther_than == pytest.approx((known < distance - 1e-9).mean(), abs=1e-12)
+        assert found.neighbours == ()
+    strange = -np.ones((1, 8)) / np.sqrt(8)
+    far = Evidence.from_text(embeddings=strange, text=BANK, temperature=0.3, classes=CLASSES)
+    assert explain(far, model=model).farther_than == 1.0
+    assert "further from the reference images than every image" in explain(far, model=model).unusual
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (1.0, "than every image"),
+        (0.9996, "Very unusual image: it is further from the reference images than 99.9 %"),
+        (0.99, "Very unusual image: it is further from the reference images than 99 %"),
+        (0.9899, "Less typical image: it is further from the reference images than 98 %"),
+        (0.5, "Nothing unusual about the image: 50 % of known images"),
+        (0.0, "100 % of known images"),
+        (None, "cannot say"),
+    ],
+)
+def test_the_sentence_about_how_unusual_an_image_is(share: float | None, words: str) -> None:
+    assert words in unusual_sentence(share)
+
+
+def test_an_accepted_image_may_be_unusual(reference: Cohort) -> None:
+    roles = {
+        role: images(300, seed=seed)
+        for seed, role in enumerate(("reference", "validation", "gate", "calibration"))
+    }
+    # Sure of its answer, and far from everything: an audit by confidence does not mind.
+    confident = Calcode(audit=["msp"]).fit(**roles)
+    vector = np.array([[1.0, 0, 0, 0, 0, 0, 0, 3.0]]) / np.sqrt(10)
+    far = Evidence.from_text(embeddings=vector, text=BANK, temperature=0.05, classes=CLASSES)
+    found = explain(far, model=confident)
+    assert found.action != "defer"
+    assert found.unusual.startswith("Very unusual image")
+
+
+def test_a_class_with_too_few_calibration_images_is_marked() -> None:
+    parts = {
+        role: images(300, seed=seed)
+        for seed, role in enumerate(("reference", "validation", "gate", "calibration"))
+    }
+    labels = parts["calibration"].require_labels()
+    few = np.flatnonzero(labels == 1)[:2]
+    parts["calibration"] = parts["calibration"][np.sort(np.concatenate([np.flatnonzero(labels != 1), few]))]
+    scarce = Calcode(always_protect=["rare"], audit=None).fit(**parts)
+    marked = [
+        verdict.because
+        for test in images(20, seed=9)
+        for verdict in explain(test, model=scarce).verdicts
+        if verdict.name == "rare" and verdict.kept_by == "guard"
+    ]
+    assert set(marked) == {"in every set: 2 calibration images, 19 needed to rule it out"}
+
+
+def test_the_record_counts_single_answers_and_right_ones(model: Calcode) -> None:
+    test = images(400, seed=9)
+    decisions = model.decide(test)
+    single = decisions.action == 0
+    right = int((decisions.label[single] == test.require_labels()[single]).sum())
+    record = single_answer_record(model, test)
+    assert record.startswith(
+        f"On 400 labelled test images the model gave {int(single.sum())} single answers, {right}"
+    )
 
 
 def test_neighbours_are_the_nearest_of_the_reference(reference: Cohort) -> None:
@@ -92,7 +178,7 @@ def test_usual_distances_leave_the_image_itself_out(reference: Cohort) -> None:
     distances = 1 - vectors @ vectors.T
     np.fill_diagonal(distances, np.inf)
     expected = np.median(np.sort(distances, axis=1)[:, :4], axis=1)
-    np.testing.assert_allclose(usual_distances(reference, count=4), expected, atol=1e-12)
+    np.testing.assert_allclose(usual_distances(vectors, count=4), expected, atol=1e-12)
 
 
 def test_one_image_at_a_time(model: Calcode, reference: Cohort) -> None:

@@ -1,11 +1,52 @@
 """The command line: translate, call, translate back. No rule of the method lives here.
 
-A new command is a file here with a `COMMAND`, and one line in `app`. Everything heavy is imported inside
-the command, so that `calcode --help` stays fast.
+A new command is a file here with a `COMMAND`, and one line in `app`. Everything heavy is imported inside the command,
+so that `calcode --help` stays fast, and this file imports nothing, so that Ctrl-C is heeded from the start.
 """
 
 from __future__ import annotations
 
-from calcode.cli.app import app, main
+import os
+import signal
+import sys
+from types import FrameType
 
-__all__ = ["app", "main"]
+__all__ = ["Stopped", "main"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C or a polite request to end; `code` is the exit code that a shell expects (130, 143)."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.code = 128 + number
+
+
+def main() -> None:
+    """What the command `calcode` runs."""
+    # A command that was started in the background ignores Ctrl-C, and stays so.
+    heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in heeded:
+        signal.signal(number, _leave)
+    from calcode.cli.app import app
+
+    for number in heeded:
+        signal.signal(number, _stop)
+    try:
+        app()
+    except Stopped as stopped:
+        sys.exit(stopped.code)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """While the program is being loaded there is nothing to clean up."""
+    os._exit(128 + number)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Stop once, and then let the clean-up end: an impatient second Ctrl-C would cut it short."""
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    raise Stopped(number)

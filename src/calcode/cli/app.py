@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Annotated
 
 import typer
 
 from calcode import __version__
-from calcode.cli import compare, data, decide, demo, embed, evaluate, fit, inspect, report, split, study
+from calcode.cli import (
+    compare,
+    data,
+    decide,
+    demo,
+    embed,
+    evaluate,
+    explain,
+    fit,
+    inspect,
+    report,
+    split,
+    study,
+)
 from calcode.cli.running import OWN_IMAGES, Command, guarded
 
 #: In the order of the help page. A new command is its file and one line here.
@@ -19,6 +31,7 @@ COMMANDS: tuple[Command, ...] = (
     fit.COMMAND,
     inspect.COMMAND,
     decide.COMMAND,
+    explain.COMMAND,
     evaluate.COMMAND,
     compare.COMMAND,
     report.COMMAND,
@@ -27,8 +40,8 @@ COMMANDS: tuple[Command, ...] = (
 _HELP = (
     "A reliability layer for frozen medical vision-language models.\n\n"
     'For every image: one diagnosis, a set of plausible diagnoses, or "defer to a clinician". '
-    "Start with [bold]demo[/bold]; on images of your own the way is [bold]split, fit, decide, evaluate, report[/bold]. "
-    "Every command explains itself with --help and an example.\n\n"
+    "Start with [bold]demo[/bold]; on images of your own follow [bold]split, fit, decide, evaluate, report[/bold]. "
+    "Every command has --help with examples.\n\n"
     "Research software, not a medical device."
 )
 
@@ -43,7 +56,7 @@ app = typer.Typer(
 )
 
 
-def _tell_version(asked: bool) -> None:
+def _show_version(asked: bool) -> None:
     if asked:
         typer.echo(f"calcode {__version__}")
         raise typer.Exit
@@ -53,7 +66,7 @@ def _tell_version(asked: bool) -> None:
 def _before_any_command(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Show the version and stop.", callback=_tell_version, is_eager=True),
+        typer.Option("--version", help="Show the version and stop.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
     # typer takes the help of the application from above; the callback only holds the options.
@@ -67,20 +80,3 @@ for _command in COMMANDS:
 
 app.add_typer(data.group, name="data", rich_help_panel=OWN_IMAGES)
 app.add_typer(study.group, name="study", rich_help_panel=study.PANEL)
-
-
-def main() -> None:
-    """What the command `calcode` runs."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # Who started the command in the background wants it left alone.
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _stop)
-    app()
-
-
-def _stop(number: int, frame: object) -> None:
-    """Stop once, and then let the clean-up end: an impatient second Ctrl-C would cut it short."""
-    del number, frame
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
-    raise KeyboardInterrupt

@@ -39,14 +39,13 @@ def demo(
     another hospital (ROSENDAHL). Compares split APS, the localized sets and CALCoDe, and writes a page. Every setting
     is the default. Needs calcode-demo-data (CC BY-NC 4.0), which 'make install' or 'pip install ./demo-data' brings.
     """
-    from calcode.cli.photograph import show_photograph
     from calcode.cli.screen import Screen
 
+    screen = Screen()
     if image is not None:
-        show_photograph(image, as_json=as_json)
+        _explain(image, as_json=as_json, screen=screen)
         return
     target = _page(output)
-    screen = Screen()
     started = time.perf_counter()
     from calcode.demo.cohorts import NOTES, TITLE
 
@@ -74,6 +73,24 @@ COMMAND = Command(
     examples=("calcode demo", "calcode demo -o page.html --json", "calcode demo --image photo.jpg"),
     panel=START,
 )
+
+
+def _explain(path: Path, *, as_json: bool, screen: Screen) -> None:
+    """Decide on a photograph with the demonstration's encoder and explain the decision."""
+    from calcode.cli.explain import show_explanation
+    from calcode.demo.image import explain_image
+
+    with screen.working(f"Deciding on {path.name}"):
+        explanation = explain_image(path)
+    if as_json:
+        screen.emit("demo", {"image": str(path), **explanation.to_dict()})
+        return
+    show_explanation(explanation, name=path.name, screen=screen)
+    screen.say()
+    screen.say(
+        "A small encoder of dermoscopic images decided here; a photograph of anything else is outside what it was "
+        "calibrated for. Research software, not a medical device."
+    )
 
 
 def _page(path: Path) -> Path:

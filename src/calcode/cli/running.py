@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,13 +24,14 @@ OWN_IMAGES = "On images of your own"
 
 
 class ExitCode(IntEnum):
-    """What the shell is told; 2 is typer's own code for a command that was not understood."""
+    """Exit codes; 2 is typer's own code for a command that was not understood."""
 
     SUCCESS = 0
     DATA = 1
     USAGE = 2
     UNEXPECTED = 3
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +67,7 @@ class Command:
 
 
 def guarded(command: Callable[P, None]) -> Callable[P, None]:
-    """The command with one sentence for every error, an exit code for its kind, and warnings told once each."""
+    """The command with one sentence for every error, an exit code for its kind, and every warning shown once."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -74,11 +77,14 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
                 command(*args, **kwargs)
             except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
                 raise
-            except KeyboardInterrupt:
-                _fail("Stopped. No half-written file is left behind.", ExitCode.INTERRUPTED)
+            except KeyboardInterrupt as stopped:
+                _fail(
+                    "Stopped. No half-written file is left behind.",
+                    getattr(stopped, "code", ExitCode.INTERRUPTED),
+                )
             except Exception as error:
                 show_warnings(caught)
-                _tell(error)
+                _report(error)
         show_warnings(caught)
 
     return run
@@ -101,14 +107,16 @@ def show_warnings(caught: Sequence[warnings.WarningMessage], *, about: str = "")
         screen.warn(f"{about}: {text}" if about else text)
 
 
-def _tell(error: Exception) -> NoReturn:
+def _report(error: Exception) -> NoReturn:
     if os.environ.get("CALCODE_DEBUG") == "1":
         traceback.print_exception(error)
     if isinstance(error, CalcodeError):
-        _fail(str(error), ExitCode.DATA)
+        # Python callers are told which argument is wrong; here the file that follows says it.
+        _fail(re.sub(r"^(path|out|folder|file): ", "", str(error)), ExitCode.DATA)
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}", ExitCode.DATA)
+        where = error.filename or "standard output or the temporary folder"
+        words = {errno.ENOSPC: "the disk is full; make room", errno.EISDIR: "is a folder; name a file"}
+        _fail(f"{where}: {words.get(error.errno or 0, error.strerror or error)}", ExitCode.DATA)
     hint = "" if os.environ.get("CALCODE_DEBUG") == "1" else "; CALCODE_DEBUG=1 shows where"
     _fail(
         f"unexpected {type(error).__name__} ({error}): this is a defect of calcode, not of your files{hint}",
@@ -116,7 +124,7 @@ def _tell(error: Exception) -> NoReturn:
     )
 
 
-def _fail(sentence: str, code: ExitCode) -> NoReturn:
+def _fail(sentence: str, code: int) -> NoReturn:
     from calcode.cli.screen import Screen
 
     Screen().fail(sentence)

@@ -7,15 +7,15 @@ into 5 MB. It is a small encoder of skin lesions; any other photograph should be
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from calcode.backbones import load_backbone
-from calcode.backbones.backbone import encode_images
-from calcode.cohorts import Cohort, FeatureFile
+from calcode.backbones.photograph import photograph_evidence
+from calcode.cohorts import Cohort
 from calcode.demo.cohorts import class_titles, demo_features
 from calcode.errors import FeatureFileError
-from calcode.method.evidence import Evidence
-from calcode.method.explain import Explanation, explain
+from calcode.method.explain import Explanation, explain, single_answer_record
 from calcode.method.model import Calcode
 
 
@@ -36,34 +36,24 @@ def explain_image(path: str | os.PathLike[str], *, n_neighbours: int = 10) -> Ex
     FeatureFileError
         If the demonstration data are not installed, or come without the tower.
     """
-    # The photograph first: a wrong path is told before anything is fitted.
     features = demo_features()
-    evidence = photograph_evidence(path, features=features)
-    source = features.read(role=["reference", "validation", "gate", "calibration"])
-    return explain(
+    # The photograph first: a wrong path is reported before anything is fitted. The rounded tower stands for the
+    # encoder that made the features; the card beside it says how closely.
+    evidence = photograph_evidence(
+        path, backbone=load_backbone(tower_path()), prompts=features.prompts, name=features.backbone
+    )
+    ham = features.read(role=["reference", "validation", "gate", "calibration", "test"])
+    model = fitted_on(ham)
+    found = explain(
         evidence,
-        model=fitted_on(source),
-        reference=source.with_role("reference"),
+        model=model,
+        reference=ham.with_role("reference"),
         titles=class_titles(features),
         n_neighbours=n_neighbours,
     )
-
-
-def photograph_evidence(path: str | os.PathLike[str], *, features: FeatureFile) -> Evidence:
-    """Evidence of one photograph by the demonstration's tower, with the prompts of its features."""
-    from calcode.datasets import read_image
-
-    image = read_image(path)
-    prompts = features.prompts
-    return Evidence.from_text(
-        embeddings=encode_images(load_backbone(tower_path()), [image]),
-        text=prompts.text,
-        temperature=prompts.temperature,
-        classes=prompts.classes,
-        prompt_digest=prompts.digest,
-        # The rounded tower stands for the encoder that made the features; the card beside it says how closely.
-        backbone=features.backbone,
-    )
+    if found.action != "label":
+        return found
+    return replace(found, record=single_answer_record(model, ham.with_role("test").evidence))
 
 
 def tower_path() -> Path:

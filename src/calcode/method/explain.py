@@ -1,4 +1,7 @@
-"""One decision explained: what was answered, how well the image is supported, what lies near it, and why."""
+"""One decision explained: the answer, how unusual the image is, why each diagnosis stays or goes (METHOD.md 4 to 9).
+
+The first sentences are for somebody who has to act on the answer; scores, thresholds and p-values come after them.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,21 @@ from calcode.kernels.distances import cosine_distances, row_blocks
 from calcode.method.decisions import Action, Decisions, Reason
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.method.model import Calcode
+from calcode.method.quantiles import smallest_finite_count
+from calcode.method.tail import ClassGuard, TailReason
 
 if TYPE_CHECKING:
     from calcode.cohorts import Cohort
 
-#: Reference images whose own neighbourhoods are looked at, for comparison.
+#: Reference images whose own neighbourhoods are looked at, for comparison, where a model kept no distances.
 _COMPARED = 2000
+#: From this share of nearer images on, an image is called unusual.
+_UNUSUAL = 0.99
+_DEFERRED = {
+    Reason.LOW_SUPPORT: "it is too unlike the images that the model was calibrated on",
+    Reason.EMPTY_SET: "no diagnosis is plausible enough",
+    Reason.FULL_SET: "both diagnoses remain possible",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +53,14 @@ class ClassVerdict:
     ----------
     name, title : str
     probability : float
-        Robust probability of Eq. 5.
+        Robust probability (METHOD.md 2).
     score, threshold : float
         In the set if the score does not exceed the threshold.
     kept_by : str
         "neighbourhood" (localized threshold), "guard" (only because the class is protected), "first" (only because
         it is ranked first), or "" if left out.
+    because : str
+        The same in words, with the evidence behind it.
     """
 
     name: str
@@ -55,35 +69,42 @@ class ClassVerdict:
     score: float
     threshold: float
     kept_by: str
+    because: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """A decision on one image with everything behind it; `verdicts` is empty for a deferred image."""
+    """A decision on one image with everything behind it; `verdicts` is empty for a deferred image.
 
+    Attributes
+    ----------
+    answer : str
+        What the model says, in one sentence.
+    unusual : str
+        How unusual the image is, in one sentence; to be shown beside the answer, deferred or not.
+    farther_than : float or None
+        Share of known images that lie nearer to the reference than this one; None without an audit.
+    record : str
+        How often answers of one diagnosis were right on labelled images, "" where that is not known or not asked.
+    why : tuple of str
+        What the decision rests on, most important first.
+    """
+
+    id: str | None
     action: str
     reason: str
     released: tuple[str, ...]
+    answer: str
+    unusual: str
+    farther_than: float | None
+    record: str = ""
+    why: tuple[str, ...]
     p_audit: float
     deferral_level: float
     audit: str | None
     verdicts: tuple[ClassVerdict, ...]
     neighbours: tuple[Neighbour, ...]
-    why: tuple[str, ...]
     model_digest: str
-
-    @property
-    def answer(self) -> str:
-        """The decision as one sentence."""
-        if self.action == "defer":
-            return f"Deferred to a clinician ({self.reason.replace('_', ' ')})."
-        titles = {entry.name: entry.title for entry in self.verdicts}
-        names = ", ".join(
-            name if titles[name] == name else f"{titles[name]} ({name})" for name in self.released
-        )
-        if self.action == "label":
-            return f"One diagnosis: {names}."
-        return f"A set of {len(self.released)} of {len(self.verdicts)} diagnoses: {names}."
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -94,7 +115,7 @@ def explain(
     evidence: Evidence,
     *,
     model: Calcode,
-    reference: Cohort,
+    reference: Cohort | None = None,
     titles: Mapping[str, str] | None = None,
     n_neighbours: int = 10,
 ) -> Explanation:
@@ -103,105 +124,85 @@ def explain(
     Parameters
     ----------
     evidence : Evidence
-        Of one image.
+        One image.
     model : Calcode
-    reference : Cohort
-        The reference images with ids and label names; labels serve this display alone, never the decision.
+    reference : Cohort, optional
+        The reference images of the model with ids and, where known, a column `label_name`: the nearest are named.
     titles : mapping of str to str, optional
-        What the names of the classes stand for.
+        What the class names stand for.
     n_neighbours : int
+        Reference images to name.
+
+    Examples
+    --------
+    One image of a cohort::
+
+        found = explain(cohort.evidence[0], model=Calcode.load("model.safetensors"))
+        found.answer, found.unusual
     """
     if len(evidence) != 1:
         raise EvidenceError(f"evidence: {len(evidence)} images, one is explained at a time")
-    decisions = model.decide(evidence)
-    if not 1 <= n_neighbours < len(reference):
+    if reference is not None and not 1 <= n_neighbours < len(reference):
         raise EvidenceError(f"n_neighbours: {n_neighbours} must lie between 1 and {len(reference) - 1}")
-    neighbours = nearest(evidence, reference, count=n_neighbours)
-    deferred = bool(decisions.deferred[0])
-    verdicts = () if deferred else _verdicts(evidence, decisions, model=model, titles=titles or {})
+    decisions = model.decide(evidence)
     (decision,) = decisions
+    named = {name: (titles or {}).get(name, name) for name in decisions.classes}
+    verdicts = () if decisions.deferred[0] else _verdicts(evidence, decisions, model=model, titles=named)
+    neighbours = () if reference is None else nearest(evidence, reference, count=n_neighbours)
+    share = share_nearer(evidence, model=model)
+    why = [_support_sentence(decisions, model)]
+    if verdicts:
+        why += _set_sentences(verdicts, model)
+    if neighbours:
+        why.append(_neighbour_sentence(neighbours))
     return Explanation(
+        id=decision.id,
         action=decision.action.name.lower(),
         reason=decision.reason.name.lower(),
         released=decision.released,
+        answer=_answer(decisions, titles=named),
+        unusual=unusual_sentence(share),
+        farther_than=share,
+        why=tuple(why),
         p_audit=decision.p_audit,
         deferral_level=model.settings_.deferral_level,
         audit=model.audit_name_,
         verdicts=verdicts,
         neighbours=neighbours,
-        why=(
-            _support_sentence(decisions, model),
-            _neighbour_sentence(neighbours, reference),
-            *_set_sentences(decisions, verdicts, model),
-        ),
         model_digest=decisions.model_digest,
     )
 
 
-def nearest(evidence: Evidence, reference: Cohort, *, count: int) -> tuple[Neighbour, ...]:
-    """The reference images nearest to the first image, nearest first; ties by their order."""
-    distances = cosine_distances(evidence.embeddings[:1], reference.evidence.embeddings)[0]
-    rows = np.argsort(distances, kind="stable")[:count]
-    names, labels = reference.column("id"), reference.column("label_name")
-    return tuple(
-        Neighbour(id=str(names[row]), label_name=str(labels[row]), distance=max(0.0, float(distances[row])))
-        for row in rows
-    )
+def single_answer_record(model: Calcode, test: Evidence) -> str:
+    """How often this model's answers of one diagnosis are right, on labelled images that it was not fitted on.
+
+    Parameters
+    ----------
+    model : Calcode
+    test : Evidence
+        With labels.
+    """
+    found = model.decide(test).summary(test.require_labels())
+    return f"On {len(test):,} labelled test images the model gave {found.singles}."
 
 
-def _verdicts(
-    evidence: Evidence, decisions: Decisions, *, model: Calcode, titles: Mapping[str, str]
-) -> tuple[ClassVerdict, ...]:
-    """Every class, most probable first."""
-    (probabilities,) = robust_probabilities(evidence.prompt_logits, trim=model.settings_.trim)
-    # The thresholds before the first label was kept.
-    localized, guarded = model.thresholds(evidence.embeddings, decisions.scores)
-    kept = np.select(
-        [decisions.scores[0] <= localized[0], decisions.scores[0] <= guarded[0], decisions.sets[0]],
-        ["neighbourhood", "guard", "first"],
-        default="",
-    )
-    return tuple(
-        ClassVerdict(
-            name=decisions.classes[y],
-            title=titles.get(decisions.classes[y], decisions.classes[y]),
-            probability=float(probabilities[y]),
-            score=float(decisions.scores[0, y]),
-            threshold=float(decisions.threshold[0, y]),
-            kept_by=str(kept[y]),
-        )
-        for y in np.argsort(-probabilities, kind="stable")
-    )
+def share_nearer(evidence: Evidence, *, model: Calcode) -> float | None:
+    """Share of known images that lie nearer to the reference than the first image of `evidence` does.
+
+    The known images are those of the gate, one per group; a model that did not keep their distances compares with
+    reference images and their own neighbours. None where the model has no audit, and so no reference.
+    """
+    audit = model.audit_
+    if audit is None:
+        return None
+    known = audit.gate_distances
+    if known is None:
+        known = usual_distances(audit.reference, count=min(audit.n_neighbors, len(audit.reference) - 1))
+    return float((known < audit.distances(evidence[:1])[0] - 1e-9).mean())
 
 
-def _support_sentence(decisions: Decisions, model: Calcode) -> str:
-    if model.audit_name_ is None:
-        return "Support: the model has no audit, so every image is accepted."
-    p, level = float(decisions.p_audit[0]), model.settings_.deferral_level
-    share = f"{p:.1%} of the gate images are supported as weakly as this one or more weakly"
-    if p < level:
-        return (
-            f"Support ({model.audit_name_}): p = {p:.4f}, below the deferral level {level:g}: only {share}. "
-            "The image goes to a clinician, and no set is shown."
-        )
-    return f"Support ({model.audit_name_}): p = {p:.4f}, not below the deferral level {level:g}: {share}."
-
-
-def _neighbour_sentence(neighbours: tuple[Neighbour, ...], reference: Cohort) -> str:
-    counts = Counter(entry.label_name for entry in neighbours).most_common()
-    found = ", ".join(f"{count} {name or 'without a label'}" for name, count in counts)
-    median = float(np.median([entry.distance for entry in neighbours]))
-    usual = usual_distances(reference, count=len(neighbours))
-    return (
-        f"Neighbours: of the {len(neighbours)} nearest reference images {found}; median distance {median:.3f} "
-        f"(1 - cosine), more than {(usual < median).mean():.0%} of the reference images have to theirs. They are shown "
-        "for orientation; their labels enter no decision."
-    )
-
-
-def usual_distances(reference: Cohort, *, count: int) -> FloatArray:
-    """Median distance of reference images to their own nearest neighbours, for comparison; shape (at most 2000,)."""
-    vectors = reference.evidence.embeddings
+def usual_distances(vectors: FloatArray, *, count: int) -> FloatArray:
+    """Median distance of images to their own `count` nearest neighbours, for at most 2000 of them; shape (n,)."""
     chosen = np.linspace(0, len(vectors) - 1, min(len(vectors), _COMPARED)).astype(np.int64)
     medians = np.empty(len(chosen))
     for rows in row_blocks(len(chosen), n_columns=len(vectors)):
@@ -211,35 +212,140 @@ def usual_distances(reference: Cohort, *, count: int) -> FloatArray:
     return medians
 
 
-def _set_sentences(
-    decisions: Decisions, verdicts: tuple[ClassVerdict, ...], model: Calcode
-) -> tuple[str, ...]:
+def nearest(evidence: Evidence, reference: Cohort, *, count: int) -> tuple[Neighbour, ...]:
+    """The reference images nearest to the first image, nearest first; ties by their order."""
+    distances = cosine_distances(evidence.embeddings[:1], reference.evidence.embeddings)[0]
+    rows = np.argsort(distances, kind="stable")[:count]
+    names = reference.column("id")
+    labels = reference.metadata.get("label_name", np.full(len(reference), ""))
+    return tuple(
+        Neighbour(id=str(names[row]), label_name=str(labels[row]), distance=max(0.0, float(distances[row])))
+        for row in rows
+    )
+
+
+def _answer(decisions: Decisions, *, titles: Mapping[str, str]) -> str:
     if decisions.action[0] == Action.DEFER:
-        words = {
-            Reason.EMPTY_SET: ("Set: no label is plausible enough, so the image goes to a clinician.",),
-            Reason.FULL_SET: ("Set: both labels are plausible, so the image goes to a clinician.",),
-        }
-        return words.get(Reason(int(decisions.reason[0])), ())
-    local = [entry for entry in verdicts if entry.kept_by == "neighbourhood"]
-    guarded = [entry for entry in verdicts if entry.kept_by == "guard"]
-    first = [entry for entry in verdicts if entry.kept_by == "first"]
-    left = [entry for entry in verdicts if not entry.kept_by]
-    sentences = [_local_sentence(local, n_classes=len(verdicts), coverage=1 - model.settings_.miscoverage)]
-    for entry in guarded:
-        sentences.append(
-            f"Guard: {entry.name} stays in because its class is protected ({model.tail_reasons_[entry.name]})."
+        return f"Deferred to a clinician: {_DEFERRED[Reason(int(decisions.reason[0]))]}."
+    names = [decisions.classes[y] for y in np.flatnonzero(decisions.released_sets[0])]
+    shown = ", ".join(name if titles[name] == name else f"{titles[name]} ({name})" for name in names)
+    if len(names) == 1:
+        return f"One diagnosis: {shown}."
+    if len(names) == len(decisions.classes):
+        return f"Cannot narrow it down: all {len(names)} remain possible."
+    return f"{len(names)} of {len(decisions.classes)} diagnoses remain possible: {shown}."
+
+
+def unusual_sentence(share: float | None) -> str:
+    """How unusual an image is, from the share of known images that are nearer to the reference."""
+    if share is None:
+        return "How unusual the image is, this model cannot say: it was fitted without a check for that."
+    if share >= 1.0:
+        return "Very unusual image: it is further from the reference images than every image it was compared with."
+    if share >= _UNUSUAL:
+        return f"Very unusual image: it is further from the reference images than {_percent(share)} of known images."
+    if share >= 0.9:
+        return f"Less typical image: it is further from the reference images than {_percent(share)} of known images."
+    return f"Nothing unusual about the image: {_percent(1 - share)} of known images are as far from the reference."
+
+
+def _percent(share: float) -> str:
+    # Rounded towards the middle, so that no share but 1 reads as 100 %.
+    shown = math.floor(share * 1000) / 10 if share > 0.5 else math.ceil(share * 1000) / 10
+    return f"{shown:.1f} %" if shown > 99 or shown < 1 else f"{shown:.0f} %"
+
+
+def _verdicts(
+    evidence: Evidence, decisions: Decisions, *, model: Calcode, titles: Mapping[str, str]
+) -> tuple[ClassVerdict, ...]:
+    """Every class, most probable first."""
+    (probabilities,) = robust_probabilities(evidence.prompt_logits, trim=model.settings_.trim)
+    (scores,) = decisions.scores
+    # The thresholds before the first label was kept.
+    localized, guarded = model.thresholds(evidence.embeddings, decisions.scores)
+    kept = np.select(
+        [scores <= localized[0], scores <= guarded[0], decisions.sets[0]],
+        ["neighbourhood", "guard", "first"],
+        default="",
+    )
+    guards = {guard.name: guard for guard in model.guards_}
+    verdicts = []
+    for y in np.argsort(-probabilities, kind="stable"):
+        name = decisions.classes[y]
+        if kept[y] == "neighbourhood":
+            because = "calibration images like this one leave room for it"
+            if math.isinf(localized[0]):
+                because = "too few calibration images are like this one to rule anything out"
+        elif kept[y] == "first":
+            because = "the model finds it the most likely"
+        elif kept[y] == "guard":
+            because = _guard_words(guards[name], model.tail_reasons_[name])
+        else:
+            because = "calibration images like this one rule it out"
+            if name in guards:
+                because += f", and so do the {guards[name].n} of its own class"
+        verdicts.append(
+            ClassVerdict(
+                name=name,
+                title=titles[name],
+                probability=float(probabilities[y]),
+                score=float(scores[y]),
+                threshold=float(decisions.threshold[0, y]),
+                kept_by=str(kept[y]),
+                because=because,
+            )
         )
-    for entry in first:
-        sentences.append(f"First: {entry.name} stays in because the model ranks it first.")
+    return tuple(verdicts)
+
+
+def _guard_words(guard: ClassGuard, reason: TailReason) -> str:
+    """Why a protected class is in the set, without the field's words."""
+    images = f"{guard.n} calibration image{'s' * (guard.n != 1)}"
+    if math.isinf(guard.quantile):
+        needed = smallest_finite_count(miscoverage=guard.miscoverage)
+        return f"in every set: {images}, {needed} needed to rule it out"
+    cause = {
+        "undercovered": f"{1 - reason.coverage:.0%} of {reason.n} validation images were missed",
+        "too few": f"only {reason.n} validation images were seen",
+        "requested": "it was asked for",
+    }.get(reason.kind, "every class is")
+    return f"protected because {cause}; its own {images} leave room for it"
+
+
+def _support_sentence(decisions: Decisions, model: Calcode) -> str:
+    if model.audit_name_ is None:
+        return "Check for strange images: none, every image is accepted."
+    p, level = float(decisions.p_audit[0]), model.settings_.deferral_level
+    outcome = "so it goes to a clinician, and no set is shown" if p < level else "so it is accepted"
+    return (
+        f"Check for strange images: {_percent(p)} of the images set aside for it look at least as strange (p = "
+        f"{p:.4f} by '{model.audit_name_}'; below {level:g} an image is deferred), {outcome}."
+    )
+
+
+def _set_sentences(verdicts: tuple[ClassVerdict, ...], model: Calcode) -> list[str]:
+    """What keeps the diagnoses in, and which were ruled out."""
+    target = 1 - model.settings_.miscoverage
+    by_local = [entry for entry in verdicts if entry.kept_by == "neighbourhood"]
+    sentences = [
+        f"By the calibration images most like this one, at a target of {target:.0%}: "
+        f"{', '.join(entry.name for entry in by_local) or 'no diagnosis'}."
+    ]
+    if len(by_local) == len(verdicts) and any(math.isinf(entry.threshold) for entry in by_local):
+        sentences = ["Too few calibration images are like this one to rule any diagnosis out."]
+    for entry in verdicts:
+        if entry.kept_by == "first":
+            sentences.append(f"{entry.name} is added: {entry.because}.")
+        elif entry.kept_by == "guard":
+            why = model.tail_reasons_[entry.name]
+            sentences.append(f"{entry.name} is added by the guard of its class: {why}.")
+    left = [entry.name for entry in verdicts if not entry.kept_by]
     if left:
-        sentences.append(f"Left out: {', '.join(entry.name for entry in left)}.")
-    return tuple(sentences)
+        sentences.append(f"Ruled out: {', '.join(left)}.")
+    return sentences
 
 
-def _local_sentence(local: list[ClassVerdict], *, n_classes: int, coverage: float) -> str:
-    names = ", ".join(entry.name for entry in local) or "no label"
-    if len(local) == n_classes and any(math.isinf(entry.threshold) for entry in local):
-        return (
-            "Set: too few calibration images lie near this one to leave any label out, so all of them are in."
-        )
-    return f"Set: the calibration images near this one, at a target of {coverage:.0%}, keep {names}."
+def _neighbour_sentence(neighbours: tuple[Neighbour, ...]) -> str:
+    counts = Counter(entry.label_name for entry in neighbours).most_common()
+    found = ", ".join(f"{count} {name or 'without a label'}" for name, count in counts)
+    return f"The {len(neighbours)} nearest reference images: {found}. They are shown for orientation only."

@@ -1,0 +1,224 @@
+"""`calcode explain`: why the model answers as it does, image by image."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from calcode.cli.options import AsJson, FeatureFileArgument, ModelFile, PromptFile, names_in
+from calcode.cli.running import Command
+from calcode.errors import FeatureFileError, RoleError
+
+if TYPE_CHECKING:
+    from calcode.cli.screen import Screen
+    from calcode.cohorts import Cohort, FeatureFile
+    from calcode.method.evidence import Evidence
+    from calcode.method.explain import Explanation
+    from calcode.method.model import Calcode
+
+
+def explain(
+    model: ModelFile,
+    features: FeatureFileArgument,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option("--id", help="Image to explain. Repeat it, or separate ids by commas.", metavar="ID"),
+    ] = None,
+    image: Annotated[
+        list[Path] | None,
+        typer.Option("--image", help="Photograph to explain instead; needs --backbone.", metavar="FILE"),
+    ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            "--backbone",
+            "-b",
+            help="What embeds --image: the image-text model behind FEATURES, an .onnx file or a name as for "
+            "'calcode embed'.",
+            metavar="MODEL",
+        ),
+    ] = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            help="Feature file with the reference images of the model, if FEATURES does not hold them: the nearest "
+            "ones are shown.",
+            metavar="FILE",
+        ),
+    ] = None,
+    neighbours: Annotated[
+        int, typer.Option(help="How many reference images to show.", metavar="N", min=1)
+    ] = 5,
+    prompts: PromptFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain the answer for single images.
+
+    Says what the model answers, how unusual the image is, why each diagnosis stays or goes and with what evidence,
+    and which reference images are nearest. An answer of one diagnosis comes with its record: how often such answers
+    were right on the labelled images of the role test, where FEATURES has them.
+    """
+    from calcode.cli.screen import Screen
+    from calcode.cohorts import open_features
+    from calcode.method.explain import explain as explained
+    from calcode.method.model import Calcode
+
+    wanted = names_in(ids)
+    if bool(wanted) == bool(image):
+        raise typer.BadParameter("name images by --id or photographs by --image", param_hint="--id")
+    if image and backbone is None:
+        raise typer.BadParameter("say what embeds the photograph", param_hint="--backbone")
+    screen = Screen()
+    with screen.working(f"Reading {model}"):
+        fitted = Calcode.load(model)
+        file = open_features(features, prompts=prompts)
+    cases = _photographs(image, file, backbone=backbone or "") if image else _rows(wanted, file)
+    cohort = _reference(fitted, file if reference is None else open_features(reference, prompts=file.prompts))
+    titles = dict(zip(file.classes, file.prompts.label_texts or file.classes, strict=True))
+    explanations, record = [], None
+    for name, evidence in cases:
+        try:
+            found = explained(
+                evidence.restrict(fitted.classes_),
+                model=fitted,
+                reference=cohort,
+                titles=titles,
+                n_neighbours=neighbours,
+            )
+        except RoleError as error:
+            raise RoleError(
+                f"{features}: the model was fitted on {name!r} or on another image of its patient, so its answer "
+                "would say nothing; explain an image of the role test, or a new one"
+            ) from error
+        if found.action == "label" and record is None:
+            record = _record(fitted, file)
+        found = replace(found, record=(record or "") if found.action == "label" else "")
+        explanations.append((name, found))
+    if as_json:
+        screen.emit(
+            "explain", {"images": [{"image": name, **found.to_dict()} for name, found in explanations]}
+        )
+        return
+    for name, found in explanations:
+        show_explanation(found, name=name, screen=screen)
+    if cohort is None:
+        screen.say()
+        screen.say(
+            f"The nearest reference images are not shown: {features} does not hold the reference images of this "
+            "model. Name the file that does with --reference."
+        )
+    screen.say()
+    screen.say("Research software, not a medical device.")
+
+
+COMMAND = Command(
+    run=explain,
+    examples=(
+        "calcode explain model.safetensors split.parquet --id ISIC_0024306",
+        "calcode explain model.safetensors split.parquet --id a,b,c --json",
+        "calcode explain model.safetensors split.parquet --image photo.jpg -b tower.onnx",
+    ),
+)
+
+
+def _rows(wanted: list[str], file: FeatureFile) -> Iterator[tuple[str, Evidence]]:
+    """The images with these ids, in the order asked for."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from calcode.cohorts.contents import text_values
+    from calcode.cohorts.parquet import stream_tables
+
+    found: dict[str, Evidence] = {}
+    for block in file.batches(columns=[], where=pc.field("id").cast(pa.string()).isin(pa.array(wanted))):
+        evidence = block.evidence
+        assert evidence.ids is not None  # every feature file has them
+        found |= {str(name): evidence[row] for row, name in enumerate(evidence.ids)}
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        known = [
+            name
+            for table in stream_tables(file.path, columns=["id"], batch_size=65_536)
+            for name in text_values(table["id"]).tolist()
+        ]
+        near = difflib.get_close_matches(missing[0], known, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else f"; ids look like {known[0]!r}"
+        raise FeatureFileError(f"{file.path}: no image with the id {', '.join(map(repr, missing))}{meant}")
+    return ((name, found[name]) for name in wanted)
+
+
+def _photographs(paths: list[Path], file: FeatureFile, *, backbone: str) -> Iterator[tuple[str, Evidence]]:
+    from calcode.backbones import load_backbone
+    from calcode.backbones.photograph import photograph_evidence
+
+    model = load_backbone(backbone)
+    return ((path.name, photograph_evidence(path, backbone=model, prompts=file.prompts)) for path in paths)
+
+
+def _reference(model: Calcode, file: FeatureFile) -> Cohort | None:
+    """The reference images, if they are those that the model remembers by their digest."""
+    from calcode.method.role_hashes import embeddings_digest
+
+    if "reference" not in file.role_counts:
+        return None
+    cohort = file.read(role="reference", columns=[])
+    remembered = model.manifest_["reference"]["embeddings"]
+    return cohort if embeddings_digest(cohort.evidence.embeddings) == remembered else None
+
+
+def _record(model: Calcode, file: FeatureFile) -> str:
+    """How often single answers are right on the labelled test images of the file, if it has any."""
+    from calcode.method.explain import single_answer_record
+
+    if "test" in file.role_counts and file.contents.label_column is not None:
+        test = file.read(role="test", columns=[], classes=model.classes_).evidence
+        if test.labels is not None:
+            return single_answer_record(model, test)
+    return "How often such an answer is right is not known here: 'calcode evaluate' says so from labelled images."
+
+
+def show_explanation(explanation: Explanation, *, name: str, screen: Screen) -> None:
+    """The answer first, then why, then what is near, then the numbers."""
+    from calcode.cli.screen import plain_table
+
+    screen.heading(name)
+    screen.say(explanation.answer, style="bold")
+    strange = explanation.farther_than is not None and explanation.farther_than >= 0.99
+    screen.say(explanation.unusual, style="yellow" if strange else "")
+    if explanation.record:
+        screen.say(explanation.record)
+    if explanation.verdicts:
+        screen.say()
+        table = plain_table()
+        for column in ("diagnosis", "probability", "possible", "because"):
+            table.add_column(column, overflow="fold")
+        for verdict in explanation.verdicts:
+            title = verdict.title if verdict.title == verdict.name else f"{verdict.title} ({verdict.name})"
+            kept = "yes" if verdict.kept_by else "no"
+            style = "bold" if verdict.kept_by else ""
+            table.add_row(title, f"{verdict.probability:.1%}", kept, verdict.because, style=style)
+        screen.show(table)
+    if explanation.neighbours:
+        screen.say()
+        table = plain_table()
+        table.add_column("nearest reference images")
+        table.add_column("diagnosis", overflow="fold")
+        table.add_column("distance", justify="right")
+        for neighbour in explanation.neighbours:
+            table.add_row(neighbour.id, neighbour.label_name or "-", f"{neighbour.distance:.3f}")
+        screen.show(table)
+    screen.say()
+    screen.say("In detail", style="bold")
+    for sentence in explanation.why:
+        screen.point(sentence)
+    if explanation.verdicts:
+        limits = ", ".join(
+            f"{verdict.name} {verdict.score:.3f} ({verdict.threshold:.3f})"
+            for verdict in explanation.verdicts
+        )
+        screen.point(f"Scores, and in brackets what each may be at most: {limits.replace('inf', 'any')}.")
