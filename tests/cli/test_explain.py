@@ -13,7 +13,6 @@ import pytest
 from cli_cases import write_cohort
 from typer.testing import CliRunner
 
-from calcode import Evidence
 from calcode.cli.app import app
 from calcode.cohorts import open_features, read_decisions
 from calcode.demo.image import explain_image
@@ -85,15 +84,18 @@ def test_ids_are_explained_as_they_were_decided(
         assert entry["unusual"] in words
 
 
-def test_a_single_answer_shows_its_record(here: Path, run_json: Callable[..., dict[str, Any]]) -> None:
-    decided = read_decisions("decisions.parquet").to_pylist()
-    single = next(row["id"] for row in decided if row["action"] == "label")
-    (entry,) = run_json("explain", "model.safetensors", "split.parquet", "--id", single)["images"]
-    summary = run_json("evaluate", "model.safetensors", "split.parquet", "--role", "test")["summary"]
-    assert (
-        f"{summary['singles']['n']} single answers, {summary['singles']['right']} of them right"
-        in entry["record"]
-    )
+def test_a_single_answer_shows_its_record(
+    here: Path, tmp_path: Path, run: Callable[..., Any], run_json: Callable[..., dict[str, Any]]
+) -> None:
+    model, decisions = str(tmp_path / "model.safetensors"), str(tmp_path / "decisions.parquet")
+    assert run("fit", "split.parquet", "-o", model, "--protect", "none").exit_code == 0
+    assert run("decide", model, "split.parquet", "--role", "test", "-o", decisions).exit_code == 0
+    single = next(row["id"] for row in read_decisions(decisions).to_pylist() if row["action"] == "label")
+    (entry,) = run_json("explain", model, "split.parquet", "--id", single)["images"]
+    found = run_json("evaluate", model, "split.parquet", "--role", "test")["summary"]["singles"]
+    assert f"{found['n']} single answers, {found['right']} of them right" in entry["record"]
+    shown = run("explain", model, "split.parquet", "--id", single)
+    assert entry["record"] in " ".join(shown.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_a_photograph_goes_through_an_onnx_tower(photograph: Path, tmp_path: Pat
     features = demo_features()
     cohort = features.read(role=["reference", "validation", "gate", "calibration"])
     tower = load_backbone(tower_path())
-    own = replace(cohort, evidence=replace_backbone(cohort.evidence, tower.card.identity))
+    own = replace(cohort, evidence=cohort.evidence._replace(backbone=tower.card.identity))
     fitted_on(own).save(tmp_path / "model.safetensors")
     line = ["explain", str(tmp_path / "model.safetensors"), str(features.path), "--image", str(photograph)]
     shown = CliRunner().invoke(app, [*line, "--backbone", str(tower_path()), "--json"])
@@ -150,16 +152,3 @@ def test_a_photograph_goes_through_an_onnx_tower(photograph: Path, tmp_path: Pat
     assert (entry["image"], entry["action"]) == (photograph.name, expected.action)
     assert tuple(entry["released"]) == expected.released
     assert [found["id"] for found in entry["neighbours"]] == [found.id for found in expected.neighbours]
-
-
-def replace_backbone(evidence: Evidence, name: str) -> Evidence:
-    return Evidence(
-        embeddings=evidence.embeddings,
-        prompt_logits=evidence.prompt_logits,
-        labels=evidence.labels,
-        classes=evidence.classes,
-        ids=evidence.ids,
-        groups=evidence.groups,
-        prompt_digest=evidence.prompt_digest,
-        backbone=name,
-    )

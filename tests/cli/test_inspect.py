@@ -61,7 +61,7 @@ def test_infinite_thresholds_come_with_the_numbers_behind_them(
     fitted = run(
         "fit", "split.parquet", "-o", target, "--always-protect", "melanoma", "--guard", "melanoma=0.005"
     )
-    assert "would need 199" in fitted.stderr
+    assert "37 of 199 needed" in fitted.stderr
     (guard,) = run_json("inspect", target)["protected"]
     assert (guard["threshold"], guard["infinite"], guard["n_needed"]) == ("inf", True, 199)
     result = run("inspect", target)

@@ -13,6 +13,7 @@ from calcode import Calcode
 from calcode.baselines import METHODS, Roles
 from calcode.cohorts import open_features
 from calcode.metrics import summarize, summarize_sets
+from calcode.metrics.tallies import Outcome
 
 ROLES = ("reference", "validation", "gate", "calibration")
 
@@ -38,10 +39,9 @@ def test_the_figures_are_those_of_the_library_and_of_the_registry(
     roles = Roles(**{role: features.read(role=role).evidence for role in ROLES})
     aps = METHODS["aps"].predict(roles, test, miscoverage=0.05, random_state=0)
     ordinary = summarize_sets(
-        sets=aps.sets,
-        labels=test.require_labels(),
+        Outcome.from_arrays(sets=aps.sets, answered=np.ones(len(test), dtype=bool)),
+        test.require_labels(),
         classes=test.classes,
-        accepted=np.ones(len(test), dtype=bool),
         top_label=aps.top_label,
         top_probability=aps.top_probability,
     ).to_dict()

@@ -7,7 +7,7 @@ import pytest
 
 from calcode import Calcode, Evidence
 from calcode.cohorts import Cohort
-from calcode.errors import EvidenceError
+from calcode.errors import CalcodeWarning, EvidenceError
 from calcode.method.explain import (
     explain,
     nearest,
@@ -127,8 +127,8 @@ def test_an_accepted_image_may_be_unusual(reference: Cohort) -> None:
     }
     # Sure of its answer, and far from everything: an audit by confidence does not mind.
     confident = Calcode(audit=["msp"]).fit(**roles)
-    vector = np.array([[1.0, 0, 0, 0, 0, 0, 0, 3.0]]) / np.sqrt(10)
-    far = Evidence.from_text(embeddings=vector, text=BANK, temperature=0.05, classes=CLASSES)
+    vector = np.array([[1.0, 0, 0, 0, 0, 0, 0, 9.0]]) / np.sqrt(82)
+    far = Evidence.from_text(embeddings=vector, text=BANK, temperature=0.01, classes=CLASSES)
     found = explain(far, model=confident)
     assert found.action != "defer"
     assert found.unusual.startswith("Very unusual image")
@@ -142,7 +142,8 @@ def test_a_class_with_too_few_calibration_images_is_marked() -> None:
     labels = parts["calibration"].require_labels()
     few = np.flatnonzero(labels == 1)[:2]
     parts["calibration"] = parts["calibration"][np.sort(np.concatenate([np.flatnonzero(labels != 1), few]))]
-    scarce = Calcode(always_protect=["rare"], audit=None).fit(**parts)
+    with pytest.warns(CalcodeWarning, match="in every set"):
+        scarce = Calcode(always_protect=["rare"], audit=None).fit(**parts)
     marked = [
         verdict.because
         for test in images(20, seed=9)

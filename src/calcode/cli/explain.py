@@ -121,7 +121,8 @@ COMMAND = Command(
     examples=(
         "calcode explain model.safetensors split.parquet --id ISIC_0024306",
         "calcode explain model.safetensors split.parquet --id a,b,c --json",
-        "calcode explain model.safetensors split.parquet --image photo.jpg -b tower.onnx",
+        "calcode explain model.safetensors split.parquet \\",
+        "    --image photo.jpg --backbone tower.onnx",
     ),
 )
 

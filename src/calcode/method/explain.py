@@ -250,9 +250,11 @@ def unusual_sentence(share: float | None) -> str:
 
 
 def _percent(share: float) -> str:
-    # Rounded towards the middle, so that no share but 1 reads as 100 %.
-    shown = math.floor(share * 1000) / 10 if share > 0.5 else math.ceil(share * 1000) / 10
-    return f"{shown:.1f} %" if shown > 99 or shown < 1 else f"{shown:.0f} %"
+    # Rounded towards the middle, so that 100 % is all and 0 % is none.
+    shown = math.floor(share * 100) if share > 0.5 else math.ceil(share * 100)
+    if 0.99 < share < 1 or 0 < share < 0.01:
+        return f"{(math.floor(share * 1000) if share > 0.5 else math.ceil(share * 1000)) / 10:.1f} %"
+    return f"{shown} %"
 
 
 def _verdicts(
