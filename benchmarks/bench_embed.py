@@ -220,7 +220,7 @@ def gpu_bench(
 
 
 def main() -> None:
-    from calcode.backbones.cores import available_cores
+    from calcode.kernels.threads import available_cores
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gpu", action="store_true", help="the ViT-B/32 on a GPU")

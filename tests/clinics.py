@@ -11,7 +11,7 @@ from worlds import World
 
 from calcode import Calcode, CalcodeWarning
 from calcode.cohorts import Prompts, open_features, write_features
-from calcode.engines.row_ranges import BLOCK
+from calcode.engines.job import BLOCK
 
 FITTED = ("reference", "validation", "gate", "calibration")
 N_TEST = 5 * BLOCK + 77

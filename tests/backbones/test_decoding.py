@@ -77,7 +77,7 @@ def test_an_image_that_cannot_be_resized_is_skipped(tmp_path: Path, workers: int
 
 def test_the_shared_file_is_gone_afterwards(tmp_path: Path) -> None:
     with Decoder(pictures(tmp_path, count=3), preprocessing=STEPS, batch_size=2, workers=1) as decoder:
-        file = decoder._slots.path
+        file = decoder.shared_file
         next(iter(decoder.batches(np.arange(3))))
         assert file.exists()
     assert not file.exists()

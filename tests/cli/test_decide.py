@@ -13,7 +13,7 @@ from cli_cases import write_cohort
 from calcode import Action, Calcode, Decisions, Reason
 from calcode.cohorts import decisions_table, open_features, read_decisions
 from calcode.engines import local
-from calcode.engines.row_ranges import row_ranges
+from calcode.engines.job import row_ranges
 
 
 def by_hand() -> Decisions:

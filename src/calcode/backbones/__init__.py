@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from calcode.backbones.backbone import Backbone, BackboneCard, encode_images
-from calcode.backbones.embedding import (
-    EmbedSummary,
-    Progress,
-    SkippedImage,
-    embed,
-    embedded_batches,
-    skipped_file,
-)
+from calcode.backbones.embedding import embed_prompts, embedded_batches
 from calcode.backbones.preprocessing import Preprocessing
 from calcode.backbones.registry import KNOWN, KnownBackbone, load_backbone
-from calcode.backbones.text_bank import embed_prompts
 from calcode.errors import BackboneError
 
 __all__ = [
@@ -21,15 +13,10 @@ __all__ = [
     "Backbone",
     "BackboneCard",
     "BackboneError",
-    "EmbedSummary",
     "KnownBackbone",
     "Preprocessing",
-    "Progress",
-    "SkippedImage",
-    "embed",
     "embed_prompts",
     "embedded_batches",
     "encode_images",
     "load_backbone",
-    "skipped_file",
 ]

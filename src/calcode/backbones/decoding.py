@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import threading
+import shutil
+import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future
 from dataclasses import dataclass
-from multiprocessing.connection import wait
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,15 +19,20 @@ from numpy.typing import NDArray
 
 from calcode.arrays import IntArray
 from calcode.backbones.preprocessing import Preprocessing
-from calcode.backbones.shared_pixels import SharedPixels
-from calcode.datasets import Unreadable, image_or_reason
+from calcode.datasets.images import Unreadable, image_or_reason
+from calcode.datasets.workers import CRASHED, DecodingPool
 from calcode.errors import BackboneError
 
 #: Batches that exist at a time: one at the model, the others being filled or waiting for it.
 _SLOTS = 4
 #: Images per task at most: small enough to share the work evenly, large enough that asking costs little.
 _TASK_IMAGES = 32
-_CRASHED = "decoding it ended the process that tried (out of memory, or a defect of the decoder)"
+#: A folder in memory where the system has one; containers often make it small.
+_IN_MEMORY = "/dev/shm"
+#: Share of a folder's free space that is left alone.
+_SPARE = 0.1
+#: Where an image goes, batch and position in it, and its path.
+_Place = tuple[int, int, str]
 
 
 @dataclass(frozen=True)
@@ -51,24 +54,10 @@ class DecodedBatch:
     unreadable: dict[int, str]
 
 
-@dataclass(frozen=True)
-class _Task:
-    """Images that one worker decodes into a part of a slot."""
-
-    slot: int
-    start: int
-    paths: tuple[str, ...]
-
-    def halves(self) -> tuple[_Task, _Task]:
-        middle = len(self.paths) // 2
-        return (
-            _Task(self.slot, self.start, self.paths[:middle]),
-            _Task(self.slot, self.start + middle, self.paths[middle:]),
-        )
-
-
 class Decoder:
     """Worker processes that turn files into batches; a context manager.
+
+    Workers write the bytes into a file in memory that this process maps too: nothing is copied between processes.
 
     Parameters
     ----------
@@ -93,25 +82,32 @@ class Decoder:
         self._preprocessing = preprocessing
         self._batch_size = batch_size
         self._workers = workers
-        self._pool: ProcessPoolExecutor | None = None
-        self._apart: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Self:
-        self._slots = SharedPixels.create((_SLOTS, self._batch_size, *self._preprocessing.size, 3))
-        if self._workers:
-            self._pool = self._new_pool(self._workers)
-        elif os.name == "posix":
+        shape = (_SLOTS, self._batch_size, *self._preprocessing.size, 3)
+        self.shared_file = _new_shared_file(int(np.prod(shape)))
+        place = (self.shared_file, shape, self._preprocessing)
+        _map_shared_pixels(*place)
+        self._slots = _shared[self.shared_file][0]
+        self._pool: DecodingPool[_Place, str | None] = DecodingPool(
+            partial(_decode, self.shared_file),
+            workers=self._workers,
+            crashed=self._black,
+            prepare=_map_shared_pixels,
+            arguments=place,
+            clean_up=_remove_shared_file,
+        )
+        self._pool.__enter__()
+        if not self._workers and os.name == "posix":
             # Nobody else opens the file: a process that is killed shall not leave it behind.
-            self._slots.remove()
+            self.shared_file.unlink()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for pool in (self._pool, self._apart):
-            if pool is not None:
-                pool.shutdown(wait=True, cancel_futures=True)
-        self._slots.remove()
+        self._pool.__exit__(kind, error, trace)
+        _remove_shared_file(self.shared_file)
 
     def batches(self, rows: IntArray) -> Iterator[DecodedBatch]:
         """The images at these positions, in this order."""
@@ -119,128 +115,85 @@ class Decoder:
             rows[start : start + self._batch_size] for start in range(0, len(rows), self._batch_size)
         )
         free = deque(range(_SLOTS))
-        waiting: deque[tuple[int, IntArray, list[tuple[_Task, Future[dict[int, str]]]]]] = deque()
+        waiting: deque[tuple[int, IntArray, list[tuple[Sequence[_Place], Future[list[str | None]]]]]] = (
+            deque()
+        )
         while planned or waiting:
             while planned and free:
                 slot, batch = free.popleft(), planned.popleft()
-                waiting.append((slot, batch, self._begin(slot, batch)))
+                # Every worker has a part in the batch, none has too many.
+                size = max(1, min(_TASK_IMAGES, -(-len(batch) // max(self._workers, 1))))
+                places = [(slot, position, self._paths[row]) for position, row in enumerate(batch)]
+                tasks = [
+                    self._pool.submit(places[start : start + size]) for start in range(0, len(places), size)
+                ]
+                waiting.append((slot, batch, tasks))
             slot, batch, tasks = waiting.popleft()
-            unreadable: dict[int, str] = {}
-            for task, future in tasks:
-                unreadable |= self._finished(task, future)
-            yield DecodedBatch(batch, self._slots.array[slot, : len(batch)], unreadable)
+            reasons = [reason for task in tasks for reason in self._pool.results(task)]
+            unreadable = {position: reason for position, reason in enumerate(reasons) if reason is not None}
+            yield DecodedBatch(batch, self._slots[slot, : len(batch)], unreadable)
             free.append(slot)
 
-    def _begin(self, slot: int, batch: IntArray) -> list[tuple[_Task, Future[dict[int, str]]]]:
-        size = _task_size(len(batch), workers=self._workers)
-        tasks = [
-            _Task(slot, start, tuple(self._paths[row] for row in batch[start : start + size]))
-            for start in range(0, len(batch), size)
-        ]
-        return [(task, self._submitted(task)) for task in tasks]
+    def _black(self, place: _Place) -> str:
+        self._slots[place[:2]] = 0
+        return CRASHED
 
-    def _submitted(self, task: _Task) -> Future[dict[int, str]]:
-        if self._pool is not None:
-            try:
-                return self._pool.submit(_decode, task)
-            except BrokenProcessPool:
-                self._renew_pool()
-                return self._pool.submit(_decode, task)
-        done: Future[dict[int, str]] = Future()
-        done.set_result(decode_into(self._slots.array, task, self._preprocessing))
-        return done
 
-    def _finished(self, task: _Task, future: Future[dict[int, str]]) -> dict[int, str]:
-        try:
-            return future.result()
-        except BrokenProcessPool:
-            # One image took its process down and every waiting task with it: find it, keep the others.
-            return self._decoded_apart(task)
+#: By shared file: the pixels of all batches and how to fill them; in the main process and in its workers.
+_shared: dict[Path, tuple[NDArray[np.uint8], Preprocessing]] = {}
 
-    def _decoded_apart(self, task: _Task) -> dict[int, str]:
-        self._apart = self._apart or self._new_pool(1)
-        try:
-            return self._apart.submit(_decode, task).result()
-        except BrokenProcessPool:
-            self._apart.shutdown(wait=False)
-            self._apart = None
-        if len(task.paths) == 1:
-            self._slots.array[task.slot, task.start] = 0
-            return {task.start: _CRASHED}
-        first, second = task.halves()
-        return self._decoded_apart(first) | self._decoded_apart(second)
 
-    def _renew_pool(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-        self._pool = self._new_pool(self._workers)
+def _map_shared_pixels(file: Path, shape: tuple[int, ...], preprocessing: Preprocessing) -> None:
+    _shared[file] = (np.memmap(file, dtype=np.uint8, mode="r+", shape=shape), preprocessing)
 
-    def _new_pool(self, workers: int) -> ProcessPoolExecutor:
-        # Forking a process that holds a GPU or the threads of a model is not safe; a new interpreter is.
-        return ProcessPoolExecutor(
-            workers,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_prepare_worker,
-            initargs=(self._slots.path, self._slots.shape, self._preprocessing),
+
+def _remove_shared_file(file: Path, *_: object) -> None:
+    """Delete the file; whoever has mapped it keeps the memory until it lets go."""
+    file.unlink(missing_ok=True)
+    _shared.pop(file, None)
+
+
+def _new_shared_file(size: int) -> Path:
+    """A file of `size` bytes, in memory if there is room, else among the temporary files."""
+    for folder in (_IN_MEMORY, tempfile.gettempdir()):
+        if os.path.isdir(folder) and shutil.disk_usage(folder).free * (1 - _SPARE) > size:
+            break
+    else:
+        raise BackboneError(
+            f"batch_size: {size >> 20} MiB of decoded images fit neither into {_IN_MEMORY} nor into "
+            f"{tempfile.gettempdir()}; use smaller batches"
         )
-
-
-def decode_into(slots: NDArray[np.uint8], task: _Task, preprocessing: Preprocessing) -> dict[int, str]:
-    """Decode the images of a task into their places; what could not be read, by position in the batch."""
-    unreadable: dict[int, str] = {}
-    for position, path in enumerate(task.paths, start=task.start):
-        place = slots[task.slot, position]
-        pixels = _pixels_or_reason(path, preprocessing)
-        if isinstance(pixels, str):
-            place[...] = 0
-            unreadable[position] = pixels
-        else:
-            place[...] = pixels
-    return unreadable
-
-
-def _pixels_or_reason(path: str, preprocessing: Preprocessing) -> NDArray[np.uint8] | str:
-    image = image_or_reason(path) if path else Unreadable(path=Path(), reason="no such file")
-    if isinstance(image, Unreadable):
-        return image.reason
+    handle, name = tempfile.mkstemp(prefix="calcode-", suffix=".pixels", dir=folder)
     try:
-        return preprocessing.pixels(image)
-    # A strip one pixel high becomes gigabytes when its short side is resized: one more image to skip.
-    except Exception as error:
-        return f"cannot be brought to the size of the model ({type(error).__name__})"
+        # Claimed now: a page that finds no room later would end the process instead of raising an error.
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle, 0, size)
+        else:
+            os.truncate(handle, size)
+    except OSError as error:
+        os.unlink(name)
+        raise BackboneError(
+            f"batch_size: no room for {size >> 20} MiB of decoded images ({error})"
+        ) from error
+    finally:
+        os.close(handle)
+    return Path(name)
 
 
-def _task_size(images: int, *, workers: int) -> int:
-    """Images per task: every worker has a part in the batch, none has too many."""
-    return max(1, min(_TASK_IMAGES, -(-images // max(workers, 1))))
-
-
-@dataclass(frozen=True)
-class _Workplace:
-    slots: SharedPixels
-    preprocessing: Preprocessing
-
-
-#: What a worker process works on; empty in every other process.
-_workplace: list[_Workplace] = []
-
-
-def _prepare_worker(path: Path, shape: tuple[int, ...], preprocessing: Preprocessing) -> None:
-    # Ctrl-C reaches every process of a terminal; only the main one shall answer it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _workplace[:] = [_Workplace(SharedPixels(path, shape), preprocessing)]
-    threading.Thread(target=_end_with_parent, args=(path,), daemon=True).start()
-
-
-def _end_with_parent(path: Path) -> None:
-    """Leave nothing behind when the main process is killed: neither this process nor the shared file."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        path.unlink(missing_ok=True)
-        os._exit(1)
-
-
-def _decode(task: _Task) -> dict[int, str]:
-    (place,) = _workplace
-    return decode_into(place.slots.array, task, place.preprocessing)
+def _decode(file: Path, place: _Place) -> str | None:
+    """Decode an image into its place; what is wrong with it, or None."""
+    slots, preprocessing = _shared[file]
+    slot, position, path = place
+    image = image_or_reason(path)
+    reason: str | None = None
+    if isinstance(image, Unreadable):
+        reason = image.reason
+    else:
+        try:
+            slots[slot, position] = preprocessing.pixels(image)
+            return None
+        # A strip one pixel high becomes gigabytes when its short side is resized: one more image to skip.
+        except Exception as error:
+            reason = f"cannot be brought to the size of the model ({type(error).__name__})"
+    slots[slot, position] = 0
+    return reason

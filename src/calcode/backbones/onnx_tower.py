@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calcode.backbones.backbone import BackboneCard, ReadyRows, checked_pixels, unit_rows
-from calcode.backbones.cores import available_cores
 from calcode.backbones.missing import raise_missing
 from calcode.backbones.preprocessing import Preprocessing, preprocessing_from
 from calcode.errors import BackboneError
 from calcode.files import file_sha256
+from calcode.kernels.threads import available_cores
 
 if TYPE_CHECKING:
     import onnxruntime

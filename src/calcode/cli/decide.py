@@ -23,7 +23,7 @@ from calcode.cli.running import Command
 
 if TYPE_CHECKING:
     from calcode.cli.screen import Screen
-    from calcode.engines.deciding import DecidedFile
+    from calcode.engines.job import DecidedFile
 
 
 class Engine(StrEnum):
@@ -100,12 +100,14 @@ COMMAND = Command(
 
 def _engine(engine: Engine, *, device: str | None) -> Callable[..., DecidedFile]:
     """The function that does the work, or a usage error."""
-    from calcode.engines import local, ray_engine
+    from calcode.engines import local
 
     if device is not None and engine is not Engine.GPU:
         raise typer.BadParameter(f"{device!r} is for --engine gpu; leave it out", param_hint="--device")
     if engine is Engine.RAY:
-        return ray_engine.decide_file
+        from calcode.engines.ray_decisions import decide_file
+
+        return decide_file
     return partial(local.decide_file, device=None if engine is Engine.LOCAL else device or "cuda")
 
 

@@ -15,10 +15,11 @@ from calcode.cli.options import AsJson, output_file
 from calcode.cli.running import Command
 
 if TYPE_CHECKING:
-    from calcode.backbones import Backbone, EmbedSummary, Progress
+    from calcode.backbones import Backbone
     from calcode.cli.screen import Screen
     from calcode.cohorts import Prompts
     from calcode.datasets import ImageListing, PromptTemplates
+    from calcode.engines.embedding import EmbedSummary, Progress
 
 #: Skipped images that are named on the screen; the file lists all.
 _NAMED = 5
@@ -147,7 +148,7 @@ def _engine(
 ) -> Callable[..., EmbedSummary]:
     """The function that does the work, or a usage error."""
     if engine is Engine.LOCAL:
-        from calcode.backbones import embed as embed_here
+        from calcode.engines.embedding import embed as embed_here
 
         return partial(embed_here, workers=workers)
     from calcode.engines.ray_embedding import embed as embed_on_ray
@@ -228,7 +229,7 @@ def rate_text(progress: Progress) -> str:
 
     Examples
     --------
-    >>> from calcode.backbones import Progress
+    >>> from calcode.engines.embedding import Progress
     >>> rate_text(Progress(done=10, total=40, skipped=1, images_per_second=12.3, seconds_left=3725))
     '12 images/s, 1:02:05 left, 1 skipped'
     """
@@ -265,8 +266,8 @@ def _facts(summary: EmbedSummary, *, model: Backbone, bank: Prompts) -> dict[str
 
 
 def _show(summary: EmbedSummary, *, model: Backbone, screen: Screen) -> None:
-    from calcode.backbones import skipped_file
     from calcode.cli.screen import counted
+    from calcode.engines.embedding import skipped_file
 
     screen.say(f"Model: {model.card.identity}")
     went_on = f", {summary.resumed:,} of them in an earlier run" if summary.resumed else ""

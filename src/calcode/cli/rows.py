@@ -17,8 +17,7 @@ import typer
 from calcode.arrays import AnyArray, IntArray
 from calcode.cli.screen import Screen
 from calcode.cohorts import ROLES, Cohort, FeatureFile, decisions_from, read_decisions
-from calcode.engines.deciding import naming, require_classes
-from calcode.engines.row_ranges import BLOCK
+from calcode.engines.job import BLOCK, naming, require_classes
 from calcode.errors import CalcodeWarning, FeatureFileError, NothingChosenError, RoleError
 from calcode.method.decisions import Decisions
 from calcode.method.evidence import Evidence

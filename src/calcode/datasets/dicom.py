@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import stat
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,13 @@ from calcode.errors import ImageError
 #: Endings under which DICOM files travel; many have none, so the first bytes decide.
 DICOM_SUFFIXES = frozenset({".dcm", ".dicom"})
 _MARK_AT, _MARK = 128, b"DICM"
+#: Pixels that an image may have: 134 million, more than any camera here gives, and 400 MB as RGB.
+MAX_PIXELS = 1 << 27
+TOO_MANY_PIXELS = f"more than {MAX_PIXELS:,} pixels; save a smaller copy"
+#: Bytes that a compressed file may unpack to: every pixel with three samples of 16 bits, and its header.
+_MAX_UNPACKED = 6 * MAX_PIXELS + (1 << 24)
+#: Rows of an image that are scaled at a time.
+_STRIP = 1024
 #: Beyond every stored value: a linear window has reached its flat ends here.
 _FAR = 2.0**40
 #: All that is read of a header: what the pixels mean. Names, numbers and dates are never even loaded, so that
@@ -57,10 +66,19 @@ def is_dicom(path: Path) -> bool:
     if path.suffix.lower() in DICOM_SUFFIXES:
         return True
     try:
+        # A pipe or a device could keep a reader for ever.
+        if not stat.S_ISREG(path.stat().st_mode):
+            return False
         with path.open("rb") as file:
             return file.read(_MARK_AT + len(_MARK))[_MARK_AT:] == _MARK
-    except OSError:
+    except (OSError, ValueError):
         return False
+
+
+def require_pixels(width: int, height: int, *, frames: int = 1) -> None:
+    """Raise for an image too large to decode, before it is: a small file can hold billions of pixels."""
+    if width * height * frames > MAX_PIXELS:
+        raise ImageError(TOO_MANY_PIXELS)
 
 
 def content_id(path: Path, *, key: bytes = b"") -> str:
@@ -105,6 +123,7 @@ def read_dicom(path: Path) -> NDArray[np.uint8]:
     except ModuleNotFoundError as error:
         raise ImageError("a DICOM file; install what reads it: pip install 'calcode[dicom]'") from error
     try:
+        _require_small_unpacked(path)
         header: Any = pydicom.dcmread(path, force=True, specific_tags=list(_PIXEL_TAGS))
         if "PixelData" not in header:
             raise ImageError("not a DICOM image: no pixel data in it")
@@ -114,6 +133,9 @@ def read_dicom(path: Path) -> NDArray[np.uint8]:
         frames = int(header.get("NumberOfFrames", 1) or 1)
         if frames > 1:
             raise ImageError(f"{frames} frames in one file; save the one that is meant as a file of its own")
+        require_pixels(int(header.get("Columns", 0) or 0), int(header.get("Rows", 0) or 0))
+        if int(header.get("SamplesPerPixel", 1) or 1) not in (1, 3):
+            raise ImageError("a DICOM file with neither one nor three samples per pixel")
         return _rgb(pixel_array(header), header)
     except ImageError:
         raise
@@ -121,11 +143,35 @@ def read_dicom(path: Path) -> NDArray[np.uint8]:
         raise ImageError(f"a DICOM file whose pixels cannot be decoded ({type(error).__name__})") from None
 
 
+def _require_small_unpacked(path: Path) -> None:
+    """Raise if a deflated file unpacks to more than any image here needs; pydicom would unpack it whole."""
+    from pydicom.filereader import read_file_meta_info
+    from pydicom.uid import DeflatedExplicitVRLittleEndian
+
+    with path.open("rb") as file:
+        if file.read(_MARK_AT + len(_MARK))[_MARK_AT:] != _MARK:
+            return
+        meta = read_file_meta_info(path)
+        if meta.get("TransferSyntaxUID") != DeflatedExplicitVRLittleEndian:
+            return
+        # The group's length stands in its first element, 12 bytes with the tag, the type and the number itself.
+        file.seek(_MARK_AT + len(_MARK) + 12 + int(meta.FileMetaInformationGroupLength))
+        unpacked = 0
+        inflating = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
+        while block := inflating.unconsumed_tail or file.read(1 << 16):
+            unpacked += len(inflating.decompress(block, 1 << 20))
+            if unpacked > _MAX_UNPACKED:
+                raise ImageError("a compressed DICOM file that unpacks to far more than an image")
+            if inflating.eof:
+                return
+
+
 def has_burned_in_text(path: Path) -> bool:
     """Whether the header says that text, perhaps a name, is part of the pixels (BurnedInAnnotation)."""
     try:
         import pydicom
 
+        _require_small_unpacked(path)
         header = pydicom.dcmread(
             path, force=True, stop_before_pixels=True, specific_tags=["BurnedInAnnotation"]
         )
@@ -174,5 +220,9 @@ def _windowed(stored: AnyArray, header: Any) -> NDArray[np.uint8]:
 def _eight_bits(values: AnyArray, *, low: float, high: float) -> NDArray[np.uint8]:
     """`low` to 0 and `high` to 255, everything beyond clipped; an image of one value is black."""
     span = high - low if high > low else 1.0
-    scaled = (values.astype(np.float64) - low) * (255.0 / span)
-    return np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
+    scaled = np.empty(values.shape, dtype=np.uint8)
+    # In strips: eight bytes a value for the whole image would be several times the image.
+    for start in range(0, len(values), _STRIP):
+        strip = (values[start : start + _STRIP].astype(np.float64) - low) * (255.0 / span)
+        scaled[start : start + _STRIP] = np.clip(np.rint(strip), 0, 255)
+    return scaled

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,14 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from calcode.datasets.dicom import is_dicom, read_dicom
+from calcode.datasets.dicom import TOO_MANY_PIXELS, is_dicom, read_dicom, require_pixels
 from calcode.errors import DatasetError, ImageError
+from calcode.files import special_kind
 
 if TYPE_CHECKING:
     from PIL import Image
 
 #: An RGB image, shape (height, width, 3), uint8.
 RgbArray = NDArray[np.uint8]
+#: What Pillow calls the formats that are read.
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
 #: Grey images with 16 bits per sample, whatever the byte order.
 _SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 
@@ -70,11 +75,36 @@ def read_image(path: str | os.PathLike[str]) -> RgbArray:
     (3, 4, 3)
     """
     file = Path(path)
-    _require_pillow()
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ModuleNotFoundError as error:
+        raise DatasetError(
+            "images: Pillow is not installed, so no image can be read; pip install 'calcode[images]'"
+        ) from error
     _require_content(file)
     if is_dicom(file):
         return read_dicom(file)
-    return _read_with_pillow(file)
+    try:
+        with warnings.catch_warnings():
+            # Our own limit is below the one at which Pillow refuses.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            # Others among Pillow's formats start programs (EPS) or are no photographs.
+            with Image.open(file, formats=_FORMATS) as image:
+                require_pixels(image.width, image.height)
+                return _as_rgb(image)
+    except ImageError:
+        raise
+    except UnidentifiedImageError:
+        raise ImageError("not an image, or of a format that is not read here") from None
+    except Image.DecompressionBombError:
+        raise ImageError(TOO_MANY_PIXELS) from None
+    except PermissionError:
+        raise ImageError("may not be read by this user") from None
+    # Decoders raise OSError, SyntaxError, ValueError, IndexError, struct.error, ... on broken files; one bad
+    # file in ten thousand must not end the work on the others.
+    except Exception as error:
+        detail = str(error).replace(str(file), "the file")
+        raise ImageError(f"broken or truncated ({detail or type(error).__name__})") from None
 
 
 def image_or_reason(path: str | os.PathLike[str]) -> RgbArray | Unreadable:
@@ -91,47 +121,20 @@ def image_or_reason(path: str | os.PathLike[str]) -> RgbArray | Unreadable:
         return Unreadable(path=Path(path), reason=error.reason)
 
 
-def _require_pillow() -> None:
-    try:
-        import PIL  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise DatasetError(
-            "images: Pillow is not installed, so no image can be read; pip install 'calcode[images]'"
-        ) from error
-
-
 def _require_content(file: Path) -> None:
+    """Raise unless there is a regular file with something in it: a pipe or a device could keep a reader for ever."""
+    if not file.name:
+        raise ImageError("no such file")
     try:
-        size = file.stat().st_size
+        status = file.stat()
     except FileNotFoundError:
         raise ImageError("no such file") from None
-    except OSError as error:
-        raise ImageError(f"cannot be opened ({error.strerror})") from None
-    if not file.is_file():
-        raise ImageError("a folder, not a file")
-    if size == 0:
+    except (OSError, ValueError) as error:
+        raise ImageError(f"cannot be opened ({getattr(error, 'strerror', None) or error})") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise ImageError(f"{special_kind(status.st_mode)}, not a file")
+    if status.st_size == 0:
         raise ImageError("an empty file (0 bytes)")
-
-
-def _read_with_pillow(file: Path) -> RgbArray:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(file) as image:
-            return _as_rgb(image)
-    except ImageError:
-        raise
-    except UnidentifiedImageError:
-        raise ImageError("not an image, or of a format that Pillow does not know") from None
-    except Image.DecompressionBombError:
-        raise ImageError("far more pixels than any image of this kind; Pillow refuses it") from None
-    except PermissionError:
-        raise ImageError("may not be read by this user") from None
-    # Decoders raise OSError, SyntaxError, ValueError, IndexError, struct.error, ... on broken files; one bad
-    # file in ten thousand must not end the work on the others.
-    except Exception as error:
-        detail = str(error).replace(str(file), "the file")
-        raise ImageError(f"broken or truncated ({detail or type(error).__name__})") from None
 
 
 def _as_rgb(image: Image.Image) -> RgbArray:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from calcode.cohorts import DecisionWriter, FeatureFile
-from calcode.cohorts.decisions import decisions_table
-from calcode.engines.ahead import ahead
-from calcode.engines.deciding import BlockDecider, DecidedFile, DecideJob, Tally, require_other_file
-from calcode.engines.row_ranges import row_ranges
-from calcode.kernels.threads import thread_count
+from calcode.cohorts import DecisionWriter, FeatureFile, decisions_table
+from calcode.engines.job import BlockDecider, DecidedFile, DecideJob, DecisionCounts, row_ranges
+from calcode.kernels.threads import stay_on_this_core, thread_count
 
 if TYPE_CHECKING:
     import pyarrow.compute
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def decide_file(
@@ -59,24 +61,60 @@ def decide_file(
         decided = decide_file("model.safetensors", "clinic.parquet", "decisions.parquet")
         decided.actions["defer"]
     """
-    job = DecideJob.of(model, features, role=role, where=where, device=device)
-    require_other_file(job, out)
-    tally = Tally()
+    job = DecideJob.checked(model, features, out, role=role, where=where, device=device)
+    counts = DecisionCounts()
     ranges = row_ranges(job.features.n_rows)
     # A device has blocks of its own; here every core decides on one.
     workers = thread_count() if device is None else 1
     with (
         BlockDecider(job) as decider,
         DecisionWriter(out) as writer,
-        closing(ahead(decider.read, ranges)) as read,
-        closing(ahead(decider.decide, read, workers=workers)) as decided,
+        closing(overlapped(decider.read, ranges)) as read,
+        closing(overlapped(decider.decide, read, workers=workers)) as decided,
     ):
         for rows, decisions in zip(ranges, decided, strict=True):
             if decisions is not None:
                 table = decisions_table(decisions)
                 writer.append_table(table)
-                tally.add(table)
+                counts.add(table)
             if progress is not None:
                 progress(len(rows))
-        tally.require_images(job)
-    return tally.summary(decider.model, output=Path(out))
+        return counts.summary(job, decider.model, output=Path(out))
+
+
+def overlapped(
+    work: Callable[[Item], Result], items: Iterable[Item], *, workers: int = 1
+) -> Generator[Result, None, None]:
+    """work(item) of every item, in order; the next items are at work while the caller uses a result.
+
+    Every worker is a thread that keeps to one core. With a single one, `work` may keep a state. An error of `work` is
+    raised where its result would have come, and no further item is taken. Close the generator before closing what
+    `work` uses: that waits for the items still at work.
+
+    Parameters
+    ----------
+    work : callable
+    items : iterable
+        Taken when there is room, in the thread of the caller.
+    workers : int
+        At most one more result than this is held besides the one in use.
+
+    Examples
+    --------
+    >>> list(overlapped(abs, [-1, 2, -3]))
+    [1, 2, 3]
+    """
+    with ThreadPoolExecutor(
+        workers, thread_name_prefix="calcode-overlapped", initializer=stay_on_this_core
+    ) as pool:
+        pending: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                pending.append(pool.submit(work, item))
+                if len(pending) > workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -27,12 +28,11 @@ from clinics import Clinic
 from doc_blocks import ROOT
 from typer.testing import CliRunner
 
-from calcode import backbones
 from calcode.backbones import load_backbone
 from calcode.cli.app import app
 from calcode.cohorts import Prompts, write_prompts
-from calcode.engines import local, ray_embedding, ray_engine
-from calcode.engines.ray_session import pool_size, ray_session
+from calcode.engines import embedding, local, ray_decisions, ray_embedding
+from calcode.engines.ray_driver import pool_size, ray_session
 from calcode.errors import EngineError, RoleError
 
 if importlib.util.find_spec("ray") is None:  # not imported here: the engine sets its environment first
@@ -45,8 +45,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::Depr
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """The address of a Ray of at least two workers, which every test of this file uses."""
-    with ray_session() as ray:
-        assert pool_size(ray, ranges=6, on_gpus=False).workers >= 2
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder, ray_session(folder) as ray:
+        assert pool_size(ray, tasks=6, use_gpus=False).workers >= 2
         yield ray.get_runtime_context().gcs_address
 
 
@@ -67,7 +67,7 @@ class Killer(threading.Thread):
 
     def run(self) -> None:
         while not self.killed:
-            if list(self._folder.glob("*-*.json")):
+            if len(list(self._folder.glob("*.json"))) > 1:  # the plan and a shard
                 for begun in self._folder.glob("*.attempts"):
                     with contextlib.suppress(OSError, IndexError):
                         pid = int(begun.read_text().splitlines()[-1].split()[0])
@@ -87,7 +87,7 @@ def test_a_worker_killed_in_the_middle_costs_nothing(clinic: Clinic, expected: b
     killer = Killer(tmp_path / "decisions.parquet.unfinished")
     killer.start()
     seen: list[int] = []
-    decided = ray_engine.decide_file(clinic.model, clinic.features, out, role="test", progress=seen.append)
+    decided = ray_decisions.decide_file(clinic.model, clinic.features, out, role="test", progress=seen.append)
     assert len(killer.killed) == 1
     assert out.read_bytes() == expected
     assert decided.images == sum(decided.actions.values())
@@ -98,7 +98,8 @@ def test_a_worker_killed_in_the_middle_costs_nothing(clinic: Clinic, expected: b
 
 DRIVER = """
 import sys
-from calcode.engines.ray_engine import decide_file
+import tempfile
+from calcode.engines.ray_decisions import decide_file
 decide_file(sys.argv[1], sys.argv[2], sys.argv[3], role="test")
 """
 
@@ -125,7 +126,7 @@ def test_a_killed_driver_is_resumed_where_it_was(
     def look(rows: int) -> None:
         untouched.append(all(shard.stat().st_mtime_ns == written for shard, written in kept.items()))
 
-    decided = ray_engine.decide_file(clinic.model, clinic.features, out, role="test", progress=look)
+    decided = ray_decisions.decide_file(clinic.model, clinic.features, out, role="test", progress=look)
     assert len(kept) >= 2
     assert all(untouched)
     assert 0 < decided.resumed < decided.images
@@ -135,14 +136,14 @@ def test_a_killed_driver_is_resumed_where_it_was(
 @pytest.mark.usefixtures("cluster")
 def test_a_choice_of_rows_as_csv(clinic: Clinic, tmp_path: Path) -> None:
     west = (pc.field("site") == "west") & (pc.field("role") != "gate")
-    for engine, name in ((local, "local.csv"), (ray_engine, "ray.csv")):
+    for engine, name in ((local, "local.csv"), (ray_decisions, "ray.csv")):
         engine.decide_file(clinic.model, clinic.features, tmp_path / name, role="test", where=west)
     assert (tmp_path / "ray.csv").read_bytes() == (tmp_path / "local.csv").read_bytes()
 
 
 @pytest.mark.usefixtures("cluster")
 def test_an_error_of_a_worker_is_that_of_the_local_engine(clinic: Clinic, tmp_path: Path) -> None:
-    for engine in (local, ray_engine):
+    for engine in (local, ray_decisions):
         with pytest.raises(
             RoleError, match=r"clinic.parquet: ids: 300 of the test role are in the"
         ) as caught:
@@ -183,13 +184,13 @@ def test_images_are_embedded_as_on_one_machine_though_a_worker_is_killed(tmp_pat
     load = partial(load_backbone, TOWER)
     listing = listing_of(paths_of(tmp_path, count=200))
     prompts = prompts_for_tower()
-    backbones.embed(listing, backbone=load(), prompts=prompts, out=tmp_path / "local.parquet", workers=0)
+    embedding.embed(listing, backbone=load(), prompts=prompts, out=tmp_path / "local.parquet", workers=0)
     out = tmp_path / "ray.parquet"
     killer = Killer(tmp_path / "ray.parquet.unfinished")
     killer.start()
-    told: list[backbones.Progress] = []
+    told: list[embedding.Progress] = []
 
-    def stop_halfway(progress: backbones.Progress) -> None:
+    def stop_halfway(progress: embedding.Progress) -> None:
         told.append(progress)
         if progress.done > 100 and killer.killed:
             raise KeyboardInterrupt
@@ -238,9 +239,7 @@ def folder_for(path: Path) -> Path:
 def test_a_cluster_that_does_not_answer_is_said_so_at_once(
     clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ray = SimpleNamespace(is_initialized=lambda: False, init=pytest.fail)
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setitem(sys.modules, "ray.data", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, __spec__=object()))
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -248,7 +247,9 @@ def test_a_cluster_that_does_not_answer_is_said_so_at_once(
         with pytest.raises(
             EngineError, match=rf"engine: the cluster at RAY_ADDRESS={address} cannot be reached"
         ):
-            ray_engine.decide_file(clinic.model, clinic.features, tmp_path / "decisions.parquet", role="test")
+            ray_decisions.decide_file(
+                clinic.model, clinic.features, tmp_path / "decisions.parquet", role="test"
+            )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -257,5 +258,5 @@ def test_without_ray_one_sentence_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(EngineError, match=r"engine: 'ray' needs ray, .*pip install 'calcode\[ray\]'"):
-        ray_engine.decide_file(clinic.model, clinic.features, tmp_path / "decisions.parquet", role="test")
+        ray_decisions.decide_file(clinic.model, clinic.features, tmp_path / "decisions.parquet", role="test")
     assert list(tmp_path.iterdir()) == []

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import csv
 import os
-import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -17,10 +17,11 @@ from backbones.stand_ins import CLASSES, BlackIsNothing, ColourModel, listing_of
 from doc_blocks import ROOT
 from PIL import Image
 
-from calcode.backbones import BackboneError, Progress, embed, encode_images
-from calcode.backbones.journal import Journal
+from calcode.backbones import BackboneError, Preprocessing, encode_images
 from calcode.cohorts import Prompts, open_features
 from calcode.datasets import ImageListing, read_image
+from calcode.engines.embedding import EmbedJob, Progress, embed
+from calcode.errors import EngineError
 
 
 def direct(listing: ImageListing) -> np.ndarray:
@@ -142,26 +143,131 @@ def test_an_interrupted_job_goes_on_where_it_was(tmp_path: Path) -> None:
     assert pq.read_table(out).equals(pq.read_table(whole))
 
 
+def interrupted(listing: ImageListing, out: Path, *, after: int) -> None:
+    """A run that embeds some images and is stopped."""
+
+    def stop(progress: Progress) -> None:
+        if progress.done >= after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        embed(listing, backbone=ColourModel(), prompts=prompts(), out=out, workers=0, progress=stop)
+
+
 def test_a_listing_that_grew_meanwhile_keeps_what_was_done(tmp_path: Path) -> None:
-    listing = listing_of(pictures(tmp_path, count=10))
+    listing = listing_of(pictures(tmp_path, count=14))
     out = tmp_path / "out.parquet"
-    journal = Journal(out, identity=ColourModel().card.identity, dimension=5)
-    rows = direct(listing)
-    with journal.opened():
-        journal.append(["gone", "id-7", "id-1"], rows[[0, 7, 1]])
+    interrupted(listing[4:], out, after=4)
+    # Rows 4 to 7 are done; 4 is no longer wanted, and the others stand elsewhere.
+    grown = listing[[0, 7, 1, 5, 2, 6, 3]]
     model = ColourModel()
-    assert embed(listing, backbone=model, prompts=prompts(), out=out, workers=0).resumed == 2
+    assert embed(grown, backbone=model, prompts=prompts(), out=out, workers=0).resumed == 3
     found = np.array(pq.read_table(out)["embedding"].to_pylist(), dtype=np.float32)
-    assert np.array_equal(found, rows)
-    assert len(model.seen) == 8
+    assert np.array_equal(found, direct(grown))
+    assert len(model.seen) == 4
+
+
+def test_an_image_that_changed_since_the_interrupted_run_is_embedded_again(tmp_path: Path) -> None:
+    paths = pictures(tmp_path, count=12)
+    listing = listing_of(paths)
+    out = tmp_path / "out.parquet"
+    interrupted(listing, out, after=8)
+    Image.new("RGB", (9, 9), "white").save(paths[5])
+    model = ColourModel()
+    summary = embed(listing, backbone=model, prompts=prompts(), out=out, workers=0)
+    assert summary.resumed == 7
+    assert len(model.seen) == 5
+    found = np.array(pq.read_table(out)["embedding"].to_pylist(), dtype=np.float32)
+    assert np.array_equal(found, direct(listing))
+
+
+def test_an_image_that_is_gone_since_the_interrupted_run_is_left_out(tmp_path: Path) -> None:
+    paths = pictures(tmp_path, count=12)
+    out = tmp_path / "out.parquet"
+    interrupted(listing_of(paths), out, after=8)
+    Path(paths[5]).unlink()
+    summary = embed(listing_of(paths), backbone=ColourModel(), prompts=prompts(), out=out, workers=0)
+    assert [(entry.id, entry.reason) for entry in summary.skipped] == [("id-5", "no such file")]
+
+
+def test_another_model_does_not_go_on_with_the_work_of_this_one(tmp_path: Path) -> None:
+    listing = listing_of(pictures(tmp_path, count=12))
+    out = tmp_path / "out.parquet"
+    interrupted(listing, out, after=8)
+    other = ColourModel(Preprocessing(resize=9, crop=(9, 9)))
+    with pytest.raises(EngineError, match="holds an unfinished job that differs in backbone"):
+        embed(listing, backbone=other, prompts=prompts(), out=out, workers=0)
+
+
+def test_only_the_owner_may_read_what_is_written(tmp_path: Path) -> None:
+    paths = pictures(tmp_path, count=12)
+    Path(paths[11]).write_text("no image")
+    out = tmp_path / "out.parquet"
+    interrupted(listing_of(paths), out, after=8)
+    folder = tmp_path / "out.parquet.unfinished"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for file in folder.iterdir():
+        assert file.name == "lock" or stat.S_IMODE(file.stat().st_mode) == 0o600, file
+    embed(listing_of(paths), backbone=ColourModel(), prompts=prompts(), out=out, workers=0)
+    for name in ("out.parquet", "out.prompts.safetensors", "out.skipped.csv"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600, name
+
+
+FULL = """
+import resource, signal, sys
+sys.path.insert(0, {tests!r})
+from backbones.stand_ins import ColourModel, listing_of, prompts
+from calcode.engines.embedding import embed
+from calcode.errors import OutputError
+
+def fill(progress=None):
+    # From now on the disk takes no more than some bytes per file.
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, -1))
+
+paths = open({paths!r}).read().split("\\n")
+if {at_the_end}:
+    fill()
+try:
+    embed(listing_of(paths), backbone=ColourModel(), prompts=prompts(), out={out!r}, workers=0, progress=fill)
+except OutputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs limits of POSIX")
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_a_full_disk_is_one_sentence_and_nothing_is_lost(tmp_path: Path, at_the_end: bool) -> None:
+    paths = pictures(tmp_path, count=30)
+    (tmp_path / "paths.txt").write_text("\n".join(paths))
+    out = tmp_path / "out.parquet"
+    if at_the_end:
+        interrupted(listing_of(paths), out, after=30)
+    facts = {"tests": str(ROOT / "tests"), "paths": str(tmp_path / "paths.txt"), "out": str(out)}
+    done = subprocess.run(
+        [sys.executable, "-c", FULL.format(at_the_end=at_the_end, **facts)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert "the disk is full; nothing was written" in done.stdout
+    assert not out.exists()
+    assert [file.name for file in tmp_path.rglob("*.part")] == []
+    model = ColourModel()
+    summary = embed(listing_of(paths), backbone=model, prompts=prompts(), out=out, workers=0)
+    assert summary.embedded == 30
+    assert len(model.seen) == (0 if at_the_end else 30)
+    assert not (tmp_path / "out.parquet.unfinished").exists()
 
 
 SCRIPT = """
 import sys, time
 sys.path.insert(0, {tests!r})
 from backbones.stand_ins import ColourModel, listing_of, prompts
-import calcode.backbones.embedding as embedding
-from calcode.backbones import embed
+import calcode.engines.embedding as embedding
+from calcode.engines.embedding import embed
 
 embedding._SHARD_SECONDS = 0.0
 
@@ -210,7 +316,7 @@ def test_a_killed_job_loses_nothing_does_nothing_twice_and_leaves_no_process(tmp
     job = start(tmp_path, paths=paths, pause=0.2)
     unfinished = tmp_path / "out.parquet.unfinished"
     deadline = time.monotonic() + 120
-    while len(list(unfinished.glob("*.safetensors"))) < 3 and job.poll() is None:
+    while len(list(unfinished.glob("*.json"))) < 4 and job.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     workers = children_of(job.pid)
@@ -223,8 +329,15 @@ def test_a_killed_job_loses_nothing_does_nothing_twice_and_leaves_no_process(tmp
         assert time.monotonic() < deadline, "a worker outlived its parent"
         time.sleep(0.02)
 
-    journal = Journal(tmp_path / "out.parquet", identity=ColourModel().card.identity, dimension=5)
-    kept = len(journal.finished())
+    job = EmbedJob(
+        listing_of(paths),
+        backbone=ColourModel(),
+        prompts=prompts(),
+        out=tmp_path / "out.parquet",
+        progress=None,
+    )
+    job.resume()
+    kept = 40 - len(job.todo)
     assert 12 <= kept < 40
     again = start(tmp_path, paths=paths, pause=0.0)
     printed, _ = again.communicate(timeout=120)
@@ -260,5 +373,4 @@ def test_a_folder_of_nothing_readable_is_an_error_not_an_empty_file(tmp_path: Pa
     listing = replace(listing_of(pictures(tmp_path, count=3)), paths=np.full(3, ""))
     with pytest.raises(BackboneError, match="no image could be read"):
         embed(listing, backbone=ColourModel(), prompts=prompts(), out=tmp_path / "out.parquet", workers=0)
-    assert not (tmp_path / "out.parquet").exists()
-    shutil.rmtree(tmp_path / "out.parquet.unfinished")
+    assert [entry.name for entry in tmp_path.iterdir() if "out" in entry.name] == []

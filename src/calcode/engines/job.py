@@ -1,4 +1,4 @@
-"""What every engine does with a feature file: one row range after another becomes a table of decisions."""
+"""What every engine does with a feature file: one range of rows after another becomes a table of decisions."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from calcode.cohorts import FeatureFile, open_features
-from calcode.cohorts.decisions import ACTION_WORDS, REASON_WORDS, decisions_table
+from calcode.cohorts.decisions import ACTION_WORDS, REASON_WORDS
 from calcode.cohorts.parquet import RowReader
-from calcode.engines.row_ranges import RowRange
 from calcode.errors import CalcodeError, EngineError, FeatureFileError, MismatchError, NothingChosenError
 from calcode.kernels.threads import products_on_one_core
 from calcode.method.decisions import Decisions
@@ -26,6 +25,36 @@ if TYPE_CHECKING:
     import pyarrow.compute
 
     from calcode.engines.device import DeviceDecider
+
+#: Images decided at a time. Every engine cuts a file here, so that each computes on the same arrays.
+BLOCK = 4096
+
+
+@dataclass(frozen=True, order=True)
+class RowRange:
+    """Rows `start` to `stop` of a file, the latter not included."""
+
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def name(self) -> str:
+        """For names of files; in the order of the rows when sorted."""
+        return f"{self.start:012d}-{self.stop:012d}"
+
+
+def row_ranges(n_rows: int, *, block: int = BLOCK) -> tuple[RowRange, ...]:
+    """All rows in pieces of `block`, the last one shorter.
+
+    Examples
+    --------
+    >>> row_ranges(5, block=2)
+    (RowRange(start=0, stop=2), RowRange(start=2, stop=4), RowRange(start=4, stop=5))
+    """
+    return tuple(RowRange(start, min(start + block, n_rows)) for start in range(0, n_rows, block))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +73,8 @@ class DecideJob:
     where : pyarrow.compute.Expression or None
     device : str or None
         A torch device for the thresholds; None is the processor.
+    model : Calcode or None
+        Loaded already, in the process that made the job.
     """
 
     model_path: Path
@@ -53,18 +84,23 @@ class DecideJob:
     role: str | None = None
     where: pyarrow.compute.Expression | None = None
     device: str | None = None
+    model: Calcode | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"model": None}
 
     @classmethod
-    def of(
+    def checked(
         cls,
         model: str | os.PathLike[str],
         features: FeatureFile | str | os.PathLike[str],
+        out: str | os.PathLike[str],
         *,
         role: str | None,
         where: pyarrow.compute.Expression | None,
         device: str | None = None,
     ) -> DecideJob:
-        """Check the model file, the feature file, that one is made for the other, and the device."""
+        """Check the model, the features, that one is made for the other, the device, and that `out` is neither file."""
         if device is not None:
             _require_device(device)
         fitted = Calcode.load(Path(model))
@@ -74,25 +110,23 @@ class DecideJob:
             raise FeatureFileError(
                 f"{file.path}: role {role!r} not in the file; it has {list(file.role_counts) or 'no roles'}"
             )
+        read = (Path(model).resolve(), file.path.resolve())
+        if Path(out).resolve() in read:
+            raise FeatureFileError(f"out: {out} is a file that is read here; write to another one")
         return cls(
-            model_path=Path(model).resolve(),
+            model_path=read[0],
             model_digest=fitted.digest_,
             features=file,
-            features_path=file.path.resolve(),
+            features_path=read[1],
             role=role,
             where=where,
             device=device,
+            model=fitted,
         )
 
 
-def require_other_file(job: DecideJob, out: str | os.PathLike[str]) -> None:
-    """Raise where the decisions would replace the features or the model that they come from."""
-    if Path(out).resolve() in (job.features_path, job.model_path):
-        raise FeatureFileError(f"out: {out} is a file that is read here; write to another one")
-
-
 class BlockDecider:
-    """A model and a feature file, both opened once, and the decisions on any range of its rows.
+    """A model and a feature file, both opened once, and the decisions on any range of its rows; a context manager.
 
     Parameters
     ----------
@@ -101,7 +135,7 @@ class BlockDecider:
 
     def __init__(self, job: DecideJob) -> None:
         self._job = job
-        self.model = Calcode.load(job.model_path)
+        self.model = job.model or Calcode.load(job.model_path)
         if self.model.digest_ != job.model_digest:
             raise MismatchError(f"{job.model_path}: another model than at the start of the job; start again")
         self.model.prepare()
@@ -138,15 +172,7 @@ class BlockDecider:
         if evidence is None:
             return None
         with naming(self._job.features.path):
-            return self._decisions(evidence)
-
-    def table(self, rows: RowRange) -> pyarrow.Table | None:
-        """Decisions on the chosen images among these rows, as a table; None where none is chosen."""
-        decisions = self.decide(self.read(rows))
-        return None if decisions is None else decisions_table(decisions)
-
-    def _decisions(self, evidence: Evidence) -> Decisions:
-        return self.model.decide(evidence) if self._on_device is None else self._on_device.decide(evidence)
+            return (self._on_device or self.model).decide(evidence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +187,9 @@ class DecidedFile:
         Images that an earlier, interrupted run had decided on.
     actions, reasons : dict of str to int
         Images per word of the columns `action` and `reason`.
+    set_sizes : dict of int to int
+        Images per number of labels in the released set, smallest first; a deferred image releases none.
+    n_classes : int
     model_digest : str
     promises : tuple of str
     """
@@ -170,41 +199,51 @@ class DecidedFile:
     resumed: int
     actions: dict[str, int]
     reasons: dict[str, int]
+    set_sizes: dict[int, int]
+    n_classes: int
     model_digest: str
     promises: tuple[str, ...]
 
 
-class Tally:
+class DecisionCounts:
     """Counts what passes through to a decision file."""
 
     def __init__(self) -> None:
         self.images = 0
         self._actions: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
+        self._sizes: Counter[int] = Counter()
 
     def add(self, table: pyarrow.Table) -> None:
         """Count the rows of a table of decisions."""
+        import pyarrow.compute as pc
+
         self.images += table.num_rows
-        for name, counter in (("action", self._actions), ("reason", self._reasons)):
-            for entry in table[name].cast("string").value_counts().to_pylist():
+        sizes = pc.list_value_length(table["released_set"])
+        columns = (
+            (table["action"].cast("string"), self._actions),
+            (table["reason"].cast("string"), self._reasons),
+            (sizes.filter(pc.greater(sizes, 0)), self._sizes),
+        )
+        for column, counter in columns:
+            for entry in column.value_counts().to_pylist():
                 counter[entry["values"]] += entry["counts"]
 
-    def summary(self, model: Calcode, *, output: Path, resumed: int = 0) -> DecidedFile:
-        """The counts with where they were written and whose they are."""
+    def summary(self, job: DecideJob, model: Calcode, *, output: Path, resumed: int = 0) -> DecidedFile:
+        """The counts with where they were written and whose they are; an error if no image was chosen."""
+        if self.images == 0:
+            raise NothingChosenError(f"{job.features.path}: no row was chosen; check role and where")
         return DecidedFile(
             output=output,
             images=self.images,
             resumed=resumed,
             actions={word: self._actions[word] for word in ACTION_WORDS},
             reasons={word: self._reasons[word] for word in REASON_WORDS},
+            set_sizes=dict(sorted(self._sizes.items())),
+            n_classes=len(model.classes_),
             model_digest=model.digest_,
             promises=model.promises_,
         )
-
-    def require_images(self, job: DecideJob) -> None:
-        """Raise unless some image was chosen."""
-        if self.images == 0:
-            raise NothingChosenError(f"{job.features.path}: no row was chosen; check role and where")
 
 
 def require_classes(features: FeatureFile, classes: Sequence[str]) -> None:
@@ -215,6 +254,15 @@ def require_classes(features: FeatureFile, classes: Sequence[str]) -> None:
             f"{features.path}: its prompts have no class {', '.join(missing)}, which the model decides "
             "among; use features made with the prompts that the model was fitted on"
         )
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors about evidence with the name of the file that it is from."""
+    try:
+        yield
+    except CalcodeError as error:
+        raise type(error)(f"{path}: {error}") from error
 
 
 def _require_device(device: str) -> None:
@@ -230,12 +278,3 @@ def _require_device(device: str) -> None:
         raise EngineError(
             f"device: {device!r} cannot be used here ({str(error).strip().splitlines()[0]})"
         ) from error
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Errors about evidence with the name of the file that it is from."""
-    try:
-        yield
-    except CalcodeError as error:
-        raise type(error)(f"{path}: {error}") from error

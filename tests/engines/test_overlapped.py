@@ -1,4 +1,4 @@
-"""Work done ahead of its use: the order stays, errors come where they belong, nothing runs away."""
+"""Work that overlaps with the use of its results: the order stays, errors come where they belong, nothing runs away."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import closing
 
 import pytest
 
-from calcode.engines.ahead import ahead
+from calcode.engines.local import overlapped
 from calcode.kernels import run_blocks
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
-    assert list(ahead(lambda n: n * n, range(50))) == [n * n for n in range(50)]
-    assert list(ahead(abs, [])) == []
+    assert list(overlapped(lambda n: n * n, range(50))) == [n * n for n in range(50)]
+    assert list(overlapped(abs, [])) == []
     # Later items may be done first; their turn is still theirs.
-    assert list(ahead(lambda n: time.sleep(0.02 * (n % 3 == 0)) or n, range(12), workers=3)) == list(
+    assert list(overlapped(lambda n: time.sleep(0.02 * (n % 3 == 0)) or n, range(12), workers=3)) == list(
         range(12)
     )
 
@@ -30,24 +30,24 @@ def test_workers_keep_to_one_core_each(monkeypatch: pytest.MonkeyPatch) -> None:
         run_blocks(lambda rows: used.add(threading.get_ident()), [slice(i, i + 1) for i in range(8)])
         return used | {threading.get_ident()}
 
-    assert all(len(used) == 1 for used in ahead(threads_used, range(4), workers=2))
+    assert all(len(used) == 1 for used in overlapped(threads_used, range(4), workers=2))
     assert len(threads_used(0)) > 1
 
 
 def test_the_next_item_is_at_work_while_this_one_is_used() -> None:
-    """The caller waits for the second result before it asks for it: without work ahead, that would never come."""
+    """The caller waits for the second result before it asks for it: without overlap, that would never come."""
     began = [threading.Event() for _ in range(3)]
 
     def work(n: int) -> int:
         began[n].set()
         return n
 
-    for n in ahead(work, range(3)):
+    for n in overlapped(work, range(3)):
         if n < 2:
             assert began[n + 1].wait(timeout=20)
 
 
-def test_few_items_are_taken_ahead() -> None:
+def test_few_items_are_taken_early() -> None:
     taken: list[int] = []
 
     def items() -> object:
@@ -55,7 +55,7 @@ def test_few_items_are_taken_ahead() -> None:
             taken.append(n)
             yield n
 
-    results = ahead(lambda n: n, items())  # type: ignore[arg-type]
+    results = overlapped(lambda n: n, items())  # type: ignore[arg-type]
     for used in range(10):
         assert next(results) == used
         assert len(taken) <= used + 2
@@ -72,7 +72,7 @@ def test_an_error_is_raised_in_its_turn_and_ends_the_work() -> None:
         done.append(n)
         return n
 
-    results = ahead(work, range(100))
+    results = overlapped(work, range(100))
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="the fourth"):
         next(results)
@@ -90,7 +90,7 @@ def test_closing_waits_for_the_item_at_work() -> None:
             ended.set()
         return n
 
-    with closing(ahead(work, range(5))) as results:
+    with closing(overlapped(work, range(5))) as results:
         assert next(results) == 0
         assert began.wait(timeout=20)
     assert ended.is_set()

@@ -1,0 +1,147 @@
+"""Processes that decode images: one that runs out of memory or crashes costs one image, not the job."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from multiprocessing.connection import wait
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+#: What is said about an image whose decoding ended its process.
+CRASHED = "decoding it ended the process that tried (out of memory, or a defect of the decoder)"
+
+
+class DecodingPool(Generic[Item, Result]):
+    """Applies a function to items in worker processes; a context manager.
+
+    Parameters
+    ----------
+    work : callable
+        Of a module, so that a new process finds it.
+    workers : int
+        Processes; 0 works in this one.
+    crashed : callable
+        What stands for the result of an item that ended its process.
+    prepare : callable, optional
+        Called once in every new process, with `arguments`.
+    arguments : tuple
+    clean_up : callable, optional
+        Called in a worker whose main process was killed, with `arguments`.
+
+    Examples
+    --------
+    >>> with DecodingPool(len, workers=0, crashed=lambda item: -1) as pool:
+    ...     pool.results(pool.submit(["a", "bcd"]))
+    [1, 3]
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Item], Result],
+        *,
+        workers: int,
+        crashed: Callable[[Item], Result],
+        prepare: Callable[..., None] | None = None,
+        arguments: tuple[Any, ...] = (),
+        clean_up: Callable[..., None] | None = None,
+    ) -> None:
+        self._work = work
+        self._workers = workers
+        self._crashed = crashed
+        self._prepare = prepare
+        self._arguments = arguments
+        self._clean_up = clean_up
+        self._pool: ProcessPoolExecutor | None = None
+        self._single: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        if self._workers:
+            self._pool = self._new_pool(self._workers)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pool in (self._pool, self._single):
+            if pool is not None:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def submit(self, items: Sequence[Item]) -> tuple[Sequence[Item], Future[list[Result]]]:
+        """Begin the work on some items, which one process will do."""
+        if self._pool is None:
+            done: Future[list[Result]] = Future()
+            done.set_result(_all_results(self._work, items))
+            return items, done
+        try:
+            return items, self._pool.submit(_all_results, self._work, items)
+        except BrokenProcessPool:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = self._new_pool(self._workers)
+            return items, self._pool.submit(_all_results, self._work, items)
+
+    def results(self, submitted: tuple[Sequence[Item], Future[list[Result]]]) -> list[Result]:
+        """The results, in the order of the items."""
+        items, future = submitted
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            # One item took its process down and every waiting task with it: find it, keep the others.
+            return self._results_one_by_one(items)
+
+    def _results_one_by_one(self, items: Sequence[Item]) -> list[Result]:
+        self._single = self._single or self._new_pool(1)
+        try:
+            return self._single.submit(_all_results, self._work, items).result()
+        except BrokenProcessPool:
+            self._single.shutdown(wait=False)
+            self._single = None
+        if len(items) == 1:
+            return [self._crashed(items[0])]
+        middle = len(items) // 2
+        return self._results_one_by_one(items[:middle]) + self._results_one_by_one(items[middle:])
+
+    def _new_pool(self, workers: int) -> ProcessPoolExecutor:
+        # Forking a process that holds a GPU or the threads of a model is not safe; a new interpreter is.
+        return ProcessPoolExecutor(
+            workers,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_start_worker,
+            initargs=(self._prepare, self._arguments, self._clean_up),
+        )
+
+
+def _all_results(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    return [work(item) for item in items]
+
+
+def _start_worker(
+    prepare: Callable[..., None] | None, arguments: tuple[Any, ...], clean_up: Callable[..., None] | None
+) -> None:
+    # Ctrl-C reaches every process of a terminal; only the main one shall answer it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        # When memory runs out, Linux ends this process before the one that holds the work.
+        score.write("1000")
+    if prepare is not None:
+        prepare(*arguments)
+    threading.Thread(target=_end_with_parent, args=(clean_up, arguments), daemon=True).start()
+
+
+def _end_with_parent(clean_up: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+    """Leave nothing behind when the main process is killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        if clean_up is not None:
+            clean_up(*arguments)
+        os._exit(1)

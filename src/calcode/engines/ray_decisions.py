@@ -1,0 +1,127 @@
+"""Decide on a feature file with Ray: the decisions of the local engine, from as many processes as there are."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calcode import __version__
+from calcode.cohorts import DecisionWriter, FeatureFile, decisions_table, read_decisions
+from calcode.engines.job import (
+    BLOCK,
+    BlockDecider,
+    DecidedFile,
+    DecideJob,
+    DecisionCounts,
+    RowRange,
+    row_ranges,
+)
+from calcode.engines.journal import Journal
+from calcode.engines.ray_driver import PoolSize, finished_shards
+from calcode.errors import CalcodeWarning, EngineError, FeatureFileError
+from calcode.files import file_sha256
+from calcode.method.model import Calcode
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.compute
+
+
+def decide_file(
+    model: str | os.PathLike[str],
+    features: FeatureFile | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    role: str | None = None,
+    where: pyarrow.compute.Expression | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> DecidedFile:
+    """`calcode.engines.local.decide_file` on Ray: the same file, from an actor pool.
+
+    Interrupted, it leaves a folder `<out>.unfinished` and goes on from there when it is called again with the same
+    model, features and choice: no image is decided on twice, none is lost. RAY_ADDRESS names a cluster, whose
+    machines must see the model file, the feature file and the folder of `out` under the same names.
+
+    Parameters
+    ----------
+    model, features, out, role, where, progress
+        As in the local engine.
+
+    Returns
+    -------
+    DecidedFile
+    """
+    target = Path(out)
+    if target.suffix not in (".parquet", ".csv") or not target.parent.is_dir():
+        raise FeatureFileError(f"out: {target} must end in .parquet or .csv and lie in a folder that exists")
+    job = DecideJob.checked(model, features, target, role=role, where=where)
+    plan = {
+        "work": "decide",
+        "calcode": __version__,
+        "model": job.model_digest,
+        "features": file_sha256(job.features.path),
+        "prompts": job.features.prompt_digest,
+        "backbone": job.features.backbone,
+        "role": role,
+        "where": None if where is None else str(where),
+        "rows": job.features.n_rows,
+        "block": BLOCK,
+    }
+    journal = Journal(target, plan=plan)
+    ranges = {rows.name: rows for rows in row_ranges(job.features.n_rows)}
+    with journal.opened():
+        earlier = journal.shards()
+        todo = {name: [rows.start, rows.stop] for name, rows in ranges.items() if name not in earlier}
+        work = partial(DecideWork, job)
+        with closing(finished_shards(todo, load=work, journal=journal, use_gpus=False)) as fresh:
+            for name in chain(earlier, fresh):
+                if progress is not None:
+                    progress(len(ranges[name]))
+        resumed = sum(shard.images for shard in earlier.values())
+        decided = _merged(job, ranges, journal=journal, target=target, resumed=resumed)
+        journal.remove()
+    return decided
+
+
+class DecideWork:
+    """A worker's part: decisions on a range of rows of the feature file."""
+
+    def __init__(self, job: DecideJob, size: PoolSize) -> None:
+        del size  # one processor each
+        self._decider = BlockDecider(job)
+
+    def __call__(self, task: list[int]) -> tuple[pyarrow.Table | None, dict[str, str]]:
+        """The table of decisions."""
+        decisions = self._decider.decide(self._decider.read(RowRange(*task)))
+        return (None if decisions is None else decisions_table(decisions)), {}
+
+
+def _merged(
+    job: DecideJob, ranges: dict[str, RowRange], *, journal: Journal, target: Path, resumed: int
+) -> DecidedFile:
+    """All shards in the order of the rows, as the local engine writes them."""
+    counts = DecisionCounts()
+    messages: dict[str, None] = {}
+    model = job.model or Calcode.load(job.model_path)
+    with DecisionWriter(target) as writer:
+        for name, rows in ranges.items():
+            shard = journal.finished(name)
+            if shard is None:
+                raise EngineError(
+                    f"engine: rows {rows.start} to {rows.stop} were not finished; run again to go on from there"
+                )
+            messages |= dict.fromkeys(shard.warnings)
+            if shard.file is not None:
+                table = read_decisions(shard.file)
+                writer.append_table(table)
+                counts.add(table)
+        decided = counts.summary(job, model, output=target, resumed=resumed)
+    for message in messages:
+        warnings.warn(message, CalcodeWarning, stacklevel=3)
+    return decided

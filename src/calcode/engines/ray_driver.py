@@ -1,0 +1,354 @@
+"""Ray, in a process of its own: what it prints stays there, and its death is an error instead of the command's end."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from calcode.arrays import AnyArray
+from calcode.engines.journal import Journal
+from calcode.errors import CalcodeError, CalcodeWarning, EngineError
+from calcode.files import canonical_json
+from calcode.kernels.threads import available_cores
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Logical processors beyond the workers: with none left, whatever feeds the workers would wait for them forever.
+_SPARE_CPUS = 2
+#: Enough for row ranges and paths, which are all that travels; images and embeddings stay with the workers.
+_OBJECT_STORE_BYTES = 256 << 20
+#: How long a cluster may take to answer.
+_CONNECT_SECONDS = 20.0
+#: How long Ray may take to end before its process is killed.
+_END_SECONDS = 20.0
+#: How often a shard may end the process that works on it before the job is given up.
+_MAX_ATTEMPTS = 4
+#: Sockets in Ray's folder may have names of 107 bytes at most, and Ray adds about 70 to that of the folder.
+_LONGEST_FOLDER = 35
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSize:
+    """How many workers there are, and what each of them may use."""
+
+    workers: int
+    cpus: int
+    gpus: int
+
+
+class ShardWork(Protocol):
+    """What a worker does, with the model that it holds."""
+
+    def __call__(self, task: Any) -> tuple[pyarrow.Table | None, Mapping[str, str]]:
+        """The rows of a task, which is a JSON value, and what is wrong with the images that gave none, by id."""
+
+
+def finished_shards(
+    tasks: Mapping[str, Any],
+    *,
+    load: Callable[[PoolSize], ShardWork],
+    journal: Journal,
+    use_gpus: bool,
+) -> Generator[str, None, None]:
+    """Names of shards as they are finished, in any order.
+
+    A connection to Ray that the caller has made is used. Otherwise RAY_ADDRESS names the cluster; without it Ray runs
+    on this machine alone, in a private folder, and ends with the generator: close it. A worker that dies is replaced,
+    and the shards it had been given go to others.
+
+    Parameters
+    ----------
+    tasks : mapping of str to object
+        A JSON value per name of a shard.
+    load : callable
+        Gives the work; called in a worker, when its first task arrives. It must be picklable.
+    journal : Journal
+        On a disk that all workers see.
+    use_gpus : bool
+        Whether the workers would use GPUs where there are some.
+    """
+    if not tasks:
+        return
+    if importlib.util.find_spec("ray") is None:
+        raise EngineError("engine: 'ray' needs ray, which is not installed; pip install 'calcode[ray]'")
+    address = _address()
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    kept = f"finished parts are kept in {journal.path}, run again to go on from there"
+    with _private_folder() as folder:
+        driver = context.Process(
+            target=_drive, args=(sender, folder, address, dict(tasks), load, journal, use_gpus), daemon=True
+        )
+        driver.start()
+        sender.close()
+        try:
+            while True:
+                wait([receiver, driver.sentinel])
+                try:
+                    kind, text = receiver.recv() if receiver.poll() else ("dead", "")
+                except (EOFError, OSError):
+                    kind, text = "dead", ""
+                if kind == "finished":
+                    yield text
+                elif kind == "done":
+                    return
+                elif kind == "dead":
+                    driver.join()
+                    raise EngineError(
+                        f"engine: Ray ended before the work was done (exit code {driver.exitcode}); {kept}"
+                    )
+                elif kind == "ray":
+                    raise EngineError(f"engine: Ray failed ({text}); {kept}")
+                else:
+                    raise _error_class(kind)(text)
+        finally:
+            receiver.close()
+            driver.terminate()
+            driver.join(_END_SECONDS)
+            _kill_session(driver.pid)
+            driver.join()
+
+
+def pool_size(ray: Any, *, tasks: int, use_gpus: bool) -> PoolSize:
+    """One worker per GPU where they are of use and there are any, else one per processor; no more than tasks.
+
+    Parameters
+    ----------
+    ray : module
+    tasks : int
+    use_gpus : bool
+        Whether the workers would use one.
+    """
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    with_gpus = [machine for machine in machines if machine.get("GPU", 0) >= 1 and machine.get("CPU", 0) >= 1]
+    if use_gpus and with_gpus:
+        # A worker must fit on the machine that has the fewest processors per GPU.
+        cpus = min(int((machine["CPU"] - _SPARE_CPUS) // machine["GPU"]) for machine in with_gpus)
+        workers = sum(int(min(machine["GPU"], machine["CPU"])) for machine in with_gpus)
+        return PoolSize(workers=min(workers, tasks), cpus=max(1, cpus), gpus=1)
+    workers = int(sum(machine.get("CPU", 0) for machine in machines)) - _SPARE_CPUS
+    return PoolSize(workers=max(1, min(workers, tasks)), cpus=1, gpus=0)
+
+
+class ShardWorker:
+    """An actor: loads its model once, then makes one shard after another.
+
+    Parameters
+    ----------
+    load : callable
+        Gives the work, for the size of the pool.
+    size : PoolSize
+    journal : Journal
+    """
+
+    def __init__(self, *, load: Callable[[PoolSize], ShardWork], size: PoolSize, journal: Journal) -> None:
+        self._load = load
+        self._size = size
+        self._journal = journal
+        self._work: ShardWork | None = None
+
+    def __call__(self, batch: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+        """Make the shards of a batch of tasks; an error is part of the answer."""
+        answers = []
+        for name, task in zip(batch["name"].tolist(), batch["task"].tolist(), strict=True):
+            answer = {"name": name, "kind": "", "message": ""}
+            try:
+                self._finish(name, json.loads(task))
+            except (CalcodeError, OSError) as error:
+                # Ray would wrap it in a traceback of several pages.
+                answer |= {"kind": type(error).__name__, "message": str(error)}
+            answers.append(answer)
+        return {key: np.array([answer[key] for answer in answers]) for key in answers[0]}
+
+    def _finish(self, name: str, task: Any) -> None:
+        # The worker before this one may have been killed between its shard and its answer.
+        if self._journal.finished(name) is not None:
+            return
+        if self._journal.attempt(name) > _MAX_ATTEMPTS:
+            raise EngineError(
+                f"engine: the shard {name} ended its worker {_MAX_ATTEMPTS} times (out of memory, or a defect); "
+                "finished parts are kept, run again to go on from there"
+            )
+        self._work = self._work or self._load(self._size)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", CalcodeWarning)
+            table, skipped = self._work(task)
+        messages = [str(entry.message) for entry in caught if issubclass(entry.category, CalcodeWarning)]
+        self._journal.keep(name, table, skipped=skipped, warnings=messages)
+
+
+@contextmanager
+def ray_session(folder: str, *, address: str | None = None) -> Iterator[Any]:
+    """The module `ray`, connected to a cluster or to a Ray of this machine alone whose files are in `folder`."""
+    # Before Ray is loaded: it looks at some of them only then.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address is None:
+        # Despite its name it makes Ray on any system listen to this machine alone; asked for 127.0.0.1, Ray would
+        # take the address that other machines see.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        # How long the driver tries to reach a dead Ray before it gives up.
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
+        local = {
+            "num_cpus": max(available_cores(), 2) + _SPARE_CPUS,
+            "object_store_memory": _OBJECT_STORE_BYTES,
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+            "_temp_dir": folder,
+        }
+    # Ray's notices about its own changes are for those who program it.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import ray
+        import ray.data
+
+        for name in ("ray", "ray.data"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        try:
+            ray.init(address=address, **quiet) if address else ray.init(**local, **quiet)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            raise EngineError(
+                f"engine: {_unreachable(address) if address else 'Ray cannot start here'} ({_last_line(error)})"
+            ) from error
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def _address() -> str | None:
+    """Of the cluster to use, if any; an error at once where nobody answers, which Ray would try for minutes."""
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        return str(ray.get_runtime_context().gcs_address)
+    address = os.environ.get("RAY_ADDRESS")
+    if not address:
+        return None
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise EngineError(f"engine: {_unreachable(address)} ({error})") from error
+    return address
+
+
+def _unreachable(address: str) -> str:
+    return f"the cluster at RAY_ADDRESS={address} cannot be reached"
+
+
+@contextmanager
+def _private_folder() -> Iterator[str]:
+    """A new folder that only its owner may enter, removed at the end."""
+    place = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix="calcode-ray-", dir="/tmp" if len(place) > _LONGEST_FOLDER else None)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _drive(
+    sender: Connection,
+    folder: str,
+    address: str | None,
+    tasks: dict[str, Any],
+    load: Callable[[PoolSize], ShardWork],
+    journal: Journal,
+    use_gpus: bool,
+) -> None:
+    """The process that talks to Ray: sends the name of every finished shard, then "done", or what went wrong."""
+    if hasattr(os, "setsid"):
+        # Ctrl-C is for the command; it ends this process.
+        os.setsid()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
+    try:
+        with ray_session(folder, address=address) as ray:
+            size = pool_size(ray, tasks=len(tasks), use_gpus=use_gpus)
+            for answer in _answers(ray, tasks, load=load, journal=journal, size=size):
+                kind = answer["kind"]
+                sender.send((kind, answer["message"]) if kind else ("finished", answer["name"]))
+            sender.send(("done", ""))
+    except CalcodeError as error:
+        sender.send((type(error).__name__, str(error)))
+    except Exception as error:
+        sender.send(("ray", _last_line(error)))
+
+
+def _answers(
+    ray: Any,
+    tasks: Mapping[str, Any],
+    *,
+    load: Callable[[PoolSize], ShardWork],
+    journal: Journal,
+    size: PoolSize,
+) -> Iterator[dict[str, Any]]:
+    """What the workers answer, task by task."""
+    data = ray.data
+    data.DataContext.get_current().enable_progress_bars = False
+    items = [{"name": name, "task": canonical_json(task)} for name, task in tasks.items()]
+    # One block per task: that is what a worker is given, and what is given again when the worker dies.
+    answers = data.from_items(items, override_num_blocks=len(items)).map_batches(
+        ShardWorker,
+        fn_constructor_kwargs={"load": load, "size": size, "journal": journal},
+        batch_size=1,
+        compute=data.ActorPoolStrategy(size=size.workers),
+        num_cpus=size.cpus,
+        num_gpus=size.gpus or None,
+    )
+    return iter(answers.iter_rows())
+
+
+def _end_with_parent(folder: str) -> None:
+    """Leave nothing behind when the command is killed: neither Ray nor its folder."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        shutil.rmtree(folder, ignore_errors=True)
+        _kill_session(os.getpid())
+
+
+def _kill_session(leader: int | None) -> None:
+    """Kill what is left of the session that Ray's process has led."""
+    if leader is not None and hasattr(os, "killpg"):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
+
+
+def _error_class(name: str) -> type[Exception]:
+    """The class of an error by its name; a plain `EngineError` for those of other libraries."""
+    waiting: list[type[CalcodeError]] = [CalcodeError]
+    while waiting:
+        kind = waiting.pop()
+        if kind.__name__ == name:
+            return kind
+        waiting += kind.__subclasses__()
+    return EngineError
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__

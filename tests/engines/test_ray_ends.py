@@ -1,0 +1,148 @@
+"""Whatever Ray prints, and however it ends: standard output holds JSON alone, and one sentence says what happened."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clinics import Clinic
+from doc_blocks import ROOT
+
+from calcode.engines import local
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="pip install 'calcode[ray]'"),
+    pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at processes through /proc"),
+    pytest.mark.timeout(180),
+]
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for temporary files with a short name, which sockets need."""
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def begun(clinic: Clinic, out: Path, *, temporary: Path) -> subprocess.Popen[str]:
+    """The command, at the moment when a worker begins its first rows."""
+    line = ["decide", str(clinic.model), str(clinic.features), "--role", "test", "-o", str(out)]
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
+        "PYTHONPATH": str(ROOT / "src"),
+        "TMPDIR": str(temporary),
+    }
+    command = subprocess.Popen(
+        [sys.executable, "-c", "from calcode.cli import main; main()", *line, "--engine", "ray", "--json"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    folder = out.with_name(f"{out.name}.unfinished")
+    while not list(folder.glob("*.attempts")):
+        assert command.poll() is None, command.communicate()
+        time.sleep(0.002)
+    return command
+
+
+def descendants(process: int) -> dict[int, str]:
+    """Processes that come from this one, with their command lines; zombies left out."""
+    found: dict[int, str] = {}
+    waiting = [process]
+    while waiting:
+        parent = waiting.pop()
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            try:
+                children = [int(child) for child in task.read_text().split()]
+            except OSError:
+                continue
+            for child in children:
+                try:
+                    words = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                except OSError:
+                    continue
+                if words:
+                    found[child] = words
+                waiting.append(child)
+    return found
+
+
+def all_end(processes: dict[int, str]) -> bool:
+    """Whether these processes are gone within some seconds."""
+    for _ in range(200):
+        alive = []
+        for process in processes:
+            try:
+                alive += [process] if Path(f"/proc/{process}/cmdline").read_bytes() else []
+            except OSError:
+                continue
+        if not alive:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_a_killed_worker_leaves_standard_output_to_the_answer(
+    clinic: Clinic, tmp_path: Path, temporary: Path
+) -> None:
+    out = tmp_path / "decisions.parquet"
+    command = begun(clinic, out, temporary=temporary)
+    (attempt, *_) = (tmp_path / "decisions.parquet.unfinished").glob("*.attempts")
+    os.kill(int(attempt.read_text().split()[0]), signal.SIGKILL)
+    answer, errors = command.communicate()
+    assert command.returncode == 0, errors
+    assert json.loads(answer)["command"] == "decide"
+    assert errors == ""
+    local.decide_file(clinic.model, clinic.features, tmp_path / "local.parquet", role="test")
+    assert out.read_bytes() == (tmp_path / "local.parquet").read_bytes()
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("part", ["gcs_server", "raylet/raylet"])
+def test_when_ray_itself_dies_a_sentence_says_so(
+    clinic: Clinic, tmp_path: Path, temporary: Path, part: str
+) -> None:
+    command = begun(clinic, tmp_path / "decisions.parquet", temporary=temporary)
+    processes = descendants(command.pid)
+    (victim, *_) = [process for process, words in processes.items() if part in words.split(" ")[0]]
+    os.kill(victim, signal.SIGKILL)
+    answer, errors = command.communicate()
+    assert command.returncode == 1, (answer, errors)
+    assert answer == ""
+    said = " ".join(errors.split())
+    assert said.startswith("Error: engine: Ray ")
+    assert "run again to go on from there" in said
+    assert "Traceback" not in errors
+    assert "\x1b" not in errors
+    assert not (tmp_path / "decisions.parquet").exists()
+    assert all_end(processes)
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_ending_the_command_ends_ray(
+    clinic: Clinic, tmp_path: Path, temporary: Path, number: signal.Signals
+) -> None:
+    command = begun(clinic, tmp_path / "decisions.parquet", temporary=temporary)
+    processes = descendants(command.pid)
+    command.send_signal(number)
+    answer, errors = command.communicate()
+    assert command.returncode == (130 if number is signal.SIGINT else -9)
+    assert answer == ""
+    assert "Traceback" not in errors
+    assert not (tmp_path / "decisions.parquet").exists()
+    assert all_end(processes)
+    deadline = time.monotonic() + 20
+    while list(temporary.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert list(temporary.iterdir()) == []
