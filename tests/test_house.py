@@ -42,7 +42,11 @@ ROOMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("method", "METHOD.md in order, from `Evidence` to `Decisions`", ("kernels",)),
     ("metrics", "coverage with everything beside it, intervals, subgroups, differences", ("method",)),
     ("cohorts", "feature, prompt and decision files; roles; selecting rows", ("method",)),
-    ("datasets", "published data sets, images, prompt templates, the check of a folder", ("cohorts", "kernels")),
+    (
+        "datasets",
+        "published data sets, images, prompt templates, the check of a folder",
+        ("cohorts", "kernels"),
+    ),
     ("backbones", "frozen image-text models, one per file", ("cohorts", "datasets", "kernels", "method")),
     ("baselines", "one published method per file", ("kernels", "method")),
     ("site", "SITE.md in order: recalibration from reviewed local cases", ("kernels", "method", "metrics")),
