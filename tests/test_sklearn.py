@@ -158,7 +158,7 @@ def test_groups_stay_whole(table: Any) -> None:
     for group in np.unique(groups):
         assert len(set(model.roles_[groups == group])) == 1, group
     # The core was told, too: it would refuse a group that is in another role.
-    assert ("calibration", "groups") in model.calcode_.ledger_.hashes
+    assert ("calibration", "groups") in model.calcode_.role_hashes_.hashes
 
 
 @few_rows
@@ -309,7 +309,7 @@ def test_a_transformer_is_fitted_on_the_reference_rows(table: Any) -> None:
     embed = make_pipeline(PCA(3), Normalizer())
     model = CalcodeClassifier(GaussianNB(), embed=embed).fit(X, y)
     np.testing.assert_allclose(model.embed_[0].mean_, X[model.roles_ == "reference"].mean(axis=0))
-    assert model.calcode_.interface_.dimension == 3
+    assert model.calcode_.evidence_format_.dimension == 3
     assert not hasattr(embed[0], "mean_")
     frozen = FrozenEstimator(make_pipeline(PCA(2), Normalizer()).fit(X[:50]))
     model = CalcodeClassifier(GaussianNB(), embed=frozen).fit(X, y)

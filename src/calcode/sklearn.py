@@ -27,7 +27,6 @@ from calcode.errors import CalcodeWarning, RoleError, SettingsError
 from calcode.method.decisions import Decisions
 from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
-from calcode.method.settings import Settings, checked_settings
 
 #: The part of the rows that trains the estimator and serves no role.
 _TRAIN = "train"
@@ -145,9 +144,7 @@ class CalcodeClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # 
         rows, y = self._checked_training(X, y)
         self.classes_, codes = self._label_space(y)
         # The core checks its settings too, but only after the estimator has been trained.
-        checked_settings(
-            {name: getattr(model, name) for name in Settings.__dataclass_fields__}
-        ).require_classes(_names(self.classes_))
+        model.checked().require_classes(_names(self.classes_))
         self.roles_ = self._split(np.array(_names(self.classes_))[codes], groups)
         self.estimator_ = clone(self.estimator)
         if not self._is_frozen():

@@ -70,7 +70,9 @@ def test_every_setting_reaches_the_model(here: Path, tmp_path: Path, run: Callab
     assert settings.keys() == Calcode().get_params().keys()
     result = run("fit", "split.parquet", "-o", target, *line.split())
     assert result.exit_code == 0, result.output
-    assert loaded(target).settings_ == by_hand("split.parquet", **settings).settings_
+    assert (
+        loaded(target).settings_.get_params() == by_hand("split.parquet", **settings).settings_.get_params()
+    )
     assert loaded(target).digest_ == by_hand("split.parquet", **settings).digest_
 
 

@@ -8,12 +8,12 @@ from method.test_cross_fit import draw
 
 from calcode import CalcodeWarning
 from calcode.method.bandwidth import NEIGHBOUR_SHARES, candidate_bandwidths, choose_bandwidth
-from calcode.method.cross_fit import Pilot, coverage_floor
+from calcode.method.cross_fit import CrossFit, coverage_floor
 
 
-def make_pilot(seed: int, *, n: int = 60) -> Pilot:
+def make_pilot(seed: int, *, n: int = 60) -> CrossFit:
     embeddings, scores, labels = draw(seed, n=n)
-    return Pilot(embeddings=embeddings, scores=scores, labels=labels, n_folds=5, random_state=0)
+    return CrossFit(embeddings=embeddings, scores=scores, labels=labels, n_folds=5, random_state=0)
 
 
 @pytest.mark.parametrize("n", [31, 60])
@@ -26,7 +26,7 @@ def test_every_candidate_holds_its_share(n: int) -> None:
 
 
 def test_identical_images_end_at_the_lowest_bandwidth() -> None:
-    pilot = Pilot(
+    pilot = CrossFit(
         embeddings=np.tile([[1.0, 0.0]], (30, 1)),
         scores=np.full((30, 2), 0.5),
         labels=np.arange(30) % 2,
@@ -67,7 +67,7 @@ def test_a_plateau_of_the_mass_does_not_fool_the_search(n_clusters: int, size: i
     centres = np.eye(n_clusters)[np.repeat(np.arange(n_clusters), size)]
     rows = centres + 1e-4 * rng.normal(size=centres.shape)
     n = len(rows)
-    pilot = Pilot(
+    pilot = CrossFit(
         embeddings=rows / np.linalg.norm(rows, axis=1, keepdims=True),
         scores=rng.random((n, 2)),
         labels=np.arange(n) % 2,

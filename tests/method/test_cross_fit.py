@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.model_selection import KFold, StratifiedKFold
 
 from calcode.errors import RoleError
-from calcode.method.cross_fit import Pilot, coverage_floor, fold_numbers
+from calcode.method.cross_fit import CrossFit, coverage_floor, fold_numbers
 from calcode.method.localized import LocalizedRule
 from calcode.method.scores import aps_scores
 
@@ -32,7 +32,7 @@ def test_shared_masses_equal_a_rule_fitted_fold_by_fold(
     seed: int, bandwidth: float, grid: int | None, miscoverage: float
 ) -> None:
     embeddings, scores, labels = draw(seed)
-    pilot = Pilot(embeddings=embeddings, scores=scores, labels=labels, n_folds=5, random_state=3)
+    pilot = CrossFit(embeddings=embeddings, scores=scores, labels=labels, n_folds=5, random_state=3)
     outcome = pilot.judge(bandwidth=bandwidth, miscoverage=miscoverage, grid=grid)
     folds = fold_numbers(labels, n_folds=5, random_state=3)
     true_scores = scores[np.arange(len(labels)), labels]
@@ -75,13 +75,13 @@ def test_fewer_examples_than_folds_still_fold() -> None:
 
 def test_one_example_is_not_enough() -> None:
     embeddings, scores, labels = draw(0, n=1)
-    with pytest.raises(RoleError, match="a pilot needs at least 2 accepted images, got 1"):
-        Pilot(embeddings=embeddings, scores=scores, labels=labels, n_folds=5, random_state=0)
+    with pytest.raises(RoleError, match="a cross-fit needs at least 2 accepted images, got 1"):
+        CrossFit(embeddings=embeddings, scores=scores, labels=labels, n_folds=5, random_state=0)
 
 
 def test_neighbour_mass_leaves_the_example_itself_out() -> None:
     embeddings, scores, labels = draw(2, n=21)
-    pilot = Pilot(embeddings=embeddings, scores=scores, labels=labels, n_folds=5, random_state=0)
+    pilot = CrossFit(embeddings=embeddings, scores=scores, labels=labels, n_folds=5, random_state=0)
     kernel = np.exp(-(((1 - embeddings @ embeddings.T) / 0.3) ** 2))
     expected = np.median(kernel.sum(axis=1) - np.diag(kernel))
     assert pilot.neighbour_mass(0.3) == pytest.approx(expected, rel=1e-12)

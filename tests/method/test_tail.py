@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from calcode.method.cross_fit import PilotOutcome
+from calcode.method.cross_fit import HeldOut
 from calcode.method.localized import LocalizedRule
 from calcode.method.quantiles import conformal_quantile
 from calcode.method.tail import (
@@ -24,9 +24,7 @@ def rows(*triples: tuple[str, int, float]) -> list[ClassEvidence]:
 
 def test_held_out_coverage_per_class() -> None:
     covered = np.array([True, False, True, True])
-    outcome = PilotOutcome(
-        sets=np.ones((4, 3), dtype=bool), covered=covered, infinite=np.zeros(4, dtype=bool)
-    )
+    outcome = HeldOut(sets=np.ones((4, 3), dtype=bool), covered=covered, infinite=np.zeros(4, dtype=bool))
     first, second, third = class_evidence(outcome, np.array([0, 0, 1, 1]), classes=["a", "b", "c"], bound=0.9)
     assert (first.n, first.coverage) == (2, 0.5)
     assert (second.n, second.coverage) == (2, 1.0)

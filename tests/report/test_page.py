@@ -236,7 +236,7 @@ def test_the_model_is_described(page: str, cohorts: list[ReportCohort]) -> None:
     settings = {row["setting"]: row["value"] for row in table_of(part, "setting")}
     assert settings["always_protect"] == "b"
     assert settings["bandwidth"] == "auto"
-    assert set(settings) == set(model.settings_.to_dict())
+    assert set(settings) == set(model.settings_.get_params())
 
 
 def test_promises_are_told_from_observations(page: str, cohorts: list[ReportCohort]) -> None:

@@ -12,7 +12,7 @@ from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import prediction
 from calcode.method.bandwidth import choose_bandwidth
-from calcode.method.cross_fit import Pilot
+from calcode.method.cross_fit import CrossFit
 from calcode.method.evidence import Evidence
 from calcode.method.levels import LevelName
 from calcode.method.localized import LocalizedRule, label_sets
@@ -26,7 +26,7 @@ RECORD = Record(
     year=2023,
     assumes="Calibration and test exchangeable, kernel fixed before calibration: marginal coverage at least "
     "1 - miscoverage.",
-    selects="Bandwidth on all validation images by METHOD.md 6: the most local one that the pilot supports.",
+    selects="Bandwidth on all validation images by METHOD.md 6: the most local one that the cross-fit supports.",
     differs="The published code tunes the bandwidth for short finite thresholds on a grid the user gives; thresholds "
     "equal the published ones. Small bandwidths give infinite thresholds: the details report their share.",
 )
@@ -52,11 +52,11 @@ def supported_bandwidth(
     random_state : int
         Deals out the folds.
     """
-    pilot = Pilot(
+    cross_fit = CrossFit(
         embeddings=embeddings, scores=scores, labels=labels, n_folds=N_FOLDS, random_state=random_state
     )
     bandwidth, _ = choose_bandwidth(
-        pilot, miscoverage=miscoverage, grid=LEVEL_GRID, support_budget=SUPPORT_BUDGET
+        cross_fit, miscoverage=miscoverage, grid=LEVEL_GRID, support_budget=SUPPORT_BUDGET
     )
     return bandwidth
 
@@ -108,7 +108,7 @@ class LocalCp:
     record = RECORD
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """The seed deals out the folds of the bandwidth's pilot."""
+        """The seed deals out the folds that choose the bandwidth."""
         return localized_prediction(
             roles.validation,
             roles.calibration,

@@ -18,7 +18,7 @@ from calcode.method.tail import ClassGuard
 
 def model_facts(model: Calcode) -> dict[str, Any]:
     """Everything that `calcode inspect --json` prints about a model."""
-    interface = model.interface_
+    interface = model.evidence_format_
     return {
         "classes": list(model.classes_),
         "n_prompts": interface.n_prompts,
@@ -44,7 +44,7 @@ def model_facts(model: Calcode) -> dict[str, Any]:
         "validation": [asdict(row) for row in model.tail_evidence_],
         "n_accepted_per_class": model.n_accepted_per_class_,
         "promises": list(model.promises_),
-        "settings": model.settings_.to_dict() | {"bandwidth": _bandwidth_setting(model)},
+        "settings": model.settings_.get_params(),
         "notice": "Research software, not a medical device.",
     }
 
@@ -62,10 +62,6 @@ def _candidates(model: Calcode) -> dict[str, float]:
 def images_text(model: Calcode) -> str:
     """The same in words."""
     return ", ".join(f"{role} {n:,}" for role, n in fitted_images(model).items())
-
-
-def _bandwidth_setting(model: Calcode) -> float | str:
-    return "auto" if model.settings_.bandwidth is None else model.settings_.bandwidth
 
 
 def _guard_facts(model: Calcode, guard: ClassGuard) -> dict[str, Any]:
@@ -216,7 +212,7 @@ def _threshold_meaning(guard: ClassGuard) -> str:
 
 def changed_settings(model: Calcode) -> dict[str, Any]:
     """The settings that are not the defaults."""
-    given = model.settings_.to_dict() | {"bandwidth": _bandwidth_setting(model)}
+    given = model.settings_.get_params()
     usual = Calcode().get_params()
     return {name: value for name, value in given.items() if not _same(value, usual[name])}
 

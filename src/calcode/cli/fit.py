@@ -162,9 +162,7 @@ def fit(
     ] = _DEFAULT["support_budget"],
     folds: Annotated[
         int,
-        typer.Option(
-            help="Folds of the cross-fitted pilot on validation.", metavar="N", rich_help_panel=_LOCAL
-        ),
+        typer.Option(help="Folds of the cross-fit on validation.", metavar="N", rich_help_panel=_LOCAL),
     ] = _DEFAULT["n_folds"],
     protect: Annotated[
         Protect,
@@ -289,10 +287,8 @@ _OPTIONS = {
 
 
 def _check(model: Calcode) -> None:
-    from calcode.method.settings import checked_settings
-
     try:
-        checked_settings(model.get_params())
+        model.checked()
     except SettingsError as error:
         option, _, sentence = _in_options(error).partition(": ")
         raise typer.BadParameter(sentence, param_hint=option) from error

@@ -50,7 +50,7 @@ def _show(model: Calcode, *, name: str, screen: Screen) -> None:
         f"For every image it gives one of {len(model.classes_)} diagnoses ({', '.join(model.classes_)}), a set of "
         "them, or defers to a clinician."
     )
-    interface = model.interface_
+    interface = model.evidence_format_
     screen.say(
         f"Fitted on images: {images_text(model)}. Backbone: {interface.backbone or 'not recorded'}; embeddings of "
         f"{interface.dimension} dimensions, {interface.n_prompts} prompts per class. Digest: {model.digest_[:16]}."

@@ -8,7 +8,7 @@ from calcode.cohorts import FeatureFile
 from calcode.method.decisions import Decisions
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.method.model import Calcode
-from calcode.method.role_hashes import embeddings_digest
+from calcode.method.roles import embeddings_digest
 from calcode.method.scores import aps_scores
 from calcode.report import MethodResult
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from calcode.errors import CalcodeWarning
-from calcode.method.cross_fit import Pilot, coverage_floor
+from calcode.method.cross_fit import CrossFit, coverage_floor
 
 #: Shares of the other examples that a neighbourhood holds, from the most local to the widest.
 NEIGHBOUR_SHARES = (0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.4, 0.8)
@@ -26,7 +26,7 @@ _MOST_SECANTS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class BandwidthTrial:
-    """One candidate and what the pilot saw with it.
+    """One candidate and what the cross-fit saw with it.
 
     Attributes
     ----------
@@ -49,13 +49,13 @@ class BandwidthTrial:
 
 
 def choose_bandwidth(
-    pilot: Pilot, *, miscoverage: float, grid: int | None, support_budget: float
+    cross_fit: CrossFit, *, miscoverage: float, grid: int | None, support_budget: float
 ) -> tuple[float, tuple[BandwidthTrial, ...]]:
-    """First candidate that the pilot supports, with the trace of those that were tried.
+    """First candidate that the cross-fit supports, with the trace of those that were tried.
 
     Parameters
     ----------
-    pilot : Pilot
+    cross_fit : CrossFit
         Accepted validation examples.
     miscoverage : float
     grid : int or None
@@ -68,10 +68,10 @@ def choose_bandwidth(
     trace : tuple of BandwidthTrial
         In the order they were tried; the last one is the chosen one.
     """
-    floor = coverage_floor(len(pilot), miscoverage=miscoverage)
+    floor = coverage_floor(len(cross_fit), miscoverage=miscoverage)
     trace: list[BandwidthTrial] = []
-    for share, bandwidth in candidate_bandwidths(pilot):
-        outcome = pilot.judge(bandwidth=bandwidth, miscoverage=miscoverage, grid=grid)
+    for share, bandwidth in candidate_bandwidths(cross_fit):
+        outcome = cross_fit.judge(bandwidth=bandwidth, miscoverage=miscoverage, grid=grid)
         infinite_share, coverage = float(outcome.infinite.mean()), float(outcome.covered.mean())
         trial = BandwidthTrial(
             share=share,
@@ -92,12 +92,12 @@ def choose_bandwidth(
     return trace[-1].bandwidth, tuple(trace)
 
 
-def candidate_bandwidths(pilot: Pilot) -> Iterator[tuple[float, float]]:
+def candidate_bandwidths(cross_fit: CrossFit) -> Iterator[tuple[float, float]]:
     """(share, h) with h such that a median neighbourhood holds that share of the other examples."""
     low = _LOWEST
-    guess, slope = _start(pilot)
+    guess, slope = _start(cross_fit)
     for i, share in enumerate(NEIGHBOUR_SHARES):
-        excess = _excess(pilot.neighbour_mass, target=share * (len(pilot) - 1))
+        excess = _excess(cross_fit.neighbour_mass, target=share * (len(cross_fit) - 1))
         # A larger share needs a larger h, so each search starts where the last one ended.
         root, slope = _by_secants(excess, low=low, guess=guess, slope=slope)
         if math.isnan(root):
@@ -108,9 +108,9 @@ def candidate_bandwidths(pilot: Pilot) -> Iterator[tuple[float, float]]:
             low = root
 
 
-def _start(pilot: Pilot) -> tuple[float, float]:
+def _start(cross_fit: CrossFit) -> tuple[float, float]:
     """About where the first search ends and how steep it is there, from a few examples."""
-    excess = _excess(pilot.sampled_mass, target=NEIGHBOUR_SHARES[0] * (len(pilot) - 1))
+    excess = _excess(cross_fit.sampled_mass, target=NEIGHBOUR_SHARES[0] * (len(cross_fit) - 1))
     guess = _by_bracket(excess, low=_LOWEST, guess=-1.0, accuracy=1e-4)
     return guess, (excess(guess + 0.01) - excess(guess)) / 0.01
 

@@ -1,8 +1,8 @@
-"""The cross-fitted pilot of METHOD.md 7: the localized rule judged on examples it was not fitted on.
+"""The cross-fit of METHOD.md 7: the localized rule judged on examples it was not fitted on.
 
 For every fold the rule `loo` is fitted on the other folds and covers or misses the held-out examples
 (Eq. 13). All folds share one kernel matrix: only the mass that each fold contributes is needed, so a
-pilot costs one pass over the pairs.
+cross-fit costs one pass over the pairs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SAMPLE = 64
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PilotOutcome:
+class HeldOut:
     """What held-out examples saw.
 
     Attributes
@@ -44,7 +44,7 @@ class PilotOutcome:
     infinite: BoolArray
 
 
-class Pilot:
+class CrossFit:
     """Accepted validation examples, split into folds once and judged at any bandwidth and miscoverage.
 
     Parameters
@@ -64,7 +64,7 @@ class Pilot:
     ) -> None:
         if len(labels) < MIN_EXAMPLES:
             raise RoleError(
-                f"validation: a pilot needs at least {MIN_EXAMPLES} accepted images, got {len(labels)}"
+                f"validation: a cross-fit needs at least {MIN_EXAMPLES} accepted images, got {len(labels)}"
             )
         self.labels = labels
         self._folds = fold_numbers(labels, n_folds=n_folds, random_state=random_state)
@@ -114,7 +114,7 @@ class Pilot:
         self._squares.each(add)
         return float(np.median(sums))
 
-    def judge(self, *, bandwidth: float, miscoverage: float, grid: int | None) -> PilotOutcome:
+    def judge(self, *, bandwidth: float, miscoverage: float, grid: int | None) -> HeldOut:
         """Fit on all folds but one, judge the one, for every fold."""
         # The bandwidth that is chosen was judged last, and is judged again for its classes.
         if self._judged is None or self._judged[0] != bandwidth:
@@ -135,7 +135,7 @@ class Pilot:
             beyond = 1.0 + mass[held_out]
             sets[held_out] = mass_below[held_out] / beyond[:, None] < cut
             infinite[held_out] = mass[held_out] / beyond < cut
-        return PilotOutcome(sets=sets, covered=sets[rows, self.labels], infinite=infinite)
+        return HeldOut(sets=sets, covered=sets[rows, self.labels], infinite=infinite)
 
     def _fold_masses(self, bandwidth: float) -> tuple[FloatArray, FloatArray]:
         """Mass that each fold puts below every label's score, (n, K, folds), and in all, (n, folds)."""

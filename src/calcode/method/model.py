@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
@@ -11,21 +12,29 @@ from typing import Any, Self
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.errors import CalcodeWarning, NotFittedError, RoleError, SettingsError
-from calcode.method.audit import DIAGNOSTICS, SupportAudit
+from calcode.errors import CalcodeWarning, NotFittedError, RoleError
+from calcode.method.audit import SupportAudit
 from calcode.method.bandwidth import BandwidthTrial, choose_bandwidth
-from calcode.method.cross_fit import MIN_EXAMPLES, Pilot
+from calcode.method.cross_fit import MIN_EXAMPLES, CrossFit
 from calcode.method.decisions import Decisions, choose_actions
 from calcode.method.evidence import Evidence, robust_probabilities
-from calcode.method.fitted import Learned
 from calcode.method.localized import LocalizedRule, canonical_order, label_sets
+from calcode.method.promises import promises_of
 from calcode.method.quantiles import smallest_finite_count
-from calcode.method.role_hashes import embeddings_digest
-from calcode.method.roles import checked_roles, labels_in_space, require_evidence
+from calcode.method.roles import (
+    EvidenceFormat,
+    RoleHashes,
+    checked_roles,
+    embeddings_digest,
+    labels_in_space,
+    require_evidence,
+)
 from calcode.method.scores import aps_scores, true_label_scores
-from calcode.method.settings import Settings, checked_settings
+from calcode.method.settings import Settings, parameters_section
 from calcode.method.tail import (
+    ClassEvidence,
     ClassGuard,
+    TailReason,
     class_evidence,
     discover_tail,
     in_every_set_sentence,
@@ -34,50 +43,12 @@ from calcode.method.tail import (
 from calcode.method.thresholds import GuardedThresholds, ThresholdSearch, TiledThresholds, tiling_pays
 
 
-class Calcode(Learned):
+class Calcode(Settings):
     """Class-tail adaptive localized conformal deferral around a frozen image-text model.
 
     Parameters
     ----------
-    miscoverage : float
-        delta: allowed share of accepted images whose set misses the diagnosis.
-    guard_miscoverage : float or dict of str to float
-        delta_y of the protected classes, one for all or per class (others: `miscoverage`).
-    discovery_margin : float
-        gamma: a class is protected when its held-out coverage falls below 1 - miscoverage - gamma.
-    deferral_level : float
-        Images with an audit p-value below it are deferred.
-    trim : int
-        Prompts dropped at each end of every class's evidence.
-    n_neighbors : int
-        k of the audit distance.
-    bandwidth : "auto" or float
-        h of the kernel; +inf turns localization off.
-    support_budget : float
-        Share of infinite held-out thresholds that the automatic bandwidth may cause.
-    level : {"loo", "exact", "upper", "certified"}
-        How the local level is found; all but "loo" come with a guarantee.
-    level_grid : int or None
-        Number of levels "loo" chooses from; None takes the critical value itself.
-    n_folds : int
-        Folds of the pilot on validation.
-    min_class_count : int
-        Classes with fewer accepted validation examples are protected.
-    class_local_min : int
-        Fewest calibration examples for a class-local threshold beside the class-global one.
-    audit : sequence of str or None
-        Candidate diagnostics; None accepts every image.
-    fused : {"paper", "split"}
-        Which part of the gate ranks `fused`.
-    protect : {"discovered", "all", "none"}
-    always_protect : sequence of str
-        Classes protected whatever validation says.
-    keep_top : bool
-        The label ranked first is in every set (METHOD.md 9); False is the paper's rule.
-    binary_utility : bool
-        With two classes: defer full sets too.
-    random_state : int
-        Seeds the folds and the halving of the gate.
+    {settings}
 
     Attributes
     ----------
@@ -113,64 +84,19 @@ class Calcode(Learned):
     (50, 3)
     """
 
-    def __init__(
-        self,
-        *,
-        miscoverage: float = 0.05,
-        guard_miscoverage: float | Mapping[str, float] = 0.05,
-        discovery_margin: float = 0.05,
-        deferral_level: float = 0.05,
-        trim: int = 1,
-        n_neighbors: int = 10,
-        bandwidth: float | str = "auto",
-        support_budget: float = 0.25,
-        level: str = "loo",
-        level_grid: int | None = 1001,
-        n_folds: int = 5,
-        min_class_count: int = 10,
-        class_local_min: int = 50,
-        audit: Sequence[str] | None = DIAGNOSTICS,
-        fused: str = "paper",
-        protect: str = "discovered",
-        always_protect: Sequence[str] = (),
-        keep_top: bool = True,
-        binary_utility: bool = False,
-        random_state: int = 0,
-    ) -> None:
-        self.miscoverage = miscoverage
-        self.guard_miscoverage = guard_miscoverage
-        self.discovery_margin = discovery_margin
-        self.deferral_level = deferral_level
-        self.trim = trim
-        self.n_neighbors = n_neighbors
-        self.bandwidth = bandwidth
-        self.support_budget = support_budget
-        self.level = level
-        self.level_grid = level_grid
-        self.n_folds = n_folds
-        self.min_class_count = min_class_count
-        self.class_local_min = class_local_min
-        self.audit = audit
-        self.fused = fused
-        self.protect = protect
-        self.always_protect = always_protect
-        self.keep_top = keep_top
-        self.binary_utility = binary_utility
-        self.random_state = random_state
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The settings by name, as scikit-learn's tools ask for them (`deep` changes nothing here)."""
-        return {name: getattr(self, name) for name in Settings.__dataclass_fields__}
-
-    def set_params(self, **params: Any) -> Self:
-        """Change settings by name; they take effect at the next fit."""
-        for name, value in params.items():
-            if name not in Settings.__dataclass_fields__:
-                raise SettingsError(
-                    f"{name}: no such setting; there are {', '.join(Settings.__dataclass_fields__)}"
-                )
-            setattr(self, name, value)
-        return self
+    settings_: Settings
+    evidence_format_: EvidenceFormat
+    role_hashes_: RoleHashes
+    manifest_: dict[str, dict[str, Any]]
+    audit_: SupportAudit | None
+    bandwidth_: float
+    bandwidth_trace_: tuple[BandwidthTrial, ...]
+    tail_evidence_: tuple[ClassEvidence, ...]
+    tail_reasons_: dict[str, TailReason]
+    rule_: LocalizedRule
+    guards_: tuple[ClassGuard, ...]
+    calibration_labels_: IntArray
+    versions_: dict[str, str]
 
     # ------------------------------------------------------------------ fitting
 
@@ -197,11 +123,11 @@ class Calcode(Learned):
         """Choose the audit diagnostic on validation and calibrate it on the gate (METHOD.md 4)."""
         settings = self._checked_settings(reference)
         roles = {"reference": reference, "validation": validation, "gate": gate}
-        interface, ledger = checked_roles(roles)
+        expected, hashes = checked_roles(roles)
         self._forget()
         self.settings_ = settings
-        self.interface_ = interface
-        self.ledger_ = ledger
+        self.evidence_format_ = expected
+        self.role_hashes_ = hashes
         self.manifest_ = {role: _manifest_entry(evidence) for role, evidence in roles.items()}
         self.audit_ = None
         if settings.audit is not None:
@@ -221,26 +147,26 @@ class Calcode(Learned):
         """Choose the bandwidth and the protected classes on accepted validation (METHOD.md 6 and 7)."""
         self._require("audit_", before="discover_tail", call="fit_audit")
         settings = self.settings_
-        self.interface_.require(validation, role="validation")
+        self.evidence_format_.require(validation, role="validation")
         if self.manifest_["validation"] != _manifest_entry(validation):
             raise RoleError("validation: not the images that fit_audit was given; pass the same evidence")
         labels = labels_in_space(validation, role="validation")
         seen = None if self.audit_ is None else self.audit_.validation_p_values
         p_values = self.audit_p_values(validation) if seen is None else seen
         accepted = p_values >= settings.deferral_level
-        pilot = None
+        cross_fit = None
         if accepted.sum() >= MIN_EXAMPLES:
-            pilot = Pilot(
+            cross_fit = CrossFit(
                 embeddings=validation.embeddings[accepted],
                 scores=self._scores(validation)[1][accepted],
                 labels=labels[accepted],
                 n_folds=settings.n_folds,
                 random_state=settings.random_state,
             )
-        self.bandwidth_, self.bandwidth_trace_ = _bandwidth_for(pilot, settings)
+        self.bandwidth_, self.bandwidth_trace_ = _bandwidth_for(cross_fit, settings)
         outcome = None
-        if pilot is not None:
-            outcome = pilot.judge(
+        if cross_fit is not None:
+            outcome = cross_fit.judge(
                 bandwidth=self.bandwidth_, miscoverage=settings.miscoverage, grid=settings.level_grid
             )
         self.tail_evidence_ = class_evidence(
@@ -263,9 +189,9 @@ class Calcode(Learned):
         settings = self.settings_
         if len(calibration) == 0:
             raise RoleError("calibration: the role is empty")
-        self.interface_.require(calibration, role="calibration")
+        self.evidence_format_.require(calibration, role="calibration")
         labels = labels_in_space(calibration, role="calibration")
-        self.ledger_ = self.ledger_.admit("calibration", calibration)
+        self.role_hashes_ = self.role_hashes_.admit("calibration", calibration)
         self.manifest_ = self.manifest_ | {"calibration": _manifest_entry(calibration)}
         accepted = np.flatnonzero(self.audit_p_values(calibration) >= settings.deferral_level)
         scores = true_label_scores(self._scores(calibration)[1][accepted], labels[accepted])
@@ -341,8 +267,8 @@ class Calcode(Learned):
             As `thresholds` of this class.
         """
         self._require("rule_", before="decide", call="fit")
-        self.interface_.require(evidence, role="evidence")
-        self.ledger_.require_disjoint("test", evidence)
+        self.evidence_format_.require(evidence, role="evidence")
+        self.role_hashes_.require_disjoint("test", evidence)
         robust, scores = self._scores(evidence)
         p_audit = self.audit_p_values(evidence)
         localized, guarded = thresholds(evidence.embeddings, scores)
@@ -424,14 +350,91 @@ class Calcode(Learned):
             return np.ones(len(evidence))
         return self.audit_.p_values(evidence)
 
+    # ------------------------------------------------------------------ what fit found
+
+    @property
+    def classes_(self) -> tuple[str, ...]:
+        """The label space."""
+        expected: EvidenceFormat = self._found("evidence_format_")
+        return expected.classes
+
+    @property
+    def audit_name_(self) -> str | None:
+        """The chosen diagnostic."""
+        audit: SupportAudit | None = self._found("audit_")
+        return None if audit is None else audit.name
+
+    @property
+    def audit_auroc_(self) -> float | None:
+        """AUROC of the chosen diagnostic for top-1 error on validation."""
+        audit: SupportAudit | None = self._found("audit_")
+        return None if audit is None else audit.auroc
+
+    @property
+    def audit_aurocs_(self) -> dict[str, float]:
+        """AUROC of every candidate."""
+        audit: SupportAudit | None = self._found("audit_")
+        return {} if audit is None else dict(audit.aurocs)
+
+    @property
+    def local_level_(self) -> float | None:
+        """eta of the localized rule; inf with too few calibration examples, None for "exact" and "upper"."""
+        rule: LocalizedRule = self._found("rule_")
+        return rule.eta
+
+    @property
+    def tail_classes_(self) -> tuple[str, ...]:
+        """Names of the protected classes, in class order."""
+        return tuple(self._found("tail_reasons_"))
+
+    @property
+    def tail_thresholds_(self) -> dict[str, float]:
+        """Class-global quantile of every protected class."""
+        return {guard.name: guard.quantile for guard in self._found("guards_")}
+
+    @property
+    def n_accepted_per_class_(self) -> dict[str, int]:
+        """Accepted calibration examples of every class."""
+        counts = np.bincount(self._found("calibration_labels_"), minlength=len(self.classes_))
+        return {name: int(count) for name, count in zip(self.classes_, counts, strict=True)}
+
+    @property
+    def in_every_set_(self) -> dict[str, int]:
+        """Classes whose threshold is +inf for every image, with their accepted calibration images.
+
+        A set that always holds a label says nothing about it: its coverage of 100 % is no achievement.
+        """
+        rule: LocalizedRule = self._found("rule_")
+        if rule.always_infinite:
+            return self.n_accepted_per_class_
+        return {guard.name: guard.n for guard in self.guards_ if math.isinf(guard.quantile)}
+
+    @property
+    def promises_(self) -> tuple[str, ...]:
+        """What this model promises and what it does not, in plain words (METHOD.md 10)."""
+        self._found("rule_")
+        return promises_of(
+            level=self.settings_.level,
+            miscoverage=self.settings_.miscoverage,
+            audit_independent=None if self.audit_ is None else self.audit_.independent,
+            guards=self.guards_,
+            binary_utility=self.settings_.binary_utility,
+        )
+
+    def _found(self, attribute: str) -> Any:
+        if attribute not in vars(self):
+            # AttributeError is what hasattr and inspection tools expect of a property without a value.
+            raise AttributeError(f"this model has no {attribute} yet: call fit first")
+        return vars(self)[attribute]
+
     # ------------------------------------------------------------------ files
 
     @property
     def digest_(self) -> str:
-        """SHA-256 of the model's settings and learned state, as its file carries it."""
+        """SHA-256 of the model's settings and what was fitted, as its file carries it."""
         from calcode.method.model_file import model_digest
 
-        self._learned("rule_")
+        self._found("rule_")
         if self._digest is None:
             self._digest = model_digest(self)
         return self._digest
@@ -464,14 +467,14 @@ class Calcode(Learned):
     # ------------------------------------------------------------------ guards of the order
 
     def _checked_settings(self, evidence: Evidence) -> Settings:
-        settings = checked_settings(self.get_params())
+        settings = self.checked()
         require_evidence(evidence, role="reference")
         settings.require_classes(evidence.classes)
         settings.require_prompts(evidence.n_prompts)
         return settings
 
     def _forget(self) -> None:
-        """Drop what an earlier fit learned, so that no step builds on a stale one."""
+        """Drop what an earlier fit found, so that no step builds on a stale one."""
         for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
             delattr(self, name)
 
@@ -480,16 +483,22 @@ class Calcode(Learned):
             raise NotFittedError(f"{before}: call {call} first")
 
 
-def _bandwidth_for(pilot: Pilot | None, settings: Settings) -> tuple[float, tuple[BandwidthTrial, ...]]:
-    if settings.bandwidth is not None:
-        return settings.bandwidth, ()
-    if pilot is None:
+if Calcode.__doc__ is not None:  # python -OO has none
+    Calcode.__doc__ = Calcode.__doc__.replace("{settings}", parameters_section())
+
+
+def _bandwidth_for(
+    cross_fit: CrossFit | None, settings: Settings
+) -> tuple[float, tuple[BandwidthTrial, ...]]:
+    if settings.bandwidth != "auto":
+        return float(settings.bandwidth), ()
+    if cross_fit is None:
         raise RoleError(
             f"deferral_level: fewer than {MIN_EXAMPLES} validation images reach {settings.deferral_level}, so "
             "bandwidth='auto' has nothing to choose on; lower deferral_level or give a number for bandwidth"
         )
     return choose_bandwidth(
-        pilot,
+        cross_fit,
         miscoverage=settings.miscoverage,
         grid=settings.level_grid,
         support_budget=settings.support_budget,

@@ -19,8 +19,7 @@ from calcode.method.audit import BASE_DIAGNOSTICS, DIAGNOSTICS, SupportAudit
 from calcode.method.bandwidth import BandwidthTrial
 from calcode.method.localized import LocalizedRule
 from calcode.method.model import Calcode
-from calcode.method.role_hashes import RoleLedger
-from calcode.method.roles import Interface
+from calcode.method.roles import EvidenceFormat, RoleHashes
 from calcode.method.settings import Settings
 from calcode.method.tail import ClassEvidence, TailReason
 
@@ -88,7 +87,7 @@ def _tensors(model: Calcode) -> dict[str, AnyArray]:
             tensors["gate_distances"] = audit.gate_distances
         if audit.graph is not None:
             tensors |= {f"graph_{name}": values for name, values in audit.graph.arrays.items()}
-    for (role, kind), hashes in model.ledger_.hashes.items():
+    for (role, kind), hashes in model.role_hashes_.hashes.items():
         tensors[f"hashes_{role}_{kind}"] = hashes.view(np.uint8).reshape(len(hashes), -1)
     return {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
 
@@ -98,10 +97,10 @@ def _metadata(model: Calcode) -> dict[str, Any]:
     return {
         "format": FORMAT_VERSION,
         "versions": model.versions_,
-        "settings": model.settings_.to_dict(),
-        "interface": asdict(model.interface_),
+        "settings": model.settings_.get_params(),
+        "interface": asdict(model.evidence_format_),
         "manifest": model.manifest_,
-        "ledger_key": model.ledger_.key.hex(),
+        "ledger_key": model.role_hashes_.key.hex(),
         "audit": None
         if audit is None
         else {
@@ -121,24 +120,24 @@ def _metadata(model: Calcode) -> dict[str, Any]:
 
 def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> Calcode:
     values = {"keep_top": False} | metadata["settings"]
-    # JSON has lists where the settings have tuples.
-    values["always_protect"] = tuple(values["always_protect"])
-    values["audit"] = None if values["audit"] is None else tuple(values["audit"])
-    settings = Settings(**values)
-    model = Calcode(**(values | {"bandwidth": "auto" if settings.bandwidth is None else settings.bandwidth}))
+    values["bandwidth"] = (
+        "auto" if values["bandwidth"] is None else values["bandwidth"]
+    )  # as version 1 had it
+    settings = Settings(**values).checked()
+    model = Calcode(**settings.get_params())
     model.settings_ = settings
-    model.interface_ = Interface(
+    model.evidence_format_ = EvidenceFormat(
         **(metadata["interface"] | {"classes": tuple(metadata["interface"]["classes"])})
     )
     # The canonical JSON sorts names; the roles come back in the order in which they were used.
     manifest = metadata["manifest"]
     model.manifest_ = {role: manifest[role] for role in ("reference", "validation", "gate", "calibration")}
-    model.ledger_ = RoleLedger(bytes.fromhex(metadata["ledger_key"]), _hashes(tensors))
+    model.role_hashes_ = RoleHashes(bytes.fromhex(metadata["ledger_key"]), _hashes(tensors))
     model.audit_ = _audit(metadata["audit"], settings, tensors)
     model.bandwidth_ = metadata["bandwidth"]
     model.bandwidth_trace_ = tuple(BandwidthTrial(**trial) for trial in metadata["bandwidth_trace"])
     model.tail_evidence_ = tuple(ClassEvidence(**row) for row in metadata["tail_evidence"])
-    classes = model.interface_.classes
+    classes = model.evidence_format_.classes
     reasons = {name: TailReason(**reason) for name, reason in metadata["tail_reasons"].items()}
     model.tail_reasons_ = {name: reasons[name] for name in classes if name in reasons}
     rule = LocalizedRule(

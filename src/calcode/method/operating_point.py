@@ -11,7 +11,7 @@ import numpy as np
 from calcode.arrays import BoolArray, IntArray
 from calcode.errors import SettingsError
 from calcode.method.bandwidth import choose_bandwidth
-from calcode.method.cross_fit import MIN_EXAMPLES, Pilot
+from calcode.method.cross_fit import MIN_EXAMPLES, CrossFit
 from calcode.method.decisions import COST_REGIMES, Costs, selective_risk, shown_classes
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.method.model import Calcode
@@ -29,7 +29,7 @@ RELAXATIONS = ("informative", "count", "coverage")
 
 @dataclass(frozen=True, kw_only=True)
 class GridPoint:
-    """One operating point and what the cross-fitted pilot saw there on validation.
+    """One operating point and what the cross-fit saw there on validation.
 
     Coverage, worst-class coverage and set size are over answered images: accepted, and the held-out set not empty.
     Deferral is the share that is not answered. Without an answered image the first three are nan.
@@ -100,7 +100,7 @@ def select_operating_point(
     The policy is the paper's: an empty set is a deferral here, whatever `keep_top` says.
 
     Every point of target coverage {0.90, 0.925, 0.95} x deferral level {0.01, 0.02, 0.05, 0.10} is scored by the
-    cross-fitted pilot, each with the bandwidth that the method would choose there. The least risk wins among the
+    cross-fit, each with the bandwidth that the method would choose there. The least risk wins among the
     points with coverage >= 0.95, at least 50 accepted images and an informative rate >= 0.02; if there is none,
     the informative rate is given up, then the count, then the coverage. Ties go to the higher target coverage,
     then to the lower deferral level.
@@ -135,7 +135,7 @@ def select_operating_point(
 def _score_level(
     validation: Evidence, accepted: BoolArray, deferral_level: float, settings: Settings, costs: Costs
 ) -> list[GridPoint]:
-    """All target coverages at one deferral level, on one pilot."""
+    """All target coverages at one deferral level, on one cross-fit."""
     n_classes = validation.n_classes
     if accepted.sum() < MIN_EXAMPLES:
         empty = np.zeros((int(accepted.sum()), n_classes), dtype=np.bool_)
@@ -146,7 +146,7 @@ def _score_level(
         ]
     labels = validation.require_labels()[accepted]
     scores = aps_scores(robust_probabilities(validation.prompt_logits[accepted], trim=settings.trim))
-    pilot = Pilot(
+    cross_fit = CrossFit(
         embeddings=validation.embeddings[accepted],
         scores=scores,
         labels=labels,
@@ -157,14 +157,16 @@ def _score_level(
     for target in TARGET_COVERAGES:
         miscoverage = round(1.0 - target, 12)
         bandwidth = settings.bandwidth
-        if bandwidth is None:
+        if bandwidth == "auto":
             bandwidth, _ = choose_bandwidth(
-                pilot,
+                cross_fit,
                 miscoverage=miscoverage,
                 grid=settings.level_grid,
                 support_budget=settings.support_budget,
             )
-        outcome = pilot.judge(bandwidth=bandwidth, miscoverage=miscoverage, grid=settings.level_grid)
+        outcome = cross_fit.judge(
+            bandwidth=float(bandwidth), miscoverage=miscoverage, grid=settings.level_grid
+        )
         points.append(
             _point(target, deferral_level, outcome.sets, labels, n_all=len(validation), costs=costs)
         )

@@ -1,21 +1,24 @@
-"""What evidence must look like to be understood by a fitted model."""
+"""The data roles of METHOD.md 1: what evidence must look like, and that no image or group has two roles."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Self
 
 import numpy as np
 
-from calcode.arrays import IntArray
+from calcode.arrays import AnyArray, FloatArray, IntArray
 from calcode.errors import EvidenceError, MismatchError, RoleError
 from calcode.method.evidence import Evidence
-from calcode.method.role_hashes import RoleLedger, embeddings_digest
 
 #: Different images from which on two roles cannot have the same ones by chance.
 _TELLING = 20
+_HASH_BYTES = 16
+_SHOWN = 5
 _COMPARED = {
     "classes": "classes or their order",
     "n_prompts": "number of prompts",
@@ -26,7 +29,7 @@ _COMPARED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interface:
+class EvidenceFormat:
     """Classes, prompts, dimension and origin of the evidence a model was fitted on."""
 
     classes: tuple[str, ...]
@@ -36,8 +39,8 @@ class Interface:
     backbone: str | None
 
     @classmethod
-    def of(cls, evidence: Evidence) -> Self:
-        """The interface that this evidence has."""
+    def from_evidence(cls, evidence: Evidence) -> Self:
+        """What this evidence looks like."""
         return cls(
             classes=evidence.classes,
             n_prompts=evidence.n_prompts,
@@ -49,7 +52,7 @@ class Interface:
     def require(self, evidence: Evidence, *, role: str) -> None:
         """Raise `MismatchError` naming the first thing that differs."""
         require_evidence(evidence, role=role)
-        given = Interface.of(evidence)
+        given = EvidenceFormat.from_evidence(evidence)
         for name, what in _COMPARED.items():
             expected, found = getattr(self, name), getattr(given, name)
             if expected != found:
@@ -59,21 +62,21 @@ class Interface:
                 )
 
 
-def checked_roles(roles: Mapping[str, Evidence]) -> tuple[Interface, RoleLedger]:
+def checked_roles(roles: Mapping[str, Evidence]) -> tuple[EvidenceFormat, RoleHashes]:
     """Check that roles fit together and are disjoint (METHOD.md 1), before any work is done.
 
     Parameters
     ----------
     roles : mapping of str to Evidence
-        By role name, the reference first: it sets the interface.
+        By role name, the reference first: the others must look like it.
     """
     for role, evidence in roles.items():
         require_evidence(evidence, role=role)
-    interface = Interface.of(roles["reference"])
+    expected = EvidenceFormat.from_evidence(roles["reference"])
     for role, evidence in roles.items():
         if len(evidence) == 0:
             raise RoleError(f"{role}: the role is empty")
-        interface.require(evidence, role=role)
+        expected.require(evidence, role=role)
         if role in ("validation", "calibration"):
             labels_in_space(evidence, role=role)
     for (role, evidence), (other, earlier) in itertools.combinations(roles.items(), 2):
@@ -83,10 +86,10 @@ def checked_roles(roles: Mapping[str, Evidence]) -> tuple[Interface, RoleLedger]
             raise RoleError(
                 f"{other}: the same images as in the {role} role; the roles must share neither images nor groups"
             )
-    ledger = RoleLedger(bytes.fromhex(embeddings_digest(roles["reference"].embeddings)))
+    hashes = RoleHashes(bytes.fromhex(embeddings_digest(roles["reference"].embeddings)))
     for role, evidence in roles.items():
-        ledger = ledger.admit(role, evidence)
-    return interface, ledger
+        hashes = hashes.admit(role, evidence)
+    return expected, hashes
 
 
 def require_evidence(given: object, *, role: str) -> None:
@@ -114,3 +117,74 @@ def _shown(value: object) -> str:
     if value is None:
         return "(none)"
     return str(list(value)) if isinstance(value, tuple) else repr(value)
+
+
+def embeddings_digest(embeddings: FloatArray) -> str:
+    """SHA-256 of the embeddings' bytes."""
+    return hashlib.sha256(np.ascontiguousarray(embeddings).data).hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class RoleHashes:
+    """Who was in which role, as keyed hashes: the overlap check of METHOD.md 1 without ids in clear.
+
+    Parameters
+    ----------
+    key : bytes
+        Differs from model to model, so that hashes of two models cannot be joined.
+    hashes : dict
+        (role, "ids" or "groups") to an ascending array of 16-byte hashes.
+    """
+
+    key: bytes
+    hashes: dict[tuple[str, str], AnyArray] = field(default_factory=dict)
+
+    def admit(self, role: str, evidence: Evidence) -> RoleHashes:
+        """The hashes with one more role, after the check that it overlaps with none before."""
+        self.require_disjoint(role, evidence)
+        # Sorted, so that the order tells nothing about the rows.
+        added = {
+            (role, kind): np.array(sorted(map(self._hash, values)), dtype=f"S{_HASH_BYTES * 2}")
+            for kind, values in _identities(evidence).items()
+        }
+        return RoleHashes(self.key, self.hashes | added)
+
+    def require_disjoint(self, role: str, evidence: Evidence) -> None:
+        """Raise `RoleError` naming the ids or groups that another role holds already."""
+        for kind, values in _identities(evidence).items():
+            hashed = {self._hash(value): value for value in values}
+            for (other, other_kind), known in self._known.items():
+                if other_kind != kind or other == role:
+                    continue
+                shared = sorted(hashed[key] for key in hashed.keys() & known)
+                if shared:
+                    more = f" and {len(shared) - _SHOWN} more" if len(shared) > _SHOWN else ""
+                    raise RoleError(
+                        f"{kind}: {len(shared)} of the {role} role are in the {other} role too "
+                        f"({', '.join(shared[:_SHOWN])}{more}); the roles must share neither images nor groups: split "
+                        "by group, or drop these rows"
+                    )
+
+    def _hash(self, value: str) -> bytes:
+        hasher = self._keyed.copy()
+        hasher.update(value.encode())
+        return hasher.hexdigest().encode()
+
+    @cached_property
+    def _keyed(self) -> hashlib.blake2b:
+        """A hash that has taken the key in already: a copy of it costs a third of a new one."""
+        return hashlib.blake2b(key=self.key, digest_size=_HASH_BYTES)
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, str], frozenset[bytes]]:
+        return {entry: frozenset(hashes.tolist()) for entry, hashes in self.hashes.items()}
+
+
+def _identities(evidence: Evidence) -> dict[str, set[str]]:
+    """The different ids and groups, as far as the evidence has them; an empty text means a missing value."""
+    columns = {"ids": evidence.ids, "groups": evidence.groups}
+    return {
+        kind: {value for value in column.tolist() if value}
+        for kind, column in columns.items()
+        if column is not None
+    }

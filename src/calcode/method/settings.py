@@ -1,54 +1,253 @@
-"""The settings of a model, checked before any work is done."""
+"""Every setting of the method, declared once: default, bounds, help and the name of its option.
+
+`Calcode` takes its arguments and its checks from here; the command line and the docs read `SETTINGS`.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Literal, Self
 
 from calcode.errors import SettingsError
 from calcode.method.audit import DIAGNOSTICS, FusedRule
 from calcode.method.levels import LEVELS, LevelName
+from calcode.method.setting_kinds import Choice, Count, Flag, Kind, Names, Number, Shares, Width
 from calcode.method.tail import ProtectRule
 
-#: Far below any distance that float64 can tell from zero, far above what would overflow 1 / h.
-_SMALLEST_BANDWIDTH = 1e-100
+Panel = Literal["Sets and promises", "Deferral", "Localization", "Protected classes", "General"]
+
+_LARGEST_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
+class Setting:
+    """The declaration of one setting.
+
+    Attributes
+    ----------
+    name : str
+        Argument of `Calcode`.
+    default : object
+    kind : Kind
+        What values it takes: `kind.check` and `kind.parse`.
+    help : str
+        What it does, in a sentence or two.
+    panel : str
+        Under which heading it stands in help and docs.
+    option : str
+        Its option on the command line, such as "--folds"; an option that turns a flag off is `kind.off`.
+    """
+
+    name: str
+    default: Any
+    kind: Kind
+    help: str
+    panel: Panel
+    option: str
+
+    def check(self, value: object) -> Any:
+        """The value in its plain form, or a `SettingsError` that names the setting."""
+        return self.kind.check(self.name, value)
+
+    def parse(self, text: str | Sequence[str]) -> Any:
+        """What the text of the option stands for, or a `SettingsError` that names the option."""
+        return self.kind.check(self.option, self.kind.parse(self.option, text))
+
+
+def _about(kind: Kind, help: str, *, panel: Panel, option: str = "") -> dict[str, Any]:
+    return {"kind": kind, "help": help, "panel": panel, "option": option}
+
+
+@dataclass(kw_only=True, eq=False)
 class Settings:
-    """Every choice a user makes, in checked form; see `calcode.Calcode` for their meaning."""
+    """Every choice a user makes, as given; `checked` gives them in plain form or says which is wrong.
 
-    miscoverage: float
-    guard_miscoverage: float | dict[str, float]
-    discovery_margin: float
-    deferral_level: float
-    trim: int
-    n_neighbors: int
-    bandwidth: float | None
-    support_budget: float
-    level: LevelName
-    level_grid: int | None
-    n_folds: int
-    min_class_count: int
-    class_local_min: int
-    audit: tuple[str, ...] | None
-    fused: FusedRule
-    protect: ProtectRule
-    always_protect: tuple[str, ...]
-    keep_top: bool
-    binary_utility: bool
-    random_state: int
+    Examples
+    --------
+    >>> Settings(always_protect=["mel"]).checked().always_protect
+    ('mel',)
+    """
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values; `bandwidth` is None for "auto"."""
-        return asdict(self)
+    miscoverage: float = field(
+        default=0.05,
+        metadata=_about(
+            Number(inside=True),
+            "Allowed share of accepted images whose set misses the diagnosis.",
+            panel="Sets and promises",
+        ),
+    )
+    level: LevelName = field(
+        default="loo",
+        metadata=_about(
+            Choice(words=LEVELS),
+            "How the local level is found: loo, exact, upper or certified. All but loo make localized coverage a promise; "
+            "where one is wanted, certified is recommended.",
+            panel="Sets and promises",
+        ),
+    )
+    level_grid: int | None = field(
+        default=1001,
+        metadata=_about(
+            Count(low=2, optional=True),
+            "Number of levels that loo chooses from, or none for the critical value itself.",
+            panel="Sets and promises",
+        ),
+    )
+    trim: int = field(
+        default=1,
+        metadata=_about(
+            Count(low=0), "Prompts dropped at each end of every class's evidence.", panel="Sets and promises"
+        ),
+    )
+    keep_top: bool = field(
+        default=True,
+        metadata=_about(
+            Flag(off="--paper-sets"),
+            "Keep the label ranked first in every set, or follow the paper, whose sets may lack it.",
+            panel="Sets and promises",
+        ),
+    )
+    binary_utility: bool = field(
+        default=False,
+        metadata=_about(Flag(), "With two classes: defer full sets too.", panel="Sets and promises"),
+    )
+    deferral_level: float = field(
+        default=0.05,
+        metadata=_about(Number(), "Images with an audit p-value below it are deferred.", panel="Deferral"),
+    )
+    audit: Sequence[str] | None = field(
+        default=DIAGNOSTICS,
+        metadata=_about(
+            Names(allowed=DIAGNOSTICS, optional=True),
+            "Candidate diagnostics, of which validation chooses one; none accepts every image.",
+            panel="Deferral",
+        ),
+    )
+    fused: FusedRule = field(
+        default="paper",
+        metadata=_about(
+            Choice(words=("paper", "split")),
+            "Which part of the gate ranks the fused diagnostic: paper (all of it) or split, which makes the audit's "
+            "p-value a promise and costs half the gate.",
+            panel="Deferral",
+        ),
+    )
+    n_neighbors: int = field(
+        default=10,
+        metadata=_about(
+            Count(low=1), "Neighbours of the audit distance.", panel="Deferral", option="--neighbors"
+        ),
+    )
+    bandwidth: float | str = field(
+        default="auto",
+        metadata=_about(
+            Width(),
+            "Width of the kernel: auto takes the most local one that validation supports, inf turns localization off.",
+            panel="Localization",
+        ),
+    )
+    support_budget: float = field(
+        default=0.25,
+        metadata=_about(
+            Number(),
+            "Share of infinite held-out thresholds that the automatic bandwidth may cause. Smaller: smaller sets at home, "
+            "less safety away.",
+            panel="Localization",
+        ),
+    )
+    n_folds: int = field(
+        default=5,
+        metadata=_about(
+            Count(low=2), "Folds of the cross-fit on validation.", panel="Localization", option="--folds"
+        ),
+    )
+    protect: ProtectRule = field(
+        default="discovered",
+        metadata=_about(
+            Choice(words=("discovered", "all", "none")),
+            "Which classes get a guard: discovered (those that validation finds fragile), all, or none.",
+            panel="Protected classes",
+        ),
+    )
+    always_protect: Sequence[str] = field(
+        default=(),
+        metadata=_about(
+            Names(metavar="CLASSES"),
+            "Classes that get a guard whatever validation says.",
+            panel="Protected classes",
+        ),
+    )
+    guard_miscoverage: float | Mapping[str, float] = field(
+        default=0.05,
+        metadata=_about(
+            Shares(),
+            "Miscoverage of protected classes: a number for all, or one per class; classes that are not named take the "
+            "miscoverage of the sets.",
+            panel="Protected classes",
+            option="--guard",
+        ),
+    )
+    discovery_margin: float = field(
+        default=0.05,
+        metadata=_about(
+            Number(),
+            "A class is fragile when its held-out coverage falls below 1 - miscoverage - margin.",
+            panel="Protected classes",
+        ),
+    )
+    min_class_count: int = field(
+        default=10,
+        metadata=_about(
+            Count(low=0),
+            "Classes with fewer accepted validation images are protected.",
+            panel="Protected classes",
+        ),
+    )
+    class_local_min: int = field(
+        default=50,
+        metadata=_about(
+            Count(low=1),
+            "Calibration images from which on a guard is localized too.",
+            panel="Protected classes",
+        ),
+    )
+    random_state: int = field(
+        default=0,
+        metadata=_about(
+            Count(low=0, high=_LARGEST_SEED),
+            "Seeds the folds and the halving of the gate.",
+            panel="General",
+            option="--seed",
+        ),
+    )
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings by name, as scikit-learn's tools ask for them (`deep` changes nothing here)."""
+        return {name: getattr(self, name) for name in SETTINGS}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change settings by name; they take effect at the next fit."""
+        for name, value in params.items():
+            if name not in SETTINGS:
+                raise SettingsError(f"{name}: no such setting; there are {', '.join(SETTINGS)}")
+            setattr(self, name, value)
+        return self
+
+    def checked(self) -> Settings:
+        """The settings in plain form (tuples, floats), or an error that names the first wrong one."""
+        settings = Settings(**{name: entry.check(getattr(self, name)) for name, entry in SETTINGS.items()})
+        if settings.protect == "none" and settings.always_protect:
+            raise SettingsError(
+                f"always_protect: {list(settings.always_protect)} contradicts protect='none'; leave one of them out"
+            )
+        return settings
 
     def require_classes(self, classes: Sequence[str]) -> None:
         """Check the settings that name classes, or count them, against the label space."""
-        named = {"always_protect": self.always_protect}
-        if isinstance(self.guard_miscoverage, dict):
+        named = {"always_protect": tuple(self.always_protect)}
+        if isinstance(self.guard_miscoverage, Mapping):
             named["guard_miscoverage"] = tuple(self.guard_miscoverage)
         for setting, names in named.items():
             unknown = [name for name in names if name not in classes]
@@ -66,118 +265,25 @@ class Settings:
             )
 
 
-def checked_settings(values: Mapping[str, Any]) -> Settings:
-    """Settings from the arguments of `Calcode`, or an error that names the first wrong one.
-
-    Parameters
-    ----------
-    values : mapping
-        One entry per constructor argument.
-    """
-    audit, protect = values["audit"], values["protect"]
-    settings = Settings(
-        miscoverage=_share("miscoverage", values["miscoverage"]),
-        guard_miscoverage=_guard(values["guard_miscoverage"]),
-        discovery_margin=_number("discovery_margin", values["discovery_margin"], low=0.0, high=1.0),
-        deferral_level=_number("deferral_level", values["deferral_level"], low=0.0, high=1.0),
-        trim=_count("trim", values["trim"], low=0),
-        n_neighbors=_count("n_neighbors", values["n_neighbors"], low=1),
-        bandwidth=_bandwidth(values["bandwidth"]),
-        support_budget=_number("support_budget", values["support_budget"], low=0.0, high=1.0),
-        level=cast(LevelName, _choice("level", values["level"], LEVELS)),
-        level_grid=None
-        if values["level_grid"] is None
-        else _count("level_grid", values["level_grid"], low=2),
-        n_folds=_count("n_folds", values["n_folds"], low=2),
-        min_class_count=_count("min_class_count", values["min_class_count"], low=0),
-        class_local_min=_count("class_local_min", values["class_local_min"], low=1),
-        audit=None if audit is None else _names("audit", audit, allowed=DIAGNOSTICS),
-        fused=cast(FusedRule, _choice("fused", values["fused"], ("paper", "split"))),
-        protect=cast(ProtectRule, _choice("protect", protect, ("discovered", "all", "none"))),
-        always_protect=_names("always_protect", values["always_protect"], allowed=None),
-        keep_top=_flag("keep_top", values["keep_top"]),
-        binary_utility=_flag("binary_utility", values["binary_utility"]),
-        random_state=_seed(values["random_state"]),
-    )
-    if settings.audit == ():
-        raise SettingsError("audit: no candidate given; name at least one or pass None to accept everything")
-    if settings.protect == "none" and settings.always_protect:
-        raise SettingsError(
-            f"always_protect: {list(settings.always_protect)} contradicts protect='none'; leave one of them out"
+#: Every setting by name, in the order of help and docs.
+SETTINGS: Mapping[str, Setting] = MappingProxyType(
+    {
+        entry.name: Setting(
+            name=entry.name,
+            default=entry.default,
+            kind=entry.metadata["kind"],
+            help=entry.metadata["help"],
+            panel=entry.metadata["panel"],
+            option=entry.metadata["option"] or f"--{entry.name.replace('_', '-')}",
         )
-    return settings
+        for entry in fields(Settings)
+    }
+)
 
 
-def _number(name: str, value: object, *, low: float, high: float) -> float:
-    if isinstance(value, bool) or (not isinstance(value, int | float) and not hasattr(value, "__float__")):
-        raise SettingsError(f"{name}: {value!r} is not a number")
-    number = float(cast(float, value))
-    if not low <= number <= high:
-        raise SettingsError(f"{name}: {value!r} is not between {low:g} and {high:g}")
-    return number
-
-
-def _share(name: str, value: object) -> float:
-    number = _number(name, value, low=0.0, high=1.0)
-    if number in (0.0, 1.0):
-        raise SettingsError(f"{name}: {value!r} must lie strictly between 0 and 1")
-    return number
-
-
-def _guard(value: object) -> float | dict[str, float]:
-    if isinstance(value, Mapping):
-        return {str(name): _share(f"guard_miscoverage[{name!r}]", share) for name, share in value.items()}
-    return _share("guard_miscoverage", value)
-
-
-def _seed(value: object) -> int:
-    seed = _count("random_state", value, low=0)
-    if seed >= 2**32:
-        raise SettingsError(f"random_state: {seed} is above {2**32 - 1}, the largest seed")
-    return seed
-
-
-def _count(name: str, value: object, *, low: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise SettingsError(f"{name}: {value!r} is not a whole number")
-    number = value.__index__()
-    if number < low:
-        raise SettingsError(f"{name}: {number} is below {low}")
-    return int(number)
-
-
-def _bandwidth(value: object) -> float | None:
-    if isinstance(value, str):
-        if value == "auto":
-            return None
-        raise SettingsError(f"bandwidth: {value!r} is neither 'auto' nor a positive number")
-    number = _number("bandwidth", value, low=0.0, high=math.inf)
-    if number < _SMALLEST_BANDWIDTH:
-        raise SettingsError(f"bandwidth: {value!r} must be positive (use inf to turn localization off)")
-    return number
-
-
-def _choice(name: str, value: object, allowed: Sequence[str]) -> str:
-    if value not in allowed:
-        raise SettingsError(f"{name}: {value!r} is none of {', '.join(map(repr, allowed))}")
-    return str(value)
-
-
-def _names(name: str, value: object, *, allowed: Sequence[str] | None) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence | set | frozenset):
-        known = allowed is None or value in allowed
-        remedy = (
-            f"write ({value!r},)" if known else "write None for none" if value == "none" else "write a list"
-        )
-        raise SettingsError(f"{name}: {value!r} is not a sequence of names; {remedy}")
-    names = tuple(str(entry) for entry in value)
-    unknown = [entry for entry in names if allowed is not None and entry not in allowed]
-    if unknown:
-        raise SettingsError(f"{name}: {unknown} unknown; choose among {', '.join(allowed or ())}")
-    return names
-
-
-def _flag(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise SettingsError(f"{name}: {value!r} is neither True nor False")
-    return value
+def parameters_section(indent: str = "    ") -> str:
+    """The settings as the "Parameters" of a docstring."""
+    lines = []
+    for setting in SETTINGS.values():
+        lines += [f"{setting.name} : {setting.kind}, default {setting.default!r}", f"    {setting.help}"]
+    return "\n".join(lines).replace("\n", f"\n{indent}")

@@ -10,7 +10,7 @@ from typing import Literal, Self
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.method.cross_fit import PilotOutcome
+from calcode.method.cross_fit import HeldOut
 from calcode.method.localized import LocalizedRule
 from calcode.method.quantiles import conformal_quantile, smallest_finite_count
 
@@ -65,13 +65,13 @@ class TailReason:
 
 
 def class_evidence(
-    outcome: PilotOutcome | None, labels: IntArray, *, classes: Sequence[str], bound: float
+    outcome: HeldOut | None, labels: IntArray, *, classes: Sequence[str], bound: float
 ) -> tuple[ClassEvidence, ...]:
     """Held-out coverage of every class (Eq. 13).
 
     Parameters
     ----------
-    outcome : PilotOutcome or None
+    outcome : HeldOut or None
         None where no validation example was accepted.
     labels : ndarray of shape (n,)
         Labels of the accepted validation examples.

@@ -252,7 +252,7 @@ def sorted_promises(promises: Sequence[str]) -> tuple[list[str], list[str], list
 
 def _provenance(cohort: ReportCohort) -> Html:
     model = cohort.model
-    interface = model.interface_
+    interface = model.evidence_format_
     # In the order of the method: a model that was read from a file has them in the order of the alphabet.
     manifest = model.manifest_
     roles = ", ".join(f"{role} {count(int(manifest[role]['n']))}" for role in ROLES if role in manifest)
@@ -268,7 +268,7 @@ def _provenance(cohort: ReportCohort) -> Html:
     pairs = [
         part for name, value in entries for part in (element("dt", None, name), element("dd", None, value))
     ]
-    settings = [[name, _setting(name, value)] for name, value in model.settings_.to_dict().items()]
+    settings = [[name, _setting(name, value)] for name, value in model.settings_.get_params().items()]
     columns = [Column("setting", numeric=False), Column("value", numeric=False)]
     return joined(
         [

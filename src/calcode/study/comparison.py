@@ -257,7 +257,7 @@ def compare_methods(
         raise EvidenceError("test: its images have no ids; give each one, so that roles can be told apart")
     if not (test.require_labels() >= 0).any():
         raise EvidenceError("test: no image has a diagnosis among the classes, so nothing can be judged")
-    interface, ledger = checked_roles(
+    expected, hashes = checked_roles(
         {
             "reference": roles.reference,
             "validation": roles.validation,
@@ -265,8 +265,8 @@ def compare_methods(
             "calibration": roles.calibration,
         }
     )
-    interface.require(test, role="test")
-    ledger.require_disjoint("test", test)
+    expected.require(test, role="test")
+    hashes.require_disjoint("test", test)
     return (_row(method, roles, test, terms=terms) for method in methods)
 
 

@@ -18,7 +18,7 @@ from calcode.cohorts import Cohort
 from calcode.errors import CalcodeWarning, SettingsError
 from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
-from calcode.method.settings import checked_settings
+from calcode.method.settings import Settings
 from calcode.method.tail import discover_tail
 from calcode.study.decision_rows import DecisionRows, decisions_table
 from calcode.study.setting_cohorts import SettingCohorts
@@ -162,7 +162,7 @@ def decided_by(model: Calcode, target: Cohort) -> DecisionRows:
 def _copied(model: Calcode, params: Mapping[str, Any]) -> Calcode:
     """The same stages with other settings for what follows."""
     variant = copy.copy(model).set_params(**params)
-    variant.settings_ = checked_settings(params)
+    variant.settings_ = Settings(**params).checked()
     return variant
 
 
