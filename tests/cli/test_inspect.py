@@ -80,7 +80,7 @@ def test_a_model_with_parts_left_out(here: Path, tmp_path: Path, run: Callable[.
     assert "There is no audit: every image is accepted" in said
     assert "Localization is switched off" in said
     assert "No class is protected." in said
-    assert "Settings other than the defaults: bandwidth = inf, audit = None, protect = none." in said
+    assert "Settings other than the defaults: audit = None, bandwidth = inf, protect = none." in said
     assert changed_settings(Calcode.load(target)) == {"bandwidth": math.inf, "audit": None, "protect": "none"}
 
 

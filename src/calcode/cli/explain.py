@@ -163,7 +163,7 @@ def _photographs(paths: list[Path], file: FeatureFile, *, backbone: str) -> Iter
 
 def _reference(model: Calcode, file: FeatureFile) -> Cohort | None:
     """The reference images, if they are those that the model remembers by their digest."""
-    from calcode.method.role_hashes import embeddings_digest
+    from calcode.method.roles import embeddings_digest
 
     if "reference" not in file.role_counts:
         return None

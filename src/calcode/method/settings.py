@@ -82,8 +82,8 @@ class Settings:
         default="loo",
         metadata=_about(
             Choice(words=LEVELS),
-            "How the local level is found: loo, exact, upper or certified. All but loo make localized coverage a promise; "
-            "where one is wanted, certified is recommended.",
+            "How the local level is found: loo, exact, upper or certified. All but loo make localized coverage a "
+            "promise; where one is wanted, certified is recommended.",
             panel="Sets and promises",
         ),
     )
@@ -152,8 +152,8 @@ class Settings:
         default=0.25,
         metadata=_about(
             Number(),
-            "Share of infinite held-out thresholds that the automatic bandwidth may cause. Smaller: smaller sets at home, "
-            "less safety away.",
+            "Share of infinite held-out thresholds that the automatic bandwidth may cause. Smaller: smaller sets at "
+            "home, less safety away.",
             panel="Localization",
         ),
     )
