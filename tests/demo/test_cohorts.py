@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 
 from calcode import Calcode, CalcodeWarning
 from calcode.cohorts import Cohort
-from calcode.demo.cohorts import SETTINGS, Comparison, class_titles, compare, demo_features
+from calcode.demo.cohorts import INTRODUCTION, SETTINGS, Comparison, class_titles, compare, demo_features
 from calcode.method.quantiles import conformal_quantile
+from calcode.report.cohort_page import report_sections
+from calcode.report.parts import Text
 
 pytest.importorskip("calcode_demo_data", reason="the demonstration data are a distribution of their own")
 
@@ -71,19 +74,48 @@ def test_every_setting_is_the_default(comparisons: dict[str, Comparison]) -> Non
         assert comparison.figures.cohort.model.get_params() == Calcode().get_params()
 
 
-def test_only_classes_with_enough_test_images_are_called_the_worst(
+def test_only_classes_with_enough_answered_images_are_called_the_worst(
     comparisons: dict[str, Comparison],
 ) -> None:
     assert {name: entry.small_classes for name, entry in comparisons.items()} == {
         "HAM": {},
         "PAD": {},
-        "ROSENDAHL": {"vasc": 3},
+        "ROSENDAHL": {"df": 17, "vasc": 3},
     }
-    rosendahl = comparisons["ROSENDAHL"].figures
-    for method in rosendahl.methods:
-        assert method.summary.min_n == 20
-        judged = {row.name: row.coverage.value for row in method.summary.classwise if row.name != "vasc"}
-        assert method.summary.worst_class_coverage.value == min(judged.values())
+    for method in comparisons["ROSENDAHL"].figures.methods:
+        rows = [row for row in method.summary.classwise if row.coverage.n >= 20]
+        assert method.summary.worst_class_coverage.value == min(row.coverage.value for row in rows)
+
+
+def test_what_the_demonstration_must_show(comparisons: dict[str, Comparison]) -> None:
+    summary = comparisons["HAM"].figures.guarded.summary
+    assert round(summary.coverage.value, 3) == 0.976
+    assert (summary.worst_class, round(summary.worst_class_coverage.value, 3)) == ("bcc", 0.908)
+    assert round(summary.set_size.value, 2) == 3.45
+    assert (summary.singles.n, summary.singles.right) == (19, 13)
+
+
+def test_classes_in_every_set_are_those_with_too_few_calibration_images(
+    comparisons: dict[str, Comparison],
+) -> None:
+    found = {name: dict(entry.figures.cohort.decisions.in_every_set) for name, entry in comparisons.items()}
+    assert found == {"HAM": {}, "PAD": {}, "ROSENDAHL": {"akiec": 2, "df": 7}}
+
+
+def test_the_opening_explains_the_images_and_does_not_name_them_by_their_code(
+    comparisons: dict[str, Comparison],
+) -> None:
+    cohorts = [entry.figures.cohort for entry in comparisons.values()]
+    opening = report_sections(cohorts, introduction=INTRODUCTION)[0]
+    introduction, findings = opening.parts[:2]
+    assert isinstance(introduction, Text)
+    assert isinstance(findings, Text)
+    assert len(findings.sentences) == 3
+    said = " ".join([*introduction.sentences, *findings.sentences])
+    assert not re.search(r"\b(HAM|PAD|ROSENDAHL)\b(?!-)", said)
+    for cohort in cohorts:
+        assert cohort.name in findings.sentences[0]
+    assert len(opening.figures) == 1
 
 
 def test_split_aps_is_one_quantile_over_all_calibration_images(

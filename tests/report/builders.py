@@ -81,6 +81,7 @@ def decisions_of(
         classes=model.classes_,
         model_digest=model.digest_,
         promises=model.promises_,
+        in_every_set=model.in_every_set_,
     )
 
 
@@ -96,7 +97,6 @@ def cohort_of(
     shifted: bool = False,
     metadata: Mapping[str, Any] | None = None,
     class_titles: Mapping[str, str] | None = None,
-    min_images: int = 1,
     name: str = "COHORT",
 ) -> ReportCohort:
     """A cohort whose every answer is given."""
@@ -115,7 +115,6 @@ def cohort_of(
         ordinary=plain,
         metadata=metadata or {},
         class_titles=class_titles or {},
-        min_images=min_images,
     )
 
 

@@ -18,7 +18,6 @@ from calcode.report.wording import (
     percent_estimate,
     percent_interval,
     short_percent,
-    shortened,
 )
 
 
@@ -46,7 +45,7 @@ def test_estimates_carry_their_interval() -> None:
 
 def test_words() -> None:
     assert counted(0, "image") == "0 images"
+    assert counted(1, "class") == "1 class"
+    assert counted(2, "diagnosis") == "2 diagnoses"
     assert listed([]) == ""
     assert short_percent(0.0025).replace(NBSP, " ") == "0.25 %"
-    assert shortened("abc", length=3) == "abc"
-    assert len(shortened("a" * 99, length=10)) == 10

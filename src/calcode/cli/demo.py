@@ -47,7 +47,7 @@ def demo(
         return
     target = _page(output)
     started = time.perf_counter()
-    from calcode.demo.cohorts import NOTES, TITLE
+    from calcode.demo.cohorts import INTRODUCTION, NOTES, TITLE
 
     compared = _compare_all(screen, quiet=as_json)
     computed = time.perf_counter()
@@ -55,7 +55,8 @@ def demo(
 
     with screen.working(f"Writing {target}"):
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_report(target, cohorts=[entry.figures.cohort for entry in compared], title=TITLE, notes=NOTES)
+        cohorts = [entry.figures.cohort for entry in compared]
+        write_report(target, cohorts=cohorts, title=TITLE, introduction=INTRODUCTION, notes=NOTES)
     seconds = {"compute": computed - started, "page": time.perf_counter() - computed}
     if as_json:
         screen.emit("demo", {"output": str(target), "seconds": seconds, **_facts(compared)})
@@ -126,7 +127,7 @@ def _show(comparison: Comparison, *, screen: Screen) -> None:
     from calcode.cli.summaries import method_table
 
     figures, cohort = comparison.figures, comparison.figures.cohort
-    screen.heading(f"{cohort.name}: {cohort.title}")
+    screen.heading(f"{comparison.setting.name}: {cohort.title}")
     kind = (
         "Shifted: every figure is an observation."
         if cohort.shifted
@@ -138,12 +139,12 @@ def _show(comparison: Comparison, *, screen: Screen) -> None:
     if comparison.small_classes:
         small = ", ".join(f"{name} ({n})" for name, n in comparison.small_classes.items())
         screen.say(
-            f"Worst class among those with at least {comparison.setting.min_images} test images; not: {small}."
+            f"Worst class among those with at least {figures.guarded.summary.min_n} answered images; not: {small}."
         )
 
 
 def _findings(compared: Sequence[Comparison]) -> list[str]:
-    from calcode.report.overview import headline
+    from calcode.report.findings import headline
 
     return headline([entry.figures for entry in compared])
 

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from calcode.cli.rows import Choice, Judged
     from calcode.cli.screen import Screen
     from calcode.method.model import Calcode
-    from calcode.report import ReportCohort
-    from calcode.report.figures import CohortFigures
+    from calcode.report import CohortFigures, ReportCohort
 
 
 def report(
@@ -56,8 +55,7 @@ def report(
     from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
     from calcode.method.model import Calcode
-    from calcode.report import write_report
-    from calcode.report.figures import cohort_figures
+    from calcode.report import cohort_figures, write_report
 
     target = output_file(output, suffixes=(".html",))
     screen = Screen()

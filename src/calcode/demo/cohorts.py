@@ -13,12 +13,23 @@ from types import MappingProxyType
 
 from calcode.baselines import METHODS, Roles
 from calcode.cohorts import Cohort, FeatureFile, open_features
+from calcode.datasets.pad_ufes_20 import CLASSES as SHARED_CLASSES
 from calcode.errors import FeatureFileError
 from calcode.method.model import Calcode
 from calcode.report import MethodResult, ReportCohort
-from calcode.report.figures import CohortFigures, cohort_figures
+from calcode.report.cohort import CohortFigures, cohort_figures
 
 TITLE = "Which diseases does a conformal predictor miss?"
+#: What was tried and on which images, for readers who see the page for the first time.
+INTRODUCTION = (
+    "For a picture of a skin lesion, a small image-text model ranks the possible diagnoses. Split APS, an ordinary "
+    "conformal predictor, turns the ranking into a set that should miss the true diagnosis for at most 5 % of the "
+    "images. CALCoDe does the same with more care: it looks at similar images, protects diseases that would be missed, "
+    "and may defer to a clinician.",
+    "Both were calibrated on dermoscopic images from Vienna and Queensland (HAM10000) and tried on three groups of "
+    "other images: held-out images of the same clinics, smartphone photographs from Brazil (PAD-UFES-20), and images "
+    "of a practice in Queensland after calibrating on Vienna alone.",
+)
 #: Where the features come from, for the end of the page.
 NOTES = (
     "Images: HAM10000 (Tschandl, Rosendahl, Kittler 2018, CC BY-NC 4.0) and PAD-UFES-20 (Pacheco and others 2020, "
@@ -31,8 +42,6 @@ _MISSING = (
     "calcode_demo_data: the demonstration features are not installed; in a checkout of the repository run "
     "'pip install ./demo-data' or 'make install' (they are a distribution of their own: CC BY-NC 4.0)"
 )
-#: The classes that PAD-UFES-20 shares with HAM10000.
-_SHARED_CLASSES = ("akiec", "bcc", "bkl", "mel", "nv")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,22 +50,22 @@ class Setting:
 
     Attributes
     ----------
-    name, title, description : str
-        As in `ReportCohort`.
+    name : str
+        As in the study of the paper's settings.
+    short, title, description : str
+        As `name`, `title` and `description` in `ReportCohort`.
     shifted : bool
         Whether the images differ from the calibration images by more than chance.
     select : callable
         All images in, the images with the fitted roles and the test images out.
-    min_images : int
-        Test images that a class needs to be called the worst.
     """
 
     name: str
+    short: str
     title: str
     description: str
     shifted: bool
     select: Callable[[Cohort], tuple[Cohort, Cohort]]
-    min_images: int = 20
 
 
 def _of_dataset(images: Cohort, name: str) -> Cohort:
@@ -70,7 +79,7 @@ def _ham(images: Cohort) -> tuple[Cohort, Cohort]:
 
 def _pad(images: Cohort) -> tuple[Cohort, Cohort]:
     # The source loses its other classes, the target its one diagnosis outside the label space.
-    shared = images.restrict(_SHARED_CLASSES).in_space_only()
+    shared = images.restrict(SHARED_CLASSES).in_space_only()
     return _of_dataset(shared, "ham10000"), _of_dataset(shared, "padufes20")
 
 
@@ -83,27 +92,30 @@ def _rosendahl(images: Cohort) -> tuple[Cohort, Cohort]:
 SETTINGS = (
     Setting(
         name="HAM",
-        title="HAM10000, held-out images",
-        description="Dermoscopy from Vienna and Queensland, seven classes: the same sources as the calibration images.",
+        short="held-out images",
+        title="Held-out images: HAM10000, the same clinics",
+        description="Dermoscopy from Vienna and Queensland, all seven diseases, from the same clinics as the "
+        "calibration images.",
         shifted=False,
         select=_ham,
     ),
     Setting(
         name="PAD",
-        title="PAD-UFES-20, smartphone photographs",
-        description="Brazilian smartphone photographs, the five classes shared with HAM10000: another device and "
-        "another population than the dermoscopic calibration images.",
+        short="smartphone photographs",
+        title="Smartphone photographs: PAD-UFES-20",
+        description="Photographs taken with smartphones in Brazil, the five diseases shared with HAM10000: another "
+        "device and another population than the dermoscopic calibration images.",
         shifted=True,
         select=_pad,
     ),
     Setting(
         name="ROSENDAHL",
-        title="HAM10000, the practice left out",
-        description="Dermoscopy from a practice in Queensland, all seven classes; the model saw images from Vienna "
-        "alone: same modality, another hospital.",
+        short="images of an unseen practice",
+        title="An unseen practice: HAM10000, the images of Rosendahl",
+        description="Dermoscopy from the practice of Cliff Rosendahl in Queensland, all seven diseases. The model was "
+        "fitted on images from Vienna alone: the same kind of image, another place.",
         shifted=True,
         select=_rosendahl,
-        min_images=20,
     ),
 )
 
@@ -132,9 +144,9 @@ class Comparison:
 
     @property
     def small_classes(self) -> dict[str, int]:
-        """Classes with too few test images to be called the worst, and how many they have."""
-        rows = self.figures.guarded.summary.classwise
-        return {row.name: row.n for row in rows if row.n < self.setting.min_images}
+        """Classes with too few answered images to be called the worst, and how many they have."""
+        summary = self.figures.guarded.summary
+        return {row.name: row.coverage.n for row in summary.classwise if row.coverage.n < summary.min_n}
 
 
 def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> Comparison:
@@ -173,7 +185,7 @@ def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> C
     )
     labels = test.evidence.require_labels()
     cohort = ReportCohort(
-        name=setting.name,
+        name=setting.short,
         title=setting.title,
         description=setting.description,
         shifted=setting.shifted,
@@ -183,6 +195,5 @@ def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> C
         ordinary=MethodResult.without_audit(aps.record.title, ordinary.sets),
         metadata=test.metadata,
         class_titles=titles,
-        min_images=setting.min_images,
     )
     return Comparison(setting=setting, figures=cohort_figures(cohort))

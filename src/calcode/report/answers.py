@@ -1,150 +1,371 @@
-"""What the answers of a cohort look like: set sizes, deferrals and their reasons, audit p-values."""
+"""What the answers of a cohort look like: set sizes, deferrals, the audit, subgroups, and single cases."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
+from calcode.arrays import BoolArray, IntArray
 from calcode.method.decisions import Reason
-from calcode.report.figures import CohortFigures, MethodFigures, reason_counts
-from calcode.report.markup import Column, Html, disclosure, figure, table
-from calcode.report.old_charts import Part, StackRow, histogram, stacked_chart
-from calcode.report.sentences import audit_sentence
-from calcode.report.svg import colour_legend
-from calcode.report.wording import count, counted, listed, number, percent, percent_estimate
+from calcode.metrics import Summary, subgroup_rows, summarize_by
+from calcode.report.charts import (
+    ChartRow,
+    Histogram,
+    ReferenceLine,
+    RowChart,
+    Segment,
+    StackChart,
+    StackRow,
+)
+from calcode.report.cohort import CohortFigures, MethodFigures, ReportCohort
+from calcode.report.parts import Cell, Column, Figure, Part, Table, Text
+from calcode.report.wording import (
+    FEW,
+    count,
+    counted,
+    listed,
+    number,
+    percent,
+    percent_estimate,
+    percent_interval,
+    short_percent,
+    singles_words,
+)
 
-_BINS = 20
 #: What each reason for a deferral is called.
 REASON_WORDS = {
     Reason.LOW_SUPPORT: "low support (audit)",
     Reason.EMPTY_SET: "empty set",
     Reason.FULL_SET: "full set",
 }
+#: Metadata columns that are reported, and what they are called.
+SUBGROUP_COLUMNS = {
+    "site": "site",
+    "sex": "sex",
+    "fitzpatrick": "skin type (Fitzpatrick)",
+    "skin_type": "skin type",
+}
+_UNKNOWN = "unknown"
+_BINS = 20
+#: Cases shown of each kind.
+_SHOWN = 6
 
 
-def set_size_figure(key: str, figures: CohortFigures) -> Html:
-    """One bar per method, from deferred images over small sets to full ones."""
+def singles_cell(summary: Summary) -> Cell:
+    """The record of the single answers, for a table."""
+    singles = summary.singles
+    if not singles.n:
+        return Cell("none")
+    return Cell(
+        f"{count(singles.right)} of {count(singles.n)} right", below=percent_interval(singles.accuracy)
+    )
+
+
+# ---------------------------------------------------------------------- set sizes
+
+
+def set_size_figure(figures: CohortFigures) -> Figure:
+    """One bar per method, from deferred images over single answers to full sets."""
     n_classes = len(figures.cohort.classes)
-    parts = _size_parts(n_classes)
+    parts = [Segment("deferred", "deferred"), Segment("empty set", "empty")]
+    for size in range(1, n_classes + 1):
+        name = f"all {size}" if size == n_classes else counted(size, "label")
+        parts.append(Segment(name, "sequence", (size - 1) / max(n_classes - 1, 1)))
     rows = [
         StackRow(
             label=method.name,
-            short=method.name,
-            note=f"mean {number(method.summary.set_size.value)}",
+            note=f"mean {number(method.summary.set_size.value)}; {singles_words(method.summary.singles)}",
             shares=_size_shares(method),
         )
         for method in figures.methods
     ]
-    described = "; ".join(
-        f"{row.label}: "
-        + ", ".join(f"{p.name} {percent(share)}" for p, share in zip(parts, row.shares, strict=True))
-        for row in rows
+    return Figure(
+        heading="How many labels an answer holds",
+        sentence=f"Shares of all {counted(figures.guarded.summary.n, 'image')}, from deferred to all {n_classes} "
+        "labels. An answer with one label names one diagnosis: behind each method stands how often it was right.",
+        charts=(StackChart(parts=parts, rows=rows),),
+        numbers=Table(
+            caption=f"Set sizes on {figures.cohort.name}",
+            columns=[
+                Column("method", numeric=False),
+                *[Column(part.name) for part in parts],
+                Column("single answers"),
+            ],
+            rows=[
+                [method.name, *[percent(share) for share in row.shares], singles_cell(method.summary)]
+                for method, row in zip(figures.methods, rows, strict=True)
+            ],
+        ),
     )
-    chart = stacked_chart(
-        key,
-        parts,
-        rows,
-        title=f"Set sizes on {figures.cohort.name}",
-        description=f"Shares of all images. {described}.",
-    )
-    used = [
-        part for i, part in enumerate(parts) if part.step is not None or any(r.shares[i] > 0 for r in rows)
-    ]
-    columns = [Column("method", numeric=False), *[Column(part.name) for part in parts]]
-    numbers = [[row.label, *[percent(share) for share in row.shares]] for row in rows]
-    return figure(
-        "How many labels an answer holds",
-        f"Shares of all {counted(figures.guarded.summary.n, 'image')}, from deferred to all {n_classes} labels.",
-        colour_legend([(part.style, part.name, part.step) for part in used]),
-        chart,
-        disclosure("The numbers", table(columns, numbers, caption=f"Set sizes on {figures.cohort.name}")),
-    )
-
-
-def _size_parts(n_classes: int) -> list[Part]:
-    parts = [Part("deferred", "deferred"), Part("empty set", "empty")]
-    for size in range(1, n_classes + 1):
-        name = f"all {size}" if size == n_classes else f"{size} label{'s' * (size > 1)}"
-        parts.append(Part(name, "sequence", (size - 1) / max(n_classes - 1, 1)))
-    return parts
 
 
 def _size_shares(method: MethodFigures) -> tuple[float, ...]:
-    n = max(method.summary.n, 1)
-    counts = [int(method.method.outcome.deferred.sum()), *method.size_counts.tolist()]
-    return tuple(value / n for value in counts)
+    """Share of deferred images, then of answers with 0, 1, ... K labels."""
+    answered = method.outcome.answered
+    sizes = np.bincount(method.outcome.sets[answered].sum(axis=1), minlength=method.outcome.sets.shape[1] + 1)
+    return tuple(value / len(answered) for value in (int((~answered).sum()), *sizes.tolist()))
 
 
-def deferral_figure(key: str, figures: CohortFigures) -> Html:
+# ---------------------------------------------------------------------- deferrals and the audit
+
+
+def deferral_figure(figures: CohortFigures) -> Figure:
     """Which images CALCoDe defers, by true class and reason."""
-    cohort = figures.cohort
-    counts = reason_counts(cohort)
-    names = [(cohort.class_label(name), name) for name in cohort.classes]
-    if counts[-1].sum():
-        names.append(("outside the label space", "outside"))
-    reasons = [reason for reason in REASON_WORDS if counts[:, reason].any()]
-    caption = _deferral_caption(figures, {REASON_WORDS[r]: int(counts[:, r].sum()) for r in reasons})
-    if not reasons:
-        return figure("Deferral by class and reason", caption)
-    parts = [Part(REASON_WORDS[reason], f"reason-{int(reason)}") for reason in reasons]
-    rows = []
-    for (label, short), row in zip(names, counts, strict=False):
-        total = int(row.sum())
-        shares = tuple(float(row[reason]) / total if total else 0.0 for reason in reasons)
-        note = f"{percent(sum(shares))} of {count(total)}" if total else "no image"
-        rows.append(StackRow(label=label, short=short, note=note, shares=shares))
-    chart = stacked_chart(
-        key,
-        parts,
-        rows,
-        title=f"Deferral by class and reason on {cohort.name}",
-        description="; ".join(f"{row.label}: {row.note}" for row in rows),
-    )
-    columns = [Column("class", numeric=False), Column("images"), *[Column(part.name) for part in parts]]
-    numbers = [
-        [label, count(int(row.sum())), *[count(int(row[reason])) for reason in reasons]]
-        for (label, _), row in zip(names, counts, strict=False)
-    ]
-    return figure(
-        "Deferral by class and reason",
-        caption,
-        colour_legend([(part.style, part.name, None) for part in parts]),
-        chart,
-        disclosure("The numbers", table(columns, numbers, caption=f"Deferred images on {cohort.name}")),
-    )
-
-
-def _deferral_caption(figures: CohortFigures, totals: dict[str, int]) -> str:
+    cohort, counts = figures.cohort, figures.reasons
+    heading = "Deferral by class and reason"
     deferred = figures.guarded.summary.deferral
-    if not totals:
-        return f"CALCoDe defers none of the {counted(deferred.n, 'image')}."
-    found = listed([f"{count(n)} for {reason}" for reason, n in totals.items()])
-    return f"CALCoDe defers {percent_estimate(deferred)} of {counted(deferred.n, 'image')}: {found}."
+    reasons = [reason for reason in REASON_WORDS if counts[:, reason].any()]
+    if not reasons:
+        return Figure(heading=heading, sentence="CALCoDe defers no image.")
+    names = [cohort.class_title(name) for name in cohort.classes]
+    if counts[-1].sum():
+        names.append("outside the label space")
+    rows = []
+    for name, row in zip(names, counts, strict=False):
+        total = int(row.sum())
+        shares = tuple(float(row[reason]) / max(total, 1) for reason in reasons)
+        note = f"{percent(sum(shares))} of {count(total)}" if total else "no image"
+        rows.append(StackRow(label=name, note=note, shares=shares))
+    found = listed([f"{count(int(counts[:, r].sum()))} for {REASON_WORDS[r]}" for r in reasons])
+    return Figure(
+        heading=heading,
+        sentence=f"CALCoDe defers {percent_estimate(deferred)} of {counted(deferred.n, 'image')}: {found}.",
+        charts=(
+            StackChart(
+                parts=[Segment(REASON_WORDS[reason], f"reason-{int(reason)}") for reason in reasons],
+                rows=rows,
+            ),
+        ),
+        numbers=Table(
+            caption=f"Deferred images on {cohort.name}",
+            columns=[
+                Column("class", numeric=False),
+                Column("images"),
+                *[Column(REASON_WORDS[reason]) for reason in reasons],
+            ],
+            rows=[
+                [name, count(int(row.sum())), *[count(int(row[reason])) for reason in reasons]]
+                for name, row in zip(names, counts, strict=False)
+            ],
+        ),
+    )
 
 
-def audit_figure(key: str, figures: CohortFigures) -> Html:
+def audit_figure(figures: CohortFigures) -> Figure:
     """Histogram of the audit p-values; flat where the cohort is like the gate."""
     cohort = figures.cohort
-    heading = "Is this cohort like the gate? Audit p-values against the uniform"
+    heading = "Are these images like those of the gate?"
     if cohort.model.audit_name_ is None:
-        return figure(heading, "The model has no audit: every image is accepted.")
-    counts, edges = np.histogram(cohort.decisions.p_audit, bins=_BINS, range=(0.0, 1.0))
-    sentence = audit_sentence(figures)
-    chart = histogram(
-        key,
-        counts.astype(np.float64),
-        level=cohort.model.settings_.deferral_level,
-        title=f"Audit p-values on {cohort.name} against the uniform distribution",
-        description=f"{sentence} A flat histogram means images like those of the gate.",
+        return Figure(heading=heading, sentence="The model has no audit: every image is accepted.")
+    p_values, level = cohort.decisions.p_audit, cohort.model.settings_.deferral_level
+    counts, edges = np.histogram(p_values, bins=_BINS, range=(0.0, 1.0))
+    return Figure(
+        heading=heading,
+        sentence=f"{percent(float((p_values < level).mean()))} of {counted(len(p_values), 'image')} have an audit "
+        f"p-value below the deferral level of {short_percent(level)}; of images like those of the gate about "
+        f"{short_percent(level)} would. The more the bars differ from the dashed line, the less alike they are.",
+        charts=(Histogram(counts=counts.tolist(), level=level, title="audit p-value"),),
+        numbers=Table(
+            caption=f"Audit p-values on {cohort.name}",
+            columns=[Column("p-value", numeric=False), Column("images"), Column("share")],
+            rows=[
+                [f"{low:.2f} to {high:.2f}", count(int(n)), percent(float(n) / len(p_values))]
+                for low, high, n in zip(edges[:-1], edges[1:], counts, strict=True)
+            ],
+            layout="matrix",
+        ),
     )
-    columns = [Column("p-value", numeric=False), Column("images"), Column("share")]
-    total = max(int(counts.sum()), 1)
-    rows = [
-        [f"{low:.2f} to {high:.2f}", count(int(n)), percent(float(n) / total)]
-        for low, high, n in zip(edges[:-1], edges[1:], counts, strict=True)
+
+
+# ---------------------------------------------------------------------- subgroups
+
+
+def subgroup_parts(cohort: ReportCohort) -> list[Part]:
+    """One figure per known metadata column, or nothing without such columns."""
+    present = [column for column in SUBGROUP_COLUMNS if column in cohort.metadata]
+    heading: list[Part] = [Text(heading="Subgroups")] if present else []
+    return [*heading, *[_subgroup_part(cohort, column) for column in present]]
+
+
+def _subgroup_part(cohort: ReportCohort, column: str) -> Part:
+    name = SUBGROUP_COLUMNS[column]
+    # Whole numbers without a decimal point: a column with gaps is read as float.
+    values = [
+        int(value) if isinstance(value, float | np.floating) and float(value).is_integer() else value
+        for value in cohort.metadata[column]
     ]
-    return figure(
-        heading,
-        sentence,
-        chart,
-        disclosure("The numbers", table(columns, rows, caption=f"Audit p-values on {cohort.name}")),
+    found = list(subgroup_rows(values))
+    if found == [_UNKNOWN]:
+        return Text(sentences=(f"No image has a recorded {name}.",))
+    if len(found) == 1:
+        return Text(sentences=(f"All images have the same {name}: {found[0]}.",))
+    groups = summarize_by(cohort.decisions, cohort.labels, values)
+    notes = {
+        value: f"{count(summary.coverage.n)} of {count(summary.n)} answered{_few(summary.coverage.n)}"
+        for value, summary in groups.items()
+    }
+    return Figure(
+        heading=f"By {name}",
+        sentence=range_sentence(groups, name=name),
+        charts=(
+            RowChart(
+                rows=[
+                    ChartRow(label=value, note=notes[value], values={2: summary.coverage})
+                    for value, summary in groups.items()
+                ],
+                references=[ReferenceLine(cohort.target, f"target {short_percent(cohort.target)}")],
+            ),
+        ),
+        legend=((2, "coverage of CALCoDe, with 95 % Wilson intervals"),),
+        numbers=Table(
+            caption=f"CALCoDe by {name} on {cohort.name}",
+            columns=[
+                Column(name, numeric=False),
+                Column("coverage"),
+                Column("set size"),
+                Column("full sets"),
+                Column("single answers"),
+                Column("deferred"),
+            ],
+            rows=[
+                [
+                    Cell(value, below=notes[value]),
+                    Cell(percent(summary.coverage.value), below=percent_interval(summary.coverage)),
+                    number(summary.set_size.value),
+                    percent(summary.full_set_rate.value),
+                    singles_cell(summary),
+                    Cell(percent(summary.deferral.value), below=percent_interval(summary.deferral)),
+                ]
+                for value, summary in groups.items()
+            ],
+        ),
+        numbers_title="The numbers, with what the answers cost",
     )
+
+
+def _few(n: int) -> str:
+    return ", few" if n < FEW else ""
+
+
+def range_sentence(groups: Mapping[str, Summary], *, name: str) -> str:
+    """How far apart the groups lie that are large enough to say so."""
+    coverage = {value: summary.coverage for value, summary in groups.items()}
+    small = [value for value, estimate in coverage.items() if estimate.n < FEW]
+    remark = f" Fewer than {FEW} answered images: {', '.join(small)}." if small else ""
+    judged = [value for value in coverage if value not in small and value != _UNKNOWN]
+    if len(judged) < 2:
+        return f"Too few answered images to compare values of {name}.{remark}"
+    lowest = min(judged, key=lambda value: coverage[value].value)
+    highest = max(judged, key=lambda value: coverage[value].value)
+    apart = coverage[lowest].high < coverage[highest].low
+    return (
+        f"Coverage lies between {percent(coverage[lowest].value)} ({lowest}) and "
+        f"{percent(coverage[highest].value)} ({highest}); these two intervals "
+        f"{'do not overlap' if apart else 'overlap'}. The groups hold different diseases.{remark}"
+    )
+
+
+# ---------------------------------------------------------------------- cases
+
+
+def case_parts(figures: CohortFigures) -> list[Part]:
+    """Example cases that the guard kept, and that were missed, with the counts they were taken from."""
+    parts: list[Part] = []
+    for heading, sentence, mask, kind in (
+        ("Cases that the guard kept", kept_sentence(figures), figures.kept, "that the guard kept"),
+        ("Cases that were missed", missed_sentence(figures), figures.missed, "that were missed"),
+    ):
+        parts.append(Text(heading=heading, sentences=(sentence,)))
+        rows = case_rows(mask, labels=figures.cohort.labels)
+        if len(rows):
+            parts.append(
+                Table(
+                    caption=f"Cases {kind}: {len(rows)} of {count(int(mask.sum()))}, taken from the classes in turn",
+                    columns=[
+                        Column("image", numeric=False),
+                        Column("true class", numeric=False),
+                        Column("first-ranked", numeric=False),
+                        Column("localized set", numeric=False),
+                        Column("CALCoDe's set", numeric=False),
+                        Column("p-value"),
+                    ],
+                    rows=[_case(figures.cohort, int(row)) for row in rows],
+                )
+            )
+    return parts
+
+
+def kept_sentence(figures: CohortFigures) -> str:
+    """How often the guard made the difference, and how often it only made sets larger."""
+    if not figures.cohort.model.tail_classes_:
+        return "No class is protected, so the guard kept nothing."
+    kept, widened = int(figures.kept.sum()), int(figures.widened.sum())
+    found = (
+        f"{counted(kept, 'answered image')} ({_by_class(figures, figures.kept)})"
+        if kept
+        else "no answered image"
+    )
+    further = counted(widened, "further answered image")
+    return (
+        f"The guard made the difference for {found}: the localized set missed the truth. It added labels to {further} "
+        "whose localized set held the truth already."
+    )
+
+
+def missed_sentence(figures: CohortFigures) -> str:
+    """How many answers are wrong, by class."""
+    missed = int(figures.missed.sum())
+    if not missed:
+        return "No answer for an image of the label space misses the truth."
+    return f"{counted(missed, 'answered image')} ({_by_class(figures, figures.missed)})."
+
+
+def _by_class(figures: CohortFigures, mask: BoolArray) -> str:
+    return listed([f"{name} {count(n)}" for name, n in figures.by_class(mask).items()])
+
+
+def case_rows(mask: BoolArray, *, labels: IntArray, shown: int = _SHOWN) -> IntArray:
+    """Rows of the mask, one class after the other in turn, so that no frequent class fills the table.
+
+    Examples
+    --------
+    >>> case_rows(np.array([True, True, True, False]), labels=np.array([0, 0, 1, 1]), shown=2)
+    array([0, 2])
+    """
+    rows = np.flatnonzero(mask)
+    turn = np.zeros(len(rows), dtype=np.int64)
+    for label in np.unique(labels[rows]):
+        members = labels[rows] == label
+        turn[members] = np.arange(int(members.sum()))
+    order = np.lexsort((rows, labels[rows], turn))
+    return rows[order][:shown]
+
+
+def _case(cohort: ReportCohort, row: int) -> list[str]:
+    decisions = cohort.decisions
+    top = decisions.classes[int(decisions.top_label[row])]
+    return [
+        f"row {row}" if decisions.ids is None else str(decisions.ids[row]),
+        decisions.classes[int(cohort.labels[row])],
+        f"{top} ({percent(float(decisions.top_probability[row]), digits=0)})",
+        set_words(decisions.localized_sets[row], decisions.classes),
+        set_words(decisions.sets[row], decisions.classes),
+        number(float(decisions.p_audit[row]), digits=3),
+    ]
+
+
+def set_words(members: BoolArray, classes: Sequence[str]) -> str:
+    """A set as text.
+
+    Examples
+    --------
+    >>> set_words(np.array([True, False, True]), ("a", "b", "c"))
+    'a, c'
+    >>> set_words(np.array([True, True]), ("a", "b")), set_words(np.array([False, False]), ("a", "b"))
+    ('all 2: a, b', 'empty')
+    """
+    names = [name for name, held in zip(classes, members, strict=True) if held]
+    if not names:
+        return "empty"
+    return f"all {len(names)}: {', '.join(names)}" if len(names) == len(classes) else ", ".join(names)

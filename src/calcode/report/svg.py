@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from calcode.report.markup import Html, element, joined
-from calcode.report.wording import short_percent, shortened
+from calcode.report.wording import short_percent
 
 #: Outlines of the markers around their own origin; form and colour both tell series apart.
 _MARKERS = (
@@ -205,3 +205,8 @@ def _legend(entries: Sequence[tuple[Html, str]]) -> Html:
         for picture, name in entries
     ]
     return element("ul", {"class": "legend"}, joined(items))
+
+
+def shortened(text: str, *, length: int) -> str:
+    """Text cut to a length that a figure has room for; the tables carry it whole."""
+    return text if len(text) <= length else text[: length - 1].rstrip() + "…"

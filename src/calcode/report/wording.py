@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from calcode.method.decisions import WORST_CLASS_MIN
+from calcode.metrics import SingleAnswers
 from calcode.metrics.intervals import Estimate
 
 #: Keeps a number and its unit on one line.
@@ -12,7 +14,7 @@ NBSP = "\u00a0"
 MINUS = "\u2212"
 UNDEFINED = "undefined"
 #: Fewer examples than this are called few: a Wilson interval at 0.95 is then wider than 0.18.
-FEW = 20
+FEW = WORST_CLASS_MIN
 
 
 def percent(share: float, *, digits: int = 1) -> str:
@@ -115,7 +117,7 @@ def counted(value: int, noun: str) -> str:
     >>> counted(1, "image"), counted(2004, "image"), counted(2, "class")
     ('1 image', '2,004 images', '2 classes')
     """
-    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    plural = f"{noun.removesuffix('is')}es" if noun.endswith("s") else f"{noun}s"
     return f"{count(value)} {noun if value == 1 else plural}"
 
 
@@ -132,12 +134,34 @@ def listed(words: Sequence[str], *, last: str = "and") -> str:
     return f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
-def shortened(text: str, *, length: int) -> str:
-    """Text cut to a length that a figure has room for; the tables carry it whole.
+def singles_sentence(singles: SingleAnswers) -> str:
+    """The record of the answers that name one diagnosis.
 
     Examples
     --------
-    >>> shortened("melanocytic nevus", length=10)
-    'melanocyt…'
+    >>> from calcode.metrics.intervals import proportion
+    >>> singles_sentence(SingleAnswers(n=1, right=0, accuracy=proportion(0, 1)))
+    '1 single answer, which is wrong.'
+    >>> singles_sentence(SingleAnswers(n=0, right=0, accuracy=proportion(0, 0)))
+    'No answer names one diagnosis.'
     """
-    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
+    return f"{singles}." if singles.n else "No answer names one diagnosis."
+
+
+def singles_words(singles: SingleAnswers) -> str:
+    """The same in few words, for a legend or a note.
+
+    Examples
+    --------
+    >>> from calcode.metrics.intervals import proportion
+    >>> singles_words(SingleAnswers(n=19, right=13, accuracy=proportion(13, 19)))
+    '13 of 19 single answers right'
+    """
+    if not singles.n:
+        return "no single answer"
+    return f"{count(singles.right)} of {counted(singles.n, 'single answer')} right"
+
+
+def sentence_case(text: str) -> str:
+    """The same with a capital at its beginning."""
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,258 @@
+"""One cohort of a report: what goes in, and every figure that is shown, computed once (METHOD.md 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from calcode.arrays import AnyArray, BoolArray, IntArray
+from calcode.errors import EvidenceError, MismatchError, SettingsError
+from calcode.method.decisions import Action, Decisions, Reason, choose_actions
+from calcode.method.evidence import checked_labels
+from calcode.method.model import Calcode
+from calcode.metrics import ClassCoverage, Outcome, Summary, summarize_sets
+from calcode.report.wording import FEW
+
+LOCALIZED = "Localized"
+GUARDED = "CALCoDe"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MethodResult:
+    """What one method said about every image of a cohort.
+
+    Attributes
+    ----------
+    name : str
+    outcome : Outcome
+        Its sets, and which images it accepted and answered.
+    """
+
+    name: str
+    outcome: Outcome
+
+    @classmethod
+    def without_audit(cls, name: str, sets: BoolArray) -> MethodResult:
+        """A method that answers for every image.
+
+        Examples
+        --------
+        >>> result = MethodResult.without_audit("Split APS", np.array([[True, False], [True, True]]))
+        >>> result.outcome.deferred.tolist()
+        [False, False]
+        """
+        return cls(name=name, outcome=Outcome.from_arrays(sets=sets, answered=np.ones(len(sets), dtype=bool)))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReportCohort:
+    """One cohort of a report.
+
+    Attributes
+    ----------
+    name : str
+        Short, for tables and sentences: "on ..." must read well, such as "smartphone photographs".
+    title, description : str
+        What the images are, in a heading and in a sentence or two.
+    shifted : bool
+        True unless the images are exchangeable with the calibration images: then every figure is observed only.
+    labels : ndarray of int, shape (n,)
+        True classes; -1 marks an image outside the label space.
+    model : Calcode
+        The fitted model that decided.
+    decisions : Decisions
+        Its decisions, in the order of the labels.
+    ordinary : MethodResult or None
+        An ordinary conformal predictor on the same images, to compare with.
+    metadata : mapping of str to sequence of n values
+        Columns such as site, sex and fitzpatrick; those known to `answers` are reported.
+    class_titles : mapping of str to str
+        What a class's short name stands for.
+    """
+
+    name: str
+    title: str
+    description: str
+    shifted: bool
+    labels: IntArray
+    model: Calcode
+    decisions: Decisions
+    ordinary: MethodResult | None = None
+    metadata: Mapping[str, AnyArray] = field(default_factory=dict)
+    class_titles: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        n, classes = len(self.decisions), self.decisions.classes
+        object.__setattr__(self, "labels", checked_labels(self.labels, n=n, n_classes=len(classes)))
+        if n == 0:
+            raise EvidenceError(
+                f"decisions: cohort {self.name!r} has no image, so there is nothing to report"
+            )
+        if self.ordinary is not None and self.ordinary.name in (LOCALIZED, GUARDED):
+            raise SettingsError(f"ordinary: the name {self.ordinary.name!r} is taken; give it another")
+        if self.decisions.model_digest != self.model.digest_:
+            raise MismatchError(
+                f"decisions: cohort {self.name!r} was decided by another model (digest "
+                f"{self.decisions.model_digest[:12] or 'none'}, not {self.model.digest_[:12]}); decide again with it"
+            )
+        if self.ordinary is not None and self.ordinary.outcome.sets.shape != (n, len(classes)):
+            raise EvidenceError(
+                f"ordinary: sets of shape {self.ordinary.outcome.sets.shape} for {n} images and {len(classes)} classes"
+            )
+        for column, values in self.metadata.items():
+            if len(values) != n:
+                raise EvidenceError(f"metadata[{column!r}]: {len(values)} values for {n} images")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The label space."""
+        return self.decisions.classes
+
+    @property
+    def target(self) -> float:
+        """1 - miscoverage: the coverage that was asked for."""
+        return 1.0 - self.model.settings_.miscoverage
+
+    def class_title(self, name: str) -> str:
+        """A class's name with what it stands for."""
+        title = self.class_titles.get(name, name)
+        return name if title == name else f"{title} ({name})"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MethodFigures:
+    """One method on one cohort.
+
+    Attributes
+    ----------
+    name : str
+    outcome : Outcome
+    summary : Summary
+    """
+
+    name: str
+    outcome: Outcome
+    summary: Summary
+
+    def class_row(self, name: str) -> ClassCoverage:
+        """The figures of one class."""
+        return self.summary.classwise[self.summary.classes.index(name)]
+
+    @property
+    def judged(self) -> tuple[ClassCoverage, ...]:
+        """Classes with enough answered images to be judged."""
+        return tuple(row for row in self.summary.classwise if row.coverage.n >= FEW)
+
+    def clearly_below(self, target: float) -> tuple[ClassCoverage, ...]:
+        """Judged classes whose whole Wilson interval lies below the target, the least covered first."""
+        below = [row for row in self.judged if row.coverage.high < target]
+        return tuple(sorted(below, key=lambda row: row.coverage.value))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CohortFigures:
+    """All methods on one cohort, and what the guard changed.
+
+    Attributes
+    ----------
+    cohort : ReportCohort
+    ordinary : MethodFigures or None
+    ordinary_there : MethodFigures or None
+        The ordinary predictor on the images that CALCoDe answers alone: the fair comparison.
+    localized, guarded : MethodFigures
+    kept : ndarray of bool, shape (n,)
+        Answered images whose localized set missed the truth and whose guarded set holds it.
+    missed : ndarray of bool, shape (n,)
+        Answered images whose guarded set misses the truth.
+    widened : ndarray of bool, shape (n,)
+        Answered images whose localized set held the truth and got further labels all the same.
+    """
+
+    cohort: ReportCohort
+    ordinary: MethodFigures | None
+    ordinary_there: MethodFigures | None
+    localized: MethodFigures
+    guarded: MethodFigures
+    kept: BoolArray
+    missed: BoolArray
+    widened: BoolArray
+
+    @property
+    def methods(self) -> tuple[MethodFigures, ...]:
+        """The ordinary predictor where there is one, the localized sets, and the guarded ones."""
+        rest = (self.localized, self.guarded)
+        return rest if self.ordinary is None else (self.ordinary, *rest)
+
+    @property
+    def reasons(self) -> IntArray:
+        """Images by class and `Reason`, shape (K + 1, 4); the last row holds those outside the label space."""
+        counts = np.zeros((len(self.cohort.classes) + 1, len(Reason)), dtype=np.int64)
+        np.add.at(counts, (self.cohort.labels, self.cohort.decisions.reason), 1)
+        return counts
+
+    def by_class(self, mask: BoolArray) -> dict[str, int]:
+        """Images of the mask per class, the most frequent first, classes without any left out."""
+        counts = {
+            name: int((mask & (self.cohort.labels == y)).sum()) for y, name in enumerate(self.cohort.classes)
+        }
+        return {name: n for name, n in sorted(counts.items(), key=lambda entry: -entry[1]) if n}
+
+
+def cohort_figures(cohort: ReportCohort) -> CohortFigures:
+    """Compute the figures of one cohort (METHOD.md 11)."""
+    decisions, labels = cohort.decisions, cohort.labels
+    action, _, _ = choose_actions(
+        decisions.localized_sets,
+        supported=decisions.accepted,
+        binary_utility=cohort.model.settings_.binary_utility,
+    )
+    localized = Outcome.from_arrays(
+        sets=decisions.localized_sets, answered=action != Action.DEFER, accepted=decisions.accepted
+    )
+    # Classes that the localized rule alone puts into every set: all of them, or none.
+    everywhere = decisions.in_every_set if len(decisions.in_every_set) == len(cohort.classes) else {}
+    ordinary = there = None
+    if cohort.ordinary is not None:
+        name, outcome = cohort.ordinary.name, cohort.ordinary.outcome
+        ordinary = _method_figures(cohort, name, outcome)
+        both = Outcome.from_arrays(sets=outcome.sets, answered=outcome.answered & decisions.answered)
+        there = _method_figures(cohort, f"{name}, same images", both)
+    before = _holds_truth(decisions.localized_sets, labels)
+    after = _holds_truth(decisions.sets, labels)
+    judged = decisions.answered & (labels >= 0)
+    grown = (decisions.sets & ~decisions.localized_sets).any(axis=1)
+    return CohortFigures(
+        cohort=cohort,
+        ordinary=ordinary,
+        ordinary_there=there,
+        localized=_method_figures(cohort, LOCALIZED, localized, in_every_set=everywhere),
+        guarded=_method_figures(
+            cohort, GUARDED, Outcome.from_decisions(decisions), in_every_set=decisions.in_every_set
+        ),
+        kept=judged & ~before & after,
+        missed=judged & ~after,
+        widened=judged & before & grown,
+    )
+
+
+def _method_figures(
+    cohort: ReportCohort, name: str, outcome: Outcome, *, in_every_set: Mapping[str, int] | None = None
+) -> MethodFigures:
+    summary = summarize_sets(
+        outcome,
+        cohort.labels,
+        classes=cohort.classes,
+        top_label=cohort.decisions.top_label,
+        top_probability=cohort.decisions.top_probability,
+        in_every_set=in_every_set or {},
+    )
+    return MethodFigures(name=name, outcome=outcome, summary=summary)
+
+
+def _holds_truth(sets: BoolArray, labels: IntArray) -> BoolArray:
+    """Whether each set holds the true label; never for an image outside the label space."""
+    # Label -1 picks the last column of the widened sets, which is always empty.
+    widened = np.column_stack([sets, np.zeros(len(sets), dtype=bool)])
+    return widened[np.arange(len(labels)), labels]
