@@ -47,23 +47,23 @@ def test_copies_are_found_by_bytes_and_by_pixels(listing: ImageListing) -> None:
 
 
 def test_what_does_harm_is_told_apart(listing: ImageListing) -> None:
-    report = duplicates(listing)
+    report = duplicates(listing, workers=0)
     assert [one.ids for one in report.conflicting] == [("a", "b")]
     assert [one.ids for one in report.across_roles] == [("e", "f")]
     assert [one.across_groups for one in report.groups] == [True, False, True]
     assert str(report) == (
         "3 groups of identical images, 1 with conflicting labels, 1 across roles; 1 images could not be read"
     )
-    assert duplicates(replace(listing, roles=None)).across_roles == ()
+    assert duplicates(replace(listing, roles=None), workers=0).across_roles == ()
 
 
 def test_conflicts_go_whole_and_of_the_others_one_stays(listing: ImageListing) -> None:
-    report = duplicates(listing)
+    report = duplicates(listing, workers=0)
     assert without_duplicates(listing, report).ids.tolist() == ["c", "e", "g", "h"]
     backwards = listing[::-1]
-    kept = without_duplicates(backwards, duplicates(backwards))
+    kept = without_duplicates(backwards, duplicates(backwards, workers=0))
     assert set(kept.ids) == {"c", "e", "g", "h"}
-    assert duplicates(kept).groups == ()
+    assert duplicates(kept, workers=0).groups == ()
 
 
 def test_the_shape_is_part_of_the_content(tmp_path: Path) -> None:
@@ -71,9 +71,9 @@ def test_the_shape_is_part_of_the_content(tmp_path: Path) -> None:
     Image.fromarray(flat).save(tmp_path / "wide.png")
     Image.fromarray(flat.reshape(8, 2, 3)).save(tmp_path / "tall.png")
     table = write_csv(tmp_path / "a.csv", ("id", "label_name"), [("wide", "nv"), ("tall", "nv")])
-    assert duplicates(read_csv_images(table)).groups == ()
+    assert duplicates(read_csv_images(table), workers=0).groups == ()
 
 
-def test_workers_must_be_positive(listing: ImageListing) -> None:
-    with pytest.raises(DatasetError, match="workers: 0"):
-        duplicates(listing, workers=0)
+def test_a_negative_number_of_workers_is_refused(listing: ImageListing) -> None:
+    with pytest.raises(DatasetError, match="workers: -1"):
+        duplicates(listing, workers=-1)

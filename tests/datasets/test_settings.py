@@ -21,7 +21,7 @@ from calcode.datasets import (
     read_isic2019_training,
     rosendahl_setting,
 )
-from calcode.datasets.settings import HAM10000_SIZES
+from calcode.datasets.ham10000 import HAM10000_SIZES
 from calcode.errors import CalcodeWarning
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from calcode.datasets import DATASETS, DatasetError, load_templates, packaged_templates
 from calcode.datasets.camelyon17 import CLASSES
-from calcode.datasets.skin_labels import SKIN_CLASSES
+from calcode.datasets.ham10000 import SKIN_CLASSES
 
 GOOD = 'classes = ["a", "b"]\nlabel_texts = ["an A", "a B"]\ntemplates = ["{label}.", "this is {label}"]\n'
 

@@ -53,7 +53,7 @@ def check(
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Threads that decode; one per core unless given.")
+        int | None, typer.Option("--workers", min=1, help="Processes that decode; one per core unless given.")
     ] = None,
     smallest_side: Annotated[
         int, typer.Option("--smallest-side", min=1, help="Name images with a shorter side, in pixels.")

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from calcode.datasets.camelyon17 import read_camelyon17
+from calcode.datasets.camelyon17 import camelyon17_setting, read_camelyon17
 from calcode.datasets.check import CheckReport, Finding, Level, check_listing
 from calcode.datasets.duplicates import DuplicateGroup, DuplicateReport, duplicates, without_duplicates
 from calcode.datasets.generic import CsvColumns, read_class_folders, read_csv_images
-from calcode.datasets.ham10000 import read_ham10000
+from calcode.datasets.ham10000 import ham10000_setting, read_ham10000, rosendahl_setting
 from calcode.datasets.images import Unreadable, image_or_reason, read_image
 from calcode.datasets.isic2018 import read_isic2018_test
 from calcode.datasets.isic2019 import read_isic2019_test, read_isic2019_training
-from calcode.datasets.listing import ImageListing, Published
+from calcode.datasets.listing import Dataset, ImageListing, Published
 from calcode.datasets.pad_ufes_20 import read_pad_ufes_20
-from calcode.datasets.registry import DATASETS, Dataset, read_dataset
-from calcode.datasets.settings import (
-    camelyon17_setting,
-    external_setting,
-    ham10000_setting,
-    isic2019_setting,
-    pad_ufes_20_setting,
-    rosendahl_setting,
-)
+from calcode.datasets.registry import DATASETS, read_dataset
+from calcode.datasets.settings import external_setting, isic2019_setting, pad_ufes_20_setting
 from calcode.datasets.templates import PromptTemplates, load_templates, packaged_templates
 from calcode.errors import DatasetError, ImageError
 

@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from calcode.datasets.assembly import count_sentences
-from calcode.datasets.duplicates import DuplicateGroup, duplicates_among
-from calcode.datasets.inspection import ImageFacts, inspect_images
-from calcode.datasets.listing import ImageListing
+from calcode.datasets.duplicates import ImageFacts, duplicates_among, inspect_images
+from calcode.datasets.listing import ImageListing, count_sentences
 from calcode.datasets.registry import dataset_named
 from calcode.errors import RoleError
 
@@ -86,7 +84,7 @@ def check_listing(
     listing : ImageListing
         With `roles`, it is also checked that no group and no image is in two of them.
     workers : int, optional
-        Threads that decode; one per core if not given.
+        Processes that decode; one per core if not given, 0 for this one.
     smallest_side : int
         Images with a shorter side are named.
     advance : callable, optional
@@ -244,14 +242,23 @@ def _about_duplicates(listing: ImageListing, facts: Sequence[ImageFacts]) -> lis
         Level.FIX,
         "identical images with different labels",
         "drop them whole: which label is right cannot be known",
-        examples=map(_labels_shown, conflicting),
+        examples=(
+            " = ".join(
+                f"{name} ({label or 'no label'})"
+                for name, label in zip(one.ids, one.label_names, strict=True)
+            )
+            for one in conflicting
+        ),
     )
     findings += _finding(
         "duplicates-across-roles",
         Level.FIX,
         "identical images in more than one role",
         "keep one image of each",
-        examples=map(_roles_shown, crossing),
+        examples=(
+            " = ".join(f"{name} ({role})" for name, role in zip(one.ids, one.roles, strict=True))
+            for one in crossing
+        ),
     )
     findings += _finding(
         "duplicates",
@@ -266,16 +273,6 @@ def _about_duplicates(listing: ImageListing, facts: Sequence[ImageFacts]) -> lis
             Finding(kind="duplicates-within-groups", level=Level.NOTE, message=text, count=harmless)
         )
     return findings
-
-
-def _labels_shown(group: DuplicateGroup) -> str:
-    return " = ".join(
-        f"{name} ({label or 'no label'})" for name, label in zip(group.ids, group.label_names, strict=True)
-    )
-
-
-def _roles_shown(group: DuplicateGroup) -> str:
-    return " = ".join(f"{name} ({role})" for name, role in zip(group.ids, group.roles, strict=True))
 
 
 def role_totals(listing: ImageListing) -> dict[str, int]:

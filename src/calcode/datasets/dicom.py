@@ -97,12 +97,15 @@ def content_id(path: Path, *, key: bytes = b"") -> str:
     Returns
     -------
     str
-        "dicom-" and 16 hexadecimal digits.
+        "dicom-" and 16 hexadecimal digits; "dicom-unreadable" for a file that cannot be opened.
     """
     digest = hashlib.blake2b(digest_size=8, key=key)
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError:
+        return "dicom-unreadable"
     return f"dicom-{digest.hexdigest()}"
 
 
@@ -145,25 +148,20 @@ def read_dicom(path: Path) -> NDArray[np.uint8]:
 
 def _require_small_unpacked(path: Path) -> None:
     """Raise if a deflated file unpacks to more than any image here needs; pydicom would unpack it whole."""
-    from pydicom.filereader import read_file_meta_info
+    from pydicom.filereader import _read_file_meta_info, read_preamble
     from pydicom.uid import DeflatedExplicitVRLittleEndian
 
     with path.open("rb") as file:
-        if file.read(_MARK_AT + len(_MARK))[_MARK_AT:] != _MARK:
+        # As pydicom itself begins: what follows is where it would unpack from.
+        read_preamble(file, force=True)
+        if _read_file_meta_info(file).get("TransferSyntaxUID") != DeflatedExplicitVRLittleEndian:
             return
-        meta = read_file_meta_info(path)
-        if meta.get("TransferSyntaxUID") != DeflatedExplicitVRLittleEndian:
-            return
-        # The group's length stands in its first element, 12 bytes with the tag, the type and the number itself.
-        file.seek(_MARK_AT + len(_MARK) + 12 + int(meta.FileMetaInformationGroupLength))
         unpacked = 0
         inflating = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
-        while block := inflating.unconsumed_tail or file.read(1 << 16):
+        while (block := inflating.unconsumed_tail or file.read(1 << 16)) and not inflating.eof:
             unpacked += len(inflating.decompress(block, 1 << 20))
             if unpacked > _MAX_UNPACKED:
                 raise ImageError("a compressed DICOM file that unpacks to far more than an image")
-            if inflating.eof:
-                return
 
 
 def has_burned_in_text(path: Path) -> bool:

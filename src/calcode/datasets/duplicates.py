@@ -1,16 +1,115 @@
-"""The same image twice: found by content, whatever the files are called."""
+"""Every image of a listing decoded once: is it whole, how large is it, and does it occur twice."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+import hashlib
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
-from calcode.datasets.inspection import ImageFacts, inspect_images
+from calcode.datasets.dicom import has_burned_in_text, is_dicom
+from calcode.datasets.images import Unreadable, image_or_reason
 from calcode.datasets.listing import ImageListing
+from calcode.datasets.workers import CRASHED, DecodingPool
+from calcode.errors import DatasetError
+from calcode.files import file_sha256
+from calcode.kernels.threads import available_cores
+
+#: Images that a worker is given at a time.
+_TASK_IMAGES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFacts:
+    """What decoding an image showed.
+
+    Attributes
+    ----------
+    reason : str or None
+        Why it cannot be read; None for a good image.
+    width, height : int
+        0 if unreadable.
+    file_digest, pixel_digest : str
+        SHA-256 of the file's bytes and of the decoded RGB pixels with their shape; "" if unreadable.
+    is_dicom : bool
+    burned_in_text : bool
+        Whether a DICOM header says that text is part of the pixels.
+    """
+
+    reason: str | None = None
+    width: int = 0
+    height: int = 0
+    file_digest: str = ""
+    pixel_digest: str = ""
+    is_dicom: bool = False
+    burned_in_text: bool = False
+
+
+def inspect_images(
+    listing: ImageListing,
+    *,
+    workers: int | None = None,
+    advance: Callable[[int], None] | None = None,
+) -> tuple[ImageFacts, ...]:
+    """Decode every image of a listing in worker processes, and keep only facts.
+
+    Parameters
+    ----------
+    listing : ImageListing
+    workers : int, optional
+        Processes; one per core if not given, fewer for few images. 0 decodes in this process.
+    advance : callable, optional
+        Called with 1 for every image done, for a progress bar.
+
+    Returns
+    -------
+    tuple of ImageFacts
+        One per row, in the order of the listing.
+    """
+    if workers is not None and workers < 0:
+        raise DatasetError(f"workers: {workers} must be at least 0")
+    paths = listing.paths.tolist()
+    count = min(available_cores() if workers is None else workers, -(-len(paths) // _TASK_IMAGES))
+    facts: list[ImageFacts] = []
+    with DecodingPool(_facts, workers=count, crashed=lambda path: ImageFacts(reason=CRASHED)) as pool:
+        # A few tasks more than workers at a time, so that a hundred thousand paths do not wait in a queue.
+        waiting: deque[Any] = deque()
+        for start in range(0, len(paths), _TASK_IMAGES):
+            waiting.append(pool.submit(paths[start : start + _TASK_IMAGES]))
+            if len(waiting) > count + 1:
+                _collect(pool.results(waiting.popleft()), facts, advance)
+        while waiting:
+            _collect(pool.results(waiting.popleft()), facts, advance)
+    return tuple(facts)
+
+
+def _collect(found: list[ImageFacts], facts: list[ImageFacts], advance: Callable[[int], None] | None) -> None:
+    facts += found
+    if advance is not None:
+        for _ in found:
+            advance(1)
+
+
+def _facts(path: str) -> ImageFacts:
+    file = Path(path)
+    dicom = bool(path) and is_dicom(file)
+    pixels = image_or_reason(file)
+    if isinstance(pixels, Unreadable):
+        return ImageFacts(reason=pixels.reason, is_dicom=dicom)
+    content = hashlib.sha256(repr(pixels.shape).encode())
+    content.update(np.ascontiguousarray(pixels).data)
+    return ImageFacts(
+        width=int(pixels.shape[1]),
+        height=int(pixels.shape[0]),
+        file_digest=file_sha256(file),
+        pixel_digest=content.hexdigest(),
+        is_dicom=dicom,
+        burned_in_text=dicom and has_burned_in_text(file),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +191,7 @@ def duplicates(listing: ImageListing, *, workers: int | None = None) -> Duplicat
     listing : ImageListing
         Its labels and, where it has them, roles and groups tell which duplicates do harm.
     workers : int, optional
-        Threads that decode; one per core if not given.
+        Processes that decode; one per core if not given.
 
     Returns
     -------
@@ -120,10 +219,21 @@ def duplicates_among(listing: ImageListing, *, facts: Sequence[ImageFacts]) -> D
     for row, one in enumerate(facts):
         if one.reason is None:
             rows_of[one.pixel_digest].append(row)
-    return DuplicateReport(
-        groups=tuple(_group(listing, rows, facts) for rows in rows_of.values() if len(rows) > 1),
-        unreadable=tuple(row for row, one in enumerate(facts) if one.reason is not None),
+    roles = np.full(len(listing), "") if listing.roles is None else listing.roles
+    groups = tuple(
+        DuplicateGroup(
+            rows=tuple(rows),
+            ids=tuple(listing.ids[rows].tolist()),
+            label_names=tuple(listing.label_names[rows].tolist()),
+            roles=tuple(roles[rows].tolist()),
+            groups=tuple(listing.groups[rows].tolist()),
+            kind="file" if len({facts[row].file_digest for row in rows}) == 1 else "pixels",
+        )
+        for rows in rows_of.values()
+        if len(rows) > 1
     )
+    unreadable = tuple(row for row, one in enumerate(facts) if one.reason is not None)
+    return DuplicateReport(groups=groups, unreadable=unreadable)
 
 
 def without_duplicates(listing: ImageListing, report: DuplicateReport) -> ImageListing:
@@ -138,15 +248,3 @@ def without_duplicates(listing: ImageListing, report: DuplicateReport) -> ImageL
         if not group.conflicting:
             keep[min(zip(group.ids, group.rows, strict=True))[1]] = True
     return listing[keep]
-
-
-def _group(listing: ImageListing, rows: list[int], facts: Sequence[ImageFacts]) -> DuplicateGroup:
-    roles = [""] * len(rows) if listing.roles is None else listing.roles[rows].tolist()
-    return DuplicateGroup(
-        rows=tuple(rows),
-        ids=tuple(listing.ids[rows].tolist()),
-        label_names=tuple(listing.label_names[rows].tolist()),
-        roles=tuple(roles),
-        groups=tuple(listing.groups[rows].tolist()),
-        kind="file" if len({facts[row].file_digest for row in rows}) == 1 else "pixels",
-    )

@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from calcode.arrays import AnyArray, TextArray
-from calcode.datasets.assembly import LabelMap, announced
-from calcode.datasets.csv_files import MISSING, checked_folder, read_columns
-from calcode.datasets.dicom import content_id, is_dicom
-from calcode.datasets.image_files import IMAGE_SUFFIXES, ImageFiles, image_files
-from calcode.datasets.listing import ImageListing
+from calcode.datasets.dicom import DICOM_SUFFIXES, content_id, is_dicom
+from calcode.datasets.folder import IMAGE_SUFFIXES, MISSING, checked_folder, image_files, read_columns
+from calcode.datasets.listing import Dataset, ImageListing, LabelMap, announced
 from calcode.errors import DatasetError
 
 #: Our names for the columns with a meaning of their own, and what feature files call them.
@@ -91,7 +89,9 @@ def read_csv_images(
     empty = np.full(len(next(iter(table.values()))), "")
     ids = table.get("id", empty)
     names = table.get("path", ids)
-    paths = _found(files, names.tolist())
+    # Looked up among the files of the folder; a name that is not there is never opened.
+    exact = files.existing(Path(name).as_posix() for name in names.tolist())
+    paths = np.where(exact != "", exact, files.paths_of(_stem(name) for name in names.tolist()))
     source = table.get("label", empty)
     label_names = LabelMap(classes=(), inside=label_map or {}).names(source)
     return announced(
@@ -158,7 +158,9 @@ def read_class_folders(
     label_names = np.array([one.partition("/")[0] for one in inside], dtype=np.str_)
     paths = files.existing(inside)
     loose = len(files.relative) - len(inside)
-    notes = (f"images in no class folder, left out: {loose}",) if loose else ()
+    notes = [f"images in no class folder, left out: {loose}"] if loose else []
+    if files.special:
+        notes.append(f"pipes, devices or sockets with the ending of an image, left out: {files.special}")
     return announced(
         ImageListing(
             dataset=Path(folder).resolve().name,
@@ -169,7 +171,7 @@ def read_class_folders(
             source_labels=label_names,
             groups=np.full(len(paths), ""),
             outside=tuple(outside),
-            notes=notes,
+            notes=tuple(notes),
         )
     )
 
@@ -185,12 +187,6 @@ def _classes(
     return tuple(found)
 
 
-def _found(files: ImageFiles, names: list[str]) -> TextArray:
-    exact = files.existing(Path(name).as_posix() for name in names)
-    by_name = files.paths_of(_stem(name) for name in names)
-    return np.where(exact != "", exact, by_name)
-
-
 def _stem(name: str) -> str:
     """File name without an image's ending; an id with a dot in it keeps the dot."""
     file = Path(name)
@@ -204,7 +200,7 @@ def _derived_ids(names: list[str], paths: list[str], *, key: bytes) -> TextArray
         if path:
             ids.append(content_id(Path(path), key=key) if is_dicom(Path(path)) else _stem(name))
         else:
-            plain = Path(name).suffix.lower() in IMAGE_SUFFIXES and not is_dicom(Path(name))
+            plain = Path(name).suffix.lower() in IMAGE_SUFFIXES - DICOM_SUFFIXES
             ids.append(_stem(name) if plain else f"row-{row}")
     return _numbered(ids)
 
@@ -235,3 +231,28 @@ def _typed(values: TextArray) -> AnyArray:
         return np.array([np.nan if one.lower() in MISSING else float(one) for one in texts])
     except ValueError:
         return np.where(np.isin(np.char.lower(values), list(MISSING)), "", values)
+
+
+def read_single_csv(folder: Path) -> ImageListing:
+    """Images listed in the one CSV file of their folder."""
+    found = sorted(checked_folder(folder).glob("*.csv"))
+    if len(found) != 1:
+        raise DatasetError(
+            f"folder: {len(found)} CSV files in {folder}, one is needed; name yours with --csv, or in Python "
+            f"with read_csv_images"
+        )
+    return read_csv_images(found[0])
+
+
+CSV = Dataset(
+    name="csv",
+    title="Your own images, listed in a CSV file",
+    needs="one CSV file with path or id, and label_name, group, role where known",
+    read=read_single_csv,
+)
+FOLDERS = Dataset(
+    name="folders",
+    title="Your own images, in folders named after their classes",
+    needs="one folder of images per class",
+    read=read_class_folders,
+)

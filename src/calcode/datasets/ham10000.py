@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from calcode.datasets.assembly import LabelMap, announced
-from calcode.datasets.csv_files import needed_csv, numbers_or_missing, read_columns, text_or_missing
-from calcode.datasets.image_files import image_files
-from calcode.datasets.listing import ImageListing, Published
-from calcode.datasets.skin_labels import SKIN_CLASSES
+from calcode.arrays import TextArray
+from calcode.cohorts import split_roles
+from calcode.datasets.folder import image_files, needed_csv, numbers_or_missing, read_columns, text_or_missing
+from calcode.datasets.listing import EXTERNAL, Dataset, ImageListing, LabelMap, Published, announced
+from calcode.errors import DatasetError
 
 NAME = "ham10000"
+#: The label space that all dermatology data sets are mapped to.
+SKIN_CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 PUBLISHED = Published(
     images=10_015,
     labels={"nv": 6705, "mel": 1113, "bkl": 1099, "bcc": 514, "akiec": 327, "vasc": 142, "df": 115},
     groups=7470,
 )
+#: Images per role in the paper (reference, validation, gate, calibration, test); 10,015 in all.
+HAM10000_SIZES = (2040, 1935, 1986, 2050, 2004)
+ROSENDAHL = "rosendahl"
 #: The images have consecutive numbers in the ISIC archive: an id tells whether an image is one of them.
 _FIRST, _LAST = 24_306, 34_320
 _LABELS = LabelMap(classes=SKIN_CLASSES, inside={name: name for name in SKIN_CLASSES})
@@ -83,3 +89,56 @@ def is_ham10000_id(image_id: str) -> bool:
     """
     prefix, _, number = image_id.partition("_")
     return prefix == "ISIC" and number.isdecimal() and _FIRST <= int(number) <= _LAST
+
+
+def ham10000_roles(listing: ImageListing, *, random_state: int = 0) -> TextArray:
+    """Five roles by lesion, in the paper's proportions; shape (n,)."""
+    shares = [size / sum(HAM10000_SIZES) for size in HAM10000_SIZES]
+    return split_roles(listing.label_names, listing.groups, sizes=shares, random_state=random_state)
+
+
+def ham10000_setting(folder: str | Path, *, random_state: int = 0) -> ImageListing:
+    """HAM10000 alone: five roles by lesion near 2040, 1935, 1986, 2050, 2004; all seven classes.
+
+    Parameters
+    ----------
+    folder : path-like
+        As for `read_ham10000`.
+    random_state : int
+        Seed of the split.
+
+    Returns
+    -------
+    ImageListing
+        With `roles`.
+    """
+    listing = read_ham10000(folder)
+    return replace(listing, roles=ham10000_roles(listing, random_state=random_state))
+
+
+def rosendahl_setting(folder: str | Path, *, random_state: int = 0) -> ImageListing:
+    """Vienna to Queensland within HAM10000: the roles of `ham10000_setting` without Rosendahl's images.
+
+    All images of the Rosendahl site have the role `external`.
+    """
+    listing = read_ham10000(folder)
+    away = listing.metadata["site"] == ROSENDAHL
+    if not away.any():
+        raise DatasetError(
+            "folder: no image has the site 'rosendahl'; this copy of HAM10000_metadata.csv lacks the column "
+            "'dataset'. Take the one of the Harvard Dataverse"
+        )
+    roles = ham10000_roles(listing, random_state=random_state)
+    return replace(listing, roles=np.where(away, EXTERNAL, roles))
+
+
+DATASET = Dataset(
+    name=NAME,
+    title="HAM10000 (dermoscopy, Vienna and Queensland)",
+    needs="HAM10000_metadata.csv and the JPEG files",
+    read=read_ham10000,
+    images=PUBLISHED.images,
+    licence="CC BY-NC 4.0",
+    templates="dermatology",
+    roles=ham10000_roles,
+)

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from calcode.datasets.assembly import LabelMap, announced
-from calcode.datasets.csv_files import needed_csv
-from calcode.datasets.image_files import image_files
-from calcode.datasets.isic_tables import read_one_hot, without_metadata
-from calcode.datasets.listing import ImageListing, Published
-from calcode.datasets.skin_labels import SKIN_CLASSES
+from calcode.datasets.folder import image_files, needed_csv
+from calcode.datasets.ham10000 import SKIN_CLASSES
+from calcode.datasets.isic2019 import read_one_hot, without_metadata
+from calcode.datasets.listing import Dataset, ImageListing, LabelMap, Published, announced
 
 NAME = "isic2018-test"
 #: An image that the organisers made to watch for cheating; no patient has that lesion.
@@ -55,3 +53,14 @@ def read_isic2018_test(folder: str | Path) -> ImageListing:
             notes=notes + files.notes(used=paths),
         )
     )
+
+
+DATASET = Dataset(
+    name=NAME,
+    title="ISIC 2018 task 3, test (dermoscopy)",
+    needs="ISIC2018_Task3_Test_GroundTruth.csv and the JPEG files",
+    read=read_isic2018_test,
+    images=PUBLISHED.images,
+    licence="CC BY-NC 4.0",
+    templates="dermatology",
+)

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from calcode.arrays import TextArray
-from calcode.datasets.assembly import LabelMap, announced
-from calcode.datasets.csv_files import find_csv, needed_csv
-from calcode.datasets.ham10000 import is_ham10000_id
-from calcode.datasets.image_files import image_files
-from calcode.datasets.isic_tables import bare_ids, read_isic_metadata, read_one_hot, without_metadata
-from calcode.datasets.listing import ImageListing, Published
-from calcode.datasets.skin_labels import SKIN_CLASSES
+from calcode.arrays import AnyArray, FloatArray, TextArray
+from calcode.datasets.folder import (
+    find_csv,
+    image_files,
+    needed_csv,
+    numbers_or_missing,
+    read_columns,
+    text_or_missing,
+)
+from calcode.datasets.ham10000 import SKIN_CLASSES, is_ham10000_id
+from calcode.datasets.listing import Dataset, ImageListing, LabelMap, Published, announced
+from calcode.errors import DatasetError
 
 TRAINING = "isic2019-training"
 TEST = "isic2019-test"
+#: Ending of the ids of images that the owners made smaller.
+DOWNSAMPLED = "_downsampled"
 _LABELS = LabelMap(
     classes=SKIN_CLASSES,
     inside={
@@ -89,7 +95,13 @@ def read_isic2019_training(
     )
     has_ham = any(map(is_ham10000_id, listing.ids[~drop].tolist()))
     notes = (*listing.notes, _OVERLAP_NOTE) if has_ham else listing.notes
-    expected = _less(PUBLISHED_TRAINING, dropped=listing.source_labels[drop])
+    # The published counts without images that were left out on purpose.
+    dropped = Counter(listing.source_labels[drop].tolist())
+    expected = replace(
+        PUBLISHED_TRAINING,
+        images=PUBLISHED_TRAINING.images - int(drop.sum()),
+        labels={label: count - dropped[label] for label, count in PUBLISHED_TRAINING.labels.items()},
+    )
     return announced(replace(listing[~drop], expected=expected, notes=notes))
 
 
@@ -114,7 +126,8 @@ def _listing(
     folder: str | Path, *, names: TextArray, source: TextArray, dataset: str, metadata_name: str
 ) -> ImageListing:
     place = Path(folder)
-    ids = bare_ids(names)
+    # The same image has one id in every release.
+    ids = np.array([name.removesuffix(DOWNSAMPLED) for name in names.tolist()], dtype=np.str_)
     files = image_files(place)
     # Files bear the name of the table; some copies were renamed to the bare id.
     paths = np.where(
@@ -142,11 +155,70 @@ def _listing(
     )
 
 
-def _less(published: Published, *, dropped: TextArray) -> Published:
-    """The published counts without images that were left out on purpose."""
-    counts = Counter(dropped.tolist())
-    return replace(
-        published,
-        images=published.images - len(dropped),
-        labels={label: count - counts[label] for label, count in published.labels.items()},
+def read_one_hot(path: Path, *, labels: Sequence[str]) -> tuple[TextArray, TextArray]:
+    """Image names and source labels of a ground-truth file, shape (n,) each.
+
+    Raises
+    ------
+    DatasetError
+        If a row has no 1 or several of them.
+    """
+    columns = read_columns(path, needed=("image", *labels))
+    hot: FloatArray = np.stack(
+        [numbers_or_missing(columns[name], path=path, name=name) for name in labels], axis=1
     )
+    wrong = np.flatnonzero((np.sort(hot, axis=1)[:, -1] != 1) | (hot.sum(axis=1) != 1))
+    if len(wrong):
+        raise DatasetError(
+            f"{path}: {columns['image'][wrong[0]]} has not exactly one 1 among {list(labels)} "
+            f"({len(wrong)} such rows); take the owners' file as it is"
+        )
+    return columns["image"], np.array(labels)[hot.argmax(axis=1)]
+
+
+def read_isic_metadata(path: Path, *, names: TextArray) -> tuple[TextArray, dict[str, AnyArray]]:
+    """Lesions and subgroup columns for the given images; missing for images that the file does not name.
+
+    The test release has no column `lesion_id`.
+    """
+    columns = read_columns(
+        path, needed=("image", "age_approx", "anatom_site_general", "sex"), optional=("lesion_id",)
+    )
+    n = len(columns["image"])
+    row_of = {name: row for row, name in enumerate(columns["image"].tolist())}
+    # One more row, of missing values, for the images that are not in the file.
+    rows = np.array([row_of.get(name, n) for name in names.tolist()], dtype=np.int64)
+    age = np.append(numbers_or_missing(columns["age_approx"], path=path, name="age_approx"), np.nan)
+    lesions = np.append(columns.get("lesion_id", np.full(n, "")), "")
+    metadata = {
+        "age": age[rows],
+        "sex": np.append(text_or_missing(columns["sex"]), "")[rows],
+        "anatomic_site": np.append(text_or_missing(columns["anatom_site_general"]), "")[rows],
+    }
+    return lesions[rows], metadata
+
+
+def without_metadata(n: int) -> tuple[TextArray, dict[str, AnyArray]]:
+    """The same columns where there is no metadata file."""
+    empty = np.full(n, "")
+    return empty, {"age": np.full(n, np.nan), "sex": empty, "anatomic_site": empty}
+
+
+TEST_DATASET = Dataset(
+    name=TEST,
+    title="ISIC 2019, test (dermoscopy)",
+    needs="ISIC_2019_Test_GroundTruth.csv, ISIC_2019_Test_Metadata.csv and the JPEG files",
+    read=read_isic2019_test,
+    images=PUBLISHED_TEST.images,
+    licence="CC BY-NC 4.0",
+    templates="dermatology",
+)
+TRAINING_DATASET = Dataset(
+    name=TRAINING,
+    title="ISIC 2019, training (dermoscopy; holds all of HAM10000)",
+    needs="ISIC_2019_Training_GroundTruth.csv, ISIC_2019_Training_Metadata.csv and the JPEG files",
+    read=read_isic2019_training,
+    images=PUBLISHED_TRAINING.images,
+    licence="CC BY-NC 4.0",
+    templates="dermatology",
+)

@@ -1,19 +1,26 @@
-"""A data set before any model has seen it: which images there are and what is known about them."""
+"""A data set before any model has seen it: which images there are, what is known about them, what was published."""
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from calcode.arrays import AnyArray, BoolArray, IntArray, TextArray
-from calcode.errors import DatasetError
+from calcode.errors import CalcodeWarning, DatasetError
 
 if TYPE_CHECKING:
     import pyarrow
+
+#: Role of the images of another hospital or device; they fit nothing.
+EXTERNAL = "external"
+#: Ids that a warning names.
+_SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +209,62 @@ class ImageListing:
         return pa.table(arrays)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelMap:
+    """From the source's labels to the task's.
+
+    Attributes
+    ----------
+    classes : tuple of str
+        The label space.
+    inside : mapping of str to str
+        Source label to class.
+    outside : mapping of str to str
+        Source label to the name under which a diagnosis outside the label space is kept.
+    """
+
+    classes: tuple[str, ...]
+    inside: Mapping[str, str]
+    outside: Mapping[str, str] = field(default_factory=dict)
+
+    def names(self, source: TextArray) -> TextArray:
+        """Label names, shape (n,); an unknown source label keeps its spelling and so stands out."""
+        table = {**self.inside, **self.outside}
+        return np.array([table.get(one, one) for one in source.tolist()], dtype=np.str_)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A data set that can be read by its name.
+
+    Attributes
+    ----------
+    name, title : str
+    needs : str
+        What the folder must hold.
+    read : callable
+        From a folder to an `ImageListing`.
+    images : int or None
+        Published number of images.
+    licence : str
+        Of the images, as their owners state it.
+    templates : str or None
+        Name of the packaged prompt templates that fit.
+    roles : callable or None
+        From a listing to the roles of the paper's setting, "" for images it does not use; None where the
+        setting has this data set as an external cohort, or there is none.
+    """
+
+    name: str
+    title: str
+    needs: str
+    read: Callable[[Path], ImageListing]
+    images: int | None = None
+    licence: str = ""
+    templates: str | None = None
+    roles: Callable[[ImageListing], TextArray] | None = None
+
+
 def joined(listings: Sequence[ImageListing], *, dataset: str, classes: Sequence[str]) -> ImageListing:
     """Several data sets as one listing, with a column `dataset`; columns that one lacks are missing there.
 
@@ -214,8 +277,13 @@ def joined(listings: Sequence[ImageListing], *, dataset: str, classes: Sequence[
         The common label space; labels that are none of them lie outside.
     """
     names = list(dict.fromkeys(name for listing in listings for name in listing.metadata))
-    metadata = {name: _joined_column(listings, name) for name in names}
-    metadata["dataset"] = np.concatenate([_name_column(one) for one in listings])
+    metadata: dict[str, AnyArray] = {}
+    for name in names:
+        text = any(one.metadata[name].dtype.kind == "U" for one in listings if name in one.metadata)
+        parts = [one.metadata.get(name, np.full(len(one), "" if text else np.nan)) for one in listings]
+        metadata[name] = np.concatenate([part.astype(np.str_) if text else part for part in parts])
+    metadata["dataset"] = np.concatenate([np.full(len(one), one.dataset) for one in listings])
+    roles = [one.roles for one in listings if one.roles is not None]
     seen = {name for one in listings for name in (*one.classes, *one.outside)}
     return ImageListing(
         dataset=dataset,
@@ -226,22 +294,55 @@ def joined(listings: Sequence[ImageListing], *, dataset: str, classes: Sequence[
         source_labels=np.concatenate([one.source_labels for one in listings]),
         groups=np.concatenate([one.groups for one in listings]),
         metadata=metadata,
-        roles=None if any(one.roles is None for one in listings) else _joined_roles(listings),
+        roles=np.concatenate(roles) if len(roles) == len(listings) else None,
         outside=tuple(sorted(seen - set(classes))),
         notes=tuple(note for one in listings for note in one.notes),
     )
 
 
-def _joined_column(listings: Sequence[ImageListing], name: str) -> AnyArray:
-    kinds = {one.metadata[name].dtype.kind for one in listings if name in one.metadata}
-    missing = "" if "U" in kinds else np.nan
-    parts = [one.metadata.get(name, np.full(len(one), missing)) for one in listings]
-    return np.concatenate([part.astype(np.str_) for part in parts] if "U" in kinds else parts)
+def count_sentences(listing: ImageListing) -> tuple[str, ...]:
+    """Where the rows of a listing differ from the published counts; nothing where none are published."""
+    expected = listing.expected
+    if expected is None:
+        return ()
+    sentences = []
+    if len(listing) != expected.images:
+        sentences.append(f"{len(listing):,} images listed, {expected.images:,} published")
+    if expected.labels:
+        found = Counter(listing.source_labels.tolist())
+        rows = [(label, found[label], count) for label, count in expected.labels.items()]
+        if expected.outside is None:
+            rows += [(label, found[label], 0) for label in sorted(found.keys() - expected.labels.keys())]
+        else:
+            outside = len(listing) - sum(found[label] for label in expected.labels)
+            rows.append(("outside the label space", outside, expected.outside))
+        differing = [
+            f"{label or 'no label'} {count:,} of {published:,}"
+            for label, count, published in rows
+            if count != published
+        ]
+        if differing:
+            sentences.append(f"labels differ: {', '.join(differing)}")
+    groups = len(set(listing.groups.tolist()) - {""})
+    if expected.groups is not None and groups != expected.groups:
+        sentences.append(f"{groups:,} groups, {expected.groups:,} published")
+    return tuple(sentences)
 
 
-def _joined_roles(listings: Sequence[ImageListing]) -> TextArray:
-    return np.concatenate([one.roles for one in listings if one.roles is not None])
+def announced(listing: ImageListing) -> ImageListing:
+    """The same listing, after one warning that says all that differs from what was published."""
+    problems = list(count_sentences(listing))
+    missing = listing.ids[~listing.has_file].tolist()
+    if missing:
+        problems.append(f"{len(missing):,} of {len(listing):,} image files are missing ({_first(missing)})")
+    if listing.unknown_labels:
+        problems.append(f"unknown labels: {', '.join(listing.unknown_labels)}")
+    if listing.repeated_ids:
+        problems.append(f"{len(listing.repeated_ids)} ids repeated ({_first(listing.repeated_ids)})")
+    if problems:
+        warnings.warn(f"{listing.dataset}: {'; '.join(problems)}", CalcodeWarning, stacklevel=3)
+    return listing
 
 
-def _name_column(listing: ImageListing) -> TextArray:
-    return np.full(len(listing), listing.dataset)
+def _first(names: list[str] | tuple[str, ...]) -> str:
+    return f"first: {', '.join(names[:_SHOWN])}"

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from calcode.datasets.assembly import LabelMap, announced
-from calcode.datasets.csv_files import needed_csv, numbers_or_missing, read_columns, text_or_missing
-from calcode.datasets.image_files import image_files
-from calcode.datasets.listing import ImageListing, Published
+from calcode.datasets.folder import image_files, needed_csv, numbers_or_missing, read_columns, text_or_missing
+from calcode.datasets.listing import Dataset, ImageListing, LabelMap, Published, announced
 
 NAME = "pad-ufes-20"
 #: The five diagnoses that it shares with HAM10000.
@@ -67,3 +65,14 @@ def read_pad_ufes_20(folder: str | Path) -> ImageListing:
             notes=files.notes(used=paths),
         )
     )
+
+
+DATASET = Dataset(
+    name=NAME,
+    title="PAD-UFES-20 (smartphone photographs, Brazil)",
+    needs="metadata.csv and the PNG files",
+    read=read_pad_ufes_20,
+    images=PUBLISHED.images,
+    licence="CC BY 4.0",
+    templates="dermatology",
+)

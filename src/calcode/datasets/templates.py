@@ -157,7 +157,9 @@ def load_templates(path_or_name: str | os.PathLike[str]) -> PromptTemplates:
 def _parsed(text: str, *, name: str) -> PromptTemplates:
     try:
         content: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise DatasetError(f"{name}: not a TOML file of templates (nested too deeply)") from None
+    except ValueError as error:
         raise DatasetError(f"{name}: not a TOML file ({error})") from error
     missing = [key for key in _LISTS if key not in content]
     unknown = sorted(content.keys() - {*_LISTS, "source"})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calcode.datasets import DatasetError
-from calcode.datasets.csv_files import needed_csv, numbers_or_missing, read_columns, text_or_missing
+from calcode.datasets.folder import needed_csv, numbers_or_missing, read_columns, text_or_missing
 
 
 def write(folder: Path, text: str, *, encoding: str = "utf-8") -> Path:
