@@ -313,7 +313,9 @@ def test_the_wheel_carries_the_package_and_nothing_else(distributions: Path) -> 
         (metadata_name,) = [name for name in names if name.endswith(".dist-info/METADATA")]
         metadata = email.message_from_bytes(wheel.read(metadata_name))
     packaged = {name.removeprefix("calcode/") for name in names if name.startswith("calcode/")}
-    in_the_tree = {str(path.relative_to(SOURCE)) for path in source_files()}
+    pages = [path for suffix in ("html", "css") for path in SOURCE.rglob(f"*.{suffix}")]
+    assert len(pages) >= 4
+    in_the_tree = {str(path.relative_to(SOURCE)) for path in [*source_files(), *pages]}
     assert in_the_tree | {"py.typed"} <= packaged
     assert all(name.startswith("calcode/") or ".dist-info/" in name for name in names)
     # The demonstration data are non-commercial: no features, weights or images travel with the BSD code.

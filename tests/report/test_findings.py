@@ -48,7 +48,7 @@ def test_a_disease_that_is_missed_and_then_kept() -> None:
     )
     assert "What it misses most: b in 100.0 % of 40 images." in text
     assert (
-        "The diseases that Split APS misses, where CALCoDe answers: b 100.0 % against 0.0 % of the same 40."
+        "The diagnoses that Split APS misses, where CALCoDe answers: b 100.0 % against 0.0 % of the same 40."
         in text
     )
     assert "The guard lifts b from 0.0 % with the localized sets to 100.0 % of 40 answered images." in text
@@ -109,10 +109,11 @@ def test_an_ordinary_predictor_without_a_fault_is_not_accused() -> None:
     text = sentences_about(fixed_by_the_guard(ordinary=repeated(ABC, 80)))
     assert "No class lies clearly below the target of 95 %." in text
     assert (
-        "Split APS misses the true diagnosis clearly more often than it should (5 %) for no disease." in text
+        "Split APS misses the true diagnosis clearly more often than it should (5 %) for no diagnosis."
+        in text
     )
     assert "What it misses" not in text
-    assert "The diseases that" not in text
+    assert "The diagnoses that" not in text
 
 
 def test_an_average_at_the_target_is_said_to_hide_a_class_only_if_it_does() -> None:
@@ -252,7 +253,7 @@ def test_the_headline_compares_cohort_by_cohort() -> None:
     good = cohort_figures(fixed_by_the_guard(sets=repeated(ABC, 80), ordinary=repeated(ABC, 80), name="GOOD"))
     first, second, third = (sentence.replace("\u00a0", " ") for sentence in headline([bad, good]))
     assert first == (
-        "Split APS misses the true diagnosis clearly more often than it should (5 %) for 1 of 2 diseases on BAD and "
+        "Split APS misses the true diagnosis clearly more often than it should (5 %) for 1 of 2 diagnoses on BAD and "
         "none on GOOD. Its answers do not show it."
     )
     assert second == (
@@ -263,7 +264,7 @@ def test_the_headline_compares_cohort_by_cohort() -> None:
         "Its sets hold 1.00 of 3 and 3.00 of 3 labels on average instead of 1.00 and 3.00. Answers that name one "
         "diagnosis: 80 (40 right) and none."
     )
-    assert "for no disease among the images it answers" in " ".join(headline([good]))
+    assert "for no diagnosis among the images it answers" in " ".join(headline([good]))
     assert " on GOOD" not in " ".join(headline([good]))
 
 

@@ -84,14 +84,13 @@ COMMAND = Command(
 
 def _cohort(model: Calcode, choice: Choice, result: Judged, *, shifted: bool) -> ReportCohort:
     from calcode.cli.ordinary import split_aps
-    from calcode.cli.screen import counted
     from calcode.report import ReportCohort
 
     prompts = choice.features.prompts
     return ReportCohort(
         name=choice.role or choice.features.path.stem,
         title=choice.described,
-        description=f"{counted(len(result.labels), 'image')} of {choice.described}.",
+        description="",
         shifted=shifted,
         labels=result.labels,
         model=model,

@@ -19,6 +19,7 @@ from calcode.report.charts import (
     StackRow,
 )
 from calcode.report.cohort import CohortFigures, MethodFigures, ReportCohort
+from calcode.report.comparison import singles_cell
 from calcode.report.parts import Cell, Column, Figure, Part, Table, Text
 from calcode.report.wording import (
     FEW,
@@ -50,16 +51,6 @@ _UNKNOWN = "unknown"
 _BINS = 20
 #: Cases shown of each kind.
 _SHOWN = 6
-
-
-def singles_cell(summary: Summary) -> Cell:
-    """The record of the single answers, for a table."""
-    singles = summary.singles
-    if not singles.n:
-        return Cell("none")
-    return Cell(
-        f"{count(singles.right)} of {count(singles.n)} right", below=percent_interval(singles.accuracy)
-    )
 
 
 # ---------------------------------------------------------------------- set sizes
@@ -262,7 +253,7 @@ def range_sentence(groups: Mapping[str, Summary], *, name: str) -> str:
     return (
         f"Coverage lies between {percent(coverage[lowest].value)} ({lowest}) and "
         f"{percent(coverage[highest].value)} ({highest}); these two intervals "
-        f"{'do not overlap' if apart else 'overlap'}. The groups hold different diseases.{remark}"
+        f"{'do not overlap' if apart else 'overlap'}. A difference may come from the groups' diagnoses.{remark}"
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from calcode.method.quantiles import smallest_finite_count
 from calcode.metrics import ClassCoverage, Summary
 from calcode.report.cohort import CohortFigures, MethodFigures
+from calcode.report.comparison import differs
 from calcode.report.wording import (
     FEW,
     count,
@@ -38,13 +39,13 @@ def headline(cohorts: Sequence[CohortFigures]) -> list[str]:
         names = listed(sorted({method.name for _, method in compared}))
         below = [len(method.clearly_below(figures.cohort.target)) for figures, method in compared]
         places = [
-            (f"{n} of {counted(len(method.judged), 'disease')}" if n else "none") + _on(figures, cohorts)
+            (f"{n} of {counted(len(method.judged), 'diagnosis')}" if n else "none") + _on(figures, cohorts)
             for n, (figures, method) in zip(below, compared, strict=True)
         ]
         if any(below):
             sentences.append(f"{names} {misses} for {listed(places)}. Its answers do not show it.")
         else:
-            sentences.append(f"{names} {misses} for no disease.")
+            sentences.append(f"{names} {misses} for no diagnosis.")
     answering = [figures for figures in cohorts if figures.guarded.summary.coverage.n]
     if answering:
         order = ", in the same order" if len(answering) > 1 and len(compared) == len(answering) else ""
@@ -78,14 +79,14 @@ def _on(figures: CohortFigures, cohorts: Sequence[CohortFigures]) -> str:
 
 
 def _remaining(cohorts: Sequence[CohortFigures], misses: str) -> str:
-    """For how many diseases the same is true of CALCoDe, by name."""
+    """For how many diagnoses the same is true of CALCoDe, by name."""
     found = []
     for figures in cohorts:
         below = figures.guarded.clearly_below(figures.cohort.target)
         names = listed([row.name for row in below])
         found.append(f"{len(below)} of {len(figures.guarded.judged)} ({names})" if below else "none")
     if set(found) == {"none"}:
-        return f"{misses} for no disease"
+        return f"{misses} for no diagnosis"
     verb = "does so" if any(figures.ordinary is not None for figures in cohorts) else misses
     return f"{verb} for {listed(found)}"
 
@@ -100,7 +101,7 @@ def _singles(summary: Summary) -> str:
 
 
 def ordinary_sentences(figures: CohortFigures) -> list[str]:
-    """What an ordinary conformal predictor covers, and which diseases it silently misses."""
+    """What an ordinary conformal predictor covers, and which diagnoses it silently misses."""
     method = figures.ordinary
     if method is None:
         return []
@@ -144,14 +145,8 @@ def calcode_sentences(figures: CohortFigures) -> list[str]:
     missed = () if ordinary is None else ordinary.clearly_below(figures.cohort.target)
     if ordinary is not None and missed:
         fates = listed([_fate(figures, row) for row in missed])
-        sentences.append(f"The diseases that {ordinary.name} misses, where CALCoDe answers: {fates}.")
+        sentences.append(f"The diagnoses that {ordinary.name} misses, where CALCoDe answers: {fates}.")
     return sentences
-
-
-def differs(summary: Summary) -> bool:
-    """Whether coverage of what the audit accepts is another figure than coverage of what is answered."""
-    accepted, answered = summary.audit_coverage, summary.coverage
-    return accepted.n != answered.n
 
 
 def shortfall_sentences(figures: CohortFigures) -> list[str]:
@@ -293,7 +288,7 @@ def _guard_effect(figures: CohortFigures, name: str) -> str:
 
 
 def _fate(figures: CohortFigures, missed: ClassCoverage) -> str:
-    """Coverage of a disease that the ordinary predictor misses, and what that covers on the same images."""
+    """Coverage of a diagnosis that the ordinary predictor misses, and what that covers on the same images."""
     row = figures.guarded.class_row(missed.name)
     there = figures.ordinary_there
     if not row.coverage.n or there is None:

@@ -1,0 +1,228 @@
+"""Methods compared: all images in one table, class by class in a chart and a table, never coverage without its cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calcode.metrics import ClassCoverage, Summary
+from calcode.metrics.intervals import Estimate
+from calcode.report.charts import ChartRow, ReferenceLine, RowChart
+from calcode.report.cohort import CohortFigures, MethodFigures
+from calcode.report.parts import Cell, Column, Figure, Table
+from calcode.report.wording import (
+    FEW,
+    NBSP,
+    count,
+    counted,
+    listed,
+    number,
+    percent,
+    percent_interval,
+    sentence_case,
+    short_percent,
+    singles_words,
+)
+
+_METHOD_COLUMNS = (
+    Column("coverage"),
+    Column("worst class"),
+    Column("set size"),
+    Column("full sets"),
+    Column("single answers"),
+    Column("deferred"),
+)
+_CLASS_COLUMNS = (
+    Column("class", numeric=False),
+    Column("method", numeric=False),
+    Column("answered"),
+    Column("coverage"),
+    Column("set size"),
+    Column("full sets"),
+    Column("informative"),
+    Column("deferred"),
+)
+
+
+def differs(summary: Summary) -> bool:
+    """Whether coverage of what the audit accepts is another figure than coverage of what is answered."""
+    return summary.audit_coverage.n != summary.coverage.n
+
+
+def singles_cell(summary: Summary) -> Cell:
+    """The record of the single answers."""
+    singles = summary.singles
+    if not singles.n:
+        return Cell("none")
+    return Cell(
+        f"{count(singles.right)} of {count(singles.n)} right", below=percent_interval(singles.accuracy)
+    )
+
+
+def _share_cell(estimate: Estimate, *, name: str = "", n: bool = False) -> Cell:
+    images = f", n = {count(estimate.n)}" if n and estimate.n else ""
+    return Cell(f"{name} {percent(estimate.value)}".strip(), below=percent_interval(estimate) + images)
+
+
+def _method_cells(method: MethodFigures) -> list[Cell]:
+    summary = method.summary
+    size = summary.set_size
+    return [
+        _share_cell(summary.coverage, n=True),
+        _share_cell(summary.worst_class_coverage, name=summary.worst_class or "", n=True),
+        Cell(number(size.value), below=f"{number(size.low)} to {number(size.high)}" if size.n else ""),
+        _share_cell(summary.full_set_rate),
+        singles_cell(summary),
+        _share_cell(summary.deferral),
+    ]
+
+
+def cost_table(cohorts: Sequence[CohortFigures]) -> Table:
+    """What the answers of the ordinary predictor and of CALCoDe are worth and cost, cohort by cohort."""
+    sizes = listed(list(dict.fromkeys(str(len(figures.cohort.classes)) for figures in cohorts)), last="or")
+    return Table(
+        caption=f"What the answers are worth and what they cost. Set size out of {sizes} labels; a full set holds all "
+        "of them; a single answer names one diagnosis; a deferred image goes to a clinician",
+        columns=[Column("images and method", numeric=False), *_METHOD_COLUMNS],
+        rows=[
+            [Cell(sentence_case(figures.cohort.name), below=method.name), *_method_cells(method)]
+            for figures in cohorts
+            for method in (figures.ordinary, figures.guarded)
+            if method is not None
+        ],
+    )
+
+
+def method_table(figures: CohortFigures) -> Table:
+    """All methods on one cohort, the ordinary one also on the images that CALCoDe answers."""
+    methods = list(figures.methods)
+    caption = (
+        f"Target coverage {short_percent(figures.cohort.target)}; set size out of {len(figures.cohort.classes)} "
+        "labels; intervals at 95 %; n counts answered images."
+    )
+    if figures.ordinary_there is not None and figures.guarded.summary.deferral.value:
+        methods.insert(1, figures.ordinary_there)
+        caption += f" '{figures.ordinary_there.name}' is over the images that CALCoDe answers."
+    if not figures.cohort.model.tail_classes_:
+        caption += " Nothing is protected, so CALCoDe and Localized are the same."
+    columns = [Column("method", numeric=False), *_METHOD_COLUMNS]
+    rows: list[list[str | Cell]] = [[method.name, *_method_cells(method)] for method in methods]
+    if any(differs(method.summary) for method in methods):
+        columns.append(Column("coverage of accepted"))
+        for row, method in zip(rows, methods, strict=True):
+            row.append(_share_cell(method.summary.audit_coverage, n=True))
+    return Table(caption=caption, columns=columns, rows=rows)
+
+
+def method_words(method: MethodFigures) -> str:
+    """A method's name with what its coverage costs, for a legend."""
+    summary = method.summary
+    return (
+        f"{method.name}: {number(summary.set_size.value)} labels per set, "
+        f"{percent(summary.full_set_rate.value)} full, {percent(summary.deferral.value)} deferred, "
+        f"{singles_words(summary.singles)}"
+    )
+
+
+# ---------------------------------------------------------------------- class by class
+
+
+def _every_set_tag(row: ClassCoverage) -> str:
+    """The mark of a class that is in every set; nothing for the others."""
+    if row.in_every_set is None:
+        return ""
+    return f"in every set: {counted(row.in_every_set, 'calibration image')}"
+
+
+def class_chart(
+    figures: CohortFigures, methods: Sequence[tuple[int, MethodFigures]], *, low: float | None = None
+) -> RowChart:
+    """Coverage of every class by several methods.
+
+    Parameters
+    ----------
+    figures : CohortFigures
+    methods : sequence of (series, MethodFigures)
+    low : float, optional
+        Where the scale begins.
+    """
+    cohort = figures.cohort
+    rows = []
+    for name in cohort.classes:
+        estimates = {series: method.class_row(name).coverage for series, method in methods}
+        sizes = [estimate.n for estimate in estimates.values()]
+        shown = sizes[:1] if len(set(sizes)) == 1 else sizes
+        few = ", few" if min(sizes) < FEW else ""
+        tag = _every_set_tag(figures.guarded.class_row(name))
+        note = f"n = {listed([count(n) for n in shown])}{few}".replace(" ", NBSP)
+        rows.append(
+            ChartRow(
+                label=cohort.class_title(name),
+                note=f"{note}; {tag}" if tag else note,
+                values=estimates,
+                marked=name in cohort.model.tail_classes_,
+            )
+        )
+    target = ReferenceLine(cohort.target, f"target {short_percent(cohort.target)}")
+    return RowChart(rows=rows, references=[target], low=low)
+
+
+def class_table(cohorts: Sequence[CohortFigures]) -> Table:
+    """Every class of every cohort, every method."""
+    several = len(cohorts) > 1
+    rows: list[list[str | Cell]] = []
+    for figures in cohorts:
+        methods = list(figures.methods)
+        if figures.ordinary_there is not None:
+            methods.insert(1, figures.ordinary_there)
+        for name in figures.cohort.classes:
+            for method in methods:
+                row = method.class_row(name)
+                rows.append(
+                    [
+                        Cell(
+                            name,
+                            tag="protected" if name in figures.cohort.model.tail_classes_ else "",
+                            below=figures.cohort.name if several else "",
+                        ),
+                        method.name,
+                        f"{count(row.coverage.n)} of {count(row.n)}",
+                        Cell(
+                            percent(row.coverage.value),
+                            below=percent_interval(row.coverage),
+                            tag=_every_set_tag(row),
+                            alarm=row in method.clearly_below(figures.cohort.target),
+                        ),
+                        number(row.set_size),
+                        percent(row.full_set_rate),
+                        percent(row.informative_rate),
+                        percent(row.deferral),
+                    ]
+                )
+    return Table(
+        caption=f"Every class, every method; underlined: clearly below the target, with at least {FEW} answered images",
+        columns=_CLASS_COLUMNS,
+        rows=rows,
+    )
+
+
+def class_figure(figures: CohortFigures) -> Figure:
+    """Coverage of every class, before and after the guard."""
+    cohort = figures.cohort
+    # The same mark for the same method on every chart, also where there is no ordinary predictor.
+    methods = list(zip(range(3 - len(figures.methods), 3), figures.methods, strict=True))
+    below = [f"{method.name} {len(method.clearly_below(cohort.target)) or 'none'}" for _, method in methods]
+    protected = listed(list(cohort.model.tail_classes_))
+    marked = (
+        f"Protected, in bold: {protected}."
+        if protected
+        else "No class is protected, so CALCoDe and Localized are the same."
+    )
+    return Figure(
+        heading="Coverage of every class, before and after the guard",
+        sentence="Share of answered images whose set holds the true label, with 95 % Wilson intervals. Classes clearly "
+        f"below the target: {listed(below)}. {marked}",
+        charts=(class_chart(figures, methods),),
+        legend=tuple((series, method_words(method)) for series, method in methods),
+        numbers=class_table([figures]),
+        numbers_title="The numbers, with set size, full sets and deferral of every class",
+    )
