@@ -27,6 +27,8 @@ AverageName = Literal["median", "mean"]
 
 #: B >= B(x) is tested with this slack, so that rounding in a product cannot change a p-value.
 _RANK_TOLERANCE = 1e-9
+#: An image's cosine distance to itself is at most this.
+_OWN_ROW_DISTANCE = 1e-12
 #: Probabilities are floored here inside logarithms.
 _LOG_FLOOR = 1e-12
 
@@ -151,6 +153,8 @@ class SupportAudit:
         Of the neighbours' distances; METHOD.md 4 takes the median.
     graph : NeighbourGraph or None
         How the neighbours are found in a very large reference; None: by looking at all of it.
+    own_rows_count : bool
+        Whether a reference image counts among its own neighbours.
     validation_values : ndarray or None
         B of the chosen diagnostic on the validation images that it was chosen on; not kept in a file.
     """
@@ -167,6 +171,7 @@ class SupportAudit:
     gate_distances: FloatArray | None = None
     average: AverageName = "median"
     graph: NeighbourGraph | None = None
+    own_rows_count: bool = True
     validation_values: FloatArray | None = None
 
     @property
@@ -274,6 +279,10 @@ class SupportAudit:
         ranks = [self._ranks(evidence, name, sorted_gate=self.gate_base[name]) for name in BASE_DIAGNOSTICS]
         return rank_p_values(_weakest(ranks), sorted_gate=self.gate_values)
 
+    def without_own_rows(self) -> SupportAudit:
+        """The audit for images that may be in the reference: each leaves its own row out (SITE.md S17)."""
+        return replace(self, own_rows_count=False)
+
     def prepare(self) -> None:
         """Make now what the first image would make, so that several threads do not each make their own."""
         if self.graph is not None:
@@ -289,6 +298,7 @@ class SupportAudit:
             trim=self.trim,
             average=self.average,
             graph=self.graph,
+            own_rows_count=self.own_rows_count,
         )
 
     @cached_property
@@ -300,7 +310,7 @@ class SupportAudit:
 
         Distances are looked at in float32 first; where a gate value lies within reach of the error, in float64.
         """
-        if name != "distance" or self.graph is not None:
+        if name != "distance" or self.graph is not None or not self.own_rows_count:
             return rank_p_values(self._base.values(evidence, name), sorted_gate=sorted_gate)
         nearest, errors = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
         values = _averaged(nearest, average=self.average)
@@ -322,18 +332,20 @@ class _BaseDiagnostics:
     trim: int
     average: AverageName
     graph: NeighbourGraph | None
+    own_rows_count: bool = True
 
     def values(self, evidence: Evidence, name: str) -> FloatArray:
-        if name == "distance" and self.graph is not None:
-            nearest = self.graph.nearest_distances(evidence.embeddings, n_neighbors=self.n_neighbors)
-            return _averaged(nearest, average=self.average)
         if name == "distance":
-            return neighbour_distance(
-                evidence.embeddings,
-                reference=self.reference,
-                n_neighbors=self.n_neighbors,
-                average=self.average,
-            )
+            count = self.n_neighbors + (not self.own_rows_count)
+            if self.graph is not None:
+                nearest = self.graph.nearest_distances(evidence.embeddings, n_neighbors=count)
+            else:
+                nearest = nearest_distances(evidence.embeddings, self.reference, n_neighbors=count)
+            if not self.own_rows_count:
+                # A neighbour at distance zero is the image itself; without one the furthest goes.
+                own = nearest[:, 0] <= _OWN_ROW_DISTANCE
+                nearest = np.where(own[:, None], nearest[:, 1:], nearest[:, :-1])
+            return _averaged(nearest, average=self.average)
         if name == "energy":
             return negative_energy(evidence.prompt_logits)
         probabilities = prompt_probabilities(evidence.prompt_logits)

@@ -69,6 +69,8 @@ class Decisions:
         APS scores.
     top_label, top_probability : ndarray of shape (n,)
         First-ranked class of the robust probabilities and its probability. They ignore the audit.
+    known_group : ndarray of bool, shape (n,), or None
+        Images of a patient that a site model has seen, for whom nothing is promised (SITE.md S1); None at home.
     ids : ndarray of str or None
     classes : tuple of str
     model_digest : str
@@ -89,6 +91,7 @@ class Decisions:
     scores: FloatArray
     top_label: IntArray
     top_probability: FloatArray
+    known_group: BoolArray | None = None
     ids: TextArray | None = None
     classes: tuple[str, ...]
     model_digest: str = ""

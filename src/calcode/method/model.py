@@ -17,7 +17,8 @@ from calcode.method.audit import SupportAudit
 from calcode.method.bandwidth import BandwidthTrial, choose_bandwidth
 from calcode.method.cross_fit import MIN_EXAMPLES, CrossFit
 from calcode.method.decisions import Decisions, choose_actions
-from calcode.method.evidence import Evidence, robust_probabilities
+from calcode.method.evidence import Evidence, one_per_group, robust_probabilities
+from calcode.method.home_sums import HomeSums
 from calcode.method.localized import LocalizedRule, canonical_order, label_sets
 from calcode.method.promises import promises_of
 from calcode.method.quantiles import smallest_finite_count
@@ -31,6 +32,7 @@ from calcode.method.roles import (
 )
 from calcode.method.scores import aps_scores, true_label_scores
 from calcode.method.settings import Settings, parameters_section
+from calcode.method.singles import NOT_CERTIFIED, SinglesCertificate, with_second_label
 from calcode.method.tail import (
     ClassEvidence,
     ClassGuard,
@@ -97,6 +99,10 @@ class Calcode(Settings):
     guards_: tuple[ClassGuard, ...]
     calibration_labels_: IntArray
     versions_: dict[str, str]
+    #: What a site needs of home (SITE.md S16); None in a model file written before it was kept.
+    sums_: HomeSums | None = None
+    #: What `certify_singles` found (SITE.md S17).
+    certificate_: SinglesCertificate | None = None
 
     # ------------------------------------------------------------------ fitting
 
@@ -129,6 +135,8 @@ class Calcode(Settings):
         self.evidence_format_ = expected
         self.role_hashes_ = hashes
         self.manifest_ = {role: _manifest_entry(evidence) for role, evidence in roles.items()}
+        # Needed again once calibration has come: home's sums are over all three.
+        self._summed_roles = (reference, validation)
         self.audit_ = None
         if settings.audit is not None:
             self.audit_ = SupportAudit.fit(
@@ -207,6 +215,8 @@ class Calcode(Settings):
         )
         self._install(rule=rule, labels=labels[accepted][order])
         self.versions_ = library_versions()
+        self.sums_ = HomeSums.fit((*self._summed_roles, calibration), trim=settings.trim)
+        self.certificate_ = None
         if shortfall := in_every_set_sentence(self.guards_):
             warnings.warn(shortfall, CalcodeWarning, stacklevel=2)
         if rule.always_infinite:
@@ -269,8 +279,47 @@ class Calcode(Settings):
         self._require("rule_", before="decide", call="fit")
         self.evidence_format_.require(evidence, role="evidence")
         self.role_hashes_.require_disjoint("test", evidence)
+        return self._decisions(evidence, thresholds=thresholds, p_audit=self.audit_p_values(evidence))
+
+    def certify_singles(
+        self, evidence: Evidence, risk: float = 0.05, confidence: float = 0.9
+    ) -> SinglesCertificate:
+        """Check on a sample of its own how often answers of one label are wrong (SITE.md S17).
+
+        If the sample cannot show that at most `risk` of them are, every later single answer gets a second label.
+
+        Parameters
+        ----------
+        evidence : Evidence
+            Labelled images that are not in validation, gate or calibration; where a group has several, one is drawn.
+            Reference images may serve: the audit leaves an image's own row out.
+        risk, confidence : float
+        """
+        self._require("rule_", before="certify_singles", call="fit")
+        self.evidence_format_.require(evidence, role="evidence")
+        others = {
+            entry: hashes for entry, hashes in self.role_hashes_.hashes.items() if entry[0] != "reference"
+        }
+        RoleHashes(self.role_hashes_.key, others).require_disjoint("certification", evidence)
+        sample = evidence[one_per_group(evidence, random_state=self.settings_.random_state)]
+        p_audit = np.ones(len(sample))
+        if self.audit_ is not None:
+            p_audit = self.audit_.without_own_rows().p_values(sample)
+        self.certificate_ = None
+        decisions = self._decisions(sample, thresholds=self.thresholds, p_audit=p_audit)
+        self.certificate_ = SinglesCertificate.check(decisions, sample, risk=risk, confidence=confidence)
+        self._digest = None
+        return self.certificate_
+
+    def _decisions(
+        self,
+        evidence: Evidence,
+        *,
+        thresholds: Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]],
+        p_audit: FloatArray,
+    ) -> Decisions:
         robust, scores = self._scores(evidence)
-        p_audit = self.audit_p_values(evidence)
+        supported = np.asarray(p_audit >= self.settings_.deferral_level)
         localized, guarded = thresholds(evidence.embeddings, scores)
         localized_sets = label_sets(scores, localized)
         top_label = robust.argmax(axis=1)
@@ -279,10 +328,12 @@ class Calcode(Settings):
             guarded[first] = np.maximum(guarded[first], scores[first])
             localized_sets[first] = True
         sets = label_sets(scores, guarded)
+        if self.certificate_ is not None and not self.certificate_.certified:
+            wider = with_second_label(sets, answered=supported, preference=robust)
+            guarded = np.where(wider & ~sets, scores, guarded)
+            sets = wider
         action, reason, label = choose_actions(
-            sets,
-            supported=np.asarray(p_audit >= self.settings_.deferral_level),
-            binary_utility=self.settings_.binary_utility,
+            sets, supported=supported, binary_utility=self.settings_.binary_utility
         )
         return Decisions(
             action=action,
@@ -413,13 +464,14 @@ class Calcode(Settings):
     def promises_(self) -> tuple[str, ...]:
         """What this model promises and what it does not, in plain words (METHOD.md 10)."""
         self._found("rule_")
-        return promises_of(
+        sentences = promises_of(
             level=self.settings_.level,
             miscoverage=self.settings_.miscoverage,
             audit_independent=None if self.audit_ is None else self.audit_.independent,
             guards=self.guards_,
             binary_utility=self.settings_.binary_utility,
         )
+        return (*sentences, NOT_CERTIFIED if self.certificate_ is None else self.certificate_.sentence)
 
     def _found(self, attribute: str) -> Any:
         if attribute not in vars(self):

@@ -1,0 +1,155 @@
+"""What home gives to a new site: two sums and the scores of its own images (SITE.md S2 and S16)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from calcode.arrays import FloatArray, IntArray
+from calcode.kernels.threads import slices
+from calcode.method.evidence import Evidence, robust_probabilities
+
+#: Home counts as this many images (m0), the prior's diagonal (lambda) and the softmax's factor (b).
+HOME_WEIGHT = 200.0
+RIDGE = 3.0
+SHARPNESS = 2.0
+#: Folds of the out-of-fold scores.
+N_FOLDS = 4
+
+_EMBEDDING_SCALE = 4.0
+_LOG_SCALE = 0.5
+_LOG_FLOOR = 1e-6
+_BLOCK_ROWS = 4096
+
+
+def site_features(evidence: Evidence, *, trim: int) -> FloatArray:
+    """phi(x) = [1, 4 z, 0.5 clr(log(p_rob + 1e-6))] of SITE.md S2.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        n images of dimension d, K classes.
+    trim : int
+        Prompts dropped at each end, as in METHOD.md 2.
+
+    Returns
+    -------
+    ndarray of shape (n, 1 + d + K)
+
+    Examples
+    --------
+    >>> evidence = Evidence(embeddings=[[1.0, 0.0]], prompt_logits=[[[1.0, 1.0]]], classes=["a", "b"])
+    >>> site_features(evidence, trim=0)
+    array([[1., 4., 0., 0., 0.]])
+    """
+    logs = np.log(robust_probabilities(evidence.prompt_logits, trim=trim) + _LOG_FLOOR)
+    centred = logs - logs.mean(axis=1, keepdims=True)
+    ones = np.ones((len(evidence), 1))
+    return np.concatenate([ones, _EMBEDDING_SCALE * evidence.embeddings, _LOG_SCALE * centred], axis=1)
+
+
+def adapter_probabilities(outputs: FloatArray, *, sharpness: float) -> FloatArray:
+    """softmax(b f) over the classes; the score of SITE.md S2 is one minus it; shape (n, K) in and out.
+
+    Examples
+    --------
+    >>> adapter_probabilities(np.array([[1.0, 1.0]]), sharpness=2.0)
+    array([[0.5, 0.5]])
+    """
+    shifted = np.exp(sharpness * (outputs - outputs.max(axis=1, keepdims=True)))
+    probabilities: FloatArray = shifted / shifted.sum(axis=1, keepdims=True)
+    return probabilities
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HomeSums:
+    """Sums over the labelled home images, in which no single image can be seen.
+
+    Attributes
+    ----------
+    outer : ndarray of shape (p, p)
+        Sum of phi phi', p = 1 + d + K.
+    by_class : ndarray of shape (p, K)
+        Sum of phi e_y'.
+    n : int
+        Number of images in the sums.
+    scores : tuple of K ndarrays
+        Ascending out-of-fold scores of each class's own images, for the quota of SITE.md S1.
+    """
+
+    outer: FloatArray
+    by_class: FloatArray
+    n: int
+    scores: tuple[FloatArray, ...]
+
+    @classmethod
+    def fit(cls, roles: Sequence[Evidence], *, trim: int) -> Self:
+        """Sum over all labelled images inside the label space, accepted by the audit or not.
+
+        Parameters
+        ----------
+        roles : sequence of Evidence
+            Reference, validation and calibration. A role without labels is left out.
+        trim : int
+        """
+        labelled = [role[role.in_space] for role in roles if role.labels is not None]
+        n_classes = labelled[0].n_classes
+        labels = np.concatenate([role.require_labels() for role in labelled])
+        folds = _folds(labelled)
+        # Home may be large: phi is made a block at a time, once for the sums and once for the scores.
+        blocks = [
+            (role[rows], slice(start + rows.start, start + rows.stop))
+            for role, start in zip(labelled, np.cumsum([0, *map(len, labelled)]), strict=False)
+            for rows in slices(len(role), step=_BLOCK_ROWS)
+        ]
+        size = 1 + labelled[0].dimension + n_classes
+        outer, by_class = np.zeros((N_FOLDS, size, size)), np.zeros((N_FOLDS, size, n_classes))
+        for role, rows in blocks:
+            features, targets = site_features(role, trim=trim), np.eye(n_classes)[labels[rows]]
+            for fold in range(N_FOLDS):
+                own = folds[rows] == fold
+                outer[fold] += features[own].T @ features[own]
+                by_class[fold] += features[own].T @ targets[own]
+        n_others = len(labels) - np.bincount(folds, minlength=N_FOLDS)
+        weights = np.zeros((N_FOLDS, size, n_classes))
+        for fold in np.flatnonzero(n_others).tolist():
+            share = HOME_WEIGHT / n_others[fold]
+            others = share * (outer.sum(axis=0) - outer[fold]) + RIDGE * np.eye(size)
+            weights[fold] = np.linalg.solve(others, share * (by_class.sum(axis=0) - by_class[fold]))
+        scores = np.empty(len(labels))
+        for role, rows in blocks:
+            features = site_features(role, trim=trim)
+            for fold in range(N_FOLDS):
+                own = np.flatnonzero(folds[rows] == fold)
+                probabilities = adapter_probabilities(features[own] @ weights[fold], sharpness=SHARPNESS)
+                scores[rows.start + own] = 1.0 - probabilities[np.arange(len(own)), labels[rows.start + own]]
+        return cls(
+            outer=outer.sum(axis=0),
+            by_class=by_class.sum(axis=0),
+            n=len(labels),
+            scores=tuple(np.sort(scores[labels == k]) for k in range(n_classes)),
+        )
+
+    def prior(self, *, home_weight: float, ridge: float) -> tuple[FloatArray, FloatArray]:
+        """A0 = (m0 / N) sum phi phi' + lambda I, shape (p, p), and B0 = (m0 / N) sum phi e_y', shape (p, K)."""
+        weight = home_weight / self.n
+        return weight * self.outer + ridge * np.eye(len(self.outer)), weight * self.by_class
+
+
+def _folds(roles: Sequence[Evidence]) -> IntArray:
+    """Fold of every image, whole groups together; an image without a group is a group of its own."""
+    from sklearn.model_selection import GroupKFold
+
+    names: list[str] = []
+    for role in roles:
+        values = [""] * len(role) if role.groups is None else role.groups.tolist()
+        names += [f"group {value}" if value else f"row {len(names) + i}" for i, value in enumerate(values)]
+    groups = np.unique(names, return_inverse=True)[1]
+    folds = np.zeros(len(groups), dtype=np.int64)
+    if len(np.unique(groups)) >= N_FOLDS:
+        for fold, (_, held_out) in enumerate(GroupKFold(N_FOLDS).split(groups, groups=groups)):
+            folds[held_out] = fold
+    return folds

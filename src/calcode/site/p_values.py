@@ -1,0 +1,399 @@
+"""Full conformal p-values in closed form: the adapter refitted for every image and label (SITE.md S3 to S5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+
+from calcode.arrays import BoolArray, FloatArray, IntArray
+from calcode.kernels.distances import row_blocks
+from calcode.kernels.threads import run_blocks
+from calcode.method.home_sums import adapter_probabilities
+from calcode.site.adapter import Adapter
+from calcode.site.levels import ClassLevels, class_levels, labels_needed
+
+#: s_i >= s is tested with this slack, and p > delta too.
+TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Bag:
+    """The reviewed representatives that train and calibrate, in sorted group order (SITE.md S1).
+
+    Attributes
+    ----------
+    features : ndarray of shape (n, p)
+        phi of each row.
+    labels : ndarray of shape (n,)
+    calibrates : ndarray of bool, shape (n,)
+        Rows that are ranked; the others only train.
+    weights : ndarray of shape (n,) or None
+        1/e of each row with `calibrate_with="weighted"`.
+    """
+
+    features: FloatArray
+    labels: IntArray
+    calibrates: BoolArray
+    weights: FloatArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RankRule:
+    """How a candidate label is ranked (SITE.md S3 to S5).
+
+    Attributes
+    ----------
+    miscoverage : ndarray of shape (K,)
+    sharpness : float
+    rare : {"keep", "count", "pool"}
+    always_protect : tuple of int
+    n_unlabelled : int
+        Reviewed cases without a label that count as rows of score +inf in every class.
+    """
+
+    miscoverage: FloatArray
+    sharpness: float
+    rare: str = "keep"
+    always_protect: tuple[int, ...] = ()
+    n_unlabelled: int = 0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Ranked:
+    """p-values of n images with what belongs to them.
+
+    Attributes
+    ----------
+    p_values, levels : ndarray of shape (n, K)
+        A label is in the set iff its p-value exceeds its level.
+    outputs : ndarray of shape (n, K)
+        f(x) = W' phi(x) of the adapter without the image.
+    """
+
+    p_values: FloatArray
+    levels: FloatArray
+    outputs: FloatArray
+
+
+class Ranking(Protocol):
+    """Something that ranks candidate labels: full conformal (S3) or the split form (S6)."""
+
+    @property
+    def adapter(self) -> Adapter:
+        """The adapter that scores an image."""
+        ...
+
+    def rank(self, features: FloatArray, *, own_rows: IntArray, weights: FloatArray | None) -> Ranked:
+        """p-values of n images.
+
+        Parameters
+        ----------
+        features : ndarray of shape (n, p)
+        own_rows : ndarray of shape (n,)
+            Row of the bag that belongs to the image's group and is taken out; -1 where there is none.
+        weights : ndarray of shape (n,) or None
+            1/e(x) of the images.
+        """
+        ...
+
+    @property
+    def silenced(self) -> BoolArray:
+        """Classes that are in every set; shape (K,)."""
+        ...
+
+    def labels_needed(self, miscoverage: float) -> int:
+        """Fewest calibrating labels with which a class can leave a set."""
+        ...
+
+
+def inverse_probability(
+    arrays: ModuleType,
+    *,
+    shared: Any,
+    own_leverage: Any,
+    leverage: Any,
+    outputs: Any,
+    fits: Any,
+    own: int,
+    candidate: int,
+    sharpness: float,
+) -> Any:
+    """1 / softmax(b deleted_i)_y for rows i of class y, with the image in the bag under a candidate label (S3).
+
+    Written for numpy and torch alike.
+
+    Parameters
+    ----------
+    arrays : module
+        numpy or torch.
+    shared : array of shape (m, t)
+        g_i = phi_i' M phi for m rows and t images.
+    own_leverage : array of shape (t,)
+        c = phi' M phi of the images.
+    leverage : array of shape (m,)
+        phi_i' M phi_i.
+    outputs : array of shape (t, K)
+        f = W' phi.
+    fits : array of shape (m, K)
+        W' phi_i.
+    own, candidate : int
+        Class y of the rows, and the label k that the images are given.
+    sharpness : float
+
+    Returns
+    -------
+    array of shape (m, t)
+    """
+    gain = shared / (1.0 + own_leverage)
+    deleted_leverage = leverage[:, None] - shared * gain
+    scale = sharpness / (1.0 - deleted_leverage)
+    pull = outputs.T * -1.0
+    pull[candidate] += 1.0
+    own_logit = (fits[:, own, None] + gain * pull[own] - deleted_leverage) * scale
+    gain *= scale
+    total = arrays.ones_like(gain)
+    term, push = arrays.empty_like(gain), arrays.empty_like(gain)
+    for other in range(fits.shape[1]):
+        if other == own:
+            continue
+        arrays.multiply(scale, fits[:, other, None], out=term)
+        arrays.multiply(gain, pull[other], out=push)
+        term += push
+        term -= own_logit
+        arrays.exp(term, out=term)
+        total += term
+    return total
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DeletedRanks:
+    """Ranks of candidate labels among the deleted scores of a bag's rows.
+
+    Attributes
+    ----------
+    labels, calibrates, weights
+        Of the rows, as in `Bag`.
+    leverage : ndarray of shape (n,)
+        phi_i' M phi_i.
+    fits : ndarray of shape (n, K)
+        W' phi_i.
+    rule : RankRule
+    """
+
+    labels: IntArray
+    calibrates: BoolArray
+    weights: FloatArray | None
+    leverage: FloatArray
+    fits: FloatArray
+    rule: RankRule
+
+    @cached_property
+    def rows(self) -> tuple[IntArray, ...]:
+        """Calibrating rows of each class."""
+        return tuple(np.flatnonzero(self.calibrates & (self.labels == k)) for k in range(self.fits.shape[1]))
+
+    @cached_property
+    def counts(self) -> IntArray:
+        """Rows of each class in the bag; shape (K,)."""
+        return np.bincount(self.labels, minlength=self.fits.shape[1])
+
+    @cached_property
+    def levels(self) -> ClassLevels:
+        """Level of each class, and whether it can leave a set; in a pool it is the pool that has to be large enough."""
+        rule = self.rule
+        levels = class_levels(
+            self.counts,
+            calibrating=np.array([len(rows) for rows in self.rows]) + rule.n_unlabelled,
+            miscoverage=rule.miscoverage,
+            by_count=rule.rare == "count",
+            always_protect=rule.always_protect,
+        )
+        for k in range(len(self.counts)):
+            pooled = sum(len(self.rows[j]) for j in self.pool(k)) + rule.n_unlabelled
+            if self.pool(k):
+                levels.served[k] = pooled >= labels_needed(float(rule.miscoverage[k]))
+        return levels
+
+    @property
+    def silenced(self) -> BoolArray:
+        """Classes that are in every set, whatever the image; shape (K,)."""
+        unlabelled = self.rule.n_unlabelled
+        ranked = [sum(len(self.rows[j]) for j in self.pool(k) or (k,)) for k in range(len(self.counts))]
+        smallest = (1.0 + unlabelled) / (np.array(ranked) + unlabelled + 1.0)
+        return np.asarray(~self.levels.served | (smallest > self.levels.miscoverage + TOLERANCE))
+
+    def pool(self, candidate: int) -> tuple[int, ...]:
+        """The rare classes when the candidate is counted too; none if it is not rare itself (SITE.md S4)."""
+        if self.rule.rare != "pool":
+            return ()
+        rare = tuple(
+            j
+            for j, count in enumerate(self.counts)
+            if count + (j == candidate) <= labels_needed(float(self.rule.miscoverage[j]))
+            and j not in self.rule.always_protect
+        )
+        return rare if candidate in rare else ()
+
+    def p_values(
+        self, shared: FloatArray, own_leverage: FloatArray, outputs: FloatArray, *, weights: FloatArray | None
+    ) -> FloatArray:
+        """p-values of t images.
+
+        Parameters
+        ----------
+        shared : ndarray of shape (n, t)
+            g_i = phi_i' M phi.
+        own_leverage : ndarray of shape (t,)
+            c = phi' M phi.
+        outputs : ndarray of shape (t, K)
+        weights : ndarray of shape (t,) or None
+
+        Returns
+        -------
+        ndarray of shape (t, K)
+        """
+        probabilities = adapter_probabilities(outputs, sharpness=self.rule.sharpness)
+        p_values = np.ones_like(probabilities)
+        n, n_classes = self.fits.shape
+        for k in np.flatnonzero(self.levels.served).tolist():
+            pool = self.pool(k)
+            # A pool compares 1 - (1 - s) / pi_j, so that a common class does not crowd out a rare one.
+            shares = (self.counts + (np.arange(n_classes) == k) + 1.0) / (n + 1.0 + n_classes)
+            above = np.full(len(outputs), float(self.rule.n_unlabelled))
+            total = above.copy()
+            for own in pool or (k,):
+                rows = self.rows[own]
+                with np.errstate(over="ignore"):  # a probability of zero
+                    inverse = inverse_probability(
+                        np,
+                        shared=shared[rows],
+                        own_leverage=own_leverage,
+                        leverage=self.leverage[rows],
+                        outputs=outputs,
+                        fits=self.fits[rows],
+                        own=own,
+                        candidate=k,
+                        sharpness=self.rule.sharpness,
+                    )
+                # s_i >= s - 1e-12, said of the probabilities.
+                limit = probabilities[:, k] + TOLERANCE
+                if pool:
+                    limit = (probabilities[:, k] / shares[k] + TOLERANCE) * shares[own]
+                at_least = inverse * limit >= 1.0
+                if self.weights is None:
+                    above += at_least.sum(axis=0)
+                    total += len(rows)
+                else:
+                    above += self.weights[rows] @ at_least
+                    total += self.weights[rows].sum()
+            image = 1.0 if weights is None else np.where(np.isinf(weights), 1.0, weights)
+            p_values[:, k] = (image + above) / (image + total)
+        if weights is not None:
+            # An image that is never reviewed has no rows that could speak for it.
+            p_values[np.isinf(weights)] = 1.0
+        return p_values
+
+    def without(self, row: int, *, column: FloatArray) -> DeletedRanks:
+        """The ranks after one row has left the bag: one down-date (SITE.md S1).
+
+        Parameters
+        ----------
+        row : int
+        column : ndarray of shape (n,)
+            phi_i' M phi_row.
+        """
+        kept = np.arange(len(self.labels)) != row
+        room = 1.0 - self.leverage[row]
+        return DeletedRanks(
+            labels=self.labels[kept],
+            calibrates=self.calibrates[kept],
+            weights=None if self.weights is None else self.weights[kept],
+            leverage=(self.leverage + column**2 / room)[kept],
+            fits=(self.fits - np.outer(column, self.residual(row)) / room)[kept],
+            rule=self.rule,
+        )
+
+    def residual(self, row: int) -> FloatArray:
+        """e_y - W' phi of one row; shape (K,)."""
+        return np.asarray((np.arange(self.fits.shape[1]) == self.labels[row]) - self.fits[row])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FullConformal:
+    """The bag with its adapter, ready to rank images (SITE.md S3).
+
+    Attributes
+    ----------
+    adapter : Adapter
+        Trained with every row of the bag.
+    bag : Bag
+    rule : RankRule
+    """
+
+    adapter: Adapter
+    bag: Bag
+    rule: RankRule
+
+    @cached_property
+    def _directions(self) -> FloatArray:
+        """phi_i' M of every row; shape (n, p)."""
+        return self.bag.features @ self.adapter.inverse
+
+    @cached_property
+    def ranks(self) -> DeletedRanks:
+        """What every image shares."""
+        bag = self.bag
+        return DeletedRanks(
+            labels=bag.labels,
+            calibrates=bag.calibrates,
+            weights=bag.weights,
+            leverage=np.einsum("ij,ij->i", self._directions, bag.features),
+            fits=bag.features @ self.adapter.weights,
+            rule=self.rule,
+        )
+
+    @property
+    def silenced(self) -> BoolArray:
+        """Classes that are in every set, whatever the image; shape (K,)."""
+        return self.ranks.silenced
+
+    def labels_needed(self, miscoverage: float) -> int:
+        """Fewest calibrating labels with which a class can leave a set."""
+        return labels_needed(miscoverage)
+
+    def rank(self, features: FloatArray, *, own_rows: IntArray, weights: FloatArray | None) -> Ranked:
+        """p-values, levels and outputs of the images; see `Ranking`."""
+        ranks = self.ranks
+        shape = (len(features), ranks.fits.shape[1])
+        p_values, outputs = np.empty(shape), np.empty(shape)
+        levels = np.tile(ranks.levels.miscoverage, (len(features), 1))
+
+        def rank_block(rows: slice) -> None:
+            block = features[rows]
+            shared = self._directions @ block.T
+            own_leverage = np.einsum("ij,ij->i", block @ self.adapter.inverse, block)
+            outputs[rows] = block @ self.adapter.weights
+            own_weights = None if weights is None else weights[rows]
+            p_values[rows] = ranks.p_values(shared, own_leverage, outputs[rows], weights=own_weights)
+            for i in np.flatnonzero(own_rows[rows] >= 0):
+                image, row = rows.start + i, int(own_rows[rows.start + i])
+                column = self._directions @ self.bag.features[row]
+                left, pull = ranks.without(row, column=column), shared[row, i] / (1.0 - ranks.leverage[row])
+                outputs[image] -= pull * ranks.residual(row)
+                levels[image] = left.levels.miscoverage
+                p_values[image] = left.p_values(
+                    np.delete(shared[:, i] + pull * column, row)[:, None],
+                    own_leverage[i : i + 1] + pull * shared[row, i],
+                    outputs[image : image + 1],
+                    weights=None if own_weights is None else own_weights[i : i + 1],
+                )[0]
+
+        run_blocks(rank_block, row_blocks(len(features), n_columns=len(self.bag)))
+        return Ranked(p_values=p_values, levels=levels, outputs=outputs)

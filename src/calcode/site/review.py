@@ -1,0 +1,186 @@
+"""Whom to review: representatives, the coin and the archive's quota (SITE.md S1 and S5)."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calcode.arrays import BoolArray, FloatArray, IntArray
+from calcode.errors import SettingsError
+from calcode.method.evidence import Evidence
+from calcode.method.home_sums import SHARPNESS, HomeSums, adapter_probabilities, site_features
+from calcode.method.quantiles import conformal_quantile
+from calcode.site.levels import labels_needed
+
+#: Bits of the keyed hash that make a uniform number.
+_COIN_BITS = 53
+#: How much the mean of e_y counts beside the gain, so that ties go to the class that says more.
+_TIE_WEIGHT = 0.001
+
+
+def coin(secret: bytes, group: str) -> float:
+    """The number in [0, 1) that belongs to a group: it is drawn for review if this is below the audit rate.
+
+    The first 53 bits of HMAC-SHA256(secret, group), so that nobody can guess or repeat a toss (SITE.md S5).
+
+    Examples
+    --------
+    >>> coin(b"secret", "patient-1") == coin(b"secret", "patient-1") != coin(b"secret", "patient-2")
+    True
+    """
+    digest = hmac.digest(secret, group.encode(), "sha256")
+    return (int.from_bytes(digest[:7], "big") >> (56 - _COIN_BITS)) / 2.0**_COIN_BITS
+
+
+def representatives(
+    ids: Sequence[str], groups: Sequence[str], *, secret: bytes, visits: Sequence[str] | None = None
+) -> IntArray:
+    """One row per group, drawn by a keyed hash among the images of its first visit (SITE.md S1).
+
+    Neither audit nor trigger nor label is looked at. A row without a group is its own.
+
+    Parameters
+    ----------
+    ids, groups : sequence of str
+        Of n images.
+    secret : bytes
+    visits : sequence of str, optional
+        When each image was taken; the smallest value is the first visit. Without it all images count.
+
+    Returns
+    -------
+    ndarray of int, ascending
+
+    Examples
+    --------
+    >>> representatives(["a", "b", "c"], ["p", "p", "q"], secret=b"s", visits=["2", "1", "1"])
+    array([1, 2])
+    """
+    first: dict[tuple[str, int], tuple[str, bytes, int]] = {}
+    for row, (name, group) in enumerate(zip(ids, groups, strict=True)):
+        drawn = hmac.digest(secret, f"image {name}".encode(), "sha256")
+        entry = ("" if visits is None else visits[row], drawn, row)
+        key = (group, -1 if group else row)
+        first[key] = min(entry, first.get(key, entry))
+    return np.array(sorted(row for _, _, row in first.values()), dtype=np.int64)
+
+
+def predicted_exclusions(
+    home: HomeSums,
+    evidence: Evidence,
+    *,
+    trim: int,
+    miscoverage: FloatArray,
+    home_weight: float,
+    ridge: float,
+) -> BoolArray:
+    """e_y(x): would home's own scores exclude label y for image x? (SITE.md S1).
+
+    Parameters
+    ----------
+    home : HomeSums
+    evidence : Evidence
+        Unlabelled images of the site; labels are not looked at.
+    trim : int
+    miscoverage : ndarray of shape (K,)
+    home_weight, ridge : float
+
+    Returns
+    -------
+    ndarray of bool, shape (n, K)
+    """
+    outer, by_class = home.prior(home_weight=home_weight, ridge=ridge)
+    outputs = site_features(evidence, trim=trim) @ np.linalg.solve(outer, by_class)
+    scores = 1.0 - adapter_probabilities(outputs, sharpness=SHARPNESS)
+    limits = [
+        conformal_quantile(own, miscoverage=float(delta))
+        for own, delta in zip(home.scores, miscoverage, strict=True)
+    ]
+    return np.asarray(scores > np.array(limits))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quota:
+    """How an archive budget is spent (SITE.md S1).
+
+    Attributes
+    ----------
+    labels : dict of int to int
+        Labels for each served class.
+    left : int
+        What is left of the budget: reviewed cases that only train.
+    """
+
+    labels: dict[int, int]
+    left: int
+
+
+def archive_quota(
+    exclusions: BoolArray,
+    *,
+    budget: int,
+    miscoverage: FloatArray,
+    available: Mapping[int, int] | None = None,
+    classes: Sequence[int] | None = None,
+) -> Quota:
+    """Which classes to serve with a budget of labels, and with how many each (SITE.md S1).
+
+    Classes are added by what they promise to exclude per label they need. What then remains goes in steps of 1/delta
+    labels to the class with the fewest steps.
+
+    Parameters
+    ----------
+    exclusions : ndarray of bool, shape (n, K)
+        From `predicted_exclusions`, on unlabelled images of the site.
+    budget : int
+    miscoverage : ndarray of shape (K,)
+    available : mapping of int to int, optional
+        Groups of each class in the archive; no limit without it.
+    classes : sequence of int, optional
+        The classes to serve, in this order, instead of the greedy choice.
+
+    Examples
+    --------
+    >>> exclusions = np.array([[True, False], [True, True]])
+    >>> archive_quota(exclusions, budget=60, miscoverage=np.full(2, 0.05))
+    Quota(labels={0: 39, 1: 19}, left=2)
+    """
+    n_classes = exclusions.shape[1]
+    needed = [labels_needed(float(delta)) for delta in miscoverage]
+    if budget < min(needed):
+        raise SettingsError(
+            f"budget: {budget} labels serve no class; the smallest need is {min(needed)} labels of one class"
+        )
+    stock = {k: budget if available is None else available.get(k, 0) for k in range(n_classes)}
+    served: dict[int, int] = {}
+    left = budget
+    covered = np.zeros(len(exclusions), dtype=np.bool_)
+    while True:
+        open_classes = [k for k in range(n_classes) if k not in served and needed[k] <= min(left, stock[k])]
+        if classes is not None:
+            open_classes = [k for k in classes if k in open_classes][:1]
+        if not open_classes:
+            break
+        worth = {
+            k: ((exclusions[:, k] & ~covered).mean() + _TIE_WEIGHT * exclusions[:, k].mean()) / needed[k]
+            for k in open_classes
+        }
+        chosen = max(open_classes, key=lambda k: worth[k])
+        served[chosen] = needed[chosen]
+        left -= needed[chosen]
+        covered |= exclusions[:, chosen]
+    steps = dict.fromkeys(sorted(served), 1)
+    while True:
+        growth = {
+            k: labels_needed(float(miscoverage[k]), steps=step + 1) - served[k] for k, step in steps.items()
+        }
+        growing = [k for k in steps if growth[k] <= left and served[k] + growth[k] <= stock[k]]
+        if not growing:
+            return Quota(labels={k: served[k] for k in steps}, left=left)
+        chosen = min(growing, key=lambda k: steps[k])
+        served[chosen] += growth[chosen]
+        left -= growth[chosen]
+        steps[chosen] += 1

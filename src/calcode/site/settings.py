@@ -1,0 +1,162 @@
+"""The settings of a site model, checked once (SITE.md S12)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from calcode.arrays import FloatArray, IntArray
+from calcode.errors import SettingsError
+from calcode.method.setting_kinds import Choice, Count, Kind, Names, Number, Shares
+from calcode.site.levels import labels_needed
+
+DESIGNS = ("archive", "consecutive", "coin")
+DEFAULT_MISCOVERAGE = 0.05
+#: Below this the closed form loses its digits: at 1e-6 it is wrong by 0.15 (SITE.md S11).
+_SMALLEST_RIDGE = 1.0
+_KINDS: dict[str, Kind] = {
+    "home_weight": Number(high=math.inf),
+    "ridge": Number(low=_SMALLEST_RIDGE, high=math.inf),
+    "sharpness": Number(high=math.inf),
+    "miscoverage": Shares(),
+    "unit": Choice(words=("group", "image")),
+    "calibrate_with": Choice(words=("coin", "weighted", "all")),
+    "unlabelled": Choice(words=("report", "inf")),
+    "rare": Choice(words=("keep", "count", "pool")),
+    "slack": Choice(words=("keep", "thin")),
+    "always_protect": Names(),
+    "random_state": Count(low=0),
+    "trim": Count(low=0),
+}
+_OPTIONAL_KINDS: dict[str, Kind] = {
+    "assurance": Number(inside=True),
+    "audit": Choice(words=("site", "home", "off")),
+}
+_REVIEW_BIAS = (
+    "calibrate_with: 'all' needs review probabilities that are all equal, given as e=...; ignoring that some cases "
+    "were reviewed because they looked malignant costs the malignant classes 2 to 7 points of coverage while the "
+    "overall figure stays near its target. Use 'coin' (drawn cases calibrate) or 'weighted' (known probabilities)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteSettings:
+    """Every choice a user of `calcode.site.SiteModel` makes, in checked form."""
+
+    sampling: dict[str, str]
+    miscoverage: dict[str, float]
+    home_weight: float
+    ridge: float
+    sharpness: float
+    unit: str
+    calibrate_with: str
+    unlabelled: str
+    rare: str
+    slack: str
+    always_protect: tuple[str, ...]
+    assurance: float | None
+    audit: str | None
+    random_state: int
+    trim: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @property
+    def levels(self) -> FloatArray:
+        """delta of each class, in class order; shape (K,)."""
+        return np.array(list(self.miscoverage.values()))
+
+    def require_review(self, e: FloatArray | None) -> None:
+        """Check that the reviewed rows may calibrate under these settings (SITE.md S5)."""
+        if self.calibrate_with == "all" and (e is None or np.ptp(e) > 0):
+            raise SettingsError(_REVIEW_BIAS)
+        if self.calibrate_with == "weighted" and e is None:
+            raise SettingsError(
+                "e: calibrate_with='weighted' needs the review probability of every reviewed row"
+            )
+
+    def require_one_level(self, labels: IntArray) -> None:
+        """Check that the classes that a pool may hold with these labels have one level (SITE.md S4)."""
+        counts = np.bincount(labels, minlength=len(self.miscoverage))
+        rare = {
+            name: delta
+            for (name, delta), count in zip(self.miscoverage.items(), counts, strict=True)
+            if count <= labels_needed(delta) and name not in self.always_protect
+        }
+        if len(set(rare.values())) > 1:
+            raise SettingsError(
+                f"miscoverage: rare='pool' needs one level for the pool and its classes have {rare}; give them one, "
+                "or name some in always_protect"
+            )
+
+
+def checked_site_settings(values: Mapping[str, Any], *, classes: Sequence[str]) -> SiteSettings:
+    """Settings from the arguments of `SiteModel`, or an error that names the first wrong one.
+
+    Parameters
+    ----------
+    values : mapping
+        One entry per setting.
+    classes : sequence of str
+        The label space, which the entries per class must name.
+    """
+    checked = {name: kind.check(name, values[name]) for name, kind in _KINDS.items()}
+    for name, kind in _OPTIONAL_KINDS.items():
+        checked[name] = None if values[name] is None else kind.check(name, values[name])
+    checked["miscoverage"] = _per_class(
+        "miscoverage", checked["miscoverage"], classes=classes, default=DEFAULT_MISCOVERAGE
+    )
+    sampling = _per_class("sampling", values["sampling"], classes=classes, default=None)
+    for name, design in sampling.items():
+        if design not in DESIGNS:
+            raise SettingsError(
+                f"sampling: {design!r} for {name} is none of {', '.join(map(repr, DESIGNS))}; say how the reviewed "
+                "cases were chosen"
+            )
+    unknown = [name for name in checked["always_protect"] if name not in classes]
+    if unknown:
+        raise SettingsError(f"always_protect: {unknown} not among the classes {list(classes)}")
+    settings = SiteSettings(sampling=sampling, **checked)
+    _require_consistent(settings)
+    return settings
+
+
+def _per_class(name: str, value: Any, *, classes: Sequence[str], default: Any) -> dict[str, Any]:
+    """One value for every class, given once or by class."""
+    if not isinstance(value, Mapping):
+        return dict.fromkeys(classes, value)
+    unknown = [key for key in value if key not in classes]
+    if unknown:
+        raise SettingsError(f"{name}: {unknown} not among the classes {list(classes)}")
+    missing = [key for key in classes if key not in value]
+    if missing and default is None:
+        raise SettingsError(f"{name}: no entry for {missing}; name every class or give one value for all")
+    return {key: value.get(key, default) for key in classes}
+
+
+def _require_consistent(settings: SiteSettings) -> None:
+    """Refuse combinations for which SITE.md makes no promise."""
+    archive = "archive" in settings.sampling.values()
+    weighted = settings.calibrate_with == "weighted"
+    refused = {
+        "rare='pool' with archive cases: the pool's promise needs the site's own class mix": (
+            settings.rare == "pool" and archive
+        ),
+        "rare='pool' with calibrate_with='weighted'": settings.rare == "pool" and weighted,
+        "calibrate_with='weighted' with archive cases: they have no review probability": weighted and archive,
+        "slack='thin' with calibrate_with='weighted'": settings.slack == "thin" and weighted,
+        "slack='thin' with rare='pool'": settings.slack == "thin" and settings.rare == "pool",
+        "unlabelled='inf' with calibrate_with='weighted'": settings.unlabelled == "inf" and weighted,
+        "assurance with calibrate_with='weighted'": settings.assurance is not None and weighted,
+        "assurance with rare, slack or unlabelled other than their defaults": settings.assurance is not None
+        and (settings.rare, settings.slack, settings.unlabelled) != ("keep", "keep", "report"),
+    }
+    for words, is_so in refused.items():
+        if is_so:
+            raise SettingsError(f"{words}: no promise is known; change one of them")
