@@ -84,10 +84,10 @@ def test_the_shared_file_is_gone_afterwards(tmp_path: Path) -> None:
 
 
 def test_batches_that_fit_nowhere_are_refused() -> None:
-    huge = Preprocessing(resize=100_000, crop=(100_000, 100_000))
+    huge = Preprocessing(resize=8192, crop=(8192, 8192))
     with (
         pytest.raises(BackboneError, match="^batch_size: "),
-        Decoder(["a.png"], preprocessing=huge, batch_size=1000, workers=0),
+        Decoder(["a.png"], preprocessing=huge, batch_size=1_000_000, workers=0),
     ):
         pass
 

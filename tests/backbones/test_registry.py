@@ -25,9 +25,10 @@ def test_a_folder_is_recognised_by_what_lies_in_it(tmp_path: Path) -> None:
     assert family_of("hf-hub:owner/model") == "open_clip"
 
 
-def test_a_revision_is_for_transformers_alone() -> None:
-    with pytest.raises(BackboneError, match="^revision: "):
-        load_backbone("tower.onnx", revision="main")
+def test_a_revision_is_for_models_of_the_hub(tmp_path: Path) -> None:
+    for local in ("tower.onnx", tmp_path):
+        with pytest.raises(BackboneError, match="^revision: "):
+            load_backbone(local, revision="main")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed here")

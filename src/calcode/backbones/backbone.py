@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -41,6 +42,12 @@ class BackboneCard:
     preprocessing: Preprocessing
     temperature: float | None = None
     logit_bias: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.temperature is not None and not 0 < self.temperature < math.inf:
+            raise BackboneError(
+                f"{self.model}: temperature {self.temperature} must be finite and greater than 0"
+            )
 
     @property
     def identity(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calcode.backbones.backbone import BackboneCard, ReadyRows, checked_pixels, unit_rows
-from calcode.backbones.missing import raise_missing
 from calcode.backbones.preprocessing import Preprocessing, preprocessing_from
+from calcode.backbones.torch_backbone import first_line, raise_missing
 from calcode.errors import BackboneError
-from calcode.files import file_sha256
+from calcode.files import file_sha256, parsed_json
 from calcode.kernels.threads import available_cores
 
 if TYPE_CHECKING:
@@ -49,10 +48,11 @@ class OnnxTower:
         file = Path(path)
         if not file.is_file():
             raise BackboneError(f"path: {file} does not exist; give the .onnx file of an image tower")
+        self._file = file
         self._session = _session(file, threads=threads)
         self._input, size = _image_input(self._session, file=file)
         self._output = _embedding_output(self._session, file=file)
-        steps = preprocessing or _preprocessing_beside(file, size=size)
+        steps = preprocessing or _preprocessing_for(file, size=size)
         if size is not None and size != steps.size:
             raise BackboneError(
                 f"preprocessing: gives {steps.size}, {file.name} takes {size} (height, width)"
@@ -83,9 +83,19 @@ class OnnxTower:
 
     def _features(self, pixels: NDArray[np.uint8]) -> NDArray[Any]:
         images = self._preprocessing.normalised(pixels)
-        features: NDArray[Any] = self._session.run([self._output], {self._input: images})[0]
-        if features.ndim != 2:
-            raise BackboneError(f"path: output {self._output!r} has shape {features.shape}, not (n, d)")
+        try:
+            features = self._session.run([self._output], {self._input: images})[0]
+        except Exception as error:  # onnxruntime's errors have no common base but this one
+            raise BackboneError(
+                f"{self._file}: the model cannot embed images ({first_line(error)})"
+            ) from error
+        if not isinstance(features, np.ndarray) or features.dtype.kind != "f" or features.ndim != 2:
+            found = f"{getattr(features, 'dtype', type(features).__name__)} of shape {np.shape(features)}"
+            raise BackboneError(f"{self._file}: output {self._output!r} is {found}, not numbers of (n, d)")
+        if len(features) != len(images) or features.shape[1] == 0:
+            raise BackboneError(
+                f"{self._file}: output {self._output!r} has shape {features.shape} for {len(images)} images"
+            )
         return features
 
 
@@ -93,7 +103,7 @@ def _session(file: Path, *, threads: int | None) -> onnxruntime.InferenceSession
     try:
         import onnxruntime as ort
     except ImportError as error:
-        raise_missing("onnx", what=str(file), error=error)
+        raise_missing("onnx", name=str(file), error=error)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or available_cores()
     # A model thread that waits in a loop takes the core from a worker that could decode meanwhile.
@@ -103,7 +113,9 @@ def _session(file: Path, *, threads: int | None) -> onnxruntime.InferenceSession
     try:
         return ort.InferenceSession(str(file), sess_options=options, providers=wanted)
     except Exception as error:  # onnxruntime's errors have no common base but this one
-        raise BackboneError(f"path: {file} cannot be loaded as an ONNX model ({error})") from error
+        raise BackboneError(
+            f"path: {file} cannot be loaded as an ONNX model ({first_line(error)})"
+        ) from error
 
 
 def _image_input(session: onnxruntime.InferenceSession, *, file: Path) -> tuple[str, tuple[int, int] | None]:
@@ -134,16 +146,14 @@ def _embedding_output(session: onnxruntime.InferenceSession, *, file: Path) -> s
     return known[0]
 
 
-def _preprocessing_beside(file: Path, *, size: tuple[int, int] | None) -> Preprocessing:
+def _preprocessing_for(file: Path, *, size: tuple[int, int] | None) -> Preprocessing:
+    """The steps of the file in the same folder, or those that bring an image to the size of the input."""
     config = file.with_name("preprocessor_config.json")
     if config.is_file():
-        return preprocessing_from(json.loads(config.read_text()), source=str(config))
+        return preprocessing_from(parsed_json(config.read_bytes(), source=config), source=str(config))
     if size is None:
         raise BackboneError(
-            f"path: {file.name} takes images of any size; put the model's preprocessor_config.json beside it"
+            f"path: {file.name} takes images of any size; put the model's preprocessor_config.json into its folder"
         )
-    return (
-        Preprocessing(resize=min(size), crop=size)
-        if size[0] == size[1]
-        else Preprocessing(resize=size, crop=None)
-    )
+    square = size[0] == size[1]
+    return Preprocessing(resize=min(size) if square else size, crop=size if square else None)

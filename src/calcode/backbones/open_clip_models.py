@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from calcode.backbones.backbone import BackboneCard, PendingRows, unit_rows
-from calcode.backbones.local_files import folder_digest
-from calcode.backbones.missing import raise_missing, torchvision_hint
-from calcode.backbones.preprocessing import Preprocessing
-from calcode.backbones.torch_runner import Precision, TorchRunner, chosen_device
+from calcode.backbones.preprocessing import Preprocessing, triple
+from calcode.backbones.torch_backbone import (
+    Precision,
+    TorchBackbone,
+    first_line,
+    folder_digest,
+    raise_missing,
+    require_safetensors,
+    torchvision_hint,
+)
 from calcode.errors import BackboneError
 
 if TYPE_CHECKING:
     import torch
 
 HUB_PREFIX = "hf-hub:"
-CONFIG_NAME = "open_clip_config.json"
+#: What is fetched from the hub: nothing that could run code.
+_FETCHED = ("*.safetensors", "*.json", "*.txt")
 
 
-class OpenClipBackbone:
+class OpenClipBackbone(TorchBackbone):
     """A frozen open_clip model.
 
     Parameters
@@ -33,10 +35,8 @@ class OpenClipBackbone:
         With `encode_image`, `encode_text`, `logit_scale` and `visual.preprocess_cfg`.
     tokenizer : callable
         Texts to token numbers.
-    name, revision : str
-        For the card.
-    device, precision
-        As in `TorchRunner`.
+    name, revision, device, precision
+        As in `TorchBackbone`.
     """
 
     def __init__(
@@ -49,79 +49,72 @@ class OpenClipBackbone:
         device: str = "auto",
         precision: Precision = "auto",
     ) -> None:
-        self._device = chosen_device(device)
-        self._model = model.to(self._device).eval().requires_grad_(False)
         self._tokenizer = tokenizer
-        preprocessing = preprocessing_of(model.visual.preprocess_cfg, source=name)
-        self._runner = TorchRunner(
-            self._image_features, preprocessing=preprocessing, device=self._device, precision=precision
-        )
-        blank = np.zeros((1, *preprocessing.size, 3), dtype=np.uint8)
-        bias = getattr(model, "logit_bias", None)
-        self.card = BackboneCard(
-            model=name,
-            revision=revision,
+        super().__init__(
+            model=model,
             family="open_clip",
-            dimension=int(self._runner.submit(blank).rows().shape[1]),
-            preprocessing=preprocessing,
-            temperature=math.exp(-float(model.logit_scale)),
-            logit_bias=None if bias is None else float(bias),
+            preprocessing=preprocessing_of(model.visual.preprocess_cfg, source=name),
+            name=name,
+            revision=revision,
+            device=device,
+            precision=precision,
         )
 
-    @property
-    def batch_size(self) -> int:
-        """Images at a time that suit the device."""
-        return self._runner.batch_size
-
-    def submit(self, pixels: NDArray[np.uint8]) -> PendingRows:
-        """Begin to embed the bytes."""
-        return self._runner.submit(pixels)
-
-    def encode_text(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Unit text embeddings, in float32 on any device."""
-        import torch
-
-        tokens = self._tokenizer(list(texts)).to(self._device)
-        with torch.inference_mode():
-            features = self._model.encode_text(tokens)
-        return unit_rows(features.float().cpu().numpy())
-
-    def _image_features(self, images: torch.Tensor) -> torch.Tensor:
+    def image_features(self, images: torch.Tensor) -> torch.Tensor:
+        """The projected features of the image side."""
         features: torch.Tensor = self._model.encode_image(images)
         return features
 
+    def text_features(self, texts: Sequence[str]) -> torch.Tensor:
+        """The projected features of the text side."""
+        features: torch.Tensor = self._model.encode_text(self._tokenizer(list(texts)).to(self._device))
+        return features
 
-def load_open_clip(name: str, *, device: str = "auto", precision: Precision = "auto") -> OpenClipBackbone:
-    """Load a model with its own preprocessing and tokenizer; weights are float32.
+
+def load_open_clip(
+    name: str, *, revision: str | None = None, device: str = "auto", precision: Precision = "auto"
+) -> OpenClipBackbone:
+    """Load a model with its own preprocessing and tokenizer; weights are float32 and safetensors.
 
     Parameters
     ----------
     name : str
         `hf-hub:owner/model`, or a local folder with `open_clip_config.json`, the weights and the tokenizer.
+    revision : str, optional
+        Branch, tag or commit on the hub.
     device, precision
-        As in `TorchRunner`.
+        As in `TorchBackbone`.
     """
     try:
         import open_clip
     except ImportError as error:
-        raise_missing("openclip", what=name, error=error)
+        raise_missing("openclip", name=name, error=error)
     except RuntimeError as error:
-        first = str(error).splitlines()[0]
         raise BackboneError(
-            f"name: open_clip cannot be imported here ({first}){torchvision_hint(error)}"
+            f"name: open_clip cannot be imported here ({first_line(error)}){torchvision_hint(error)}"
         ) from error
-    local = not name.startswith(HUB_PREFIX)
-    full = f"local-dir:{Path(name).resolve()}" if local else name
+    on_hub = name.startswith(HUB_PREFIX)
     try:
-        model = open_clip.create_model(full, precision="fp32", device="cpu")
-        tokenizer = open_clip.get_tokenizer(full)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise BackboneError(f"name: open_clip cannot load {name!r} ({error})") from error
+        folder = (
+            _fetched(name.removeprefix(HUB_PREFIX), revision=revision) if on_hub else Path(name).resolve()
+        )
+        require_safetensors(folder, name=name)
+        weights = _weights(folder)
+        # The weights that open_clip would look for itself may be pickles.
+        options = {"load_weights": False, "pretrained_image": False, "pretrained_text": False}
+        model = open_clip.create_model(f"local-dir:{folder}", precision="fp32", device="cpu", **options)
+        open_clip.load_checkpoint(model, str(weights))
+        tokenizer = open_clip.get_tokenizer(f"local-dir:{folder}")
+    except BackboneError:
+        raise
+    # A damaged configuration raises whatever its reader stumbles over.
+    except Exception as error:
+        raise BackboneError(f"name: open_clip cannot load {name!r} ({first_line(error)})") from error
     return OpenClipBackbone(
         model=model,
         tokenizer=tokenizer,
-        name=Path(name).resolve().name if local else name.removeprefix(HUB_PREFIX),
-        revision=folder_digest(Path(name)) if local else _hub_revision(name.removeprefix(HUB_PREFIX)),
+        name=name.removeprefix(HUB_PREFIX) if on_hub else folder.name,
+        revision=folder.name if on_hub else folder_digest(folder),
         device=device,
         precision=precision,
     )
@@ -136,8 +129,8 @@ def preprocessing_of(config: Mapping[str, Any], *, source: str) -> Preprocessing
     ...                         "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}, source="example"))
     resized to 224 x 224 (bilinear), RGB in [0, 1], mean 0.5 0.5 0.5, std 0.5 0.5 0.5
     """
-    size = config["size"]
-    height, width = (size, size) if isinstance(size, int) else tuple(size)
+    size = config.get("size")
+    height, width = (size, size) if isinstance(size, int) else tuple(size or (0, 0))
     mode = config.get("resize_mode") or "shortest"
     if mode not in ("shortest", "squash") or (mode == "shortest" and height != width):
         raise BackboneError(
@@ -148,15 +141,20 @@ def preprocessing_of(config: Mapping[str, Any], *, source: str) -> Preprocessing
         resize=height if mode == "shortest" else (height, width),
         crop=(height, width) if mode == "shortest" else None,
         interpolation="bilinear" if config.get("interpolation") == "bilinear" else "bicubic",
-        mean=tuple(config["mean"]),
-        std=tuple(config["std"]),
+        mean=triple(config.get("mean"), source=source),
+        std=triple(config.get("std"), source=source),
         centre="nearest",
     )
 
 
-def _hub_revision(repository: str) -> str:
-    """The commit whose snapshot in the local cache was loaded."""
-    from huggingface_hub import hf_hub_download
+def _fetched(repository: str, *, revision: str | None) -> Path:
+    """The snapshot of a model in the local cache, fetched if it is not there; its name is the commit."""
+    from huggingface_hub import snapshot_download
 
-    snapshot = Path(hf_hub_download(repository, CONFIG_NAME)).parent
-    return snapshot.name
+    return Path(snapshot_download(repository, revision=revision, allow_patterns=list(_FETCHED)))
+
+
+def _weights(folder: Path) -> Path:
+    """The file of weights: that of open_clip if there are several."""
+    files = sorted(folder.glob("*.safetensors"))
+    return min(files, key=lambda file: (not file.name.startswith("open_clip"), file.name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "ham
 #: Pillow's numbers for its filters, which preprocessor files use.
 _FILTERS: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 _BYTE = 1 / 255
+#: Pixels that a model's input may have on a side.
+_LONGEST_SIDE = 8192
 #: Steps of a preprocessor file that change nothing when they are off or absent.
 _STEPS_UNKNOWN_HERE = (
     "do_pad",
@@ -62,6 +64,15 @@ class Preprocessing:
     centre: Literal["floor", "nearest"] = "floor"
 
     def __post_init__(self) -> None:
+        sides = (self.resize,) if isinstance(self.resize, int) else self.resize
+        if not all(1 <= side <= _LONGEST_SIDE for side in (*sides, *(self.crop or ()))):
+            raise BackboneError(
+                f"preprocessing: resize {self.resize} and crop {self.crop} must be 1 to {_LONGEST_SIDE} pixels"
+            )
+        if not np.isfinite([*self.mean, *self.std]).all() or min(self.std) <= 0:
+            raise BackboneError(
+                f"preprocessing: mean {self.mean} and std {self.std} must be finite, and std greater than 0"
+            )
         if isinstance(self.resize, int) and self.crop is None:
             raise BackboneError(
                 "preprocessing: the shortest side is resized and nothing cropped, so images would differ in size; "
@@ -132,23 +143,42 @@ def preprocessing_from(config: Mapping[str, Any], *, source: str) -> Preprocessi
     ...                          source="example"))
     shortest side 224 (bicubic), centre crop 224 x 224, RGB in [0, 1]
     """
+    if not isinstance(config, Mapping):
+        raise BackboneError(f"{source}: not a preprocessor file (an object with the steps is needed)")
     unknown = [step for step in _STEPS_UNKNOWN_HERE if config.get(step)]
     if unknown or not config.get("do_resize", True) or not config.get("do_rescale", True):
         raise BackboneError(
             f"{source}: its preprocessing ({unknown or 'no resizing or rescaling'}) is neither CLIP's nor SigLIP's; "
             "embed the images with the model's own code and write them with write_features"
         )
-    factor = float(config.get("rescale_factor", _BYTE))
-    if abs(factor - _BYTE) > 1e-6:
-        raise BackboneError(f"{source}: rescale_factor {factor} is not 1/255")
+    factor = config.get("rescale_factor", _BYTE)
+    if not isinstance(factor, int | float) or not abs(factor - _BYTE) <= 1e-6:
+        raise BackboneError(f"{source}: rescale_factor {factor!r} is not 1/255")
+    resample = config.get("resample", 3)
+    if not isinstance(resample, int) or not 0 <= resample < len(_FILTERS):
+        raise BackboneError(f"{source}: resample {resample!r} is none of Pillow's filters")
+    size = config.get("size")
+    if isinstance(size, Mapping) and set(size) == {"shortest_edge"}:
+        size = size["shortest_edge"]
     normalises = bool(config.get("do_normalize", "image_mean" in config))
-    return Preprocessing(
-        resize=_resize_of(config.get("size"), source=source),
-        crop=_pair(config.get("crop_size"), source=source) if config.get("do_center_crop") else None,
-        interpolation=_FILTERS[int(config.get("resample", 3))],
-        mean=_triple(config["image_mean"], source=source) if normalises else (0.0, 0.0, 0.0),
-        std=_triple(config["image_std"], source=source) if normalises else (1.0, 1.0, 1.0),
-    )
+    try:
+        return Preprocessing(
+            resize=size if _is_length(size) else _pair(size, source=source),
+            crop=_pair(config.get("crop_size"), source=source) if config.get("do_center_crop") else None,
+            interpolation=_FILTERS[resample],
+            mean=triple(config.get("image_mean"), source=source) if normalises else (0.0, 0.0, 0.0),
+            std=triple(config.get("image_std"), source=source) if normalises else (1.0, 1.0, 1.0),
+        )
+    except BackboneError as error:
+        raise BackboneError(f"{source}: {error}") from None
+
+
+def triple(values: object, *, source: str) -> tuple[float, float, float]:
+    """One number per channel, or an error that names the source."""
+    match values:
+        case [int() | float() as red, int() | float() as green, int() | float() as blue]:
+            return float(red), float(green), float(blue)
+    raise BackboneError(f"{source}: {values!r} in its preprocessing is not one number per channel")
 
 
 def _resampled(image: NDArray[np.uint8], shape: tuple[int, int], name: Interpolation) -> NDArray[np.uint8]:
@@ -174,24 +204,15 @@ def _centre_crop(image: NDArray[np.uint8], crop: tuple[int, int], *, centre: str
     return image[top : top + crop[0], left : left + crop[1]]
 
 
-def _resize_of(size: object, *, source: str) -> int | tuple[int, int]:
-    if isinstance(size, int):
-        return size
-    if isinstance(size, Mapping) and set(size) == {"shortest_edge"}:
-        return int(size["shortest_edge"])
-    return _pair(size, source=source)
-
-
 def _pair(size: object, *, source: str) -> tuple[int, int]:
-    if isinstance(size, int):
-        return size, size
     if isinstance(size, Mapping) and {"height", "width"} <= set(size):
-        return int(size["height"]), int(size["width"])
+        height, width = size["height"], size["width"]
+    else:
+        height = width = size
+    if _is_length(height) and _is_length(width):
+        return height, width
     raise BackboneError(f"{source}: size {size!r} in its preprocessing is not understood")
 
 
-def _triple(values: object, *, source: str) -> tuple[float, float, float]:
-    numbers = tuple(float(value) for value in values) if isinstance(values, list | tuple) else ()
-    if len(numbers) != 3:
-        raise BackboneError(f"{source}: {values!r} in its preprocessing is not one number per channel")
-    return numbers
+def _is_length(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from calcode.backbones.backbone import Backbone
-from calcode.backbones.torch_runner import Precision
+from calcode.backbones.torch_backbone import Precision
 from calcode.errors import BackboneError
 
 Family = Literal["transformers", "open_clip", "onnx"]
@@ -84,11 +84,11 @@ def load_backbone(
         A short name of `KNOWN`; a name on the hub (`owner/model` for transformers, `hf-hub:owner/model` for
         open_clip); a local folder of either; or an `.onnx` file.
     revision : str, optional
-        Branch, tag or commit on the hub, for transformers.
+        Branch, tag or commit on the hub; a commit pins the model.
     device : str
         "auto", "cpu", "cuda", "cuda:1"; onnxruntime chooses for itself.
     precision : {"auto", "float32", "bfloat16", "float16"}
-        Of the products on the device (`TorchRunner`); an ONNX file has its own.
+        Of the products on the device (`TorchBackbone`); an ONNX file has its own.
 
     Returns
     -------
@@ -97,8 +97,8 @@ def load_backbone(
     given = os.fspath(name)
     family = family_of(given)
     full = KNOWN[given].hub_name if given in KNOWN else given
-    if revision is not None and family != "transformers":
-        raise BackboneError(f"revision: {family} models are loaded without one; leave it out")
+    if revision is not None and (family == "onnx" or Path(given).is_dir()):
+        raise BackboneError("revision: for models of the hub; a local file or folder has none, leave it out")
     if family == "onnx":
         from calcode.backbones.onnx_tower import OnnxTower
 
@@ -106,7 +106,7 @@ def load_backbone(
     if family == "open_clip":
         from calcode.backbones.open_clip_models import load_open_clip
 
-        return load_open_clip(full, device=device, precision=precision)
+        return load_open_clip(full, revision=revision, device=device, precision=precision)
     from calcode.backbones.transformers_models import load_transformers
 
     return load_transformers(full, revision=revision, device=device, precision=precision)

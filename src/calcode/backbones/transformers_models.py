@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from calcode.backbones.backbone import BackboneCard, PendingRows, unit_rows
-from calcode.backbones.local_files import folder_digest
-from calcode.backbones.missing import raise_missing, torchvision_hint
 from calcode.backbones.preprocessing import Preprocessing, preprocessing_from
-from calcode.backbones.torch_runner import Precision, TorchRunner, chosen_device
+from calcode.backbones.torch_backbone import (
+    Precision,
+    TorchBackbone,
+    first_line,
+    folder_digest,
+    raise_missing,
+    require_safetensors,
+    torchvision_hint,
+)
 from calcode.errors import BackboneError
 
 if TYPE_CHECKING:
     import torch
 
 
-class TransformersBackbone:
+class TransformersBackbone(TorchBackbone):
     """A frozen dual encoder: any model with `get_image_features`, `get_text_features` and `logit_scale`.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Put into evaluation mode, on `device`.
     tokenizer : callable or None
         Without one, texts cannot be encoded.
-    preprocessing : Preprocessing
-    name, revision : str
-        For the card.
-    device, precision
-        As in `TorchRunner`.
+    preprocessing, name, revision, device, precision
+        As in `TorchBackbone`.
     """
 
     def __init__(
@@ -48,36 +47,23 @@ class TransformersBackbone:
         device: str = "auto",
         precision: Precision = "auto",
     ) -> None:
-        self._device = chosen_device(device)
-        self._model = model.to(self._device).eval().requires_grad_(False)
         self._tokenizer = tokenizer
-        self._runner = TorchRunner(
-            self._image_features, preprocessing=preprocessing, device=self._device, precision=precision
-        )
-        bias = getattr(model, "logit_bias", None)
-        self.card = BackboneCard(
-            model=name,
-            revision=revision,
+        super().__init__(
+            model=model,
             family="transformers",
-            dimension=self._dimension(preprocessing),
             preprocessing=preprocessing,
-            temperature=math.exp(-float(model.logit_scale)),
-            logit_bias=None if bias is None else float(bias),
+            name=name,
+            revision=revision,
+            device=device,
+            precision=precision,
         )
 
-    @property
-    def batch_size(self) -> int:
-        """Images at a time that suit the device."""
-        return self._runner.batch_size
+    def image_features(self, images: torch.Tensor) -> torch.Tensor:
+        """The projected features of the image side."""
+        return _tensor(self._model.get_image_features(pixel_values=images))
 
-    def submit(self, pixels: NDArray[np.uint8]) -> PendingRows:
-        """Begin to embed the bytes."""
-        return self._runner.submit(pixels)
-
-    def encode_text(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Unit text embeddings, in float32 on any device; a prompt too long for the model is an error."""
-        import torch
-
+    def text_features(self, texts: Sequence[str]) -> torch.Tensor:
+        """The projected features of the text side; a prompt too long for the model is an error."""
         if self._tokenizer is None:
             raise BackboneError(f"texts: {self.card.model} was loaded without a tokenizer")
         limit = int(self._model.config.text_config.max_position_embeddings)
@@ -95,16 +81,7 @@ class TransformersBackbone:
             max_length=limit if is_siglip else None,
             return_tensors="pt",
         ).to(self._device)
-        with torch.inference_mode():
-            features = _tensor(self._model.get_text_features(**tokens))
-        return unit_rows(features.float().cpu().numpy())
-
-    def _image_features(self, images: torch.Tensor) -> torch.Tensor:
-        return _tensor(self._model.get_image_features(pixel_values=images))
-
-    def _dimension(self, preprocessing: Preprocessing) -> int:
-        blank = np.zeros((1, *preprocessing.size, 3), dtype=np.uint8)
-        return int(self._runner.submit(blank).rows().shape[1])
+        return _tensor(self._model.get_text_features(**tokens))
 
 
 def load_transformers(
@@ -116,6 +93,9 @@ def load_transformers(
 ) -> TransformersBackbone:
     """Load a model with its own preprocessing and tokenizer; weights are float32.
 
+    Nothing of the model is run as code: weights are safetensors, and a model that needs Python files of its own is
+    refused.
+
     Parameters
     ----------
     name : str
@@ -123,24 +103,31 @@ def load_transformers(
     revision : str, optional
         Branch, tag or commit on the hub.
     device, precision
-        As in `TorchRunner`.
+        As in `TorchBackbone`.
     """
     try:
         import torch
-        from transformers import AutoModel, AutoTokenizer
+        from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
     except ImportError as error:
-        raise_missing("torch", what=name, error=error)
+        raise_missing("torch", name=name, error=error)
     local = Path(name).is_dir()
-    where = {} if revision is None or local else {"revision": revision}
+    if local and (Path(name) / "config.json").is_file():
+        require_safetensors(Path(name), name=name)
+    source: dict[str, Any] = {"trust_remote_code": False}
+    if revision is not None and not local:
+        source["revision"] = revision
     try:
-        model = AutoModel.from_pretrained(name, dtype=torch.float32, **where)
-        tokenizer = AutoTokenizer.from_pretrained(name, **where)
-        preprocessing = _preprocessing_of(name, where)
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        model = AutoModel.from_pretrained(name, dtype=torch.float32, use_safetensors=True, **source)
+        tokenizer = AutoTokenizer.from_pretrained(name, **source)
+        # The processor that works with Pillow: what the models were trained with, and torchvision need not be there.
+        processor = AutoImageProcessor.from_pretrained(name, backend="pil", **source)
+        steps = processor.to_dict()
+    # A damaged configuration raises whatever its reader stumbles over.
+    except Exception as error:
         raise BackboneError(
-            f"name: {name!r} cannot be loaded ({_first_line(error)}); give a hub name that this machine can reach or "
-            "has in its cache, or a folder with config.json, weights, tokenizer and preprocessor_config.json"
-            f"{torchvision_hint(error)}"
+            f"name: {name!r} cannot be loaded ({first_line(error)}); give a hub name that this machine can reach or "
+            "has in its cache, or a folder with config.json, safetensors weights, tokenizer and "
+            f"preprocessor_config.json{torchvision_hint(error)}"
         ) from error
     missing = [
         part
@@ -154,7 +141,7 @@ def load_transformers(
     return TransformersBackbone(
         model=model,
         tokenizer=tokenizer,
-        preprocessing=preprocessing,
+        preprocessing=preprocessing_from(steps, source=name),
         name=Path(name).resolve().name if local else name,
         revision=folder_digest(Path(name))
         if local
@@ -164,20 +151,7 @@ def load_transformers(
     )
 
 
-def _preprocessing_of(name: str, where: dict[str, str]) -> Preprocessing:
-    """The steps of the model's own image processor, its class's defaults filled in."""
-    from transformers import AutoImageProcessor
-
-    # The processor that works with Pillow: what the models were trained with, and torchvision need not be there.
-    processor = AutoImageProcessor.from_pretrained(name, backend="pil", **where)
-    return preprocessing_from(processor.to_dict(), source=name)
-
-
 def _tensor(output: Any) -> torch.Tensor:
     """The features themselves; newer versions of transformers wrap them."""
     features: torch.Tensor = getattr(output, "pooler_output", output)
     return features
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

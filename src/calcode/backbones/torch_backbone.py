@@ -1,18 +1,22 @@
-"""Batches through a torch module: on the processor at once, on a GPU overlapped with the next batch's arrival."""
+"""Image-text models run by torch: batches on the processor at once, on a GPU overlapped with the next one's arrival."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calcode.backbones.backbone import PendingRows, ReadyRows, checked_pixels, unit_rows
+from calcode.backbones.backbone import BackboneCard, PendingRows, ReadyRows, checked_pixels, unit_rows
 from calcode.backbones.preprocessing import Preprocessing
 from calcode.errors import BackboneError
+from calcode.files import file_sha256
 
 if TYPE_CHECKING:
     import torch
@@ -20,16 +24,21 @@ if TYPE_CHECKING:
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 #: Host buffers that batches pass through on their way to a GPU; one is filled while another is copied.
 _STAGES = 2
+#: Files of a model's folder that decide its embeddings.
+_MODEL_FILES = (".safetensors", ".bin", ".pt", ".json")
 
 
-class TorchRunner:
-    """Runs the image side of a frozen module.
+class TorchBackbone:
+    """A frozen model in evaluation mode; what runs its two sides comes from the library that it is of.
 
     Parameters
     ----------
-    image_features : callable
-        Normalised images (n, 3, h, w) to features (n, d).
+    model : torch.nn.Module
+        With a `logit_scale`. Put into evaluation mode, on `device`.
+    family : str
     preprocessing : Preprocessing
+    name, revision : str
+        For the card.
     device : str
         "auto" takes a GPU where there is one.
     precision : {"auto", "float32", "bfloat16", "float16"}
@@ -39,24 +48,58 @@ class TorchRunner:
 
     def __init__(
         self,
-        image_features: Callable[[torch.Tensor], torch.Tensor],
         *,
+        model: Any,
+        family: str,
         preprocessing: Preprocessing,
-        device: torch.device,
+        name: str,
+        revision: str,
+        device: str = "auto",
         precision: Precision = "auto",
     ) -> None:
         import torch
 
-        self._image_features = image_features
+        self._device = _chosen_device(device)
+        self._precision = _dtype(precision, device=self._device)
+        self._model = model.to(self._device).eval().requires_grad_(False)
         self._preprocessing = preprocessing
-        self._device = device
-        self._precision = _dtype(precision, device=device)
         # (pixels / 255 - mean) / std in one step: pixels * factor + offset.
         std = torch.tensor(preprocessing.std, dtype=torch.float64)
         mean = torch.tensor(preprocessing.mean, dtype=torch.float64)
-        self._factor = (1 / (255 * std)).float().to(device).view(1, 3, 1, 1)
-        self._offset = (-mean / std).float().to(device).view(1, 3, 1, 1)
+        self._factor = (1 / (255 * std)).float().to(self._device).view(1, 3, 1, 1)
+        self._offset = (-mean / std).float().to(self._device).view(1, 3, 1, 1)
         self._stages: deque[_Stage] = deque()
+        bias = getattr(model, "logit_bias", None)
+        blank = np.zeros((1, *preprocessing.size, 3), dtype=np.uint8)
+        try:
+            temperature = math.exp(-float(model.logit_scale))
+            dimension = int(self.submit(blank).rows().shape[1])
+        except (ValueError, RuntimeError, OverflowError, IndexError) as error:
+            raise BackboneError(f"name: {name!r} cannot embed an image ({first_line(error)})") from error
+        self.card = BackboneCard(
+            model=name,
+            revision=revision,
+            family=family,
+            dimension=dimension,
+            preprocessing=preprocessing,
+            temperature=temperature,
+            logit_bias=None if bias is None else float(bias),
+        )
+
+    def image_features(self, images: torch.Tensor) -> torch.Tensor:
+        """Normalised images (n, 3, h, w) to features (n, d)."""
+        raise NotImplementedError
+
+    def text_features(self, texts: Sequence[str]) -> torch.Tensor:
+        """Texts to features (m, d), in float32."""
+        raise NotImplementedError
+
+    def encode_text(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Unit text embeddings, in float32 on any device."""
+        import torch
+
+        with torch.inference_mode():
+            return unit_rows(self.text_features(texts).float().cpu().numpy())
 
     @property
     def batch_size(self) -> int:
@@ -81,7 +124,7 @@ class TorchRunner:
             torch.autocast(self._device.type, dtype=self._precision, enabled=lowered),
         ):
             images = pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-            return self._image_features(images * self._factor + self._offset)
+            return self.image_features(images * self._factor + self._offset)
 
     def _submit_to_gpu(self, batch: NDArray[np.uint8]) -> PendingRows:
         import torch
@@ -127,7 +170,7 @@ class _RowsOnTheWay:
         return unit_rows(self.features.numpy())
 
 
-def chosen_device(name: str) -> torch.device:
+def _chosen_device(name: str) -> torch.device:
     """The device of that name; "auto" is the first GPU, or the processor where there is none."""
     import torch
 
@@ -153,3 +196,47 @@ def _dtype(precision: Precision, *, device: torch.device) -> torch.dtype:
     if precision not in known:
         raise BackboneError(f"precision: {precision!r} must be auto, {', '.join(known)}")
     return known[precision]
+
+
+def folder_digest(folder: Path) -> str:
+    """SHA-256, in hex, over the names and contents of the weight and configuration files of a folder."""
+    digest = hashlib.sha256()
+    for file in sorted(
+        entry for entry in folder.iterdir() if entry.is_file() and entry.suffix in _MODEL_FILES
+    ):
+        digest.update(f"{file.name}\0".encode() + bytes.fromhex(file_sha256(file)))
+    return digest.hexdigest()
+
+
+def require_safetensors(folder: Path, *, name: str) -> None:
+    """Raise unless a local folder has weights that can be read without running what is in them."""
+    if not any(folder.glob("*.safetensors")):
+        raise BackboneError(
+            f"name: {name!r} cannot be loaded: no .safetensors file in it. Weights in other formats (.bin, .pt) can "
+            "run code when they are read; convert them with safetensors.torch.save_file in a sandbox"
+        )
+
+
+def raise_missing(extra: str, *, name: str, error: ImportError) -> NoReturn:
+    """Say which extra brings the library that is not there."""
+    raise BackboneError(
+        f"{name}: needs {error.name or error}, which is not installed; pip install 'calcode[{extra}]'"
+    ) from error
+
+
+def torchvision_hint(error: BaseException) -> str:
+    """What to do where torchvision was built for another torch, which breaks transformers and open_clip alike."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if "torchvision" in str(cause):
+            return (
+                "; the torchvision here was built for another torch: install both from one index "
+                "(https://pytorch.org/get-started) or, for transformers alone, uninstall torchvision"
+            )
+        cause = cause.__cause__ or cause.__context__
+    return ""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its class where it has none."""
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
