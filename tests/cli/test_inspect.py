@@ -10,8 +10,8 @@ from typing import Any
 from cli_cases import call
 
 from calcode import Calcode
-from calcode.cli.describe import audit_sentence, changed_settings, guard_sentences
 from calcode.cli.screen import DEVICE_NOTE
+from calcode.report.model_facts import audit_sentence, changed_settings, guard_sentences
 
 
 def words(page: str) -> str:
@@ -65,10 +65,8 @@ def test_infinite_thresholds_come_with_the_numbers_behind_them(
     (guard,) = run_json("inspect", target)["protected"]
     assert (guard["threshold"], guard["infinite"], guard["n_needed"]) == ("inf", True, 199)
     result = run("inspect", target)
-    assert (
-        f"({guard['n']} accepted calibration images, 199 needed at 0.995), so the label is in every set"
-        in words(result.stdout)
-    )
+    sentence = f"It is in every set: {guard['n']} calibration images accepted, 199 needed at 0.995"
+    assert sentence in words(result.stdout)
     # It was said in words; a warning would say it twice.
     assert result.stderr == ""
 
@@ -79,7 +77,7 @@ def test_a_model_with_parts_left_out(here: Path, tmp_path: Path, run: Callable[.
     said = words(run("inspect", target).stdout)
     assert "There is no audit: every image is accepted" in said
     assert "Localization is switched off" in said
-    assert "No class is protected." in said
+    assert "No class is protected, so CALCoDe gives the sets of its localized rule." in said
     assert "Settings other than the defaults: audit = None, bandwidth = inf, protect = none." in said
     assert changed_settings(Calcode.load(target)) == {"bandwidth": math.inf, "audit": None, "protect": "none"}
 

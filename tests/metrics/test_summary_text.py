@@ -7,22 +7,26 @@ from dataclasses import replace
 import numpy as np
 from metric_cases import by_hand, decisions_of
 
-COSTS = ("set size", "full-set", "informative", "deferral")
+COSTS = ("size", "full", "inform", "defer")
 
 
 def test_the_whole_page_of_the_small_cohort() -> None:
     lines = str(by_hand().summary()).splitlines()
     rows = [" ".join(line.split()) for line in lines]
-    assert rows[0] == ("10 images: 8 in the label space of 3 classes, 2 outside; 6 in-space images answered")
-    assert "coverage 0.667 [0.300, 0.903] 6" in rows
-    assert any(row.startswith("worst-class coverage (b) 0.500 [") and row.endswith(" 2") for row in rows)
-    assert any(row.startswith("mean set size (of 3) 1.500 [") for row in rows)
-    assert "deferral 0.300 [0.108, 0.603] 10" in rows
-    assert "deferral outside it 0.500 [0.095, 0.905] 2" in rows
-    assert "b 2 0.500 [0.095, 0.905] 1.500 0.500 0.000 0.333" in rows
-    assert "c 0 undefined undefined undefined 0.000 1.000" in rows
+    assert rows[0] == (
+        "10 images, 8 with a diagnosis among the 3 classes, 2 outside; 6 of these 8 answered, 2 deferred."
+    )
+    assert "coverage 0.667 [0.300, 0.903] 6 answered" in rows
+    assert any(
+        row.startswith("worst class: b 0.500 [") and row.endswith(" 2 answered of this class") for row in rows
+    )
+    assert any(row.startswith("set size (of 3 labels) 1.500 [") for row in rows)
+    assert "deferral 0.300 [0.108, 0.603] 10 images" in rows
+    assert "deferral outside them 0.500 [0.095, 0.905] 2 images outside" in rows
+    assert "b 2/3 0.500 [0.095, 0.905] 1.50 0.500 0.000 0.333" in rows
+    assert "c 0/1 - - - 0.000 1.000" in rows
     assert "Classes without an answered image: c." in rows
-    assert "single answers that are right 0.500 [0.095, 0.905] 2" in rows
+    assert "single answers: right 0.500 [0.095, 0.905] 2 single answers" in rows
     assert "2 single answers, 1 of them right (50.0 %, 95 % interval 9.5 to 90.5)." in rows
 
 
@@ -39,7 +43,7 @@ def test_coverage_never_stands_alone() -> None:
 
 def test_classes_too_small_for_the_worst_class_are_named() -> None:
     page = str(by_hand().summary(min_n=3))
-    assert "worst-class coverage (a)" in page
+    assert "worst class: a " in page
     assert "fewer than 3 answered images, left out of the worst class: b." in page
     assert "No class has 20 answered images" in str(by_hand().summary(min_n=20))
     assert "left out of the worst class" not in str(by_hand().summary())
@@ -61,7 +65,16 @@ def test_promises_close_the_page() -> None:
 def test_long_names_keep_the_columns_apart() -> None:
     cohort = replace(by_hand(), classes=("a", "b" * 60, "c"))
     lines = str(cohort.summary()).splitlines()
-    (worst,) = [line for line in lines if line.startswith("  worst-class")]
-    assert f"({'b' * 60})" in worst
+    (worst,) = [line for line in lines if line.startswith("  worst class")]
+    assert f": {'b' * 60} " in worst
     (coverage,) = [line for line in lines if line.startswith("  coverage ")]
-    assert len(worst) == len(coverage)
+    assert worst.index("[") == coverage.index("[")
+
+
+def test_a_class_in_every_set_and_full_sets_are_marked() -> None:
+    summary = by_hand().summary()
+    marked = replace(summary, classwise=tuple(replace(row, in_every_set=2) for row in summary.classwise[:1]))
+    assert "in every set: 2 calibration images" in str(marked)
+    assert "holds every label" not in str(summary)
+    full = replace(summary, full_set_rate=replace(summary.full_set_rate, value=0.942))
+    assert "94% of the answered images have a set that holds every label" in str(full)

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from calcode.cli.comparison_tables import NOT_APPLICABLE, hit_word
-from calcode.cli.screen import interval
 from calcode.metrics.intervals import Estimate
+from calcode.metrics.summary_text import interval
 from calcode.study.comparison import OURS, MethodRow
 from calcode.study.page import latex
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from calcode.cli.screen import counted, interval, number, plain_table
+from calcode.cli.screen import counted, plain_table
 from calcode.metrics import Summary
 from calcode.metrics.intervals import Estimate
+from calcode.metrics.summary_text import interval, number
 from calcode.study.comparison import OURS, MethodRow, target_hits
 
 #: What stands where a method has no such figure.

@@ -123,8 +123,8 @@ def _compare_all(screen: Screen, *, quiet: bool) -> list[Comparison]:
 
 
 def _show(comparison: Comparison, *, screen: Screen) -> None:
-    from calcode.cli.screen import counted
-    from calcode.cli.summaries import method_table
+    from calcode.cli.summaries import method_table, show_notes
+    from calcode.report.wording import counted
 
     figures, cohort = comparison.figures, comparison.figures.cohort
     screen.heading(f"{comparison.setting.name}: {cohort.title}")
@@ -136,6 +136,7 @@ def _show(comparison: Comparison, *, screen: Screen) -> None:
     screen.say(f"{cohort.description} {counted(len(cohort.labels), 'image')}. {kind}")
     screen.say()
     screen.show(method_table({method.name: method.summary for method in figures.methods}))
+    show_notes(cohort.model, figures.guarded.summary, screen=screen)
     if comparison.small_classes:
         small = ", ".join(f"{name} ({n})" for name, n in comparison.small_classes.items())
         screen.say(
@@ -150,7 +151,7 @@ def _findings(compared: Sequence[Comparison]) -> list[str]:
 
 
 def _facts(compared: Sequence[Comparison]) -> dict[str, Any]:
-    from calcode.cli.describe import model_facts
+    from calcode.report.model_facts import model_facts
 
     return {
         "cohorts": [

@@ -266,8 +266,8 @@ def _facts(summary: EmbedSummary, *, model: Backbone, bank: Prompts) -> dict[str
 
 
 def _show(summary: EmbedSummary, *, model: Backbone, screen: Screen) -> None:
-    from calcode.cli.screen import counted
     from calcode.engines.embedding import skipped_file
+    from calcode.report.wording import counted
 
     screen.say(f"Model: {model.card.identity}")
     went_on = f", {summary.resumed:,} of them in an earlier run" if summary.resumed else ""

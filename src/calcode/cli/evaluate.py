@@ -112,7 +112,8 @@ def _facts(summary: Summary, *, from_model: bool) -> dict[str, Any]:
 def _show(
     summary: Summary, *, described: str, protected: tuple[str, ...], from_model: bool, screen: Screen
 ) -> None:
-    from calcode.cli.summaries import class_table, cohort_sentence, overall_table, remarks
+    from calcode.cli.summaries import class_table, overall_table
+    from calcode.metrics.summary_text import cohort_sentence, remarks
 
     screen.say(f"{described}: {cohort_sentence(summary)}")
     screen.say()

@@ -346,8 +346,13 @@ def _whole(text: str) -> Any:
 
 
 def _tell(model: Calcode, *, target: Path, screen: Screen, as_json: bool) -> None:
-    from calcode.cli.describe import audit_sentence, guard_sentences, images_text, model_facts
-    from calcode.report.model_section import bandwidth_sentence
+    from calcode.report.model_facts import (
+        audit_sentence,
+        bandwidth_sentence,
+        guard_sentences,
+        images_text,
+        model_facts,
+    )
 
     if as_json:
         screen.emit("fit", {"output": str(target), **model_facts(model)})
@@ -355,9 +360,6 @@ def _tell(model: Calcode, *, target: Path, screen: Screen, as_json: bool) -> Non
     screen.say(f"Fitted on {len(model.classes_)} classes; images: {images_text(model)}.")
     screen.point(f"Audit. {audit_sentence(model)}")
     screen.point(f"Bandwidth. {bandwidth_sentence(model)}")
-    if model.guards_:
-        for sentence in guard_sentences(model):
-            screen.point(f"Protected: {sentence}")
-    else:
-        screen.point("No class is protected.")
+    for sentence in guard_sentences(model):
+        screen.point(f"Protected: {sentence}" if model.guards_ else sentence)
     screen.say(f"Wrote {target}. More about it: calcode inspect {target}")

@@ -20,10 +20,10 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
     """
     import warnings
 
-    from calcode.cli.describe import model_facts
     from calcode.cli.screen import Screen
     from calcode.errors import CalcodeWarning
     from calcode.method.model import Calcode
+    from calcode.report.model_facts import model_facts
 
     with warnings.catch_warnings():
         # Infinite thresholds are told below, with their numbers.
@@ -42,8 +42,8 @@ COMMAND = Command(
 
 
 def _show(model: Calcode, *, name: str, screen: Screen) -> None:
-    from calcode.cli.describe import changed_settings, images_text
     from calcode.cli.screen import DEVICE_NOTE
+    from calcode.report.model_facts import changed_settings, images_text
 
     screen.say(f"{name}: {DEVICE_NOTE}", style="bold")
     screen.say(
@@ -70,33 +70,89 @@ def _show(model: Calcode, *, name: str, screen: Screen) -> None:
 
 
 def _show_audit(model: Calcode, screen: Screen) -> None:
-    from calcode.cli.describe import audit_sentence, audit_table
+    from calcode.cli.screen import plain_table
+    from calcode.metrics.summary_text import number
+    from calcode.report.model_facts import audit_candidates, audit_sentence
 
     screen.heading("Which images it defers: the audit")
     screen.say(audit_sentence(model))
-    if model.audit_name_ is not None:
-        screen.say()
-        screen.show(audit_table(model))
+    if model.audit_name_ is None:
+        return
+    table = plain_table()
+    table.add_column("candidate")
+    table.add_column("AUROC", justify="right")
+    table.add_column("")
+    for name, auroc in audit_candidates(model).items():
+        chosen = name == model.audit_name_
+        table.add_row(name, number(auroc), "chosen" if chosen else "", style="bold" if chosen else "")
+    screen.say()
+    screen.show(table)
 
 
 def _show_local(model: Calcode, screen: Screen) -> None:
-    from calcode.cli.describe import level_sentence, trace_table
-    from calcode.report.model_section import bandwidth_sentence
+    from calcode.cli.screen import plain_table
+    from calcode.metrics.summary_text import number
+    from calcode.report.model_facts import bandwidth_sentence, level_sentence
 
     screen.heading("How local its thresholds are: the bandwidth")
     screen.say(f"{bandwidth_sentence(model)} {level_sentence(model)}")
-    if model.bandwidth_trace_:
-        screen.say()
-        screen.show(trace_table(model))
+    if not model.bandwidth_trace_:
+        return
+    table = plain_table()
+    for head in ("neighbourhood", "h", "infinite thresholds", "held-out coverage"):
+        table.add_column(head, justify="right")
+    table.add_column("")
+    for trial in model.bandwidth_trace_:
+        chosen = trial.bandwidth == model.bandwidth_
+        outcome = "rejected"
+        if chosen:
+            outcome = "chosen" if trial.accepted else "chosen: none met both bounds"
+        table.add_row(
+            f"{trial.share:.2%}",
+            f"{trial.bandwidth:.4g}",
+            number(trial.infinite_share),
+            number(trial.coverage),
+            outcome,
+            style="bold" if chosen else "",
+        )
+    screen.say()
+    screen.show(table)
 
 
 def _show_guards(model: Calcode, screen: Screen) -> None:
-    from calcode.cli.describe import class_evidence_table, guard_sentences
+    from calcode.cli.screen import plain_table
+    from calcode.method.quantiles import smallest_finite_count
+    from calcode.metrics.summary_text import number
+    from calcode.report.model_facts import guard_sentences
 
     screen.heading("Which classes it protects: the guard")
-    if not model.guards_:
-        screen.say("No class is protected.")
     for sentence in guard_sentences(model):
         screen.point(sentence)
+    table = plain_table()
+    table.add_column("class", overflow="fold")
+    for head in (
+        "validation\nimages",
+        "held-out\ncoverage",
+        "calibration\nimages",
+        "protected\nat",
+        "needed",
+        "threshold",
+    ):
+        table.add_column(head, justify="right", no_wrap=True)
+    guards = {guard.name: guard for guard in model.guards_}
+    for row in model.tail_evidence_:
+        cells = ["-", "-", "-"]
+        if row.name in guards:
+            guard = guards[row.name]
+            needed = smallest_finite_count(miscoverage=guard.miscoverage)
+            cells = [f"{1 - guard.miscoverage:g}", f"{needed}", number(guard.quantile, digits=4)]
+        table.add_row(
+            row.name,
+            f"{row.n:,}",
+            number(row.coverage) if row.n else "-",
+            f"{model.n_accepted_per_class_[row.name]:,}",
+            *cells,
+            style="bold" if row.name in guards else "",
+        )
     screen.say()
-    screen.show(class_evidence_table(model))
+    screen.show(table)

@@ -85,6 +85,7 @@ COMMAND = Command(
 def _cohort(model: Calcode, choice: Choice, result: Judged, *, shifted: bool) -> ReportCohort:
     from calcode.cli.ordinary import split_aps
     from calcode.report import ReportCohort
+    from calcode.report.wording import counted
 
     prompts = choice.features.prompts
     return ReportCohort(
@@ -102,8 +103,8 @@ def _cohort(model: Calcode, choice: Choice, result: Judged, *, shifted: bool) ->
 
 
 def _show(figures: CohortFigures, *, described: str, target: Path, screen: Screen) -> None:
-    from calcode.cli.screen import counted
-    from calcode.cli.summaries import method_table
+    from calcode.cli.summaries import method_table, show_notes
+    from calcode.report.wording import counted
 
     cohort = figures.cohort
     kind = (
@@ -114,6 +115,7 @@ def _show(figures: CohortFigures, *, described: str, target: Path, screen: Scree
     screen.say(f"{described}: {counted(len(cohort.labels), 'image')}. {kind}")
     screen.say()
     screen.show(method_table({method.name: method.summary for method in figures.methods}))
+    show_notes(cohort.model, figures.guarded.summary, screen=screen)
     if cohort.ordinary is None:
         screen.say(
             "Split APS is not shown beside it: the file does not hold the calibration images of this model."

@@ -18,10 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from calcode import __version__
-from calcode.metrics.intervals import Estimate
 
 DEVICE_NOTE = "Research software, not a medical device."
-UNDEFINED = "undefined"
 
 
 class Screen:
@@ -115,37 +113,6 @@ def plain_table(*, title: str | None = None) -> Table:
         pad_edge=False,
         show_edge=False,
     )
-
-
-def number(value: float, *, digits: int = 3) -> str:
-    """A number with three digits, or a word where there is none.
-
-    Examples
-    --------
-    >>> number(0.95), number(math.inf), number(math.nan)
-    ('0.950', 'infinite', 'undefined')
-    """
-    if math.isnan(value):
-        return UNDEFINED
-    return "infinite" if math.isinf(value) else f"{value:.{digits}f}"
-
-
-def interval(estimate: Estimate) -> str:
-    """The 95 % interval, nothing where it is undefined.
-
-    Examples
-    --------
-    >>> interval(Estimate(value=0.95, low=0.9, high=0.975, n=120))
-    '[0.900, 0.975]'
-    """
-    if math.isnan(estimate.low):
-        return ""
-    return f"[{number(estimate.low)}, {number(estimate.high)}]"
-
-
-def with_interval(estimate: Estimate) -> str:
-    """Value and interval on one line."""
-    return f"{number(estimate.value)} {interval(estimate)}".strip()
 
 
 def counted(value: int, noun: str) -> str:

@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from calcode.cli.screen import counted, interval, number, plain_table, with_interval
+from calcode.cli.screen import Screen, plain_table
+from calcode.method.model import Calcode
 from calcode.metrics import Summary
 from calcode.metrics.intervals import Estimate
-
-
-def cohort_sentence(summary: Summary) -> str:
-    """How many images there are, and how many of them could be judged."""
-    outside = summary.n - summary.n_in_space
-    elsewhere = f", {outside:,} outside it" if outside else ""
-    return (
-        f"{counted(summary.n, 'image')}, {summary.n_in_space:,} in the label space of {len(summary.classes)} "
-        f"classes{elsewhere}; {summary.coverage.n:,} in-space images accepted by the audit."
-    )
+from calcode.metrics.summary_text import (
+    CLASS_HEADS,
+    calibration_images,
+    class_cells,
+    interval,
+    number,
+    overall_lines,
+)
 
 
 def overall_table(summary: Summary, *, top_known: bool = True) -> Table:
@@ -28,55 +27,39 @@ def overall_table(summary: Summary, *, top_known: bool = True) -> Table:
     ----------
     summary : Summary
     top_known : bool
-        Whether the first-ranked classes are known, which selective accuracy needs.
+        Whether the first-ranked classes are known, which selective accuracy and calibration error need.
     """
     table = plain_table()
     table.add_column("observed", overflow="fold")
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("95 % interval", no_wrap=True)
     table.add_column("on", overflow="fold")
-
-    def add(name: str, estimate: Estimate, images: str, *, style: str = "") -> None:
-        of = f"{estimate.n:,} {images}"
-        table.add_row(name, number(estimate.value), interval(estimate), of, style=style)
-
-    worst = summary.worst_class or "none"
-    add("coverage", summary.coverage, "accepted", style="bold")
-    add(f"worst class: {worst}", summary.worst_class_coverage, "accepted of this class", style="bold")
-    add(f"set size (of {len(summary.classes)} labels)", summary.set_size, "accepted")
-    add("full-set rate", summary.full_set_rate, "accepted")
-    add("singleton rate", summary.singleton_rate, "accepted")
-    if summary.empty_set_rate.value > 0:
-        add("empty-set rate", summary.empty_set_rate, "accepted")
-    if top_known:
-        add("selective accuracy", summary.selective_accuracy, "accepted")
-    add("informative rate", summary.informative_rate, "images")
-    add("deferral", summary.deferral, "images")
-    if summary.n_in_space < summary.n:
-        add("deferral outside the classes", summary.out_of_space_deferral, "images outside")
+    for line in overall_lines(summary):
+        if top_known or line.name not in ("selective accuracy", "calibration error"):
+            estimate = line.estimate
+            table.add_row(
+                line.name,
+                number(estimate.value),
+                interval(estimate),
+                f"{estimate.n:,} {line.images}",
+                style="bold" if line.name == "coverage" or line.name.startswith("worst class") else "",
+            )
     return table
 
 
 def class_table(summary: Summary, *, protected: Sequence[str] = ()) -> Table:
-    """One class per row; protected classes are marked with a star."""
+    """One class per row; protected classes are marked with a star, those in every set with the reason."""
     table = plain_table()
-    table.add_column("class", overflow="fold")
-    table.add_column("accepted", justify="right", no_wrap=True)
-    table.add_column("coverage, 95 % interval", no_wrap=True)
-    for name in ("size", "full", "inform.", "defer."):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in summary.classwise:
-        star = " *" if row.name in protected else ""
-        table.add_row(
-            row.name + star,
-            f"{row.coverage.n:,}/{row.n:,}",
-            with_interval(row.coverage) if row.coverage.n else "-",
-            _short(row.set_size, digits=2),
-            _short(row.full_set_rate),
-            _short(row.informative_rate),
-            _short(row.deferral),
-            style="bold" if row.name == summary.worst_class else "",
+    rows = [class_cells(row) for row in summary.classwise]
+    shown = len(CLASS_HEADS) if any(row[-1] for row in rows) else len(CLASS_HEADS) - 1
+    for i, head in enumerate(CLASS_HEADS[:shown]):
+        text = i in (0, 7)
+        table.add_column(
+            head, justify="left" if text or i == 2 else "right", no_wrap=not text, overflow="fold"
         )
+    for row in rows:
+        name = f"{row[0]} *" if row[0] in protected else row[0]
+        table.add_row(name, *row[1:shown], style="bold" if row[0] == summary.worst_class else "")
     return table
 
 
@@ -84,22 +67,22 @@ def subgroup_table(groups: Mapping[str, Summary], *, column: str) -> Table:
     """One subgroup per row, with its worst class."""
     table = plain_table()
     table.add_column(column, overflow="fold")
-    table.add_column("accepted", justify="right", no_wrap=True)
+    table.add_column("answered", justify="right", no_wrap=True)
     table.add_column("coverage", no_wrap=True)
     table.add_column("worst class", overflow="fold")
-    for name in ("size", "full", "inform.", "defer."):
+    for name in ("size", "full", "right", "defer."):
         table.add_column(name, justify="right", no_wrap=True)
     for value, summary in groups.items():
         worst = summary.worst_class_coverage
         table.add_row(
             value,
             f"{summary.coverage.n:,}",
-            two_lines(summary.coverage),
-            f"{_short(worst.value)} {summary.worst_class}\nn = {worst.n:,}" if summary.worst_class else "-",
-            _short(summary.set_size.value, digits=2),
-            _short(summary.full_set_rate.value),
-            _short(summary.informative_rate.value),
-            _short(summary.deferral.value),
+            f"{_short(summary.coverage)}\n{interval(summary.coverage)}".strip(),
+            f"{_short(worst)} {summary.worst_class}\nn = {worst.n:,}" if summary.worst_class else "-",
+            _short(summary.set_size, digits=2),
+            _short(summary.full_set_rate),
+            f"{summary.singles.right}/{summary.singles.n}",
+            _short(summary.deferral),
         )
     return table
 
@@ -110,46 +93,39 @@ def method_table(methods: Mapping[str, Summary]) -> Table:
     table.add_column("", no_wrap=True)
     for name in methods:
         table.add_column(name, overflow="fold")
+    summaries = list(methods.values())
 
-    def add(name: str, cells: Sequence[str], *, style: str = "") -> None:
+    def add(name: str, figures: Sequence[Estimate], *, style: str = "") -> None:
+        cells = [f"{number(figure.value)} {interval(figure)}".strip() for figure in figures]
         table.add_row(name, *cells, style=style)
 
-    summaries = list(methods.values())
-    add("coverage", [with_interval(s.coverage) for s in summaries], style="bold")
-    add("worst class", [with_interval(s.worst_class_coverage) for s in summaries], style="bold")
-    add("", [_worst_name(s) for s in summaries])
-    add("set size", [with_interval(s.set_size) for s in summaries])
-    add("full-set", [with_interval(s.full_set_rate) for s in summaries])
-    add("informative", [with_interval(s.informative_rate) for s in summaries])
-    add("deferral", [with_interval(s.deferral) for s in summaries])
+    add("coverage", [s.coverage for s in summaries], style="bold")
+    add("worst class", [s.worst_class_coverage for s in summaries], style="bold")
+    table.add_row(
+        "",
+        *(
+            f"{s.worst_class}, n = {s.worst_class_coverage.n:,}" if s.worst_class else "no class"
+            for s in summaries
+        ),
+    )
+    add("set size", [s.set_size for s in summaries])
+    add("full-set", [s.full_set_rate for s in summaries])
+    table.add_row("one answer", *(f"{s.singles.n:,}, {s.singles.right:,} right" for s in summaries))
+    add("informative", [s.informative_rate for s in summaries])
+    add("deferral", [s.deferral for s in summaries])
     return table
 
 
-def two_lines(estimate: Estimate) -> str:
-    """Value above, interval below, for narrow columns."""
-    return f"{_short(estimate.value)}\n{interval(estimate)}".strip()
+def show_notes(model: Calcode, summary: Summary, *, screen: Screen) -> None:
+    """What the columns of `method_table` do not show of CALCoDe, the last of them."""
+    singles = str(summary.singles)
+    screen.say(f"CALCoDe: {singles}.")
+    marked = [f"{name} ({calibration_images(n)})" for name, n in model.in_every_set_.items()]
+    if marked:
+        screen.say(f"In every set of CALCoDe, whatever the image: {', '.join(marked)}.")
+    if not model.guards_:
+        screen.say("No class is protected here, so CALCoDe and its localized rule give the same sets.")
 
 
-def _worst_name(summary: Summary) -> str:
-    if summary.worst_class is None:
-        return "no class"
-    return f"{summary.worst_class}, n = {summary.worst_class_coverage.n:,}"
-
-
-def _short(value: float, *, digits: int = 3) -> str:
-    return "-" if value != value else number(value, digits=digits)
-
-
-def remarks(summary: Summary) -> list[str]:
-    """What the tables cannot show: classes without images, or with too few to be called the worst."""
-    sentences = []
-    if summary.n_in_space and not summary.coverage.n:
-        sentences.append("Every in-space image was deferred: coverage and set size are undefined.")
-    elif summary.absent_classes:
-        sentences.append(f"Without an accepted image: {', '.join(summary.absent_classes)}.")
-    small = [row.name for row in summary.classwise if 0 < row.coverage.n < summary.min_n]
-    if small:
-        sentences.append(
-            f"With fewer than {summary.min_n} accepted images, so not called the worst: {', '.join(small)}."
-        )
-    return sentences
+def _short(estimate: Estimate, *, digits: int = 3) -> str:
+    return "-" if estimate.value != estimate.value else number(estimate.value, digits=digits)

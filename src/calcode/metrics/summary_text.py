@@ -1,109 +1,145 @@
-"""A `Summary` as a page of plain text: no coverage without its cost, and what is promised at the end."""
+"""What a `Summary` shows, line by line: no coverage without its cost. Python prints it as text, commands as tables."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from calcode.metrics.intervals import Estimate
 
 if TYPE_CHECKING:
     from calcode.metrics.summary import ClassCoverage, Summary
 
-_UNDEFINED = "undefined"
-#: Width of the names of the metrics, unless the name of the worst class needs more.
-_NAME_WIDTH = 32
+#: Heads of the columns of `class_cells`.
+CLASS_HEADS = ("class", "answered", "coverage, 95 % interval", "size", "full", "inform.", "defer.", "")
+
+
+class Line(NamedTuple):
+    """One figure: its name, its value with the interval, and the images that it is about."""
+
+    name: str
+    estimate: Estimate
+    images: str
 
 
 def summary_text(summary: Summary) -> str:
-    """The whole page."""
-    blocks = [
-        _cohort(summary),
-        _overall(summary),
-        _classwise(summary),
-        _remarks(summary),
-        _promises(summary),
+    """The whole page as plain text."""
+    lines = overall_lines(summary)
+    width = max(len(line.name) for line in lines)
+    table = [
+        f"  {line.name:<{width}}  {number(line.estimate.value):>9}  {interval(line.estimate):<16}  "
+        f"{line.estimate.n:,} {line.images}"
+        for line in lines
     ]
-    return "\n".join(line for block in blocks for line in block)
+    rows = [CLASS_HEADS, *(class_cells(row) for row in summary.classwise)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(CLASS_HEADS))]
+    classes = [
+        "  " + "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    # Each sentence of a model says itself whether it is a promise.
+    promises = [
+        *(summary.promises or ("Promised: nothing.",)),
+        "Every figure above is an observation on these images; on a shifted cohort none is promised.",
+    ]
+    return "\n".join(
+        [
+            cohort_sentence(summary),
+            *table,
+            "by class",
+            *classes,
+            *remarks(summary),
+            "What is promised, and what is only observed:",
+            *(f"  - {sentence}" for sentence in promises),
+        ]
+    )
 
 
-def _cohort(summary: Summary) -> list[str]:
+def cohort_sentence(summary: Summary) -> str:
+    """How many images there are, and how many of them could be judged."""
     outside = summary.n - summary.n_in_space
-    return [
-        f"{summary.n} images: {summary.n_in_space} in the label space of {len(summary.classes)} classes, "
-        f"{outside} outside; {summary.coverage.n} in-space images answered"
-    ]
-
-
-def _overall(summary: Summary) -> list[str]:
-    n_classes = len(summary.classes)
-    worst = "worst-class coverage" + (f" ({summary.worst_class})" if summary.worst_class else "")
-    width = max(_NAME_WIDTH, len(worst))
-    audit = []
-    if summary.audit_coverage != summary.coverage:
-        audit = [_line(width, "coverage of all accepted images", summary.audit_coverage)]
-    return [
-        f"{'':<{width + 2}}{'value':>9}   {'95 % interval':<16}{'n':>7}",
-        "answered, in the label space",
-        _line(width, "coverage", summary.coverage),
-        *audit,
-        _line(width, worst, summary.worst_class_coverage),
-        _line(width, f"mean set size (of {n_classes})", summary.set_size),
-        _line(width, "full-set rate", summary.full_set_rate),
-        _line(width, "singleton rate", summary.singleton_rate),
-        _line(width, "single answers that are right", summary.singles.accuracy),
-        _line(width, "empty-set rate", summary.empty_set_rate),
-        _line(width, "selective accuracy", summary.selective_accuracy),
-        f"  {'calibration error':<{width}}{_number(summary.calibration_error):>9}",
-        "whole cohort",
-        _line(width, "informative rate", summary.informative_rate),
-        _line(width, "deferral", summary.deferral),
-        _line(width, "deferral in the label space", summary.in_space_deferral),
-        _line(width, "deferral outside it", summary.out_of_space_deferral),
-    ]
-
-
-def _classwise(summary: Summary) -> list[str]:
-    width = max([5] + [len(row.name) for row in summary.classwise])
-    head = (
-        f"  {'class':<{width}}{'answered':>10}{'coverage':>11}   {'95 % interval':<16}"
-        f"{'set size':>10}{'full-set':>10}{'informative':>13}{'deferral':>10}"
-    )
-    return ["by class", head] + [_class_line(row, width=width) for row in summary.classwise]
-
-
-def _class_line(row: ClassCoverage, *, width: int) -> str:
+    elsewhere = f", {outside:,} outside" if outside else ""
     return (
-        f"  {row.name:<{width}}{row.coverage.n:>10}{_number(row.coverage.value):>11}   "
-        f"{_interval(row.coverage):<16}{_number(row.set_size):>10}{_number(row.full_set_rate):>10}"
-        f"{_number(row.informative_rate):>13}{_number(row.deferral):>10}"
-        f"{'' if row.in_every_set is None else f'   in every set: {calibration_images(row.in_every_set)}'}"
+        f"{summary.n:,} image{'s' * (summary.n != 1)}, {summary.n_in_space:,} with a diagnosis among the "
+        f"{len(summary.classes)} classes{elsewhere}; {summary.coverage.n:,} of these {summary.n_in_space:,} answered, "
+        f"{summary.n_in_space - summary.coverage.n:,} deferred."
     )
 
 
-def _remarks(summary: Summary) -> list[str]:
+def overall_lines(summary: Summary) -> list[Line]:
+    """The figures of the whole cohort in the order in which they are read."""
+    worst = summary.worst_class or "none"
+    lines = [
+        Line("coverage", summary.coverage, "answered"),
+        Line(f"worst class: {worst}", summary.worst_class_coverage, "answered of this class"),
+        Line(f"set size (of {len(summary.classes)} labels)", summary.set_size, "answered"),
+        Line("full-set rate", summary.full_set_rate, "answered"),
+        Line("single answers: how many", summary.singleton_rate, "answered"),
+        Line("single answers: right", summary.singles.accuracy, "single answers"),
+        Line("informative rate", summary.informative_rate, "images"),
+        Line("deferral", summary.deferral, "images"),
+        Line("selective accuracy", summary.selective_accuracy, "answered"),
+    ]
+    if summary.audit_coverage != summary.coverage:
+        lines.insert(
+            1, Line("coverage, empty sets as misses", summary.audit_coverage, "accepted by the audit")
+        )
+    if summary.n_in_space < summary.n:
+        lines.append(Line("deferral of the classes", summary.in_space_deferral, "images of the classes"))
+        lines.append(Line("deferral outside them", summary.out_of_space_deferral, "images outside"))
+    error = summary.calibration_error
+    lines.append(
+        Line(
+            "calibration error",
+            Estimate(value=error, low=math.nan, high=math.nan, n=summary.coverage.n),
+            "answered",
+        )
+    )
+    return lines
+
+
+def class_cells(row: ClassCoverage) -> tuple[str, ...]:
+    """One class under `CLASS_HEADS`; the last cell marks a class that is in every set."""
+    covered = f"{number(row.coverage.value)} {interval(row.coverage)}".strip() if row.coverage.n else "-"
+    figures = (row.full_set_rate, row.informative_rate, row.deferral)
+    return (
+        row.name,
+        f"{row.coverage.n:,}/{row.n:,}",
+        covered,
+        "-" if math.isnan(row.set_size) else f"{row.set_size:.2f}",
+        *("-" if math.isnan(value) else f"{value:.3f}" for value in figures),
+        "" if row.in_every_set is None else f"in every set: {calibration_images(row.in_every_set)}",
+    )
+
+
+def remarks(summary: Summary) -> list[str]:
+    """What the figures do not show by themselves, single answers and classes without images above all."""
     lines = []
+    if summary.coverage.n > 0:
+        singles = str(summary.singles)
+        lines.append(f"{singles[0].upper()}{singles[1:]}.")
     if summary.n == 0:
         lines.append("There are no images: nothing is defined.")
     elif summary.n_in_space == 0:
         lines.append("No image lies in the label space: coverage and accuracy are undefined.")
     elif summary.coverage.n == 0:
         lines.append("Every in-space image was deferred: coverage, set size and accuracy are undefined.")
+    if summary.coverage.n and summary.full_set_rate.value > 0.5:
+        lines.append(
+            f"{summary.full_set_rate.value:.0%} of the answered images have a set that holds every label: such an "
+            "answer says nothing, and always covers."
+        )
     if summary.absent_classes:
         lines.append(f"Classes without an answered image: {', '.join(summary.absent_classes)}.")
     small = [row.name for row in summary.classwise if 0 < row.coverage.n < summary.min_n]
     if small and summary.worst_class_coverage.n >= summary.min_n:
         lines.append(
-            f"Classes with fewer than {summary.min_n} answered images, left out of the worst class: "
-            f"{', '.join(small)}."
+            f"Classes with fewer than {summary.min_n} answered images, left out of the worst class: {', '.join(small)}."
         )
     elif small:
         lines.append(
             f"No class has {summary.min_n} answered images, so the worst class is looked for among all."
         )
-    if summary.coverage.n > 0:
-        singles = str(summary.singles)
-        lines.append(f"{singles[0].upper()}{singles[1:]}.")
     return lines
 
 
@@ -118,25 +154,27 @@ def calibration_images(n: int) -> str:
     return f"{n:,} calibration image{'' if n == 1 else 's'}"
 
 
-def _promises(summary: Summary) -> list[str]:
-    # Each sentence of a model says itself whether it is a promise.
-    sentences = summary.promises or ("Promised: nothing.",)
-    return [
-        "What is promised, and what is only observed:",
-        *[f"  - {sentence}" for sentence in sentences],
-        "  - Every figure above is an observation on these images; on a shifted cohort none is promised.",
-    ]
+def number(value: float, *, digits: int = 3) -> str:
+    """A number with three digits, or a word where there is none.
+
+    Examples
+    --------
+    >>> number(0.95), number(math.inf), number(math.nan)
+    ('0.950', 'infinite', 'undefined')
+    """
+    if math.isnan(value):
+        return "undefined"
+    return "infinite" if math.isinf(value) else f"{value:.{digits}f}"
 
 
-def _line(width: int, name: str, estimate: Estimate) -> str:
-    return f"  {name:<{width}}{_number(estimate.value):>9}   {_interval(estimate):<16}{estimate.n:>7}"
+def interval(estimate: Estimate) -> str:
+    """The 95 % interval, nothing where it is undefined.
 
-
-def _number(value: float) -> str:
-    return _UNDEFINED if math.isnan(value) else f"{value:.3f}"
-
-
-def _interval(estimate: Estimate) -> str:
+    Examples
+    --------
+    >>> interval(Estimate(value=0.95, low=0.9, high=0.975, n=120))
+    '[0.900, 0.975]'
+    """
     if math.isnan(estimate.low):
         return ""
     return f"[{estimate.low:.3f}, {estimate.high:.3f}]"

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 
 from calcode.cohorts import ROLES
-from calcode.method.audit import DIAGNOSTICS
 from calcode.method.cross_fit import coverage_floor
 from calcode.method.model import Calcode
 from calcode.method.quantiles import smallest_finite_count
 from calcode.metrics.intervals import Estimate, proportion
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart
 from calcode.report.cohort import ReportCohort
+from calcode.report.model_facts import audit_sentence, bandwidth_sentence
 from calcode.report.parts import Cell, Column, Figure, Fold, Part, Table, Terms, Text
 from calcode.report.wording import count, counted, listed, number, percent, short_percent
 
@@ -171,37 +171,7 @@ def _bandwidth_figure(model: Calcode) -> Figure:
     )
 
 
-def bandwidth_sentence(model: Calcode) -> str:
-    """Which bandwidth, and why this one."""
-    if math.isinf(model.bandwidth_):
-        return "Localization is switched off (infinite bandwidth): one threshold serves every image."
-    if not model.bandwidth_trace_:
-        return f"The bandwidth was given: h = {model.bandwidth_:.4g}."
-    chosen, tried = model.bandwidth_trace_[-1], counted(len(model.bandwidth_trace_), "candidate")
-    if not chosen.accepted:
-        return (
-            f"Of {tried} none met both bounds on held-out validation images, so the widest is used: "
-            f"h = {chosen.bandwidth:.4g}."
-        )
-    return (
-        f"h = {chosen.bandwidth:.4g}, the most local of the candidates that met both bounds on held-out validation "
-        f"images ({tried} tried): a median neighbourhood holds {short_percent(chosen.share)} of the others."
-    )
-
-
 # ---------------------------------------------------------------------- audit, promises, provenance
-
-
-def audit_sentence(model: Calcode) -> str:
-    """Which diagnostic the audit uses, and how it was chosen."""
-    if model.audit_name_ is None:
-        return "There is none: every image is accepted."
-    aurocs = model.audit_aurocs_
-    others = [f"{name} {number(aurocs[name], digits=3)}" for name in DIAGNOSTICS if name in aurocs]
-    return (
-        f"The diagnostic '{model.audit_name_}' was chosen by its AUROC for first-ranked errors on validation "
-        f"({listed(others)}); images with a p-value below {short_percent(model.settings_.deferral_level)} are deferred."
-    )
 
 
 def promise_parts(cohort: ReportCohort) -> list[Part]:

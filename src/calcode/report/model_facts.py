@@ -1,4 +1,4 @@
-"""A fitted model as facts for machines and in words for people."""
+"""A fitted model as facts for machines and in sentences for people: what commands print and pages show."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from rich.table import Table
-
-from calcode.cli.screen import number, plain_table
 from calcode.cohorts import ROLES
 from calcode.method.audit import DIAGNOSTICS
 from calcode.method.model import Calcode
 from calcode.method.quantiles import smallest_finite_count
 from calcode.method.tail import ClassGuard
+from calcode.metrics.summary_text import calibration_images, number
+from calcode.report.wording import counted, short_percent
 
 
 def model_facts(model: Calcode) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def model_facts(model: Calcode) -> dict[str, Any]:
         else {
             "name": model.audit_name_,
             "auroc": model.audit_auroc_,
-            "candidates": _candidates(model),
+            "candidates": audit_candidates(model),
             "deferral_level": model.settings_.deferral_level,
             "search": None if model.audit_ is None else model.audit_.search,
         },
@@ -45,6 +44,7 @@ def model_facts(model: Calcode) -> dict[str, Any]:
         "n_accepted_per_class": model.n_accepted_per_class_,
         "promises": list(model.promises_),
         "settings": model.settings_.get_params(),
+        "in_every_set": dict(model.in_every_set_),
         "notice": "Research software, not a medical device.",
     }
 
@@ -54,13 +54,13 @@ def fitted_images(model: Calcode) -> dict[str, int]:
     return {role: int(model.manifest_[role]["n"]) for role in ROLES if role in model.manifest_}
 
 
-def _candidates(model: Calcode) -> dict[str, float]:
+def audit_candidates(model: Calcode) -> dict[str, float]:
     """AUROC of the diagnostics that were looked at, in their fixed order."""
     return {name: model.audit_aurocs_[name] for name in DIAGNOSTICS if name in model.audit_aurocs_}
 
 
 def images_text(model: Calcode) -> str:
-    """The same in words."""
+    """Images per role in words."""
     return ", ".join(f"{role} {n:,}" for role, n in fitted_images(model).items())
 
 
@@ -111,38 +111,22 @@ def _one_in(level: float) -> str:
     return "infinitely many" if level <= 0 else f"{1 / level:.3g}"
 
 
-def audit_table(model: Calcode) -> Table:
-    """The candidates and their AUROC."""
-    table = plain_table()
-    table.add_column("candidate")
-    table.add_column("AUROC", justify="right")
-    table.add_column("")
-    for name, auroc in _candidates(model).items():
-        chosen = name == model.audit_name_
-        table.add_row(name, number(auroc), "chosen" if chosen else "", style="bold" if chosen else "")
-    return table
-
-
-def trace_table(model: Calcode) -> Table:
-    """The bandwidth candidates in the order they were tried."""
-    table = plain_table()
-    table.add_column("neighbourhood", justify="right")
-    table.add_column("h", justify="right")
-    table.add_column("infinite thresholds", justify="right")
-    table.add_column("held-out coverage", justify="right")
-    table.add_column("")
-    for trial in model.bandwidth_trace_:
-        chosen = trial.bandwidth == model.bandwidth_
-        outcome = "chosen" if chosen else "rejected"
-        table.add_row(
-            f"{trial.share:.2%}",
-            f"{trial.bandwidth:.4g}",
-            number(trial.infinite_share),
-            number(trial.coverage),
-            outcome if trial.accepted or not chosen else "chosen, for want of a better one",
-            style="bold" if chosen else "",
+def bandwidth_sentence(model: Calcode) -> str:
+    """Which bandwidth, and why this one."""
+    if math.isinf(model.bandwidth_):
+        return "Localization is switched off (infinite bandwidth): one threshold serves every image."
+    if not model.bandwidth_trace_:
+        return f"The bandwidth was given: h = {model.bandwidth_:.4g}."
+    chosen, tried = model.bandwidth_trace_[-1], counted(len(model.bandwidth_trace_), "candidate")
+    if not chosen.accepted:
+        return (
+            f"Of {tried} none met both bounds on held-out validation images, so the widest is used: "
+            f"h = {chosen.bandwidth:.4g}."
         )
-    return table
+    return (
+        f"h = {chosen.bandwidth:.4g}, the most local of the candidates that met both bounds on held-out validation "
+        f"images ({tried} tried): a median neighbourhood holds {short_percent(chosen.share)} of the others."
+    )
 
 
 def level_sentence(model: Calcode) -> str:
@@ -150,43 +134,17 @@ def level_sentence(model: Calcode) -> str:
     level = model.settings_.level
     if model.local_level_ is None:
         return f"The level rule is '{level}': it finds a level for every image."
-    found = "every set is full, for want of calibration images" if math.isinf(model.local_level_) else ""
-    return f"The level rule is '{level}'; it gave the level {found or number(model.local_level_)}."
-
-
-def class_evidence_table(model: Calcode) -> Table:
-    """What validation showed for every class, and the thresholds of the protected ones."""
-    table = plain_table()
-    table.add_column("class", overflow="fold")
-    table.add_column("validation\nimages", justify="right", no_wrap=True)
-    table.add_column("held-out\ncoverage", justify="right", no_wrap=True)
-    table.add_column("calibration\nimages", justify="right", no_wrap=True)
-    table.add_column("protected\nat", justify="right", no_wrap=True)
-    table.add_column("needed", justify="right", no_wrap=True)
-    table.add_column("threshold", justify="right", no_wrap=True)
-    guards = {guard.name: guard for guard in model.guards_}
-    for row in model.tail_evidence_:
-        guard = guards.get(row.name)
-        table.add_row(
-            row.name,
-            f"{row.n:,}",
-            "-" if math.isnan(row.coverage) else number(row.coverage),
-            f"{model.n_accepted_per_class_[row.name]:,}",
-            *_guard_cells(guard),
-            style="" if guard is None else "bold",
+    if math.isinf(model.local_level_):
+        return (
+            f"The level rule is '{level}'; there are too few calibration images for it, so every set is full."
         )
-    return table
-
-
-def _guard_cells(guard: ClassGuard | None) -> tuple[str, str, str]:
-    if guard is None:
-        return "-", "-", "-"
-    needed = smallest_finite_count(miscoverage=guard.miscoverage)
-    return f"{1 - guard.miscoverage:g}", f"{needed}", number(guard.quantile, digits=4)
+    return f"The level rule is '{level}'; it gave the level {number(model.local_level_)}."
 
 
 def guard_sentences(model: Calcode) -> list[str]:
-    """Why each class is protected, and what its threshold means."""
+    """Why each class is protected, and what its threshold means; without any, what that means."""
+    if not model.guards_:
+        return ["No class is protected, so CALCoDe gives the sets of its localized rule."]
     return [
         f"{guard.name}: {model.tail_reasons_[guard.name]}. {_threshold_meaning(guard)}"
         for guard in model.guards_
@@ -197,15 +155,15 @@ def _threshold_meaning(guard: ClassGuard) -> str:
     if math.isinf(guard.quantile):
         needed = smallest_finite_count(miscoverage=guard.miscoverage)
         return (
-            f"Its threshold is infinite ({guard.n} accepted calibration images, {needed} needed at "
-            f"{1 - guard.miscoverage:g}), so the label is in every set."
+            f"It is in every set: {calibration_images(guard.n)} accepted, {needed} needed at {1 - guard.miscoverage:g} "
+            "to rule it out."
         )
     # No APS score exceeds 1.
     if guard.quantile >= 1.0:
-        return f"Its threshold is 1 ({guard.n} accepted calibration images), so the label is in every set."
+        return f"It is in every set: its threshold is 1, from {calibration_images(guard.n)} accepted."
     further = ", or further where its own neighbours ask for it" if guard.local is not None else ""
     return (
-        f"From {guard.n} accepted calibration images: the label is in a set up to an APS score of "
+        f"From {calibration_images(guard.n)} accepted: it is in a set up to an APS score of "
         f"{guard.quantile:.4f}{further}."
     )
 
