@@ -31,7 +31,7 @@ def walk(arguments: list[str]) -> dict[str, list[str]]:
     arguments : list of str
         What would follow `calcode` on the command line.
     """
-    from calcode.cli import app
+    from calcode.cli.app import app
 
     entered: dict[CodeType, None] = {}
 

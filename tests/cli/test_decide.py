@@ -80,7 +80,7 @@ def test_images_the_model_was_fitted_on_are_refused(
     target = tmp_path / "d.parquet"
     result = run("decide", "model.safetensors", "split.parquet", "-o", str(target))
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: split.parquet: ids: ")
+    assert result.stderr.startswith("Error: split.parquet: the model was fitted on some of these images")
     assert "--role" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -137,3 +137,35 @@ def test_an_input_or_a_folder_is_no_output(here: Path, tmp_path: Path, run: Call
     )
     assert result.exit_code == 2
     assert "is a folder; name a file" in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_set_sizes_are_counted_and_full_sets_named(
+    here: Path, tmp_path: Path, run: Callable[..., Any], run_json: Callable[..., dict[str, Any]]
+) -> None:
+    line = (
+        "decide",
+        "model.safetensors",
+        "split.parquet",
+        "--role",
+        "test",
+        "-o",
+        str(tmp_path / "d.parquet"),
+    )
+    facts = run_json(*line)
+    sizes = [len(names) for names in read_decisions(tmp_path / "d.parquet")["released_set"].to_pylist()]
+    assert facts["set_sizes"] == {str(size): sizes.count(size) for size in sorted(set(sizes)) if size}
+    assert facts["full_sets"] == sizes.count(3)
+    shown = run(*line).stdout
+    assert f"2 of 3 {sizes.count(2)}" in " ".join(shown.split())
+    assert f"all 3: the answer says nothing {sizes.count(3)}" in " ".join(shown.split())
+
+
+def test_answers_that_say_nothing_are_called_so(here: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
+    wide = str(tmp_path / "wide.safetensors")
+    assert run("fit", "split.parquet", "-o", wide, "--miscoverage", "0.001").exit_code == 0
+    shown = run("decide", wide, "split.parquet", "--role", "test", "-o", str(tmp_path / "d.csv")).stdout
+    assert "Most answers say nothing" in shown
+    usual = run(
+        "decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(tmp_path / "e.csv")
+    )
+    assert ("Most answers say nothing" in usual.stdout) == (usual.stdout.count("nothing") > 1)

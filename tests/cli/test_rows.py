@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import typer
 
 from calcode.cli.rows import row_filter
-from calcode.cohorts import Cohort, open_features
+from calcode.cohorts import Cohort, open_features, write_features
 from calcode.errors import FeatureFileError
 
 
@@ -55,3 +57,53 @@ def test_what_is_no_condition_is_a_usage_error(text: str, here: Path) -> None:
 def test_a_column_that_is_not_there(text: str, here: Path) -> None:
     with pytest.raises(FeatureFileError, match="no column .* it has id, label_name, group, site, age, role"):
         row_filter([text], open_features("split.parquet"))
+
+
+@pytest.mark.parametrize("condition", ["site>5", "site<=west", "label_name<a"])
+def test_text_has_no_order(condition: str, here: Path, run: Callable[..., Any]) -> None:
+    shown = run("evaluate", "model.safetensors", "split.parquet", "--role", "test", "--where", condition)
+    assert shown.exit_code == 1
+    assert "holds text" in shown.stderr
+    assert "use = or !=" in " ".join(shown.stderr.split())
+
+
+def test_a_mistyped_column_is_one_error_with_the_column_meant(here: Path, run: Callable[..., Any]) -> None:
+    for line in ("compare split.parquet", "fit split.parquet -o x.safetensors"):
+        shown = run(*line.split(), "--where", "sitee=east")
+        assert shown.exit_code == 1
+        assert shown.stderr.count("Error") == 1
+        assert "did you mean 'site'?" in " ".join(shown.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "split odd.parquet -o out.parquet --replace-roles",
+        "fit odd.parquet -o out.safetensors",
+        "evaluate model.safetensors odd.parquet --role test",
+    ],
+)
+def test_labels_that_match_no_class_are_named(
+    line: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    file = open_features("split.parquet")
+    cohort = file.read()
+    names = cohort.column("label_name").astype(object)
+    odd = np.flatnonzero(names == "melanoma")
+    names[odd] = "Melanoma "
+    names[np.flatnonzero(names == "nevus")[:3]] = "wart"
+    write_features(
+        tmp_path / "odd.parquet",
+        embeddings=cohort.evidence.embeddings,
+        ids=cohort.evidence.ids,
+        label_names=names,
+        roles=cohort.roles,
+        groups=cohort.evidence.groups,
+        prompts=file.prompts,
+        backbone="stand-in",
+    )
+    Path(tmp_path / "model.safetensors").write_bytes(Path("model.safetensors").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    words = " ".join(run(*line.split()).stderr.split())
+    assert f"labels that match no class: 'Melanoma ' ({len(odd)} images), 'wart' (3 images)" in words
+    assert "Did you mean 'melanoma' for 'Melanoma '?" in words

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -374,3 +375,20 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     count, peak = map(int, done.stdout.split())
     assert count == n
     assert peak < path.stat().st_size / 3
+
+
+@pytest.mark.parametrize("temperature", [100.0, 5.0])
+def test_a_temperature_that_makes_probabilities_flat_is_a_warning(
+    feature_path: Path, prompts: Prompts, temperature: float
+) -> None:
+    flat = Prompts(text=prompts.text, temperature=temperature, classes=prompts.classes)
+    with pytest.warns(
+        CalcodeWarning, match=f"temperature {temperature:g} makes all probabilities nearly equal"
+    ):
+        file = open_features(feature_path, prompts=flat)
+    # The bound holds for every image of the file, and a usual temperature is not complained about.
+    logits = file.read().evidence.prompt_logits
+    assert np.exp(np.ptp(logits, axis=2)).max() <= flat.largest_odds
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        open_features(feature_path)

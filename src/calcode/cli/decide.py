@@ -80,6 +80,8 @@ def decide(
             "images": decided.images,
             "actions": decided.actions,
             "reasons": {word: count for word, count in decided.reasons.items() if word != "none"},
+            "set_sizes": decided.set_sizes,
+            "full_sets": decided.set_sizes.get(decided.n_classes, 0),
             "model_digest": decided.model_digest,
             "promises": list(decided.promises),
         }
@@ -112,32 +114,44 @@ def _engine(engine: Engine, *, device: str | None) -> Callable[..., DecidedFile]
 
 
 def _show(decided: DecidedFile, *, described: str, screen: Screen) -> None:
-    from calcode.cli.screen import counted, plain_table
-    from calcode.method.decisions import Action, Reason
+    from calcode.cli.screen import plain_table
+    from calcode.method.decisions import Reason
+    from calcode.report.wording import counted
 
-    total = decided.images
+    total, every = decided.images, decided.n_classes
+    full = decided.set_sizes.get(every, 0)
+    rows = [("one diagnosis", decided.actions["label"], True)]
+    rows.append(("several diagnoses remain possible", decided.actions["set"], True))
+    for size, count in decided.set_sizes.items():
+        if size > 1:
+            words = f"all {every}: the answer says nothing" if size == every else f"{size} of {every}"
+            rows.append((f"  {words}", count, False))
+    rows.append(("deferred to a clinician", decided.actions["defer"], True))
+    why = {
+        Reason.LOW_SUPPORT: "unlike the images set aside for comparison (low support)",
+        Reason.EMPTY_SET: "no diagnosis is plausible enough (empty set)",
+        Reason.FULL_SET: "both diagnoses remain possible (full set)",
+    }
+    for reason, words in why.items():
+        count = decided.reasons[reason.name.lower()]
+        rows += [(f"  {words}", count, False)] * bool(count)
     table = plain_table()
     table.add_column("answer", overflow="fold")
     table.add_column("images", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
-    words = {
-        Action.LABEL: "one diagnosis",
-        Action.SET: "a set of diagnoses",
-        Action.DEFER: "deferred to a clinician",
-    }
-    why = {
-        Reason.LOW_SUPPORT: "unlike the gate (low support)",
-        Reason.EMPTY_SET: "no diagnosis fits (empty set)",
-        Reason.FULL_SET: "every diagnosis fits (full set)",
-    }
-    for action, word in words.items():
-        count = decided.actions[action.name.lower()]
-        table.add_row(word, f"{count:,}", f"{count / total:.1%}", style="bold")
-    for reason, word in why.items():
-        count = decided.reasons[reason.name.lower()]
-        if count:
-            table.add_row(f"  {word}", f"{count:,}", f"{count / total:.1%}")
+    for words, count, strong in rows:
+        table.add_row(words, f"{count:,}", f"{count / total:.1%}", style="bold" if strong else "")
     screen.say(f"{described}: {counted(total, 'image')}")
     screen.show(table)
     screen.say()
+    if 2 * full > total - decided.actions["defer"]:
+        screen.say(
+            f"Most answers say nothing: {full:,} of {total - decided.actions['defer']:,} sets hold every label. The "
+            "model cannot tell the diagnoses apart on these images; 'calcode inspect' shows why sets are wide.",
+            style="yellow",
+        )
+    if decided.actions["label"]:
+        screen.say(
+            "How often an answer of one diagnosis is right, only labelled images can say: 'calcode evaluate' counts it."
+        )
     screen.say(f"Wrote {decided.output}.")

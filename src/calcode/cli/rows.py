@@ -88,12 +88,12 @@ class Choice:
         except NothingChosenError as error:
             raise self.nothing_chosen() from error
         except RoleError as error:
-            shared = str(error).partition(";")[0]
+            found = str(error).partition(";")[0].removeprefix(f"{self.features.path}: ")
             others = [name for name in self.features.role_counts if name not in FITTED_ROLES]
             advice = f"--role {others[0]}" if others else "--role or --where"
             raise RoleError(
-                f"{shared}; a model cannot be judged on images it was fitted on: choose others with {advice}, or "
-                "give a file of new images"
+                f"{self.described}: the model was fitted on some of these images or on others of the same patients, "
+                f"and cannot be judged on them; choose others with {advice}, or give a file of new images ({found})"
             ) from error
 
     def column_for(self, by: str | None) -> list[str]:
