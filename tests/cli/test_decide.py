@@ -168,4 +168,4 @@ def test_answers_that_say_nothing_are_called_so(here: Path, tmp_path: Path, run:
     usual = run(
         "decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(tmp_path / "e.csv")
     )
-    assert ("Most answers say nothing" in usual.stdout) == (usual.stdout.count("nothing") > 1)
+    assert "Most answers say nothing" not in usual.stdout

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -67,9 +69,41 @@ def names_in(values: Sequence[str] | None) -> list[str]:
     return [name.strip() for value in values or () for name in value.split(",") if name.strip()]
 
 
-def number_in(text: str, *, option: str, word: str) -> float:
-    """A number, or a usage error that names the option and the one word it takes besides."""
-    try:
-        return float(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is neither a number nor '{word}'", param_hint=option) from error
+def option_group(
+    argument: str, options: Mapping[str, tuple[Any, Any]], *, build: Callable[[dict[str, Any]], Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command with many options that belong together: typer sees each, the command gets one value.
+
+    Parameters
+    ----------
+    argument : str
+        Of the command, which takes the value.
+    options : mapping of str to (annotation, default)
+        As typer reads them.
+    build : callable
+        From the options' values by name to the value.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command)
+        hints = get_type_hints(command, include_extras=True)
+
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            grouped = {name: values.pop(name) for name in options}
+            command(**values, **{argument: build(grouped)})
+
+        made = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for name, (annotation, default) in options.items()
+        ]
+        kept = [
+            entry.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+            for name, entry in own.parameters.items()
+            if name != argument
+        ]
+        run.__signature__ = own.replace(parameters=[*kept, *made])  # type: ignore[attr-defined]
+        run.__annotations__ = {entry.name: entry.annotation for entry in (*kept, *made)}
+        return run
+
+    return decorate
