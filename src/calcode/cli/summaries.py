@@ -81,7 +81,7 @@ def subgroup_table(groups: Mapping[str, Summary], *, column: str) -> Table:
             f"{_short(worst)} {summary.worst_class}\nn = {worst.n:,}" if summary.worst_class else "-",
             _short(summary.set_size, digits=2),
             _short(summary.full_set_rate),
-            f"{summary.singles.right}/{summary.singles.n}",
+            f"{summary.singles.right}/{summary.singles.n}" if summary.singles.n else "-",
             _short(summary.deferral),
         )
     return table
@@ -110,7 +110,10 @@ def method_table(methods: Mapping[str, Summary]) -> Table:
     )
     add("set size", [s.set_size for s in summaries])
     add("full-set", [s.full_set_rate for s in summaries])
-    table.add_row("one answer", *(f"{s.singles.n:,}, {s.singles.right:,} right" for s in summaries))
+    table.add_row(
+        "one answer",
+        *(f"{s.singles.n:,}, {s.singles.right:,} right" if s.singles.n else "none" for s in summaries),
+    )
     add("informative", [s.informative_rate for s in summaries])
     add("deferral", [s.deferral for s in summaries])
     return table

@@ -75,11 +75,12 @@ def overall_lines(summary: Summary) -> list[Line]:
         Line(f"set size (of {len(summary.classes)} labels)", summary.set_size, "answered"),
         Line("full-set rate", summary.full_set_rate, "answered"),
         Line("single answers: how many", summary.singleton_rate, "answered"),
-        Line("single answers: right", summary.singles.accuracy, "single answers"),
         Line("informative rate", summary.informative_rate, "images"),
         Line("deferral", summary.deferral, "images"),
         Line("selective accuracy", summary.selective_accuracy, "answered"),
     ]
+    if summary.singles.n:
+        lines.insert(5, Line("single answers: right", summary.singles.accuracy, "single answers"))
     if summary.audit_coverage != summary.coverage:
         lines.insert(
             1, Line("coverage, empty sets as misses", summary.audit_coverage, "accepted by the audit")

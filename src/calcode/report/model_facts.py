@@ -88,7 +88,7 @@ def audit_sentence(model: Calcode) -> str:
     if len(model.audit_aurocs_) > 1:
         chosen = f"was the best of {len(model.audit_aurocs_)} candidates"
     return (
-        f"The diagnostic '{model.audit_name_}' {chosen}: on validation it tells wrong top-1 answers from right ones "
+        f"The diagnostic '{model.audit_name_}' {chosen}: on validation it tells wrong first labels from right ones "
         f"with an AUROC of {number(model.audit_auroc_)} (0.5 is chance). An image whose support p-value is below "
         f"{level:g} is deferred: of images like those of the gate that is about one in {_one_in(level)}."
         f"{_search_sentence(model)}"
