@@ -214,6 +214,6 @@ def test_a_figure_becomes_files_with_the_same_bytes_each_time(figure: Figure, tm
 def test_only_charts_that_have_files_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     figure = Figure(heading="h", charts=(Histogram(counts=[1], level=0.1, title="p"),))
-    with pytest.raises(SettingsError, match="^charts: a histogram chart"):
+    with pytest.raises(SettingsError, match="^charts: .*only row and plane"):
         write_figure(figure, tmp_path / "h")
     assert list(tmp_path.iterdir()) == []

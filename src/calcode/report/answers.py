@@ -18,7 +18,7 @@ from calcode.report.charts import (
     StackChart,
     StackRow,
 )
-from calcode.report.cohort import CohortFigures, MethodFigures, ReportCohort
+from calcode.report.cohort import CohortFigures, ReportCohort
 from calcode.report.comparison import singles_cell
 from calcode.report.parts import Cell, Column, Figure, Part, Table, Text
 from calcode.report.wording import (
@@ -63,14 +63,18 @@ def set_size_figure(figures: CohortFigures) -> Figure:
     for size in range(1, n_classes + 1):
         name = f"all {size}" if size == n_classes else counted(size, "label")
         parts.append(Segment(name, "sequence", (size - 1) / max(n_classes - 1, 1)))
-    rows = [
-        StackRow(
-            label=method.name,
-            note=f"mean {number(method.summary.set_size.value)}; {singles_words(method.summary.singles)}",
-            shares=_size_shares(method),
+    rows = []
+    for method in figures.methods:
+        answered = method.outcome.answered
+        sizes = np.bincount(method.outcome.sets[answered].sum(axis=1), minlength=n_classes + 1)
+        counts = [int((~answered).sum()), *sizes.tolist()]
+        rows.append(
+            StackRow(
+                label=method.name,
+                note=f"mean {number(method.summary.set_size.value)}; {singles_words(method.summary.singles)}",
+                shares=tuple(n / len(answered) for n in counts),
+            )
         )
-        for method in figures.methods
-    ]
     return Figure(
         heading="How many labels an answer holds",
         sentence=f"Shares of all {counted(figures.guarded.summary.n, 'image')}, from deferred to all {n_classes} "
@@ -89,13 +93,6 @@ def set_size_figure(figures: CohortFigures) -> Figure:
             ],
         ),
     )
-
-
-def _size_shares(method: MethodFigures) -> tuple[float, ...]:
-    """Share of deferred images, then of answers with 0, 1, ... K labels."""
-    answered = method.outcome.answered
-    sizes = np.bincount(method.outcome.sets[answered].sum(axis=1), minlength=method.outcome.sets.shape[1] + 1)
-    return tuple(value / len(answered) for value in (int((~answered).sum()), *sizes.tolist()))
 
 
 # ---------------------------------------------------------------------- deferrals and the audit
@@ -176,10 +173,11 @@ def subgroup_parts(cohort: ReportCohort) -> list[Part]:
     """One figure per known metadata column, or nothing without such columns."""
     present = [column for column in SUBGROUP_COLUMNS if column in cohort.metadata]
     heading: list[Part] = [Text(heading="Subgroups")] if present else []
-    return [*heading, *[_subgroup_part(cohort, column) for column in present]]
+    return [*heading, *[subgroup_figure(cohort, column) for column in present]]
 
 
-def _subgroup_part(cohort: ReportCohort, column: str) -> Part:
+def subgroup_figure(cohort: ReportCohort, column: str) -> Part:
+    """CALCoDe by the values of one metadata column; a sentence where there is one value only."""
     name = SUBGROUP_COLUMNS[column]
     # Whole numbers without a decimal point: a column with gaps is read as float.
     values = [
@@ -193,7 +191,8 @@ def _subgroup_part(cohort: ReportCohort, column: str) -> Part:
         return Text(sentences=(f"All images have the same {name}: {found[0]}.",))
     groups = summarize_by(cohort.decisions, cohort.labels, values)
     notes = {
-        value: f"{count(summary.coverage.n)} of {count(summary.n)} answered{_few(summary.coverage.n)}"
+        value: f"{count(summary.coverage.n)} of {count(summary.n)} answered"
+        + (", few" if summary.coverage.n < FEW else "")
         for value, summary in groups.items()
     }
     return Figure(
@@ -233,10 +232,6 @@ def _subgroup_part(cohort: ReportCohort, column: str) -> Part:
         ),
         numbers_title="The numbers, with what the answers cost",
     )
-
-
-def _few(n: int) -> str:
-    return ", few" if n < FEW else ""
 
 
 def range_sentence(groups: Mapping[str, Summary], *, name: str) -> str:

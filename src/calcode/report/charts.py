@@ -47,15 +47,10 @@ def plain_number(value: float) -> str:
     return f"{value:g}"
 
 
-def _point_tick(value: float) -> str:
-    points = round(100 * value, 4)
-    return f"{points:+g}" if points else "0"
-
-
 #: How a value and a tick are written, unit by unit.
 WRITTEN: dict[Unit, tuple[Callable[[float], str], Callable[[float], str]]] = {
     "share": (percent, short_percent),
-    "points": (lambda value: signed(100 * value, digits=1), _point_tick),
+    "points": (lambda value: signed(100 * value, digits=1), lambda value: f"{round(100 * value, 4):+g}"),
     "number": (number, plain_number),
 }
 

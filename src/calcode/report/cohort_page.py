@@ -119,8 +119,8 @@ def report_sections(
     if not cohorts:
         raise SettingsError("cohorts: none given; a report needs at least one cohort")
     figures = [cohort_figures(cohort) for cohort in cohorts]
-    sections = [_opening(figures, introduction)]
-    sections += [_cohort_section(f"cohort-{i + 1}", entry) for i, entry in enumerate(figures)]
+    sections = [opening_section(figures, introduction)]
+    sections += [cohort_section(f"cohort-{i + 1}", entry) for i, entry in enumerate(figures)]
     sections.append(Section(key="words", title="What the words mean", parts=(Terms(entries=_WORDS),)))
     if notes:
         sections.append(
@@ -132,19 +132,19 @@ def report_sections(
 # ---------------------------------------------------------------------- opening
 
 
-def _opening(cohorts: Sequence[CohortFigures], introduction: Sequence[str]) -> Section:
+def opening_section(cohorts: Sequence[CohortFigures], introduction: Sequence[str]) -> Section:
     """What was tried and on which images, three sentences, one picture, and the price."""
     parts: list[Part] = [
-        Text(sentences=tuple(introduction or _introduction(cohorts))),
+        Text(sentences=tuple(introduction or usual_introduction(cohorts))),
         Text(sentences=tuple(headline(cohorts)), style="lead"),
-        _picture(cohorts),
+        opening_figure(cohorts),
     ]
     if len(cohorts) > 1:
         parts.append(cost_table(cohorts))
     return Section(key="summary", title="In short", parts=tuple(parts))
 
 
-def _introduction(cohorts: Sequence[CohortFigures]) -> list[str]:
+def usual_introduction(cohorts: Sequence[CohortFigures]) -> list[str]:
     """What was tried, for a page that does not say so itself."""
     allowed = listed(sorted({short_percent(1.0 - figures.cohort.target) for figures in cohorts}))
     images = listed(
@@ -160,7 +160,7 @@ def _introduction(cohorts: Sequence[CohortFigures]) -> list[str]:
     return [sentences]
 
 
-def _picture(cohorts: Sequence[CohortFigures]) -> Figure:
+def opening_figure(cohorts: Sequence[CohortFigures]) -> Figure:
     """Coverage of every diagnosis, cohort by cohort, all on one scale."""
     methods: list[list[tuple[int, MethodFigures]]] = [
         [(series, method) for series, method in ((0, f.ordinary), (2, f.guarded)) if method is not None]
@@ -198,7 +198,7 @@ def _picture(cohorts: Sequence[CohortFigures]) -> Figure:
 # ---------------------------------------------------------------------- one cohort
 
 
-def _cohort_section(key: str, figures: CohortFigures) -> Section:
+def cohort_section(key: str, figures: CohortFigures) -> Section:
     """Everything about one cohort and the model that decided on it."""
     cohort, summary = figures.cohort, figures.guarded.summary
     outside = summary.n - summary.n_in_space

@@ -153,11 +153,11 @@ def class_chart(
         shown = sizes[:1] if len(set(sizes)) == 1 else sizes
         few = ", few" if min(sizes) < FEW else ""
         tag = _every_set_tag(figures.guarded.class_row(name))
-        note = f"n = {listed([count(n) for n in shown])}{few}".replace(" ", NBSP)
+        note = f"n = {listed([count(n) for n in shown])}{few}" if max(sizes) else "no image"
         rows.append(
             ChartRow(
                 label=cohort.class_title(name),
-                note=f"{note}; {tag}" if tag else note,
+                note=note.replace(" ", NBSP) + (f"; {tag}" if tag else ""),
                 values=estimates,
                 marked=name in cohort.model.tail_classes_,
             )
@@ -174,7 +174,9 @@ def class_table(cohorts: Sequence[CohortFigures]) -> Table:
         methods = list(figures.methods)
         if figures.ordinary_there is not None:
             methods.insert(1, figures.ordinary_there)
-        for name in figures.cohort.classes:
+        # A class without an image has nothing to show; the sentences name it.
+        present = [name for name in figures.cohort.classes if figures.guarded.class_row(name).n]
+        for name in present:
             for method in methods:
                 row = method.class_row(name)
                 rows.append(

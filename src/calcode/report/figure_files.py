@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from calcode.errors import SettingsError
 from calcode.files import replacing
-from calcode.report.charts import MUTED, Chart, PlaneChart, RowChart, lanes
+from calcode.report.charts import MUTED, PlaneChart, RowChart, lanes
 from calcode.report.page import style_sheet
 from calcode.report.parts import Figure
 
@@ -68,13 +68,35 @@ def write_figure(figure: Figure, stem: Path, *, formats: Sequence[str] = ("svg",
     from matplotlib.figure import Figure as Canvas
     from matplotlib.lines import Line2D
 
-    charts = [_drawable(chart) for chart in figure.charts]
-    heights = [_height(chart) for chart in charts]
+    charts = [chart for chart in figure.charts if isinstance(chart, RowChart | PlaneChart)]
+    if len(charts) < len(figure.charts):
+        raise SettingsError(
+            f"charts: of {figure.heading!r}, only row and plane charts can be written to a file"
+        )
+    heights = [
+        _PLANE
+        if isinstance(chart, PlaneChart)
+        else _HEAD + _LANE * sum(len(row.values) for row in chart.rows) + _ROW * len(chart.rows)
+        for chart in charts
+    ]
     legend = 0.22 * len(figure.legend) + 0.55
     canvas = Canvas(figsize=(_WIDTH, sum(heights) + legend), layout="constrained", facecolor="white")
     axes = canvas.subplots(len(charts), 1, squeeze=False, height_ratios=heights)[:, 0]
+    rule, target = colours()["rule"], colours()["target"]
     for chart, ax in zip(charts, axes, strict=True):
-        _draw(chart, ax)
+        ax.set_title(chart.heading, fontsize=9, loc="left")
+        ax.tick_params(labelsize=8, length=2, color=rule)
+        ax.grid(visible=True, color=rule, linewidth=0.6)
+        ax.set_axisbelow(True)
+        for spine in ax.spines.values():
+            spine.set_color(rule)
+        draw = ax.axvline if isinstance(chart, RowChart) else ax.axhline
+        for reference in chart.references:
+            draw(reference.value, color=target, linestyle="--", linewidth=1)
+        if isinstance(chart, PlaneChart):
+            draw_plane(chart, ax)
+        else:
+            draw_rows(chart, ax)
     handles = [
         Line2D(
             [],
@@ -98,40 +120,12 @@ def write_figure(figure: Figure, stem: Path, *, formats: Sequence[str] = ("svg",
     return written
 
 
-def _drawable(chart: Chart) -> RowChart | PlaneChart:
-    if not isinstance(chart, RowChart | PlaneChart):
-        raise SettingsError(f"charts: a {chart.kind} chart has no file; only row and plane charts are drawn")
-    return chart
-
-
 def _colour(series: int) -> str:
     return colours()["muted" if series >= MUTED else f"series-{series}"]
 
 
-def _height(chart: RowChart | PlaneChart) -> float:
-    if isinstance(chart, PlaneChart):
-        return _PLANE
-    return _HEAD + _LANE * sum(len(row.values) for row in chart.rows) + _ROW * len(chart.rows)
-
-
-def _draw(chart: RowChart | PlaneChart, ax: Axes) -> None:
-    rule = colours()["rule"]
-    ax.set_title(chart.heading, fontsize=9, loc="left")
-    ax.tick_params(labelsize=8, length=2, color=rule)
-    ax.grid(visible=True, color=rule, linewidth=0.6)
-    ax.set_axisbelow(True)
-    for spine in ax.spines.values():
-        spine.set_color(rule)
-    line = ax.axvline if isinstance(chart, RowChart) else ax.axhline
-    for reference in chart.references:
-        line(reference.value, color=colours()["target"], linestyle="--", linewidth=1)
-    if isinstance(chart, PlaneChart):
-        _draw_plane(chart, ax)
-    else:
-        _draw_rows(chart, ax)
-
-
-def _draw_plane(chart: PlaneChart, ax: Axes) -> None:
+def draw_plane(chart: PlaneChart, ax: Axes) -> None:
+    """Points and lines of a plane, with its axes."""
     for marks in chart.marks:
         ax.plot(
             marks.across,
@@ -150,7 +144,8 @@ def _draw_plane(chart: PlaneChart, ax: Axes) -> None:
     ax.set_ylim(chart.up.low - margin_y, chart.up.high + margin_y)
 
 
-def _draw_rows(chart: RowChart, ax: Axes) -> None:
+def draw_rows(chart: RowChart, ax: Axes) -> None:
+    """Dots with intervals, and bars, one lane each."""
     y, places = 0.0, []
     for row in chart.rows:
         drawn = lanes(row)

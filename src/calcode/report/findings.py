@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from calcode.method.quantiles import smallest_finite_count
-from calcode.metrics import ClassCoverage, Summary
+from calcode.metrics import ClassCoverage
 from calcode.report.cohort import CohortFigures, MethodFigures
 from calcode.report.comparison import differs
 from calcode.report.wording import (
@@ -64,7 +64,8 @@ def headline(cohorts: Sequence[CohortFigures]) -> list[str]:
             [number(f.ordinary.summary.set_size.value) for f in answering if f.ordinary is not None]
         )
         instead = f" instead of {before}" if before else ""
-        singles = listed([_singles(figures.guarded.summary) for figures in answering])
+        records = [figures.guarded.summary.singles for figures in answering]
+        singles = listed([f"{count(r.n)} ({count(r.right)} right)" if r.n else "none" for r in records])
         sentences.append(
             f"Its sets hold {sizes} labels on average{instead}. Answers that name one diagnosis: {singles}."
         )
@@ -89,12 +90,6 @@ def _remaining(cohorts: Sequence[CohortFigures], misses: str) -> str:
         return f"{misses} for no diagnosis"
     verb = "does so" if any(figures.ordinary is not None for figures in cohorts) else misses
     return f"{verb} for {listed(found)}"
-
-
-def _singles(summary: Summary) -> str:
-    return (
-        f"{count(summary.singles.n)} ({count(summary.singles.right)} right)" if summary.singles.n else "none"
-    )
 
 
 # ---------------------------------------------------------------------- one cohort
@@ -140,7 +135,7 @@ def calcode_sentences(figures: CohortFigures) -> list[str]:
             f"Of the {counted(summary.audit_coverage.n, 'image')} that the audit accepts, answered or not, "
             f"{percent_estimate(summary.audit_coverage)} are covered: the promises speak of these."
         )
-    sentences += _guard_sentences(figures)
+    sentences += guard_sentences(figures)
     ordinary = figures.ordinary
     missed = () if ordinary is None else ordinary.clearly_below(figures.cohort.target)
     if ordinary is not None and missed:
@@ -155,7 +150,7 @@ def shortfall_sentences(figures: CohortFigures) -> list[str]:
     model = cohort.model
     sentences = []
     if summary.coverage.n:
-        sentences += _worst_class_sentences(figures)
+        sentences += worst_class_sentences(figures)
         if summary.full_set_rate.value >= _MANY_FULL:
             sentences.append(
                 f"{percent(summary.full_set_rate.value)} of its sets hold all {len(summary.classes)} labels: "
@@ -235,11 +230,12 @@ def _named_classes(
     return listed(words)
 
 
-def _guard_sentences(figures: CohortFigures) -> list[str]:
+def guard_sentences(figures: CohortFigures) -> list[str]:
+    """What the guard changes for each protected class, and its price."""
     model = figures.cohort.model
     if not model.tail_classes_:
         return [no_guard_sentence(figures)]
-    sentences = [_guard_effect(figures, name) for name in model.tail_classes_]
+    sentences = [guard_effect(figures, name) for name in model.tail_classes_]
     before, after = figures.localized.summary, figures.guarded.summary
     if after.set_size.value > before.set_size.value:
         sentences.append(
@@ -262,7 +258,8 @@ def no_guard_sentence(figures: CohortFigures) -> str:
     return f"No class fell below {bound} on held-out validation images, so none is protected, and {same}."
 
 
-def _guard_effect(figures: CohortFigures, name: str) -> str:
+def guard_effect(figures: CohortFigures, name: str) -> str:
+    """Coverage of a protected class without and with its guard."""
     title = figures.cohort.class_title(name)
     before = figures.localized.class_row(name).coverage
     row = figures.guarded.class_row(name)
@@ -297,7 +294,8 @@ def _fate(figures: CohortFigures, missed: ClassCoverage) -> str:
     return f"{missed.name} {percent(row.coverage.value)} against {same} of the same {count(row.coverage.n)}"
 
 
-def _worst_class_sentences(figures: CohortFigures) -> list[str]:
+def worst_class_sentences(figures: CohortFigures) -> list[str]:
+    """CALCoDe's own worst class, whatever else is clearly below the target, and all misses."""
     cohort, summary = figures.cohort, figures.guarded.summary
     if summary.worst_class is None:
         return []
@@ -309,7 +307,7 @@ def _worst_class_sentences(figures: CohortFigures) -> list[str]:
     doubt = ", though its interval reaches it" if worst.high >= cohort.target else ""
     sentences = [
         f"Its worst class, {title}, stays below the target of {target}{doubt}: {share}. "
-        f"{_why_unprotected(figures, summary.worst_class)}"
+        f"{why_unprotected(figures, summary.worst_class)}"
     ]
     others = [row for row in figures.guarded.clearly_below(cohort.target) if row.name != summary.worst_class]
     if others:
@@ -322,7 +320,8 @@ def _worst_class_sentences(figures: CohortFigures) -> list[str]:
     return sentences
 
 
-def _why_unprotected(figures: CohortFigures, name: str) -> str:
+def why_unprotected(figures: CohortFigures, name: str) -> str:
+    """What validation showed for a class that is missed here."""
     model = figures.cohort.model
     if name in model.tail_classes_:
         return "It is protected all the same."

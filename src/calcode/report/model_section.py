@@ -25,18 +25,19 @@ _HELD_OUT = (
 def model_parts(cohort: ReportCohort) -> list[Part]:
     """What was fitted, why, and what is promised."""
     return [
-        _protected_figure(cohort),
-        *_guard_tables(cohort),
-        _bandwidth_figure(cohort.model),
+        protected_figure(cohort),
+        *guard_tables(cohort),
+        bandwidth_figure(cohort.model),
         Text(heading="The audit", level=4, sentences=(audit_sentence(cohort.model),)),
-        *_provenance(cohort.model),
+        *provenance_parts(cohort.model),
     ]
 
 
 # ---------------------------------------------------------------------- protected classes
 
 
-def _protected_figure(cohort: ReportCohort) -> Figure:
+def protected_figure(cohort: ReportCohort) -> Figure:
+    """Coverage of every class on validation, against the bound that protects a class."""
     model = cohort.model
     evidence = model.tail_evidence_
     bound = evidence[0].bound
@@ -79,7 +80,7 @@ def protected_sentence(cohort: ReportCohort) -> str:
     return f"Protected: {names}. {_HELD_OUT}" if names else f"No class is protected. {_HELD_OUT}"
 
 
-def _guard_tables(cohort: ReportCohort) -> list[Part]:
+def guard_tables(cohort: ReportCohort) -> list[Part]:
     """One table of the guards, or nothing without any."""
     model = cohort.model
     rows: list[list[str | Cell]] = []
@@ -115,7 +116,8 @@ def _guard_tables(cohort: ReportCohort) -> list[Part]:
 # ---------------------------------------------------------------------- bandwidth
 
 
-def _bandwidth_figure(model: Calcode) -> Figure:
+def bandwidth_figure(model: Calcode) -> Figure:
+    """The candidates that were tried, against their two bounds."""
     heading, sentence = "How local: the bandwidth", bandwidth_sentence(model)
     if not model.bandwidth_trace_:
         return Figure(heading=heading, sentence=sentence)
@@ -198,7 +200,8 @@ def sorted_promises(promises: Sequence[str]) -> tuple[list[str], list[str], list
     return always, conditional, [s for s in promises if not s.startswith("Promised")]
 
 
-def _provenance(model: Calcode) -> list[Part]:
+def provenance_parts(model: Calcode) -> list[Part]:
+    """Digests, roles and settings."""
     prompts = model.evidence_format_
     # In the order of the method: a model that was read from a file has them in the order of the alphabet.
     manifest = model.manifest_
@@ -215,7 +218,7 @@ def _provenance(model: Calcode) -> list[Part]:
     settings = Table(
         caption="Settings of this model",
         columns=[Column("setting", numeric=False), Column("value", numeric=False)],
-        rows=[[name, _setting(name, value)] for name, value in model.settings_.get_params().items()],
+        rows=[[name, _setting_text(value)] for name, value in model.settings_.get_params().items()],
     )
     return [
         Text(heading="Where it comes from", level=4),
@@ -224,9 +227,7 @@ def _provenance(model: Calcode) -> list[Part]:
     ]
 
 
-def _setting(name: str, value: object) -> str:
-    if value is None:
-        return "auto" if name == "bandwidth" else "none"
-    if isinstance(value, tuple | list):
-        return ", ".join(str(entry) for entry in value) or "none"
-    return str(value)
+def _setting_text(value: object) -> str:
+    if value is None or value == ():
+        return "none"
+    return ", ".join(str(entry) for entry in value) if isinstance(value, tuple | list) else str(value)
