@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from baselines.conventions import torchcp_current
 
 from calcode.baselines.clustered import (
     class_embeddings,
@@ -11,7 +12,6 @@ from calcode.baselines.clustered import (
     cluster_thresholds,
     number_of_clusters,
 )
-from calcode.baselines.conventions import torchcp_current
 from calcode.baselines.split import closed_sets
 from calcode.method.quantiles import conformal_quantile
 from calcode.method.scores import aps_scores, true_label_scores

@@ -11,7 +11,7 @@ from worlds import World, fit_quietly
 
 from calcode import Calcode, CalcodeError, CalcodeWarning, Evidence
 from calcode.baselines import METHODS, Roles, methods_named
-from calcode.baselines.matched import robust
+from calcode.baselines.evidence import robust
 from calcode.baselines.split import closed_sets
 from calcode.baselines.support import accepted_by, fitted_audit
 from calcode.kernels import nearest_distances

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from baselines.conventions import torchcp_early
 
 from calcode.baselines.conf_ot import label_marginal, transported_probabilities
-from calcode.baselines.conventions import torchcp_early
 from calcode.method.scores import lac_scores, true_label_scores
 
 PENALTIES = {"aps": (0.0, 0), "raps": (0.001, 1)}

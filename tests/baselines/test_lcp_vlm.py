@@ -8,8 +8,8 @@ from worlds import World
 
 from calcode import CalcodeError
 from calcode.baselines import lcp_vlm
+from calcode.baselines.evidence import robust
 from calcode.baselines.lcp_vlm import KernelTrials, LcpVlm, select_kernel
-from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Roles
 from calcode.baselines.sigmoid import SigmoidKernel, SigmoidRule
 from calcode.method.cross_fit import fold_numbers

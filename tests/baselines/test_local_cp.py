@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from worlds import World
 
+from calcode.baselines.evidence import robust
 from calcode.baselines.local_cp import LocalCp, supported_bandwidth
-from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Roles
 from calcode.method.localized import LocalizedRule, label_sets
 from calcode.method.scores import aps_scores, true_label_scores

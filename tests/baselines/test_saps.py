@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from baselines.conventions import torchcp_current
 
-from calcode.baselines.conventions import torchcp_current
 from calcode.baselines.saps import PENALTIES, tune
 from calcode.baselines.split import closed_sets
 from calcode.method.quantiles import conformal_quantile

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from baselines.conventions.guan_counting import guan_counts
+from baselines.conventions.lcp_vlm_rule import published_thresholds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calcode.baselines.conventions.guan_counting import guan_counts
-from calcode.baselines.conventions.lcp_vlm_rule import published_thresholds
 from calcode.baselines.sigmoid import MIDPOINTS, STEEPNESSES, SigmoidKernel, SigmoidRule
 from calcode.method.quantiles import conformal_quantile, conformal_rank
 

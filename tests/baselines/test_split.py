@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from baselines.conventions import torchcp_current
 
-from calcode.baselines.conventions import torchcp_current
 from calcode.baselines.split import class_thresholds, closed_sets, threshold
 from calcode.method.scores import aps_scores, lac_scores
 

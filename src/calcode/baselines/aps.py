@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.matched import robust
+from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Detail, Prediction, Record, Roles
 from calcode.baselines.split import closed_sets, prediction, threshold
 from calcode.method.evidence import Evidence

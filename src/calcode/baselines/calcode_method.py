@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from calcode.baselines.matched import trim_for
+from calcode.baselines.evidence import trim_for
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.method.evidence import Evidence
 

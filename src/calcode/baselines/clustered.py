@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.matched import robust
+from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import closed_sets, prediction
 from calcode.method.evidence import Evidence

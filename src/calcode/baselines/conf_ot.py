@@ -11,7 +11,7 @@ import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.aps import aps_prediction
-from calcode.baselines.matched import averaged_logits
+from calcode.baselines.evidence import averaged_logits
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.method.evidence import Evidence
 

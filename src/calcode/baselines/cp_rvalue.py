@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
+from calcode.baselines.evidence import robust
 from calcode.baselines.greedy_vote import BLOCK, Rankings, label_steps
-from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import prediction
 from calcode.method.evidence import Evidence, prompt_probabilities

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from calcode.baselines.matched import trim_for
+from calcode.baselines.evidence import trim_for
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.top1 import Top1
 from calcode.method.audit import SupportAudit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from calcode.baselines.aps import aps_prediction
 from calcode.baselines.calcode_method import RECORD as CALCODE
-from calcode.baselines.matched import robust
+from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.support import accepted_by, audited, fitted_audit
 from calcode.method.evidence import Evidence

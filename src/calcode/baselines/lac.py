@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from calcode.baselines.matched import robust
+from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import closed_sets, prediction, threshold
 from calcode.method.evidence import Evidence

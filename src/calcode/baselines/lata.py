@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.aps import aps_prediction
-from calcode.baselines.matched import averaged_logits, softmax
+from calcode.baselines.evidence import averaged_logits, softmax
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.method.evidence import Evidence
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.baselines.matched import robust
+from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.sigmoid import MIDPOINTS, STEEPNESSES, SigmoidKernel, SigmoidRule
 from calcode.baselines.split import prediction

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.matched import robust
+from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import prediction
 from calcode.method.bandwidth import choose_bandwidth

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calcode.baselines.matched import robust
+from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import class_thresholds, closed_sets, prediction
 from calcode.method.evidence import Evidence

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.matched import robust
+from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import closed_sets, prediction, threshold
 from calcode.method.evidence import Evidence

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray
+from calcode.baselines.evidence import robust
 from calcode.baselines.gaussian import gaussian_weights
-from calcode.baselines.matched import robust
 from calcode.baselines.protocol import Prediction
 from calcode.baselines.split import prediction
 from calcode.kernels import row_blocks

@@ -8,7 +8,7 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray
 from calcode.baselines.deferral import DEFERRAL_LEVEL
-from calcode.baselines.matched import trim_for
+from calcode.baselines.evidence import trim_for
 from calcode.baselines.protocol import Prediction, Roles
 from calcode.method.audit import AverageName, SupportAudit
 from calcode.method.evidence import Evidence

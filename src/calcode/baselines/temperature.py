@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.matched import averaged_logits, softmax
+from calcode.baselines.evidence import averaged_logits, softmax
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import prediction
 from calcode.baselines.top1 import singletons

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray
-from calcode.baselines.matched import robust
+from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import prediction
 from calcode.method.evidence import Evidence

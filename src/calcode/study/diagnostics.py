@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calcode.arrays import BoolArray
-from calcode.baselines.matched import robust, trim_for
+from calcode.baselines.evidence import robust, trim_for
 from calcode.baselines.protocol import Roles
 from calcode.method.audit import DIAGNOSTICS, SupportAudit
 from calcode.method.evidence import Evidence

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from calcode.baselines.matched import trim_for
+from calcode.baselines.evidence import trim_for
 from calcode.baselines.protocol import Prediction, Roles
 from calcode.cohorts import Cohort
 from calcode.errors import CalcodeWarning, SettingsError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from calcode.baselines.conventions import arc
+from baselines.conventions import arc
 
 
 @pytest.mark.parametrize("miscoverage", [0.05, 0.1])

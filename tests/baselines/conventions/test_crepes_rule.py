@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from baselines.conventions import crepes_rule
 
-from calcode.baselines.conventions import crepes_rule
 from calcode.baselines.split import closed_sets, threshold
 from calcode.method.scores import lac_scores, true_label_scores
 

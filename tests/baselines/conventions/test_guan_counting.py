@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from baselines.conventions.guan_counting import guan_counts
 
-from calcode.baselines.conventions.guan_counting import guan_counts
 from calcode.kernels import cosine_distances, kernel_weights
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from baselines.conventions import lcp_vlm_rule
 
 from calcode import CalcodeError
-from calcode.baselines.conventions import lcp_vlm_rule
 from calcode.baselines.sigmoid import SigmoidKernel
 from calcode.method.localized import label_sets
 from calcode.method.scores import aps_scores, lac_scores, true_label_scores

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from baselines.conventions import mapie_rule
 from sklearn.model_selection import StratifiedShuffleSplit
 
-from calcode.baselines.conventions import mapie_rule
 from calcode.method.quantiles import conformal_quantile
 from calcode.method.scores import (
     aps_scores,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from calcode.baselines.conventions import raps_original
+from baselines.conventions import raps_original
 
 PENALTIES = {"aps": (0.0, 0), "raps": (0.1, 2)}
 

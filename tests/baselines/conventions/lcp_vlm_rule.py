@@ -10,9 +10,9 @@ Reproduces golden ``lcp_vlm``: ``{lac|aps|topk}__cal_scores`` by `calibration_sc
 from __future__ import annotations
 
 import numpy as np
+from baselines.conventions.guan_counting import three_lists
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.baselines.conventions.guan_counting import three_lists
 from calcode.errors import SettingsError
 from calcode.kernels import prefix_masses
 from calcode.method.localized import first_positions, label_sets
