@@ -1,57 +1,166 @@
-"""The localized part of `decide` on a GPU, as a ratio to the bare product of the same run.
+"""What a user gets on a GPU, end to end, beside the bare products of the same run.
 
     PYTHONPATH=src python3 benchmarks/bench_gpu.py
 
-Needs torch with a CUDA device; skipped without. Times are CUDA events around all blocks of the threshold search alone,
-warm, on random data. The result goes to benchmarks/results/gpu.json.
+Needs torch with a CUDA device; skipped without. Measured on made-up images around 50 centres, seven guarded classes:
+
+- the two bare float32 products (with the calibration and the reference images), the floor of a decision;
+- the whole decision on embeddings that lie on the device already;
+- Parquet to Parquet with `decide_file`, model load included, beside reading the file alone;
+- the same file on the CPU of the machine, for fewer images;
+- `fit` on the device and on the CPU.
+
+Every run compares actions, reasons, sets and p-values with `Calcode.decide` on the CPU. The result goes to
+benchmarks/results/gpu.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import sys
+import time
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from speed.measuring import keep
 
-from calcode.kernels import CutRule
-from calcode.kernels.device import DeviceThresholds, _matmul_precision
-from calcode.method.localized import LocalizedRule
+from calcode import Calcode, Evidence
+from calcode.engines.device import DeviceDecider
+from calcode.kernels.device import matmul_precision
+
+CLASSES = tuple("abcdefg")
+PROMPTS = 5
+TEMPERATURE = 0.07
+COMPARED = ("action", "reason", "label", "sets", "localized_sets", "p_audit")
 
 
-def clustered(torch, n: int, d: int, *, seed: int, device: str):  # type: ignore[no-untyped-def]
-    """Unit rows around 50 centres, float32 on the device."""
-    generator = torch.Generator(device=device).manual_seed(seed)
-    centres = torch.randn((50, d), generator=torch.Generator(device=device).manual_seed(99), device=device)
-    rows = centres[torch.randint(50, (n,), generator=generator, device=device)]
-    rows = rows + torch.randn((n, d), generator=generator, device=device)
-    return rows / rows.norm(dim=1, keepdim=True)
+class World:
+    """Images of seven classes around 50 centres, and a bank of prompts that half knows them."""
+
+    def __init__(self, torch: Any, *, dimension: int) -> None:
+        self.torch = torch
+        generator = torch.Generator(device="cuda").manual_seed(99)
+        self.centres = torch.randn((50, dimension), generator=generator, device="cuda")
+        classes = torch.stack([self.centres[c::7].mean(0) for c in range(7)])
+        noise = torch.randn((7, PROMPTS, dimension), generator=generator, device="cuda")
+        text = classes[:, None] + 1.5 * noise
+        self.text = (text / text.norm(dim=2, keepdim=True)).double().cpu().numpy()
+
+    def images(self, n: int, *, seed: int) -> tuple[Any, np.ndarray]:
+        """Unit rows in float16 on the device, and their classes."""
+        generator = self.torch.Generator(device="cuda").manual_seed(seed)
+        which = self.torch.randint(50, (n,), generator=generator, device="cuda")
+        rows = self.centres[which] + self.torch.randn(
+            (n, self.centres.shape[1]), generator=generator, device="cuda"
+        )
+        return (rows / rows.norm(dim=1, keepdim=True)).half(), (which % 7).cpu().numpy()
+
+    def evidence(self, n: int, *, seed: int) -> Evidence:
+        rows, labels = self.images(n, seed=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return Evidence.from_text(
+                embeddings=rows.double().cpu().numpy(),
+                text=self.text,
+                temperature=TEMPERATURE,
+                labels=labels,
+                classes=CLASSES,
+            )
 
 
-def event_seconds(torch, action: Callable[[], None]) -> float:  # type: ignore[no-untyped-def]
-    """Seconds between two CUDA events around the action."""
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    action()
-    stop.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(stop) / 1e3
+def seconds(torch: Any, action: Callable[[], object], *, repeats: int) -> float:
+    """Median wall time of the action, the device waited for."""
+    times = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        action()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def bare_products(torch: Any, queries: Any, columns: list[Any]) -> None:
+    """Products in float32 of all queries with each set of columns, in blocks of 4 GiB."""
+    with matmul_precision("float32"):
+        for right in columns:
+            rows = (1 << 30) // right.shape[1]
+            out = torch.empty((rows, right.shape[1]), device="cuda")
+            for start in range(0, len(queries), rows):
+                part = queries[start : start + rows]
+                torch.mm(part, right, out=out[: len(part)])
+
+
+def resident(torch: Any, world: World, model: Calcode, *, options: argparse.Namespace) -> dict[str, Any]:
+    """Bare products and whole decisions on embeddings that lie on the device."""
+    raw, _ = world.images(options.n_test, seed=7)
+    bank = torch.as_tensor(world.text, device="cuda")
+    audit = model.audit_
+    assert audit is not None
+    columns = [
+        torch.tensor(points, dtype=torch.float32, device="cuda").T.contiguous()
+        for points in (model.fitted_rule.embeddings, audit.reference)
+    ]
+    single = raw.float()
+    result: dict[str, Any] = {"audit": audit.name}
+    bare_products(torch, single, columns)
+    floor = seconds(torch, lambda: bare_products(torch, single, columns), repeats=options.repeats)
+
+    result["bare_products_seconds"] = round(floor, 4)
+    for precision in ("float32", "tf32"):
+        decider = DeviceDecider(model, device="cuda", precision=precision)  # type: ignore[arg-type]
+        decide = lambda decider=decider: decider.answers_from_text(raw, bank, TEMPERATURE)  # noqa: E731
+        answers = decide()
+        whole = seconds(torch, decide, repeats=options.repeats)
+        tied = int(answers.tied.sum())
+        result[precision] = {
+            "whole_seconds": round(whole, 4),
+            "ratio": round(whole / floor, 3),
+            "left_to_the_cpu": tied,
+            "peak_gigabytes": round(torch.cuda.max_memory_allocated() / 2**30, 2),
+            "differing": differing(torch, world, model, decider, n=options.checked),
+        }
+        del answers
+        torch.cuda.empty_cache()
+    return result
+
+
+def differing(torch: Any, world: World, model: Calcode, decider: DeviceDecider, *, n: int) -> dict[str, int]:
+    """Rows in which the device and the CPU differ, on fresh images and on copies of calibration images."""
+    rule = model.fitted_rule
+    copies = rule.embeddings[:: max(1, len(rule.embeddings) * 10 // n)]
+    fresh = world.evidence(n, seed=11)
+    evidence = Evidence.from_text(
+        embeddings=np.concatenate([fresh.embeddings, copies]),
+        text=world.text,
+        temperature=TEMPERATURE,
+        classes=CLASSES,
+    )
+    found, expected = decider.decide(evidence), model.decide(evidence)
+    counts = {"compared": len(evidence)}
+    for name in COMPARED:
+        wrong = getattr(found, name) != getattr(expected, name)
+        counts[name] = int(wrong.reshape(len(evidence), -1).any(axis=1).sum())
+    return counts
 
 
 def main() -> None:
-    """Measure both precisions and compare memberships with float64 on the CPU."""
+    """Measure, compare, keep."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--n-cal", type=int, default=100_000)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[20_000, 100_000])
     parser.add_argument("--n-test", type=int, default=1_000_000)
     parser.add_argument("--dimension", type=int, default=512)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--checked", type=int, default=1000, help="images compared with float64 on the CPU")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--checked", type=int, default=100_000)
+    parser.add_argument("--audit", default="fused")
+    parser.add_argument("--protect", default="all")
+    parser.add_argument("--bandwidth", type=float, default=0.35)
     options = parser.parse_args()
     try:
         import torch
@@ -61,91 +170,25 @@ def main() -> None:
     if not torch.cuda.is_available():
         print("gpu: skipped, there is no CUDA device", file=sys.stderr)
         return
-    device = "cuda"
-    rng = np.random.default_rng(0)
-    anchors = clustered(torch, options.n_cal, options.dimension, seed=1, device=device)
-    scores = np.sort(rng.uniform(size=options.n_cal))
-    host = anchors.double().cpu().numpy()
-    host /= np.linalg.norm(host, axis=1, keepdims=True)
-    distances = 1.0 - host[:200] @ host.T
-    bandwidth, cut = float(np.quantile(distances, 0.02)), 0.9
-    queries = clustered(torch, options.n_test, options.dimension, seed=2, device=device)
-    label_scores = rng.uniform(size=(options.checked, 7))
-    checked = queries[: options.checked].double().cpu().numpy()
-    exact = cpu_thresholds(host, scores, checked, bandwidth=bandwidth, cut=cut)
-    result: dict[str, object] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    result |= vars(options) | {"bandwidth": bandwidth}
-    for precision in ("float32", "tf32"):
-        search = DeviceThresholds(
-            embeddings=host,
-            scores=scores,
-            bandwidth=bandwidth,
-            rules=[CutRule(members=None, cut=cut)],
-            device=device,
-            precision=precision,  # type: ignore[arg-type]
-        )
-        rows = search.block_rows // 2
-        blocks = [queries[i : i + rows] for i in range(0, options.n_test - rows + 1, rows)]
-        columns = anchors.T.contiguous()
-        product = torch.empty((rows, options.n_cal), device=device)
-
-        def bare(blocks=blocks, columns=columns, product=product, precision=precision) -> None:  # type: ignore[no-untyped-def]
-            with _matmul_precision(precision):
-                for block in blocks:
-                    torch.mm(block, columns, out=product)
-
-        def localized(blocks=blocks, search=search) -> None:  # type: ignore[no-untyped-def]
-            for block in blocks:
-                search.search(block)
-
-        search.search(blocks[0])
-        bare()
-        torch.cuda.synchronize()
-        floor, whole = [], []
-        for _ in range(options.repeats):
-            floor.append(event_seconds(torch, bare))
-            whole.append(event_seconds(torch, localized))
-        found, low, high = (part.cpu().numpy()[:, 0] for part in search.search(queries[: options.checked]))
-        members = label_scores <= exact[:, None]
-        unclear = ((label_scores <= low[:, None]) != (label_scores <= high[:, None])).any(axis=1)
-        wrong = members != (label_scores <= found[:, None])
-        result[precision] = {
-            "images": len(blocks) * rows,
-            "block_rows": rows,
-            "bare_product_seconds": round(statistics.median(floor), 4),
-            "localized_seconds": round(statistics.median(whole), 4),
-            "ratio": round(statistics.median(whole) / statistics.median(floor), 3),
-            "memberships_changed_before_settling": int(wrong.sum()),
-            "memberships_compared": int(wrong.size),
-            "images_settled_in_float64": int(unclear.sum()),
-            "memberships_changed_after_settling": int(wrong[~unclear].sum()),
-            "peak_gigabytes": round(torch.cuda.max_memory_allocated() / 2**30, 2),
-        }
-        del product, search
-        torch.cuda.empty_cache()
-    keep("gpu", result)
-    print(json.dumps(result, indent=2))
-
-
-def cpu_thresholds(
-    anchors: np.ndarray, scores: np.ndarray, queries: np.ndarray, *, bandwidth: float, cut: float
-) -> np.ndarray:
-    """Thresholds of a fixed cut in float64 on the CPU, by the reference path."""
-    rule = LocalizedRule(
-        embeddings=anchors,
-        scores=scores,
-        bandwidth=bandwidth,
-        miscoverage=0.05,
-        level="loo",
-        eta=cut,
-        cut=cut,
-        below=np.empty(0),
-        total=np.empty(0),
+    result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__} | vars(
+        options
     )
-    unit = queries / np.linalg.norm(queries, axis=1, keepdims=True)
-    thresholds = rule.thresholds(unit)
-    assert not math.isnan(thresholds.sum())
-    return thresholds
+    world = World(torch, dimension=options.dimension)
+    for size in options.sizes:
+        roles = {
+            role: world.evidence(n, seed=seed)
+            for seed, (role, n) in enumerate(
+                {"reference": size, "validation": 2_000, "gate": 2_000, "calibration": size}.items()
+            )
+        }
+        model = Calcode(audit=[options.audit], protect=options.protect, bandwidth=options.bandwidth)
+        start = time.perf_counter()
+        model.fit(**roles)
+        entry: dict[str, Any] = {"fit_cpu_seconds": round(time.perf_counter() - start, 2)}
+        entry |= resident(torch, world, model, options=options)
+        result[f"n={size}"] = entry
+        print(json.dumps(entry, indent=2), flush=True)
+    keep("gpu", result)
 
 
 if __name__ == "__main__":

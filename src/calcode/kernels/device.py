@@ -1,25 +1,22 @@
-"""The localized thresholds on a torch device: the same search as on the CPU, in large blocks.
+"""Distances, nearest points and threshold searches on a torch device: the sums of the CPU kernels, in large blocks.
 
-One product gives the distances; one fused pass turns them into kernel weights and sums them in chunks,
-for the localized rule and for every class-local rule at once; the chunk that reaches the cut is then looked
-into. Sums are float64. Where `torch.compile` is not available the same lines run one by one.
-
-As in `calcode.kernels.screened` nothing is decided on the device's precision alone: thresholds are also
-searched at the cut moved by the error either way, and rows for which that changes a label are reported, to be
-computed again in float64.
+Points are centred on their mean, as in `calcode.kernels.screened`: 1 - cos(z, z') = |a|^2 / 2 + |b|^2 / 2 - a.b, with
+terms of the size of the distances themselves, and the squared lengths ride along as further coordinates, so that one
+product gives the distances. Everything is looked at in float32 first (or TF32), with a bound on its error; what lies
+within that bound of a boundary is computed again in float64, on the device too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from calcode.arrays import FloatArray
-from calcode.kernels.tiled import CutRule
-from calcode.kernels.weights import CHUNK, mass_error
+from calcode.arrays import FloatArray, IntArray
+from calcode.kernels.weights import mass_error
 
 if TYPE_CHECKING:
     import torch
@@ -28,173 +25,422 @@ Precision = Literal["float32", "tf32"]
 
 #: What each precision may change in a normalised mass, in units of `mass_error`. Seen on one H200 with scores in any
 #: order, and in the worst, that of the distances: float32 0.5 and 0.7, TF32 110 and 480.
-DEVICE_ERROR: dict[str, float] = {"float32": 2.0, "tf32": 1200.0}
-#: Numbers of one block of the product: 4 GiB of float32.
-_BLOCK_NUMBERS = 1 << 30
+MASS_DOUBT: dict[str, float] = {"float32": 2.0, "tf32": 1200.0}
+#: What float32 may change in a distance, over the average squared length around the mean (as on the CPU).
+DISTANCE_DOUBT = 2e-6
+#: What the order of a float64 sum may change in a normalised mass: nearer to a cut than this, the CPU decides.
+TIE = 1e-11
+#: Points whose weights are summed, and whose smallest distance is kept, before one group of them is looked into.
+_GROUP = 64
+#: Terms of a running sum that one product with a triangle adds up.
+_TRIANGLE = 32
+#: Nearest points that are looked at in float64 beyond those asked for.
+_SPARE = 6
+#: Numbers of one block of the product: 4 GiB of float32, or 2 GiB of float64.
+_BLOCK_NUMBERS = {"float32": 1 << 30, "float64": 1 << 28}
 
 
-class DeviceThresholds:
-    """Calibration points on a device, ready for threshold searches.
+class DevicePoints:
+    """Unit points on a device, in float32 for a first look and in float64 for what it leaves open.
 
     Parameters
     ----------
-    embeddings : ndarray of shape (n, d)
+    points : ndarray of shape (n, d)
+        Unit rows.
+    device : str
+        For instance "cuda" or "cpu".
+    """
+
+    def __init__(self, points: FloatArray, *, device: str) -> None:
+        import torch
+
+        self.n, self._dimension = points.shape
+        self.width = -(-self.n // _GROUP) * _GROUP
+        self.device = torch.device(device)
+        mean = points.mean(axis=0)
+        centred = points - mean
+        half = 0.5 * np.einsum("ij,ij->i", centred, centred)
+        self._widest = float(half.max(initial=0.0))
+        # What multiplies a query (`_query_rows`): -b, the two parts of |b|^2 / 2, and one for those of |a|^2 / 2.
+        # Fillers are so far away that they are never among the nearest.
+        rows = np.zeros((self.width, self._dimension + 4))
+        rows[: self.n, : self._dimension] = -centred
+        rows[:, self._dimension] = 1e6
+        rows[: self.n, self._dimension], rows[: self.n, self._dimension + 1] = _two_parts(half)
+        rows[: self.n, self._dimension + 2 :] = 1.0
+        self._mean = torch.as_tensor(mean, device=self.device)
+        self._rows = torch.as_tensor(rows, device=self.device)
+        self._single = self._rows.to(torch.float32).T.contiguous()
+
+    def block_rows(self, dtype: torch.dtype) -> int:
+        """How many rows are multiplied with the points together."""
+        rows = _BLOCK_NUMBERS[str(dtype).removeprefix("torch.")] // self.width
+        return max(1, rows // 512 * 512 or rows)
+
+    def blocks(self, n_rows: int, *, dtype: torch.dtype) -> Iterator[slice]:
+        """Row slices whose product with the points fits into memory."""
+        step = self.block_rows(dtype)
+        return (slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step))
+
+    def distances(
+        self,
+        queries: torch.Tensor,
+        *,
+        dtype: torch.dtype,
+        scale: float = 1.0,
+        precision: Precision = "float32",
+    ) -> torch.Tensor:
+        """`scale` times the distances of unit rows, (m, d) in float64, to all points and fillers; (m, width) out."""
+        import torch
+
+        rows = self._query_rows(queries, scale=scale)
+        if dtype == torch.float64:
+            return rows @ self._rows.T
+        with matmul_precision(precision):
+            return rows.to(torch.float32) @ self._single
+
+    def lengths(self, queries: torch.Tensor) -> torch.Tensor:
+        """What rounding scales with: |a|^2 / 2 of each row plus the largest of the points; float64, shape (m,)."""
+        centred = queries - self._mean
+        return 0.5 * (centred * centred).sum(1) + self._widest
+
+    def nearest(self, queries: torch.Tensor, *, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The smallest distances of each row in float32, and the columns that hold them.
+
+        Parameters
+        ----------
+        queries : tensor of float64, shape (m, d)
+        count : int
+
+        Returns
+        -------
+        distances : tensor of float64, shape (m, L), ascending
+            L is `count` and some more, at most n.
+        columns : tensor of int, shape (m, L)
+        """
+        import torch
+
+        length = min(count + _SPARE, self.n)
+        found = torch.empty((len(queries), length), dtype=torch.float64, device=self.device)
+        columns = torch.empty((len(queries), length), dtype=torch.int64, device=self.device)
+        for rows in self.blocks(len(queries), dtype=torch.float32):
+            distances = self.distances(queries[rows], dtype=torch.float32)
+            found[rows], columns[rows] = self._smallest(distances, count=length)
+        return found, columns
+
+    def nearest_exactly(
+        self, queries: torch.Tensor, *, count: int, found: torch.Tensor, columns: torch.Tensor
+    ) -> torch.Tensor:
+        """The smallest distances in float64, from what `nearest` found; (m, min(count, n)) out, ascending.
+
+        A column that was not found lies beyond the last that was, up to the error of float32. Where that does not
+        rule it out, all columns are looked at.
+        """
+        import torch
+
+        count = min(count, self.n)
+        exact = torch.empty((len(queries), count), dtype=torch.float64, device=self.device)
+        for start in range(0, len(queries), 4096):
+            rows = slice(start, start + 4096)
+            candidates = self._rows[columns[rows]]
+            distances = torch.einsum("md,mld->ml", self._query_rows(queries[rows], scale=1.0), candidates)
+            exact[rows] = torch.sort(distances, dim=1).values[:, :count]
+        if found.shape[1] < self.n:
+            error = DISTANCE_DOUBT * self.lengths(queries)
+            again = (exact[:, -1] > found[:, -1] - error).nonzero()[:, 0]
+            for part in self.blocks(len(again), dtype=torch.float64):
+                distances = self.distances(queries[again[part]], dtype=torch.float64)
+                exact[again[part]], _ = self._smallest(distances, count=count)
+        return exact
+
+    def _query_rows(self, queries: torch.Tensor, *, scale: float) -> torch.Tensor:
+        """What the points are multiplied with: a, one for the parts of |b|^2 / 2, and those of |a|^2 / 2."""
+        import torch
+
+        rows = torch.empty((len(queries), self._dimension + 4), dtype=torch.float64, device=queries.device)
+        centred = queries - self._mean
+        rows[:, : self._dimension] = centred
+        rows[:, self._dimension : self._dimension + 2] = 1.0
+        rows[:, self._dimension + 2 :] = torch.stack(_two_parts(0.5 * (centred * centred).sum(1)), dim=1)
+        return rows.mul_(scale)
+
+    def _smallest(self, distances: torch.Tensor, *, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The smallest of each row, ascending, and their columns.
+
+        The groups with the smallest minima hold them: any column elsewhere has `count` columns before it.
+        """
+        import torch
+
+        n_groups = self.width // _GROUP
+        if n_groups <= count:
+            return torch.topk(distances, count, dim=1, largest=False)
+        # Every n_groups-th column makes a group: minima of long contiguous rows are the fast ones.
+        minima = distances.view(len(distances), _GROUP, n_groups).amin(1)
+        groups = torch.topk(minima, count, dim=1, largest=False, sorted=False).indices
+        columns = groups[:, None, :] + n_groups * torch.arange(_GROUP, device=self.device)[:, None]
+        columns = columns.view(len(distances), -1)
+        found, order = torch.topk(distances.gather(1, columns), count, dim=1, largest=False)
+        return found, columns.gather(1, order)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DeviceRule:
+    """One threshold search over some of the points.
+
+    Attributes
+    ----------
+    members : ndarray of int, ascending, or None
+        None for all points.
+    cut : float
+        What the normalised mass must reach; for the levels `loo` and `certified`.
+    level : {"loo", "certified", "upper", "exact"}
+    below, total : ndarray of shape (members,)
+        A_i and B_i of METHOD.md 5; for `upper` and `exact`.
+    rank : int
+        The count of the level; for `upper` and `exact`.
+    """
+
+    members: IntArray | None
+    cut: float
+    level: str = "loo"
+    below: FloatArray | None = None
+    total: FloatArray | None = None
+    rank: int = 0
+
+
+class DeviceThresholds:
+    """Calibration points and the rules that search them (METHOD.md 5 and 8).
+
+    Parameters
+    ----------
+    points : ndarray of shape (n, d)
         Unit rows in ascending order of their scores.
     scores : ndarray of shape (n,)
     bandwidth : float
-    rules : sequence of CutRule
+    rules : sequence of DeviceRule
+        All of one level.
     device : str
-        For instance "cuda" or "cpu".
     precision : {"float32", "tf32"}
-        Of the product; "tf32" is faster and coarser.
+        Of the first look; "tf32" is faster and leaves more rows open.
     """
 
     def __init__(
         self,
         *,
-        embeddings: FloatArray,
+        points: FloatArray,
         scores: FloatArray,
         bandwidth: float,
-        rules: Sequence[CutRule],
+        rules: Sequence[DeviceRule],
         device: str = "cuda",
         precision: Precision = "float32",
     ) -> None:
         import torch
 
-        n = len(embeddings)
-        width = -(-n // CHUNK) * CHUNK
-        mean = embeddings.mean(axis=0)
-        centred = np.zeros((width, embeddings.shape[1]))
-        centred[:n] = embeddings - mean
-        half = 0.5 * np.einsum("ij,ij->i", centred, centred)
-        # Fillers are so far away that their weight is zero; with an infinite bandwidth only the mask keeps them out.
-        half[n:] = 1e6
-        self.precision: Precision = precision
-        self._widest = float(half[:n].max(initial=0.0))
-        self._device = torch.device(device)
-        self._mean = torch.as_tensor(mean, device=self._device)
-        self._anchors = torch.as_tensor(centred, dtype=torch.float32, device=self._device).T.contiguous()
-        self._half = torch.as_tensor(half, dtype=torch.float32, device=self._device)
-        self._scale = float(1.0 / bandwidth)
-        self._scores = torch.as_tensor(np.append(scores, np.full(width - n + 1, np.inf)), device=self._device)
-        self._cuts = [rule.cut for rule in rules]
-        self._masks = torch.as_tensor(
-            _masks(rules, n=n, width=width), dtype=torch.float32, device=self._device
+        self.points = DevicePoints(points, device=device)
+        self._scale = 1.0 / bandwidth
+        self._precision: Precision = precision
+        self._rules = rules
+        width = self.points.width
+        masks = np.zeros((width, len(rules)))
+        for index, rule in enumerate(rules):
+            masks[slice(self.points.n) if rule.members is None else rule.members, index] = 1.0
+        self._masks = torch.as_tensor(masks, device=self.points.device)
+        self._cuts = torch.tensor(
+            [rule.cut for rule in rules], dtype=torch.float64, device=self.points.device
         )
-        self._chunk_sums: Callable[..., torch.Tensor] = _compiled(_chunk_sums)
+        self._scores = torch.as_tensor(
+            np.append(scores, np.full(width - self.points.n + 1, np.inf)), device=self.points.device
+        )
 
-    @property
-    def block_rows(self) -> int:
-        """How many images are looked at together."""
-        return max(1, _BLOCK_NUMBERS // int(self._masks.shape[1]))
-
-    def search(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Thresholds at the cuts, and at the cuts lowered and raised by the error.
+    def search(
+        self, queries: torch.Tensor, *, settled: Callable[[torch.Tensor, torch.Tensor, slice], torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Thresholds of unit rows under every rule, and the rows that only the CPU can settle.
 
         Parameters
         ----------
-        queries : tensor of shape (m, d)
-            Unit rows on the device; m at most `block_rows`.
+        queries : tensor of float64, shape (m, d)
+        settled : callable
+            Thresholds at the lowered and at the raised cuts, each (rows, rules), and their row slice or row numbers
+            in; mask of the rows whose decision is the same either way out.
 
         Returns
         -------
-        thresholds, lowest, highest : tensor of float64, shape (m, rules)
+        thresholds : tensor of float64, shape (m, rules)
+        tied : tensor of bool, shape (m,)
         """
         import torch
 
-        centred = queries.to(torch.float64) - self._mean
-        half = (0.5 * (centred * centred).sum(1)).to(torch.float32)
-        with _matmul_precision(self.precision):
-            product = centred.to(torch.float32) @ self._anchors
-        sums = self._chunk_sums(product, half, self._half, self._scale, self._masks)
-        # As `ScreenedAnchors.doubt`.
-        doubt = DEVICE_ERROR[self.precision] * (1.0 + self._scale * (half.to(torch.float64) + self._widest))
-        found = [
-            self._first_reaching(product, half, sums[:, index], index, sign * doubt)
-            for sign in (0.0, -1.0, 1.0)
-            for index in range(len(self._cuts))
-        ]
-        rules = len(self._cuts)
-        return tuple(torch.stack(found[i * rules : (i + 1) * rules], dim=1) for i in range(3))
+        found = torch.empty((len(queries), len(self._rules)), dtype=torch.float64, device=queries.device)
+        left = torch.ones(len(queries), dtype=torch.bool, device=queries.device)
+        if self._rules[0].level in ("loo", "certified"):
+            for rows in self.points.blocks(len(queries), dtype=torch.float32):
+                found[rows], lowest, highest = self._look(queries[rows], dtype=torch.float32)
+                left[rows] = ~settled(lowest, highest, rows)
+        again = left.nonzero()[:, 0]
+        tied = torch.zeros_like(left)
+        for part in self.points.blocks(len(again), dtype=torch.float64):
+            rows = again[part]
+            found[rows], lowest, highest = self._look(queries[rows], dtype=torch.float64)
+            tied[rows] = ~settled(lowest, highest, rows)
+        return found, tied
 
-    def _first_reaching(
-        self, product: torch.Tensor, half: torch.Tensor, sums: torch.Tensor, index: int, doubt: torch.Tensor
-    ) -> torch.Tensor:
-        """Score of the first column at which the mass reaches the cut plus the error; +inf if none does."""
+    def _look(
+        self, queries: torch.Tensor, *, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Thresholds of every rule at its cut, and at the cut lowered and raised by the error of this precision."""
         import torch
 
-        width = product.shape[1]
-        ends = sums.cumsum(1)
-        all_mass = 1.0 + ends[:, -1:]
-        bounds = (self._cuts[index] + doubt[:, None] * mass_error(all_mass)) * all_mass
-        chunk = torch.searchsorted(ends, bounds).squeeze(1)
-        inside = torch.clamp(chunk, max=width // CHUNK - 1)
-        columns = inside[:, None] * CHUNK + torch.arange(CHUNK, device=product.device)
-        scaled = (half[:, None] + self._half[columns] - product.gather(1, columns)) * self._scale
-        weights = (torch.exp(-scaled * scaled) * self._masks[index][columns]).to(torch.float64)
-        before = torch.where(inside > 0, ends.gather(1, torch.clamp(inside - 1, min=0)[:, None])[:, 0], 0.0)
-        short = before[:, None] + weights.cumsum(1) < bounds
-        step = torch.clamp(short.sum(1), max=CHUNK - 1)
-        never = chunk >= width // CHUNK
-        position = torch.where(never, torch.full_like(chunk, width), inside * CHUNK + step)
-        return self._scores[position]
+        scaled = self.points.distances(queries, dtype=dtype, scale=self._scale, precision=self._precision)
+        # exp(-(d / h)^2), in the memory of the distances.
+        nothing = torch.zeros((), dtype=dtype, device=scaled.device)
+        weights = torch.addcmul(nothing, scaled, scaled, value=-1.0, out=scaled).exp_()
+        if self._rules[0].level in ("loo", "certified"):
+            return self._reaching(weights, lengths=self.points.lengths(queries))
+        found = [
+            [self._own_level(weights, rule, shift=shift) for rule in self._rules]
+            for shift in (0.0, -TIE, TIE)
+        ]
+        thresholds, lowest, highest = (self._scores[torch.stack(columns, dim=1)] for columns in found)
+        return thresholds, lowest, highest
+
+    def _reaching(
+        self, weights: torch.Tensor, *, lengths: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Scores at which the mass first reaches the cuts, and bounds on them, each (m, rules).
+
+        The sums of whole groups say in which group a cut is reached, and that is looked into. A cut that the error
+        may move into another group has no bound on that side.
+        """
+        import torch
+
+        m, width = weights.shape
+        n_groups, rules = width // _GROUP, len(self._rules)
+        masks = self._masks.to(weights.dtype).view(n_groups, _GROUP, rules)
+        sums = torch.bmm(weights.view(m, n_groups, _GROUP).transpose(0, 1), masks)
+        ends = prefix_sums(sums.to(torch.float64))
+        mass = 1.0 + ends[-1]
+        error = torch.full_like(mass, TIE)
+        if weights.dtype == torch.float32:
+            # A distance off by e moves a weight by about 2 (d / h) (e / h) of itself (`ScreenedAnchors.doubt`).
+            doubt = MASS_DOUBT[self._precision] * (1.0 + self._scale * lengths)
+            error = doubt[:, None] * mass_error(mass)
+        bound, low, high = ((self._cuts + shift) * mass for shift in (0.0, -error, error))
+        group = (ends < bound).sum(0).clamp(max=n_groups - 1)
+        after = ends.gather(0, group[None])[0]
+        before = torch.where(group > 0, ends.gather(0, (group - 1).clamp(min=0)[None])[0], 0.0)
+        columns = group[..., None] * _GROUP + torch.arange(_GROUP, device=mass.device)
+        own = weights.gather(1, columns.view(m, -1)).view(columns.shape).to(torch.float64)
+        own *= self._masks[columns, torch.arange(rules, device=mass.device)[:, None]]
+        reached = before[..., None] + own.cumsum(2)
+
+        def score(at: torch.Tensor) -> torch.Tensor:
+            step = (reached < at[..., None]).sum(2)
+            return torch.where(
+                step == _GROUP, torch.inf, self._scores[group * _GROUP + step.clamp(max=_GROUP - 1)]
+            )
+
+        lowest = torch.where((low <= before) & (group > 0), -torch.inf, score(low))
+        highest = torch.where(high > after, torch.inf, score(high))
+        return torch.where(bound > after, torch.inf, score(bound)), lowest, highest
+
+    def _own_level(self, kernel: torch.Tensor, rule: DeviceRule, *, shift: float) -> torch.Tensor:
+        """Column of the threshold under the rules that find a level for every image (METHOD.md 5), in float64."""
+        import torch
+
+        device = self.points.device
+        members = torch.arange(self.points.n, device=device)
+        if rule.members is not None:
+            members = torch.as_tensor(rule.members, device=device)
+        if rule.rank > len(members):
+            return torch.full((len(kernel),), self.points.width, device=device)
+        weights = kernel[:, members]
+        below, total = (torch.as_tensor(part, device=device) for part in (rule.below, rule.total))
+        cumulative = torch.nn.functional.pad(weights.cumsum(1), (1, 0))
+        mass = 1.0 + cumulative[:, -1:]
+        if rule.level == "upper":
+            cuts = torch.kthvalue((below + weights) / (total + weights), rule.rank, dim=1).values
+            bounds = (cuts[:, None] + TIE / 10 + shift) * mass
+            position = torch.searchsorted(cumulative[:, 1:].contiguous(), bounds).squeeze(1)
+        else:
+            position = _counted(
+                weights,
+                cumulative / mass,
+                below,
+                total,
+                first=self._first(members),
+                rank=rule.rank,
+                shift=shift,
+            )
+        columns = torch.cat([members, torch.tensor([self.points.width], device=device)])
+        return columns[position]
+
+    def _first(self, members: torch.Tensor) -> torch.Tensor:
+        """Number of members with a strictly smaller score than each."""
+        import torch
+
+        scores = self._scores[members]
+        return torch.searchsorted(scores, scores)
 
 
-def thresholds_on_device(
-    search: DeviceThresholds, embeddings: FloatArray
-) -> Iterator[tuple[slice, FloatArray, FloatArray, FloatArray]]:
-    """Walk host embeddings in blocks: row slice, thresholds, lowest and highest, each (m, rules)."""
-    import torch
-
-    for start in range(0, len(embeddings), search.block_rows):
-        rows = slice(start, min(start + search.block_rows, len(embeddings)))
-        # A copy, because evidence is read-only and torch wants memory it may write to.
-        queries = torch.as_tensor(np.array(embeddings[rows]), device=search._device)
-        found, low, high = (part.cpu().numpy() for part in search.search(queries))
-        yield rows, found, low, high
-
-
-def _masks(rules: Sequence[CutRule], *, n: int, width: int) -> FloatArray:
-    masks = np.zeros((len(rules), width))
-    for mask, rule in zip(masks, rules, strict=True):
-        mask[slice(n) if rule.members is None else rule.members] = 1.0
-    return masks
-
-
-def _chunk_sums(
-    product: torch.Tensor, half: torch.Tensor, anchors_half: torch.Tensor, scale: float, masks: torch.Tensor
+def _counted(
+    weights: torch.Tensor,
+    masses: torch.Tensor,
+    below: torch.Tensor,
+    total: torch.Tensor,
+    *,
+    first: torch.Tensor,
+    rank: int,
+    shift: float,
 ) -> torch.Tensor:
-    """Masses of every chunk of columns under every mask; (m, width) in, (m, rules, width / 32) out."""
+    """The largest k with S_k < rank, by bisection; see `calcode.method.levels.exact_positions`."""
     import torch
 
-    m, width = product.shape
-    scaled = (half[:, None] + anchors_half[None, :] - product) * scale
-    weights = torch.exp(-scaled * scaled)
-    return torch.stack(
-        [
-            (weights * mask).view(m, width // CHUNK, CHUNK).sum(2, dtype=torch.float64)
-            for mask in masks.unbind(0)
-        ],
-        dim=1,
-    )
+    m, n = weights.shape
+    theta, theta_plus = below / (total + weights), (below + weights) / (total + weights)
+    edges = torch.cat([first, torch.tensor([n], device=first.device)])
+    columns = torch.arange(n, device=first.device)
+    low = torch.zeros(m, dtype=torch.int64, device=first.device)
+    high = torch.full_like(low, n + 1)
+    while bool((high - low > 1).any()):
+        probe = (low + high) // 2
+        edge = edges[probe]
+        bound = masses.gather(1, edge[:, None]) - TIE / 10 - shift
+        count = torch.where(columns < edge[:, None], theta < bound, theta_plus < bound).sum(1)
+        low, high = torch.where(count < rank, probe, low), torch.where(count < rank, high, probe)
+    return low
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function fused where torch can compile here, as it is where it cannot."""
+def prefix_sums(values: torch.Tensor) -> torch.Tensor:
+    """Running sums along the first axis, by products with a triangle: a running sum waits for every addition.
+
+    Examples
+    --------
+    Sums of one, two and three rows::
+
+        prefix_sums(torch.tensor([[1.0], [2.0], [4.0]]))  # [[1.0], [3.0], [7.0]]
+    """
     import torch
 
-    if not torch.cuda.is_available():
-        return function
-    try:
-        compiled: Callable[..., Any] = torch.compile(function, dynamic=False)
-    except RuntimeError:  # no compiler on this platform
-        return function
-    return compiled
+    length = len(values)
+    size = min(length, _TRIANGLE)
+    padded = torch.nn.functional.pad(values.reshape(length, -1), (0, 0, 0, -length % size))
+    triangle = torch.ones((size, size), dtype=values.dtype, device=values.device).tril()
+    blocks = triangle @ padded.view(len(padded) // size, size, -1)
+    if len(blocks) > 1:
+        blocks[1:] += prefix_sums(blocks[:, -1])[:-1, None]
+    return blocks.view(len(padded), -1)[:length].view(values.shape)
+
+
+def _two_parts(values: Any) -> tuple[Any, Any]:
+    """A value as a multiple of 2^-10, which TF32 holds, and the rest; arrays and tensors alike."""
+    coarse = (values * 1024.0).round() / 1024.0
+    return coarse, values - coarse
 
 
 @contextmanager
-def _matmul_precision(precision: Precision) -> Iterator[None]:
-    """Let products use TF32 only where it was asked for, and put the setting back."""
+def matmul_precision(precision: Precision) -> Iterator[None]:
+    """Let float32 products use TF32 only where it was asked for, and put the setting back."""
     import torch
 
     before = torch.get_float32_matmul_precision()

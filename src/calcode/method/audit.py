@@ -26,11 +26,11 @@ FusedRule = Literal["paper", "split"]
 AverageName = Literal["median", "mean"]
 
 #: B >= B(x) is tested with this slack, so that rounding in a product cannot change a p-value.
-_RANK_TOLERANCE = 1e-9
+RANK_TOLERANCE = 1e-9
 #: An image's cosine distance to itself is at most this.
 _OWN_ROW_DISTANCE = 1e-12
 #: Probabilities are floored here inside logarithms.
-_LOG_FLOOR = 1e-12
+LOG_FLOOR = 1e-12
 
 
 def neighbour_distance(
@@ -84,7 +84,7 @@ def prompt_disagreement(probabilities: FloatArray, robust: FloatArray) -> FloatA
     array([0.])
     """
     log_ratio = (
-        np.log(np.maximum(probabilities, _LOG_FLOOR)) - np.log(np.maximum(robust, _LOG_FLOOR))[:, None, :]
+        np.log(np.maximum(probabilities, LOG_FLOOR)) - np.log(np.maximum(robust, LOG_FLOOR))[:, None, :]
     )
     divergence: FloatArray = (probabilities * log_ratio).sum(axis=2).mean(axis=1)
     return divergence
@@ -104,7 +104,7 @@ def rank_p_values(values: FloatArray, *, sorted_gate: FloatArray) -> FloatArray:
     >>> rank_p_values(np.array([0.0, 2.5, 9.0]), sorted_gate=np.array([1.0, 2.0, 3.0]))
     array([1.  , 0.5 , 0.25])
     """
-    at_least = len(sorted_gate) - np.searchsorted(sorted_gate, values - _RANK_TOLERANCE, side="left")
+    at_least = len(sorted_gate) - np.searchsorted(sorted_gate, values - RANK_TOLERANCE, side="left")
     return np.asarray((1.0 + at_least) / (len(sorted_gate) + 1.0), dtype=np.float64)
 
 
@@ -315,7 +315,7 @@ class SupportAudit:
         nearest, errors = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
         values = _averaged(nearest, average=self.average)
         low, high = (
-            np.searchsorted(sorted_gate, values - _RANK_TOLERANCE + shift, side="left")
+            np.searchsorted(sorted_gate, values - RANK_TOLERANCE + shift, side="left")
             for shift in (-errors, errors)
         )
         unclear = np.flatnonzero(low != high)

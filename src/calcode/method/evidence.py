@@ -16,7 +16,7 @@ from calcode.errors import CalcodeWarning, EvidenceError
 #: Norms further than this from 1 are renormalised with a warning: they hint at unnormalised features.
 _NORM_TOLERANCE = 0.01
 #: Added to the sum of trimmed evidence in Eq. 5.
-_TRIM_EPSILON = 1e-12
+TRIM_EPSILON = 1e-12
 #: Rows per product in `text_logits`; a fixed shape makes a row's logits independent of its batch.
 _PRODUCT_ROWS = 64
 
@@ -298,7 +298,7 @@ def trimmed_probabilities(probabilities: FloatArray, *, trim: int) -> FloatArray
     if n_prompts > 1 and trim > 0:
         kept = np.sort(probabilities, axis=1)[:, trim : n_prompts - trim]
     average = kept.mean(axis=1)
-    robust: FloatArray = average / (average.sum(axis=1, keepdims=True) + _TRIM_EPSILON)
+    robust: FloatArray = average / (average.sum(axis=1, keepdims=True) + TRIM_EPSILON)
     return robust
 
 
