@@ -38,6 +38,7 @@ def test_a_model_that_is_not_fitted_is_refused() -> None:
     "settings",
     [
         {},
+        {"keep_top": False},
         {"level": "certified", "protect": "all"},
         {"level": "upper", "protect": "all", "class_local_min": 10},
         {"level": "exact", "protect": "all", "class_local_min": 10},
@@ -64,7 +65,9 @@ def test_decisions_are_those_of_the_cpu(settings: dict[str, Any], precision: str
 def test_ties_are_settled_as_the_cpu_settles_them(level: str, audit: list[str]) -> None:
     """Copies of calibration and gate images meet their own scores and values; equal prompts give equal labels."""
     roles = ROLES
-    model = fit_quietly(Calcode(level=level, audit=audit, protect="all", class_local_min=10), roles)
+    model = fit_quietly(
+        Calcode(level=level, audit=audit, protect="all", class_local_min=10, keep_top=False), roles
+    )
     for role in ("calibration", "gate", "reference"):
         copies = roles[role].without_identity()
         assert_same(DeviceDecider(model, device="cpu").decide(copies), model.decide(copies))
@@ -82,7 +85,7 @@ def test_labels_that_are_equally_probable_keep_the_order_of_the_classes() -> Non
             labels=evidence.labels,
             classes=evidence.classes,
         )
-    model = fit_quietly(Calcode(), roles)
+    model = fit_quietly(Calcode(keep_top=False), roles)
     assert_same(DeviceDecider(model, device="cpu").decide(roles["test"]), model.decide(roles["test"]))
 
 

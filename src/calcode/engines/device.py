@@ -144,7 +144,7 @@ class DeviceDecider:
             # A threshold of 1 and more lets every label in, whatever its last digit.
             tied |= (((scores - bound).abs() < _TIE) & (bound < 1.0)).any(dim=1)
         sets, localized_sets = scores <= threshold, scores <= localized
-        if getattr(settings, "keep_top", False):
+        if settings.keep_top:
             first = torch.nn.functional.one_hot(top_label, scores.shape[1]).bool()
             threshold = torch.where(first, torch.maximum(threshold, scores), threshold)
             sets, localized_sets = sets | first, localized_sets | first
@@ -220,6 +220,7 @@ class DeviceDecider:
             classes=model.classes_,
             model_digest=model.digest_,
             promises=model.promises_,
+            in_every_set=model.in_every_set_,
         )
 
     def _combined(self, found: torch.Tensor, *, n_classes: int) -> tuple[torch.Tensor, torch.Tensor]:
