@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from calcode.cohorts import FeatureFile, open_features
+from calcode.cohorts import FeatureFile, decisions_table, open_features
 from calcode.cohorts.decisions import ACTION_WORDS, REASON_WORDS
 from calcode.cohorts.parquet import RowReader
 from calcode.errors import CalcodeError, EngineError, FeatureFileError, MismatchError, NothingChosenError
-from calcode.kernels.threads import products_on_one_core
-from calcode.method.decisions import Decisions
-from calcode.method.evidence import Evidence
+from calcode.kernels.threads import products_on_one_core, thread_count
 from calcode.method.model import Calcode
 
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.compute
 
-    from calcode.engines.device import DeviceDecider
-
-#: Images decided at a time. Every engine cuts a file here, so that each computes on the same arrays.
-BLOCK = 4096
+#: Images decided at a time, at most and at least. Every engine cuts a file at the same rows.
+_LARGEST_BLOCK, _SMALLEST_BLOCK = 4096, 512
+#: Distances that a block takes: with many calibration images fewer rows, so that no core waits long for the last.
+_BLOCK_DISTANCES = 1 << 25
 
 
 @dataclass(frozen=True, order=True)
@@ -46,7 +44,7 @@ class RowRange:
         return f"{self.start:012d}-{self.stop:012d}"
 
 
-def row_ranges(n_rows: int, *, block: int = BLOCK) -> tuple[RowRange, ...]:
+def row_ranges(n_rows: int, *, block: int) -> tuple[RowRange, ...]:
     """All rows in pieces of `block`, the last one shorter.
 
     Examples
@@ -72,7 +70,9 @@ class DecideJob:
     role : str or None
     where : pyarrow.compute.Expression or None
     device : str or None
-        A torch device for the thresholds; None is the processor.
+        A torch device; None is the processor.
+    block : int
+        Images decided at a time.
     model : Calcode or None
         Loaded already, in the process that made the job.
     """
@@ -84,10 +84,22 @@ class DecideJob:
     role: str | None = None
     where: pyarrow.compute.Expression | None = None
     device: str | None = None
+    block: int = _LARGEST_BLOCK
     model: Calcode | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"model": None}
+
+    @property
+    def ranges(self) -> tuple[RowRange, ...]:
+        """The blocks of rows in which the file is decided on."""
+        return row_ranges(self.features.n_rows, block=self.block)
+
+    def reader(self) -> RowReader:
+        """The columns of the feature file that a decision looks at; for one thread."""
+        unneeded = set(self.features.metadata_columns) if self.where is None else set()
+        columns = [name for name in self.features.contents.columns if name not in unneeded]
+        return RowReader(self.features_path, columns=columns)
 
     @classmethod
     def checked(
@@ -121,6 +133,7 @@ class DecideJob:
             role=role,
             where=where,
             device=device,
+            block=block_rows(fitted),
             model=fitted,
         )
 
@@ -139,14 +152,13 @@ class BlockDecider:
         if self.model.digest_ != job.model_digest:
             raise MismatchError(f"{job.model_path}: another model than at the start of the job; start again")
         self.model.prepare()
-        unneeded = set(job.features.metadata_columns) if job.where is None else set()
-        columns = [name for name in job.features.contents.columns if name not in unneeded]
-        self._reader = RowReader(job.features_path, columns=columns)
-        self._on_device: DeviceDecider | None = None
-        if job.device is not None:
-            from calcode.engines.device import DeviceDecider
-
-            self._on_device = DeviceDecider(self.model, device=job.device)
+        self._reader = job.reader()
+        self.ranges = job.ranges
+        #: What a pipeline does with every range, and how many threads may do it at once.
+        self.stages: tuple[tuple[Callable[[Any], Any], int], ...] = (
+            (self.read, 1),
+            (self.decide, thread_count()),
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -156,23 +168,33 @@ class BlockDecider:
     ) -> None:
         self._reader.__exit__(kind, error, trace)
 
-    def read(self, rows: RowRange) -> Evidence | None:
-        """The chosen images among these rows; None where none is chosen."""
+    def read(self, rows: RowRange) -> pyarrow.Table:
+        """These rows of the feature file."""
+        return self._reader.table(rows.start, rows.stop)
+
+    def decide(self, table: pyarrow.Table) -> pyarrow.Table | None:
+        """Decisions on the chosen ones among the rows that `read` gave, as a table; None where none is chosen."""
         job = self._job
         with products_on_one_core:
-            return job.features.evidence_from(
-                self._reader.table(rows.start, rows.stop),
-                role=job.role,
-                where=job.where,
-                classes=self.model.classes_,
+            evidence = job.features.evidence_from(
+                table, role=job.role, where=job.where, classes=self.model.classes_
             )
-
-    def decide(self, evidence: Evidence | None) -> Decisions | None:
-        """Decisions on what `read` gave."""
         if evidence is None:
             return None
-        with naming(self._job.features.path):
-            return (self._on_device or self.model).decide(evidence)
+        with naming(job.features.path):
+            return decisions_table(self.model.decide(evidence))
+
+
+def block_rows(model: Calcode) -> int:
+    """Images decided at a time: the same for a model wherever it runs, a multiple of the smallest block.
+
+    Examples
+    --------
+    With 2,000 calibration and 2,000 reference images 4,096, with 20,000 of each 512.
+    """
+    points = len(model.fitted_rule.scores) + (0 if model.audit_ is None else len(model.audit_.reference))
+    rows = _BLOCK_DISTANCES // max(1, points) // _SMALLEST_BLOCK * _SMALLEST_BLOCK
+    return min(max(rows, _SMALLEST_BLOCK), _LARGEST_BLOCK)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,16 +6,18 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from calcode.cohorts import DecisionWriter, FeatureFile, decisions_table
-from calcode.engines.job import BlockDecider, DecidedFile, DecideJob, DecisionCounts, row_ranges
-from calcode.kernels.threads import stay_on_this_core, thread_count
+from calcode.cohorts import DecisionWriter, FeatureFile
+from calcode.engines.job import BlockDecider, DecidedFile, DecideJob, DecisionCounts
+from calcode.kernels.threads import stay_on_this_core
 
 if TYPE_CHECKING:
     import pyarrow.compute
+
+    from calcode.engines.device_blocks import DeviceBlocks
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -46,7 +48,7 @@ def decide_file(
     where : pyarrow.compute.Expression, optional
         Only the images for which this holds (`FeatureFile.read`).
     device : str, optional
-        A torch device such as "cuda" for the thresholds (`DeviceDecider`); the processor if not given.
+        A torch device such as "cuda" (`DeviceDecider`); the processor if not given.
     progress : callable, optional
         Called after every block with the number of rows of the feature file that it covers.
 
@@ -63,23 +65,27 @@ def decide_file(
     """
     job = DecideJob.checked(model, features, out, role=role, where=where, device=device)
     counts = DecisionCounts()
-    ranges = row_ranges(job.features.n_rows)
-    # A device has blocks of its own; here every core decides on one.
-    workers = thread_count() if device is None else 1
-    with (
-        BlockDecider(job) as decider,
-        DecisionWriter(out) as writer,
-        closing(overlapped(decider.read, ranges)) as read,
-        closing(overlapped(decider.decide, read, workers=workers)) as decided,
-    ):
-        for rows, decisions in zip(ranges, decided, strict=True):
-            if decisions is not None:
-                table = decisions_table(decisions)
+    with ExitStack() as stack:
+        decider = stack.enter_context(_decider(job))
+        writer = stack.enter_context(DecisionWriter(out))
+        tables: Iterable[Any] = decider.ranges
+        for work, workers in decider.stages:
+            tables = stack.enter_context(closing(overlapped(work, tables, workers=workers)))
+        for rows, table in zip(decider.ranges, tables, strict=True):
+            if table is not None:
                 writer.append_table(table)
                 counts.add(table)
             if progress is not None:
                 progress(len(rows))
         return counts.summary(job, decider.model, output=Path(out))
+
+
+def _decider(job: DecideJob) -> BlockDecider | DeviceBlocks:
+    if job.device is None:
+        return BlockDecider(job)
+    from calcode.engines.device_blocks import DeviceBlocks
+
+    return DeviceBlocks(job)
 
 
 def overlapped(

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING
 from calcode import __version__
 from calcode.cohorts import DecisionWriter, FeatureFile, decisions_table, read_decisions
 from calcode.engines.job import (
-    BLOCK,
     BlockDecider,
     DecidedFile,
     DecideJob,
     DecisionCounts,
     RowRange,
-    row_ranges,
 )
 from calcode.engines.journal import Journal
 from calcode.engines.ray_driver import PoolSize, finished_shards
@@ -71,10 +69,10 @@ def decide_file(
         "role": role,
         "where": None if where is None else str(where),
         "rows": job.features.n_rows,
-        "block": BLOCK,
+        "block": job.block,
     }
     journal = Journal(target, plan=plan)
-    ranges = {rows.name: rows for rows in row_ranges(job.features.n_rows)}
+    ranges = {rows.name: rows for rows in job.ranges}
     with journal.opened():
         earlier = journal.shards()
         todo = {name: [rows.start, rows.stop] for name, rows in ranges.items() if name not in earlier}

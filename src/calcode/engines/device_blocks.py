@@ -1,0 +1,137 @@
+"""A feature file decided on a torch device: reading, copying, deciding and writing side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import local
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from calcode.arrays import IntArray
+from calcode.cohorts import decisions_table
+from calcode.cohorts.parquet import RowReader
+from calcode.engines.device import DeviceDecider
+from calcode.engines.job import DecideJob, RowRange, naming
+from calcode.kernels.threads import available_cores
+from calcode.method.decisions import Decisions
+from calcode.method.evidence import NORM_TOLERANCE, Evidence
+
+if TYPE_CHECKING:
+    import pyarrow
+    import torch
+
+#: Threads that decode the feature file, and that make tables of decisions: more would wait for the device.
+_READERS, _WRITERS = 8, 2
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RawBlock:
+    """The chosen images of a block as they stand in the file.
+
+    Attributes
+    ----------
+    rows : pyarrow.Table
+        With the columns `id`, `embedding`, and `group` where the file has it.
+    embeddings : tensor of float16 or float32, shape (n, d)
+        On the host, in memory that can be copied while the device computes.
+    """
+
+    rows: pyarrow.Table
+    embeddings: torch.Tensor
+
+
+class DeviceBlocks:
+    """A model on a device and a feature file; a context manager with the stages of a pipeline (`BlockDecider`).
+
+    Parameters
+    ----------
+    job : DecideJob
+        With a device.
+    """
+
+    def __init__(self, job: DecideJob) -> None:
+        import torch
+
+        assert job.device is not None
+        assert job.model is not None
+        self._job = job
+        self.model = job.model
+        self._decider = DeviceDecider(self.model, device=job.device)
+        self._device = torch.device(job.device)
+        bank = job.features.prompts.unit_text
+        chosen = [job.features.classes.index(name) for name in self.model.classes_]
+        self._text = torch.as_tensor(bank[chosen].copy(), device=self._device)
+        self._thread = local()
+        self._opened: list[RowReader] = []
+        with job.reader() as reader:
+            self.ranges = reader.ranges(at_least=self._decider.block_rows // 4 * 3)
+        self.stages: tuple[tuple[Callable[[Any], Any], int], ...] = (
+            (self.read, min(_READERS, available_cores())),
+            (self.decide, 1),
+            (_table, min(_WRITERS, available_cores())),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for reader in self._opened:
+            reader.__exit__(kind, error, trace)
+
+    def read(self, rows: RowRange) -> RawBlock | None:
+        """The chosen ones among these rows; None where none is chosen."""
+        import torch
+
+        if not hasattr(self._thread, "reader"):
+            self._thread.reader = self._job.reader()
+            self._opened.append(self._thread.reader)
+        table = self._thread.reader.table(rows.start, rows.stop)
+        chosen = self._job.features.chosen_rows(table, role=self._job.role, where=self._job.where)
+        if chosen.num_rows == 0:
+            return None
+        embeddings = torch.from_numpy(np.array(self._job.features.stored_embeddings(chosen)))
+        return RawBlock(
+            rows=chosen, embeddings=embeddings.pin_memory() if self._device.type == "cuda" else embeddings
+        )
+
+    def decide(self, block: RawBlock | None) -> tuple[Decisions, pyarrow.Table] | None:
+        """Decisions on a block, and its rows."""
+        import torch
+
+        if block is None:
+            return None
+        raw = block.embeddings.to(self._device, non_blocking=True)
+        lengths = torch.linalg.vector_norm(raw.to(torch.float64), dim=1)
+        if not bool(((lengths - 1.0).abs() <= NORM_TOLERANCE).all()):
+            # NaN, zeros and rows that are not of unit length: the evidence names them, in an error or a warning.
+            self._evidence(block.rows)
+        answers = self._decider.answers_from_text(raw, self._text, self._job.features.prompts.temperature)
+        with naming(self._job.features.path):
+            self.model.require_new(ids=block.rows["id"].to_pylist(), groups=_column(block.rows, "group"))
+            decisions = self._decider.decisions(answers, ids=None, settle=lambda at: self._settled(block, at))
+        return decisions, block.rows
+
+    def _settled(self, block: RawBlock, rows: IntArray) -> Evidence:
+        return self._evidence(block.rows.take(rows)).without_identity()
+
+    def _evidence(self, rows: pyarrow.Table) -> Evidence:
+        evidence = self._job.features.evidence_from(rows, classes=self.model.classes_)
+        assert evidence is not None
+        return evidence
+
+
+def _table(decided: tuple[Decisions, pyarrow.Table] | None) -> pyarrow.Table | None:
+    """The decisions of a block as a table with the ids of its rows."""
+    if decided is None:
+        return None
+    decisions, rows = decided
+    return decisions_table(decisions, ids=rows["id"])
+
+
+def _column(rows: pyarrow.Table, name: str) -> list[str] | None:
+    return rows[name].to_pylist() if name in rows.column_names else None
