@@ -11,10 +11,10 @@ from worlds import World
 
 from calcode import Calcode, CalcodeWarning
 from calcode.cohorts import Prompts, open_features, write_features
-from calcode.engines.job import BLOCK
+from calcode.engines.job import LARGEST_BLOCK
 
 FITTED = ("reference", "validation", "gate", "calibration")
-N_TEST = 5 * BLOCK + 77
+N_TEST = 5 * LARGEST_BLOCK + 77
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ from cli_cases import write_cohort
 
 from calcode import Action, Calcode, Decisions, Reason
 from calcode.cohorts import decisions_table, open_features, read_decisions
-from calcode.engines import local
-from calcode.engines.job import row_ranges
+from calcode.engines import job
 
 
 def by_hand() -> Decisions:
@@ -29,7 +27,7 @@ def test_the_file_holds_the_library_s_decisions(here: Path) -> None:
 def test_blocks_do_not_show_in_the_file(
     here: Path, tmp_path: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "row_ranges", partial(row_ranges, block=37))
+    monkeypatch.setattr(job, "block_rows", lambda model: 37)
     target = tmp_path / "small.parquet"
     assert (
         run("decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(target)).exit_code

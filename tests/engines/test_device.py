@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from clinics import Clinic
 from worlds import World, fit_quietly
 
 from calcode import Calcode, Decisions, Evidence
-from calcode.errors import NotFittedError
+from calcode.cohorts import open_features, read_decisions
+from calcode.engines.local import decide_file
+from calcode.errors import FeatureFileError, NotFittedError, RoleError
 
 ROLES = World(prior=(0.5, 0.3, 0.15, 0.05)).roles(n=300, n_test=200)
 COMPARED = ("action", "reason", "label", "sets", "localized_sets", "p_audit", "top_label")
@@ -118,3 +125,37 @@ def test_prefix_sums_are_running_sums(length: int) -> None:
     np.testing.assert_allclose(
         prefix_sums(torch.tensor(values)).numpy(), np.cumsum(values, axis=0), rtol=1e-13
     )
+
+
+def test_a_file_is_decided_as_on_the_cpu(clinic: Clinic, tmp_path: Path) -> None:
+    """Parquet to Parquet on the device: the file of the local engine but for thresholds between two scores."""
+    expected, found = tmp_path / "cpu.parquet", tmp_path / "device.parquet"
+    here = decide_file(clinic.model, clinic.features, expected, role="test")
+    seen: list[int] = []
+    there = decide_file(clinic.model, clinic.features, found, role="test", device="cpu", progress=seen.append)
+    assert (there.actions, there.set_sizes) == (here.actions, here.set_sizes)
+    assert sum(seen) == open_features(clinic.features).n_rows
+    columns = ["id", "action", "reason", "label", "released_set", "p_audit", "model_digest"]
+    assert read_decisions(found).select(columns).equals(read_decisions(expected).select(columns))
+
+
+def test_a_fitted_role_is_refused_on_the_device_too(clinic: Clinic, tmp_path: Path) -> None:
+    with pytest.raises(RoleError, match="calibration role too"):
+        decide_file(clinic.model, clinic.features, tmp_path / "d.parquet", role="calibration", device="cpu")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("value", "named"), [(np.nan, "NaN, infinity or a null"), (0.0, "length zero")])
+def test_a_broken_embedding_is_named(clinic: Clinic, tmp_path: Path, value: float, named: str) -> None:
+    table = pq.read_table(clinic.features).slice(3000, 9000)
+    embeddings = np.stack(table["embedding"].to_numpy())
+    embeddings[8500] = value
+    column = pa.FixedSizeListArray.from_arrays(pa.array(embeddings.ravel()), embeddings.shape[1])
+    broken = table.set_column(table.column_names.index("embedding"), "embedding", column)
+    pq.write_table(broken.replace_schema_metadata(table.schema.metadata), tmp_path / "clinic.parquet")
+    for prompts in clinic.features.parent.glob("*.prompts.safetensors"):
+        shutil.copy(prompts, tmp_path / "clinic.prompts.safetensors")
+    bad_id = table["id"][8500].as_py()
+    with pytest.raises(FeatureFileError, match=f"{named}.*{bad_id}"):
+        decide_file(clinic.model, tmp_path / "clinic.parquet", tmp_path / "d.parquet", device="cpu")
+    assert not (tmp_path / "d.parquet").exists()

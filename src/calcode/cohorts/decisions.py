@@ -66,7 +66,9 @@ def decision_schema(
     )
 
 
-def decisions_table(decisions: Decisions, *, first_row: int = 0) -> pyarrow.Table:
+def decisions_table(
+    decisions: Decisions, *, first_row: int = 0, ids: pyarrow.ChunkedArray | None = None
+) -> pyarrow.Table:
     """One row per image: who it is, what was decided and why.
 
     Columns: `id` (or `row`, counted from `first_row`, where the decisions have no ids), `action`, `reason`,
@@ -78,6 +80,8 @@ def decisions_table(decisions: Decisions, *, first_row: int = 0) -> pyarrow.Tabl
     decisions : Decisions
     first_row : int
         Number of the first row, for decisions that continue earlier ones.
+    ids : pyarrow.ChunkedArray, optional
+        Instead of those of the decisions, where they are a column already.
 
     Returns
     -------
@@ -89,9 +93,9 @@ def decisions_table(decisions: Decisions, *, first_row: int = 0) -> pyarrow.Tabl
     names = pa.array(decisions.classes, type=pa.string())
     released = decisions.released_sets
     offsets = np.concatenate([[0], np.cumsum(released.sum(axis=1))]).astype(np.int32)
-    who = np.arange(first_row, first_row + n) if decisions.ids is None else decisions.ids.tolist()
+    who: Any = np.arange(first_row, first_row + n) if decisions.ids is None else decisions.ids.tolist()
     columns: list[Any] = [
-        pa.array(who),
+        pa.array(who) if ids is None else ids,
         pa.DictionaryArray.from_arrays(decisions.action.astype(np.int32), pa.array(ACTION_WORDS)),
         pa.DictionaryArray.from_arrays(decisions.reason.astype(np.int32), pa.array(REASON_WORDS)),
         names.take(pa.array(decisions.label, mask=decisions.label < 0)),
@@ -104,7 +108,7 @@ def decisions_table(decisions: Decisions, *, first_row: int = 0) -> pyarrow.Tabl
         classes=decisions.classes,
         model_digest=decisions.model_digest,
         promises=decisions.promises,
-        with_ids=decisions.ids is not None,
+        with_ids=ids is not None or decisions.ids is not None,
     )
     return pa.Table.from_arrays(
         [column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema

@@ -9,12 +9,13 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calcode.arrays import BoolArray, FloatArray, IntArray, TextArray
+from calcode.arrays import AnyArray, BoolArray, FloatArray, IntArray, TextArray
 from calcode.cohorts.cohort import Cohort
 from calcode.cohorts.contents import (
     Contents,
@@ -178,8 +179,25 @@ class FeatureFile:
         role, where, classes
             As in `read`.
         """
-        chosen = _chosen(table, roles=self._checked_roles(role), where=where, path=self.path)
+        chosen = self.chosen_rows(table, role=role, where=where)
         return self._evidence(chosen, labels=None, classes=classes) if chosen.num_rows else None
+
+    def chosen_rows(
+        self,
+        table: pyarrow.Table,
+        *,
+        role: str | Sequence[str] | None = None,
+        where: pyarrow.compute.Expression | None = None,
+    ) -> pyarrow.Table:
+        """The chosen ones among rows that were read from this file; parameters as in `read`."""
+        return _chosen(table, roles=self._checked_roles(role), where=where, path=self.path)
+
+    def stored_embeddings(self, table: pyarrow.Table) -> AnyArray:
+        """Embeddings of rows of this file as they are stored, float16 or float32; shape (n, d).
+
+        Rows without an embedding or of another length are refused; NaN and zeros are not looked for.
+        """
+        return _stored_matrix(table, dimension=self.dimension, path=self.path)
 
     def labels_and_groups(self) -> tuple[TextArray, TextArray | None]:
         """Name of the diagnosis and, where the file has them, group of every row; no embedding is read.
@@ -428,29 +446,36 @@ def _chosen(
         ) from error
 
 
-def _embedding_matrix(table: pyarrow.Table, *, dimension: int, path: Path) -> FloatArray:
-    """The embeddings as an array of shape (n, d); nulls, NaN, zero rows and other lengths are refused."""
+def _refuse(bad: BoolArray, what: str, *, table: pyarrow.Table, path: Path) -> None:
+    """Raise if a row is bad, naming the first one."""
+    if bad.any():
+        row, count = int(bad.argmax()), int(bad.sum())
+        raise FeatureFileError(
+            f"{path}: column 'embedding' has {what} in {count} row{'s' * (count != 1)} (first: the image with id "
+            f"{str(table['id'][row].as_py())!r}); embed these images again or drop the rows"
+        )
+
+
+def _stored_matrix(table: pyarrow.Table, *, dimension: int, path: Path) -> AnyArray:
+    """The embeddings as they are stored; nulls and other lengths are refused, a null within a list is NaN."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     column = table["embedding"].combine_chunks()
     if isinstance(column, pa.ChunkedArray):  # what older versions give for a table without rows
         return np.empty((0, dimension))
-
-    def refuse(bad: BoolArray, what: str) -> None:
-        if bad.any():
-            row, count = int(bad.argmax()), int(bad.sum())
-            raise FeatureFileError(
-                f"{path}: column 'embedding' has {what} in {count} row{'s' * (count != 1)} (first: the image with id "
-                f"{str(table['id'][row].as_py())!r}); embed these images again or drop the rows"
-            )
-
+    refuse = partial(_refuse, table=table, path=path)
     refuse(column.is_null().to_numpy(zero_copy_only=False), "no embedding")
     lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
     refuse(lengths != dimension, f"another number of dimensions than the {dimension} of the prompts")
-    # Arrow hands nulls inside a list over as NaN, which the next check refuses.
-    values = column.flatten().to_numpy(zero_copy_only=False)
-    matrix: FloatArray = values.reshape(len(column), dimension).astype(np.float64)
+    values: AnyArray = column.flatten().to_numpy(zero_copy_only=False)
+    return values.reshape(len(column), dimension)
+
+
+def _embedding_matrix(table: pyarrow.Table, *, dimension: int, path: Path) -> FloatArray:
+    """The embeddings as an array of shape (n, d); nulls, NaN, zero rows and other lengths are refused."""
+    refuse = partial(_refuse, table=table, path=path)
+    matrix: FloatArray = _stored_matrix(table, dimension=dimension, path=path).astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         squared = np.einsum("ij,ij->i", matrix, matrix)
     # One pass tells whether there is anything to refuse; what it is takes more.

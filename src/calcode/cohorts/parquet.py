@@ -110,6 +110,15 @@ class RowReader:
         """Rows of the file."""
         return int(self._first_rows[-1])
 
+    def spans(self, *, at_least: int) -> list[tuple[int, int]]:
+        """All rows in runs of whole row groups, each of `at_least` rows but for the last; one huge group is one run."""
+        spans, start = [], 0
+        for stop in self._first_rows[1:].tolist():
+            if stop - start >= at_least or stop == self.n_rows:
+                spans.append((start, stop))
+                start = stop
+        return [span for span in spans if span[0] < span[1]]
+
     def table(self, start: int, stop: int) -> pyarrow.Table:
         """Rows `start` to `stop` of the file, the latter not included."""
         import pyarrow as pa

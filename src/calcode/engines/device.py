@@ -16,6 +16,7 @@ from calcode.method.evidence import TRIM_EPSILON, Evidence
 from calcode.method.localized import LocalizedRule
 from calcode.method.model import Calcode
 from calcode.method.quantiles import conformal_rank
+from calcode.method.roles import identities
 
 if TYPE_CHECKING:
     import torch
@@ -104,8 +105,8 @@ class DeviceDecider:
         import torch
 
         model = self._model
-        model.interface_.require(evidence, role="evidence")
-        model.ledger_.require_disjoint("test", evidence)
+        model.evidence_format_.require(evidence, role="evidence")
+        model.role_hashes_.require_disjoint("test", identities(evidence))
         answers = self.answers(
             torch.tensor(evidence.embeddings, device=self._device),
             torch.tensor(evidence.prompt_logits, device=self._device),
@@ -148,12 +149,19 @@ class DeviceDecider:
             first = torch.nn.functional.one_hot(top_label, scores.shape[1]).bool()
             threshold = torch.where(first, torch.maximum(threshold, scores), threshold)
             sets, localized_sets = sets | first, localized_sets | first
+        supported = p_audit >= settings.deferral_level
+        certificate = self._model.certificate_
+        if certificate is not None and not certificate.certified:
+            second = torch.where(sets, -torch.inf, robust).argmax(dim=1)
+            single = supported & (sets.sum(dim=1) == 1)
+            joins = single[:, None] & torch.nn.functional.one_hot(second, scores.shape[1]).bool()
+            sets, threshold = sets | joins, torch.where(joins, scores, threshold)
         size = sets.sum(dim=1)
         reason = torch.full_like(size, int(Reason.NONE))
         if settings.binary_utility:
             reason[size == sets.shape[1]] = int(Reason.FULL_SET)
         reason[size == 0] = int(Reason.EMPTY_SET)
-        reason[p_audit < settings.deferral_level] = int(Reason.LOW_SUPPORT)
+        reason[~supported] = int(Reason.LOW_SUPPORT)
         action = torch.where(size == 1, int(Action.LABEL), int(Action.SET))
         action[reason != int(Reason.NONE)] = int(Action.DEFER)
         label = torch.where(action == int(Action.LABEL), sets.to(torch.int8).argmax(dim=1), -1)

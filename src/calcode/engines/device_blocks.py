@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Threads that decode the feature file, and that make tables of decisions: more would wait for the device.
 _READERS, _WRITERS = 8, 2
+#: Rows that are read and decided on together, unless the device holds fewer.
+_LARGEST_SPAN = 1 << 16
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -61,13 +63,17 @@ class DeviceBlocks:
         self.model = job.model
         self._decider = DeviceDecider(self.model, device=job.device)
         self._device = torch.device(job.device)
-        bank = job.features.prompts.unit_text
         chosen = [job.features.classes.index(name) for name in self.model.classes_]
-        self._text = torch.as_tensor(bank[chosen].copy(), device=self._device)
+        text = torch.tensor(job.features.prompts.text[chosen], dtype=torch.float64, device=self._device)
+        self._text = text / torch.linalg.vector_norm(text, dim=2, keepdim=True)
         self._thread = local()
         self._opened: list[RowReader] = []
         with job.reader() as reader:
-            self.ranges = reader.ranges(at_least=self._decider.block_rows // 4 * 3)
+            spans = reader.spans(at_least=min(_LARGEST_SPAN, self._decider.block_rows))
+            # What is asked of evidence is asked of the first row: the others come from the same file.
+            first = self._evidence(reader.table(0, 1))
+            self.model.evidence_format_.require(first, role="evidence")
+        self.ranges = tuple(RowRange(*span) for span in spans)
         self.stages: tuple[tuple[Callable[[Any], Any], int], ...] = (
             (self.read, min(_READERS, available_cores())),
             (self.decide, 1),
@@ -112,7 +118,7 @@ class DeviceBlocks:
             self._evidence(block.rows)
         answers = self._decider.answers_from_text(raw, self._text, self._job.features.prompts.temperature)
         with naming(self._job.features.path):
-            self.model.require_new(ids=block.rows["id"].to_pylist(), groups=_column(block.rows, "group"))
+            self.model.role_hashes_.require_disjoint("test", _identities(block.rows))
             decisions = self._decider.decisions(answers, ids=None, settle=lambda at: self._settled(block, at))
         return decisions, block.rows
 
@@ -133,5 +139,11 @@ def _table(decided: tuple[Decisions, pyarrow.Table] | None) -> pyarrow.Table | N
     return decisions_table(decisions, ids=rows["id"])
 
 
-def _column(rows: pyarrow.Table, name: str) -> list[str] | None:
-    return rows[name].to_pylist() if name in rows.column_names else None
+def _identities(rows: pyarrow.Table) -> dict[str, set[str]]:
+    """Different ids and groups of some rows, as `calcode.method.roles.identities` gives them."""
+    columns = {"ids": "id", "groups": "group"}
+    return {
+        kind: {str(value) for value in rows[name].unique().to_pylist() if value not in (None, "")}
+        for kind, name in columns.items()
+        if name in rows.column_names
+    }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow.compute
 
 #: Images decided at a time, at most and at least. Every engine cuts a file at the same rows.
-_LARGEST_BLOCK, _SMALLEST_BLOCK = 4096, 512
+LARGEST_BLOCK, _SMALLEST_BLOCK = 4096, 512
 #: Distances that a block takes: with many calibration images fewer rows, so that no core waits long for the last.
 _BLOCK_DISTANCES = 1 << 25
 
@@ -84,7 +84,7 @@ class DecideJob:
     role: str | None = None
     where: pyarrow.compute.Expression | None = None
     device: str | None = None
-    block: int = _LARGEST_BLOCK
+    block: int = LARGEST_BLOCK
     model: Calcode | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def block_rows(model: Calcode) -> int:
     """
     points = len(model.fitted_rule.scores) + (0 if model.audit_ is None else len(model.audit_.reference))
     rows = _BLOCK_DISTANCES // max(1, points) // _SMALLEST_BLOCK * _SMALLEST_BLOCK
-    return min(max(rows, _SMALLEST_BLOCK), _LARGEST_BLOCK)
+    return min(max(rows, _SMALLEST_BLOCK), LARGEST_BLOCK)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,7 +66,8 @@ def decide_file(
     job = DecideJob.checked(model, features, out, role=role, where=where, device=device)
     counts = DecisionCounts()
     with ExitStack() as stack:
-        decider = stack.enter_context(_decider(job))
+        decider = _decider(job)
+        stack.enter_context(decider)
         writer = stack.enter_context(DecisionWriter(out))
         tables: Iterable[Any] = decider.ranges
         for work, workers in decider.stages:

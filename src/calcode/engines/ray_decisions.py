@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calcode import __version__
-from calcode.cohorts import DecisionWriter, FeatureFile, decisions_table, read_decisions
+from calcode.cohorts import DecisionWriter, FeatureFile, read_decisions
 from calcode.engines.job import (
     BlockDecider,
     DecidedFile,
@@ -96,8 +96,7 @@ class DecideWork:
 
     def __call__(self, task: list[int]) -> tuple[pyarrow.Table | None, dict[str, str]]:
         """The table of decisions."""
-        decisions = self._decider.decide(self._decider.read(RowRange(*task)))
-        return (None if decisions is None else decisions_table(decisions)), {}
+        return self._decider.decide(self._decider.read(RowRange(*task))), {}
 
 
 def _merged(

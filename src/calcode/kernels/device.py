@@ -74,7 +74,7 @@ class DevicePoints:
 
     def block_rows(self, dtype: torch.dtype) -> int:
         """How many rows are multiplied with the points together."""
-        rows = _BLOCK_NUMBERS[str(dtype).removeprefix("torch.")] // self.width
+        rows: int = _BLOCK_NUMBERS[str(dtype).removeprefix("torch.")] // self.width
         return max(1, rows // 512 * 512 or rows)
 
     def blocks(self, n_rows: int, *, dtype: torch.dtype) -> Iterator[slice]:
@@ -173,7 +173,8 @@ class DevicePoints:
 
         n_groups = self.width // _GROUP
         if n_groups <= count:
-            return torch.topk(distances, count, dim=1, largest=False)
+            found, columns = torch.topk(distances, count, dim=1, largest=False)
+            return found, columns
         # Every n_groups-th column makes a group: minima of long contiguous rows are the fast ones.
         minima = distances.view(len(distances), _GROUP, n_groups).amin(1)
         groups = torch.topk(minima, count, dim=1, largest=False, sorted=False).indices

@@ -14,7 +14,7 @@ from calcode.arrays import AnyArray, FloatArray, IntArray, TextArray
 from calcode.errors import CalcodeWarning, EvidenceError
 
 #: Norms further than this from 1 are renormalised with a warning: they hint at unnormalised features.
-_NORM_TOLERANCE = 0.01
+NORM_TOLERANCE = 0.01
 #: Added to the sum of trimmed evidence in Eq. 5.
 TRIM_EPSILON = 1e-12
 #: Rows per product in `text_logits`; a fixed shape makes a row's logits independent of its batch.
@@ -373,7 +373,7 @@ def _unit_rows(vectors: ArrayLike, *, name: str) -> FloatArray:
             raise EvidenceError(f"{name}: NaN or infinity in {_rows(bad)}")
         # A vector whose squared length overflows or underflows has no usable direction either.
         raise EvidenceError(f"{name}: a vector of length zero or beyond float64 in {_rows(broken)}")
-    off = np.flatnonzero(np.abs(norms - 1) > _NORM_TOLERANCE)
+    off = np.flatnonzero(np.abs(norms - 1) > NORM_TOLERANCE)
     if len(off):
         warnings.warn(
             f"{name}: {len(off)} of {len(rows)} rows are not of unit length (first: row {off[0]}, "

@@ -264,7 +264,7 @@ def _verdicts(
     (probabilities,) = robust_probabilities(evidence.prompt_logits, trim=model.settings_.trim)
     (scores,) = decisions.scores
     # The thresholds before the first label was kept.
-    localized, guarded = model.thresholds(evidence.embeddings, decisions.scores)
+    localized, guarded = model.thresholds(evidence.embeddings)
     kept = np.select(
         [scores <= localized[0], scores <= guarded[0], decisions.sets[0]],
         ["neighbourhood", "guard", "first"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
@@ -27,6 +26,7 @@ from calcode.method.roles import (
     RoleHashes,
     checked_roles,
     embeddings_digest,
+    identities,
     labels_in_space,
     require_evidence,
 )
@@ -260,26 +260,10 @@ class Calcode(Settings):
         evidence : Evidence
             Same classes, prompts, dimension, prompt digest and backbone as at fit; labels are not looked at.
         """
-        return self.decide_with(evidence, thresholds=self.thresholds)
-
-    def decide_with(
-        self,
-        evidence: Evidence,
-        *,
-        thresholds: Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]],
-    ) -> Decisions:
-        """`decide` with another engine for the thresholds, for instance one on a GPU.
-
-        Parameters
-        ----------
-        evidence : Evidence
-        thresholds : callable
-            As `thresholds` of this class.
-        """
         self._require("rule_", before="decide", call="fit")
         self.evidence_format_.require(evidence, role="evidence")
-        self.role_hashes_.require_disjoint("test", evidence)
-        return self._decisions(evidence, thresholds=thresholds, p_audit=self.audit_p_values(evidence))
+        self.role_hashes_.require_disjoint("test", identities(evidence))
+        return self._decisions(evidence, p_audit=self.audit_p_values(evidence))
 
     def certify_singles(
         self, evidence: Evidence, risk: float = 0.05, confidence: float = 0.9
@@ -300,27 +284,21 @@ class Calcode(Settings):
         others = {
             entry: hashes for entry, hashes in self.role_hashes_.hashes.items() if entry[0] != "reference"
         }
-        RoleHashes(self.role_hashes_.key, others).require_disjoint("certification", evidence)
+        RoleHashes(self.role_hashes_.key, others).require_disjoint("certification", identities(evidence))
         sample = evidence[one_per_group(evidence, random_state=self.settings_.random_state)]
         p_audit = np.ones(len(sample))
         if self.audit_ is not None:
             p_audit = self.audit_.without_own_rows().p_values(sample)
         self.certificate_ = None
-        decisions = self._decisions(sample, thresholds=self.thresholds, p_audit=p_audit)
+        decisions = self._decisions(sample, p_audit=p_audit)
         self.certificate_ = SinglesCertificate.check(decisions, sample, risk=risk, confidence=confidence)
         self._digest = None
         return self.certificate_
 
-    def _decisions(
-        self,
-        evidence: Evidence,
-        *,
-        thresholds: Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]],
-        p_audit: FloatArray,
-    ) -> Decisions:
+    def _decisions(self, evidence: Evidence, *, p_audit: FloatArray) -> Decisions:
         robust, scores = self._scores(evidence)
         supported = np.asarray(p_audit >= self.settings_.deferral_level)
-        localized, guarded = thresholds(evidence.embeddings, scores)
+        localized, guarded = self.thresholds(evidence.embeddings)
         localized_sets = label_sets(scores, localized)
         top_label = robust.argmax(axis=1)
         if self.settings_.keep_top:
@@ -360,7 +338,7 @@ class Calcode(Settings):
     def prepare(self) -> Self:
         """Make now what the first decision would make, so that several threads do not each make their own."""
         rule = self.fitted_rule
-        self.thresholds(rule.embeddings[:1], rule.embeddings[:1])
+        self.thresholds(rule.embeddings[:1])
         if self.audit_ is not None:
             self.audit_.prepare()
         return self
@@ -371,23 +349,18 @@ class Calcode(Settings):
         self._require("rule_", before="decide", call="fit")
         return self.rule_
 
-    def thresholds(self, embeddings: FloatArray, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def thresholds(self, embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
         """tau(x), shape (n,), and the guarded thresholds (Eq. 15), shape (n, K).
 
         Parameters
         ----------
         embeddings : ndarray of shape (n, d)
             Unit rows.
-        scores : ndarray of shape (n, K)
-            Not looked at here; engines that may stop early need them.
         """
         if self._search is None:
-            self._search = self._threshold_search()
+            search = TiledThresholds if tiling_pays(self.rule_) else GuardedThresholds
+            self._search = search(self.rule_, guards=self.guards_, n_classes=len(self.classes_))
         return self._search.of(embeddings)
-
-    def _threshold_search(self) -> ThresholdSearch:
-        search = TiledThresholds if tiling_pays(self.rule_) else GuardedThresholds
-        return search(self.rule_, guards=self.guards_, n_classes=len(self.classes_))
 
     def _scores(self, evidence: Evidence) -> tuple[FloatArray, FloatArray]:
         """Robust probabilities and APS scores, each of shape (n, K)."""

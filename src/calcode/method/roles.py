@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
@@ -141,17 +141,18 @@ class RoleHashes:
 
     def admit(self, role: str, evidence: Evidence) -> RoleHashes:
         """The hashes with one more role, after the check that it overlaps with none before."""
-        self.require_disjoint(role, evidence)
+        named = identities(evidence)
+        self.require_disjoint(role, named)
         # Sorted, so that the order tells nothing about the rows.
         added = {
             (role, kind): np.array(sorted(map(self._hash, values)), dtype=f"S{_HASH_BYTES * 2}")
-            for kind, values in _identities(evidence).items()
+            for kind, values in named.items()
         }
         return RoleHashes(self.key, self.hashes | added)
 
-    def require_disjoint(self, role: str, evidence: Evidence) -> None:
-        """Raise `RoleError` naming the ids or groups that another role holds already."""
-        for kind, values in _identities(evidence).items():
+    def require_disjoint(self, role: str, named: Mapping[str, Iterable[str]]) -> None:
+        """Raise `RoleError` naming the ids or groups, as `identities` gives them, that another role holds already."""
+        for kind, values in named.items():
             hashed = {self._hash(value): value for value in values}
             for (other, other_kind), known in self._known.items():
                 if other_kind != kind or other == role:
@@ -180,7 +181,7 @@ class RoleHashes:
         return {entry: frozenset(hashes.tolist()) for entry, hashes in self.hashes.items()}
 
 
-def _identities(evidence: Evidence) -> dict[str, set[str]]:
+def identities(evidence: Evidence) -> dict[str, set[str]]:
     """The different ids and groups, as far as the evidence has them; an empty text means a missing value."""
     columns = {"ids": evidence.ids, "groups": evidence.groups}
     return {

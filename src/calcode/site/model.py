@@ -208,7 +208,7 @@ class SiteModel:
             if evidence is not None:
                 expected.require(evidence, role=role)
                 if self.home is not None:
-                    self.home.role_hashes_.require_disjoint(role, evidence)
+                    self.home.role_hashes_.require_disjoint(role, identities(evidence))
         trim = self.settings["trim"]
         if trim is None:
             trim = _SHARP_TRIM if self.home is None else self.home.settings_.trim

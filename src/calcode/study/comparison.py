@@ -20,7 +20,7 @@ from calcode.baselines.protocol import Method, Record, Roles
 from calcode.baselines.registry import METHODS
 from calcode.errors import CalcodeError, CalcodeWarning, EvidenceError, SettingsError
 from calcode.method.evidence import Evidence
-from calcode.method.roles import checked_roles
+from calcode.method.roles import checked_roles, identities
 from calcode.metrics import Summary, subgroup_rows
 from calcode.study.decision_rows import DecisionRows
 from calcode.study.method_groups import ABLATION_NAMES, PAPER
@@ -266,7 +266,7 @@ def compare_methods(
         }
     )
     expected.require(test, role="test")
-    hashes.require_disjoint("test", test)
+    hashes.require_disjoint("test", identities(test))
     return (_row(method, roles, test, terms=terms) for method in methods)
 
 
