@@ -18,19 +18,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from speed.measuring import keep
 
 from calcode import Calcode, Evidence
+from calcode.cohorts import Prompts, write_features
 from calcode.engines.device import DeviceDecider
+from calcode.engines.local import decide_file
 from calcode.kernels.device import matmul_precision
+from calcode.kernels.threads import available_cores
 
 CLASSES = tuple("abcdefg")
 PROMPTS = 5
@@ -48,7 +55,14 @@ class World:
         classes = torch.stack([self.centres[c::7].mean(0) for c in range(7)])
         noise = torch.randn((7, PROMPTS, dimension), generator=generator, device="cuda")
         text = classes[:, None] + 1.5 * noise
-        self.text = (text / text.norm(dim=2, keepdim=True)).double().cpu().numpy()
+        self.prompts = Prompts(
+            text=(text / text.norm(dim=2, keepdim=True)).cpu().numpy(),
+            temperature=TEMPERATURE,
+            classes=CLASSES,
+            templates=[f"{i} {{label}}" for i in range(PROMPTS)],
+            label_texts=CLASSES,
+        )
+        self.text = self.prompts.text.astype(np.float64)
 
     def images(self, n: int, *, seed: int) -> tuple[Any, np.ndarray]:
         """Unit rows in float16 on the device, and their classes."""
@@ -69,6 +83,7 @@ class World:
                 temperature=TEMPERATURE,
                 labels=labels,
                 classes=CLASSES,
+                prompt_digest=self.prompts.digest,
             )
 
 
@@ -139,6 +154,7 @@ def differing(torch: Any, world: World, model: Calcode, decider: DeviceDecider, 
         text=world.text,
         temperature=TEMPERATURE,
         classes=CLASSES,
+        prompt_digest=world.prompts.digest,
     )
     found, expected = decider.decide(evidence), model.decide(evidence)
     counts = {"compared": len(evidence)}
@@ -148,6 +164,68 @@ def differing(torch: Any, world: World, model: Calcode, decider: DeviceDecider, 
     return counts
 
 
+def files(torch: Any, world: World, model: Calcode, *, options: argparse.Namespace) -> dict[str, Any]:
+    """Parquet to Parquet: on the device, reading alone, and on the CPU for fewer images."""
+    result: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model.save(folder / "model.safetensors")
+        sizes = {"device": options.n_test, "cpu": options.n_cpu}
+        for label, n in sizes.items():
+            path = folder / f"{label}.parquet"
+            write_cohort(world, path, n=n)
+            start = time.perf_counter()
+            pq.read_table(path, columns=["id", "embedding"])
+            result[f"{label}_reading_seconds"] = round(time.perf_counter() - start, 3)
+            for turn in ("first", "second"):
+                start = time.perf_counter()
+                decided = decide_file(
+                    folder / "model.safetensors",
+                    path,
+                    folder / "out.parquet",
+                    device="cuda" if label == "device" else None,
+                )
+                taken = time.perf_counter() - start
+                result[f"{label}_{turn}_seconds"] = round(taken, 3)
+                result[f"{label}_{turn}_images_per_second"] = round(decided.images / taken)
+                if label == "cpu":
+                    break
+    return result
+
+
+def write_cohort(world: World, path: Path, *, n: int) -> None:
+    """A feature file of float16 embeddings in row groups of 8,192, and its prompts."""
+    raw, _ = world.images(n, seed=21)
+    write_features(
+        path,
+        embeddings=raw.cpu().numpy(),
+        ids=[f"image-{i:08d}" for i in range(n)],
+        prompts=world.prompts,
+        embedding_type="float16",
+    )
+
+
+def cores(world: World, model: Calcode, *, n: int) -> dict[str, Any]:
+    """In-memory rate of `Calcode.decide` on one core over that on all."""
+    evidence = world.evidence(n, seed=31)
+    model.prepare()
+    rates = {}
+    for count in (1, available_cores()):
+        os.environ["OMP_NUM_THREADS"] = str(count)
+        part = evidence if count > 1 else evidence[: max(1, n // 8)]
+        start = time.perf_counter()
+        model.decide(part)
+        rates[count] = len(part) / (time.perf_counter() - start)
+    del os.environ["OMP_NUM_THREADS"]
+    one, every = rates[1], rates[available_cores()]
+    return {
+        "one_core": round(one),
+        "all_cores": round(every),
+        "cores": available_cores(),
+        "worth": round(every / one, 2),
+    }
+
+
 def main() -> None:
     """Measure, compare, keep."""
     parser = argparse.ArgumentParser(
@@ -155,6 +233,7 @@ def main() -> None:
     )
     parser.add_argument("--sizes", type=int, nargs="+", default=[20_000, 100_000])
     parser.add_argument("--n-test", type=int, default=1_000_000)
+    parser.add_argument("--n-cpu", type=int, default=40_960)
     parser.add_argument("--dimension", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--checked", type=int, default=100_000)
@@ -185,7 +264,9 @@ def main() -> None:
         start = time.perf_counter()
         model.fit(**roles)
         entry: dict[str, Any] = {"fit_cpu_seconds": round(time.perf_counter() - start, 2)}
+        entry["memory_cpu"] = cores(world, model, n=options.n_cpu)
         entry |= resident(torch, world, model, options=options)
+        entry["files"] = files(torch, world, model, options=options)
         result[f"n={size}"] = entry
         print(json.dumps(entry, indent=2), flush=True)
     keep("gpu", result)

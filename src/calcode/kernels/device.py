@@ -333,7 +333,9 @@ class DeviceThresholds:
         columns = group[..., None] * _GROUP + torch.arange(_GROUP, device=mass.device)
         own = weights.gather(1, columns.view(m, -1)).view(columns.shape).to(torch.float64)
         own *= self._masks[columns, torch.arange(rules, device=mass.device)[:, None]]
-        reached = before[..., None] + own.cumsum(2)
+        reached = (
+            before[..., None] + own @ torch.ones((_GROUP, _GROUP), dtype=own.dtype, device=own.device).triu()
+        )
 
         def score(at: torch.Tensor) -> torch.Tensor:
             step = (reached < at[..., None]).sum(2)
