@@ -14,7 +14,7 @@ import pytest
 from clinics import Clinic
 from worlds import World, fit_quietly
 
-from calcode import Calcode, Decisions, Evidence
+from calcode import Action, Calcode, Decisions, Evidence
 from calcode.cohorts import open_features, read_decisions
 from calcode.engines.local import decide_file
 from calcode.errors import FeatureFileError, NotFittedError, RoleError
@@ -65,6 +65,16 @@ def test_decisions_are_those_of_the_cpu(settings: dict[str, Any], precision: str
     model = fit_quietly(Calcode(**settings), ROLES)
     found = DeviceDecider(model, device="cpu", precision=precision).decide(ROLES["test"])  # type: ignore[arg-type]
     assert_same(found, model.decide(ROLES["test"]))
+
+
+def test_single_answers_that_are_not_certified_get_a_second_label() -> None:
+    model = fit_quietly(Calcode(protect="none", miscoverage=0.4), ROLES)
+    before = model.decide(ROLES["test"])
+    model.certify_singles(ROLES["reference"].without_identity(), risk=1e-6)
+    found = DeviceDecider(model, device="cpu").decide(ROLES["test"])
+    assert_same(found, model.decide(ROLES["test"]))
+    assert (before.action == Action.LABEL).any()
+    assert not (found.action == Action.LABEL).any()
 
 
 @pytest.mark.parametrize("level", ["loo", "certified", "upper", "exact"])

@@ -25,7 +25,7 @@ from calcode.method.home_sums import (
     site_features,
 )
 from calcode.method.model import Calcode, library_versions
-from calcode.method.roles import EvidenceFormat, embeddings_digest, require_evidence
+from calcode.method.roles import EvidenceFormat, embeddings_digest, identities, require_evidence
 from calcode.method.singles import NOT_CERTIFIED, SinglesCertificate, with_second_label
 from calcode.site.adapter import Adapter
 from calcode.site.assured import SplitConformal, failure_of_look
