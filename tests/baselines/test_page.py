@@ -1,4 +1,4 @@
-"""docs/baselines.md shows what the records say. `python tests/test_baselines_page.py` writes its tables."""
+"""docs/baselines.md shows what the records say. `python tests/baselines/test_page.py` writes its tables."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def with_tables(page: str) -> str:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_the_tables_are_those_of_the_records(name: str) -> None:
-    assert TABLES[name]() in PAGE.read_text(), "run: python tests/test_baselines_page.py"
+    assert TABLES[name]() in PAGE.read_text(), "run: python tests/baselines/test_page.py"
 
 
 @pytest.mark.parametrize("name", TABLES)

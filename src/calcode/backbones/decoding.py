@@ -1,4 +1,4 @@
-"""Decode and preprocess images in worker processes, a bounded number of batches ahead of the model."""
+"""Decode and preprocess images in worker processes, at most four batches before the model needs them."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class OnnxTower:
     path : path-like
         One input, NCHW float32 RGB; one embedding per image among the outputs.
     preprocessing : Preprocessing, optional
-        Read from a `preprocessor_config.json` beside the file if not given. Without one: shortest side and centre
+        Read from the `preprocessor_config.json` in the same folder if not given. Without one: shortest side and centre
         crop to the size of the input, bicubic, values in [0, 1] (the graph normalises).
     threads : int, optional
         Of the model; all cores if not given.

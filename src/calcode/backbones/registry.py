@@ -53,7 +53,7 @@ KNOWN: dict[str, KnownBackbone] = {
 
 
 def family_of(name: str) -> Family:
-    """Which library runs a model, told from its name or from what lies in its folder.
+    """Which library runs a model, by its name or by what lies in its folder.
 
     Examples
     --------

@@ -46,7 +46,7 @@ def aps_prediction(
         Of the test images.
     miscoverage : float
     details : mapping, optional
-        Put beside the threshold.
+        Added to the threshold.
     """
     limit = threshold(aps_scores(calibration), labels, miscoverage=miscoverage)
     sets = closed_sets(aps_scores(probabilities), limit)

@@ -92,7 +92,7 @@ def greedy_steps(calibration: FloatArray, candidates: FloatArray, slots: IntArra
     n, _ = calibration.shape
     m, _, n_labels = candidates.shape
     before = np.full((m, n_labels), n) if slots is None else slots
-    rankings = Rankings.of(calibration)
+    rankings = Rankings.from_probabilities(calibration)
     steps = np.empty((m, n_labels), dtype=np.int64)
     for start in range(0, m, BLOCK):
         part = slice(start, start + BLOCK)
@@ -142,7 +142,7 @@ def r_value_sets(steps: IntArray, *, n_calibration: int, boundary_rank: int) -> 
     return np.asarray(steps <= boundary[:, None])
 
 
-def _matched_steps(roles: Roles, test: Evidence, slots: IntArray | None) -> IntArray:
+def _steps(roles: Roles, test: Evidence, slots: IntArray | None) -> IntArray:
     calibration = roles.calibration
     labels = calibration.require_labels()
     per_prompt = prompt_probabilities(calibration.prompt_logits)
@@ -168,7 +168,7 @@ class PublishedRValue:
         """Sets may be empty; the seed is not used."""
         n = len(roles.calibration)
         rank = conformal_rank(n, miscoverage=miscoverage) + self._later
-        steps = _matched_steps(roles, test, None)
+        steps = _steps(roles, test, None)
         sets = r_value_sets(steps, n_calibration=n, boundary_rank=rank)
         return prediction(sets, robust(test), details={"boundary_rank": rank})
 
@@ -183,6 +183,6 @@ class RValue:
         n = len(roles.calibration)
         slots = random_slots(len(test), test.n_classes, n_calibration=n, random_state=random_state)
         rank = conformal_rank(n, miscoverage=miscoverage)
-        steps = _matched_steps(roles, test, slots)
+        steps = _steps(roles, test, slots)
         sets = r_value_sets(steps, n_calibration=n, boundary_rank=rank)
         return prediction(sets, robust(test), details={"boundary_rank": rank})

@@ -50,7 +50,7 @@ class Rankings:
     vote_steps: IntArray
 
     @classmethod
-    def of(cls, calibration: FloatArray) -> Rankings:
+    def from_probabilities(cls, calibration: FloatArray) -> Rankings:
         """Rankings from the true-label probabilities, shape (n, M), compared in float32."""
         values = np.ascontiguousarray(calibration.T, dtype=np.float32)
         orders = np.argsort(-values, axis=1, kind="stable")
@@ -85,12 +85,12 @@ class Rankings:
             high = np.searchsorted(negative, -values, side="right")
             first = keys[np.minimum(low, n - 1)]
             tied = np.searchsorted(keys, first - first % (n + 1) + before, side="left")
-            ahead = np.where(low == high, low, tied)
+            preceding = np.where(low == high, low, tied)
             # Labels by decreasing probability, equal ones by column; each comes after the ones before it.
             by_value = np.argsort(-np.take_along_axis(values, by_column, axis=1), axis=1, kind="stable")
             order = np.take_along_axis(by_column, by_value, axis=1)
             np.put_along_axis(
-                found[r], order, np.take_along_axis(ahead, order, axis=1) + np.arange(n_labels), axis=1
+                found[r], order, np.take_along_axis(preceding, order, axis=1) + np.arange(n_labels), axis=1
             )
         return found
 

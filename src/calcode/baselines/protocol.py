@@ -39,7 +39,7 @@ class Record:
     single_image : str
         What one test image alone means; only transductive methods need to say it.
     reconstruction : bool
-        Written from formulas because no code was released: say "reconstruction" beside its numbers.
+        Written from formulas because no code was released: say "reconstruction" with its numbers.
     reproducible : bool
         False where the paper does not define the method well enough to run it.
     """

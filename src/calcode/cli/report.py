@@ -85,7 +85,6 @@ COMMAND = Command(
 def _cohort(model: Calcode, choice: Choice, result: Judged, *, shifted: bool) -> ReportCohort:
     from calcode.cli.ordinary import split_aps
     from calcode.report import ReportCohort
-    from calcode.report.wording import counted
 
     prompts = choice.features.prompts
     return ReportCohort(

@@ -59,7 +59,7 @@ PUBLISHED_TEST = Published(
     outside=2212,  # SCC and UNK together
 )
 _OVERLAP_NOTE = (
-    "all 10,015 HAM10000 images are among these: to use them beside HAM10000, read with "
+    "all 10,015 HAM10000 images are among these: to use them together with HAM10000, read with "
     "without_ham10000=True or exclude_ids"
 )
 

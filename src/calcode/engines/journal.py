@@ -1,4 +1,4 @@
-"""What an interrupted job has already done: a private folder of finished shards beside the file to be."""
+"""What an interrupted job has already done: a private folder of finished shards next to the file to be."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class EmbedWork:
             workers=size.cpus if size.gpus else 0,
         )
         self._decoder.__enter__()
-        # A worker serves until its process ends, and is not told before.
+        # A worker serves until its process ends, without a last call.
         atexit.register(self._decoder.__exit__, None, None, None)
 
     def __call__(self, task: list[list[str]]) -> tuple[pyarrow.Table | None, dict[str, str]]:
