@@ -157,13 +157,13 @@ def _failing() -> None:
     raise ZeroDivisionError("a defect")
 
 
-def test_a_defect_is_3_and_shows_no_traceback_unless_asked(
+def test_a_defect_is_4_and_shows_no_traceback_unless_asked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("CALCODE_DEBUG", raising=False)
     with pytest.raises(typer.Exit) as stopped:
         guarded(_failing)()
-    assert stopped.value.exit_code == ExitCode.UNEXPECTED == 3
+    assert stopped.value.exit_code == ExitCode.UNEXPECTED == 4
     quiet = capsys.readouterr().err
     assert "ZeroDivisionError (a defect)" in quiet
     assert "Traceback" not in quiet

@@ -62,3 +62,20 @@ def test_without_the_data_it_says_how_to_get_them(
     assert "pip install ./demo-data" in result.stderr
     assert "make install" in result.stderr
     assert not Path("demo-output").exists()
+
+
+def test_a_stream_is_calm_until_the_camera_changes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Callable[..., Any],
+    run_json: Callable[..., dict[str, Any]],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    facts = run_json("demo", "--stream", "-o", "monitor.html")
+    assert facts["calm_votes"] == 200
+    assert facts["calm_alarms"] == 0
+    assert 5 <= facts["delay"] <= 25
+    assert facts["alarms"][0]["monitor"] == "M1"
+    assert "Support (M1)" in Path("monitor.html").read_text()
+    result = run("demo", "--stream", "-o", "monitor.html")
+    assert f"an alarm after {facts['delay']} images" in " ".join(result.output.split())

@@ -27,7 +27,7 @@ def make_watch(**changes: Any) -> Watch:
 
 
 def case(*labels: int, accepted: bool = True, scores: tuple[float, ...] = (0.2, 0.5, 0.3)) -> Case:
-    return Case(labels, accepted, scores)
+    return Case(labels, accepted, not accepted or not labels, scores)
 
 
 def play(watch: Watch, rows: range, *, seed: int = 1) -> None:
@@ -105,6 +105,8 @@ def test_what_counts_where() -> None:
     assert mel.scores.reading.n == 4
     assert tuple(nv.counts) == (0, 0, 1)
     assert (watch.n_outside, watch.n_not_accepted) == (1, 1)
+    # Answered: all but the empty and the deferred one.
+    assert tuple(watch.answers) == (7, 2, 1, 2 + 1 + 3 + 1 + 1)
 
 
 def test_a_late_label_of_a_model_that_is_gone_leaves_the_new_process_alone() -> None:

@@ -17,6 +17,7 @@ from calcode.cli import (
     explain,
     fit,
     inspect,
+    monitor,
     report,
     split,
     study,
@@ -35,6 +36,7 @@ COMMANDS: tuple[Command, ...] = (
     evaluate.COMMAND,
     compare.COMMAND,
     report.COMMAND,
+    monitor.COMMAND,
 )
 
 _HELP = (

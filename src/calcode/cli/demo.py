@@ -31,6 +31,13 @@ def demo(
             metavar="FILE",
         ),
     ] = None,
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="Play a stream of images in which the camera changes instead, and show when the monitors see it.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """See on real skin images which diseases an ordinary conformal predictor misses.
@@ -46,6 +53,9 @@ def demo(
         _explain(image, as_json=as_json, screen=screen)
         return
     target = _page(output)
+    if stream:
+        _play(target, as_json=as_json, screen=screen)
+        return
     started = time.perf_counter()
     from calcode.demo.cohorts import INTRODUCTION, NOTES, TITLE
 
@@ -71,7 +81,12 @@ def demo(
 
 COMMAND = Command(
     run=demo,
-    examples=("calcode demo", "calcode demo -o page.html --json", "calcode demo --image photo.jpg"),
+    examples=(
+        "calcode demo",
+        "calcode demo -o page.html --json",
+        "calcode demo --image photo.jpg",
+        "calcode demo --stream",
+    ),
     panel=START,
 )
 
@@ -92,6 +107,37 @@ def _explain(path: Path, *, as_json: bool, screen: Screen) -> None:
         "A small encoder of dermoscopic images decided here; a photograph of anything else is outside what it was "
         "calibrated for. Research software, not a medical device."
     )
+
+
+def _play(target: Path, *, as_json: bool, screen: Screen) -> None:
+    """Let dermoscopic images come, then smartphone photographs, and write the page of the monitors."""
+    from calcode.demo.cohorts import demo_features
+    from calcode.demo.stream import REVIEW_RATE, play
+    from calcode.report.monitor_page import write_monitor_page
+
+    with screen.working("Fitting, and playing the stream"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalcodeWarning)
+        played = play(demo_features().read())
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_monitor_page(target, played.watch, model_name="the demonstration model")
+    if as_json:
+        counts = {name: getattr(played, name) for name in played._fields if name != "watch"}
+        screen.emit("demo", {"output": str(target), **counts, **played.watch.facts})
+        return
+    screen.say(
+        f"First {played.calm_votes:,} lesions of HAM10000 that the model has not seen, then {played.changed_votes:,} "
+        f"patients of PAD-UFES-20: dermoscopy, then smartphone photographs. One image each; labels of "
+        f"{REVIEW_RATE:.0%} of them, drawn at random."
+    )
+    before = "no alarm" if not played.calm_alarms else f"{played.calm_alarms} false alarms"
+    after = "no alarm about the images" if played.delay is None else f"an alarm after {played.delay} images"
+    screen.say(f"While nothing changed: {before}. After the change of camera: {after}.", style="bold")
+    screen.heading("Alarms")
+    for alarm in played.watch.alarms:
+        screen.point(f"{alarm.finding} {alarm.advice}")
+    screen.say()
+    screen.say(f"Wrote {target}.")
+    screen.say("Research software, not a medical device. Features: CC BY-NC 4.0, not for commercial use.")
 
 
 def _page(path: Path) -> Path:

@@ -29,7 +29,8 @@ class ExitCode(IntEnum):
     SUCCESS = 0
     DATA = 1
     USAGE = 2
-    UNEXPECTED = 3
+    ALARM = 3
+    UNEXPECTED = 4
     INTERRUPTED = 130
     TERMINATED = 143
 

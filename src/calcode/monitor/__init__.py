@@ -10,10 +10,12 @@ from calcode.monitor.confidence import ConfidenceSequence, Interval, Prequential
 from calcode.monitor.coverage import CoverageProcess, labels_needed, miss_line
 from calcode.monitor.martingale import ExchangeabilityMartingale
 from calcode.monitor.protocol import CapitalMonitor, Reading
-from calcode.monitor.watch import Case, Watch
+from calcode.monitor.replay import Replayed, miss_lines, replay, watch_model
+from calcode.monitor.watch import Answers, Case, Watch
 
 __all__ = [
     "Alarm",
+    "Answers",
     "CapitalMonitor",
     "Case",
     "ClassWatch",
@@ -23,7 +25,11 @@ __all__ = [
     "Interval",
     "Prequential",
     "Reading",
+    "Replayed",
     "Watch",
     "labels_needed",
     "miss_line",
+    "miss_lines",
+    "replay",
+    "watch_model",
 ]

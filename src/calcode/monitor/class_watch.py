@@ -105,6 +105,23 @@ class ClassWatch:
         """Start M3 anew with half its alpha; everything else goes on."""
         self.coverage = self.coverage.restarted(line=line)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Counts, coverage and capitals as JSON values; coverage never without size and full sets."""
+        return {
+            "counts": self.counts._asdict(),
+            "coverage": self.counts.coverage(missing_as=True),
+            "coverage_missing_as_misses": self.counts.coverage(missing_as=False),
+            "confidence_sequence": self.as_hits.interval._asdict(),
+            "confidence_sequence_missing_as_misses": self.as_misses.interval._asdict(),
+            "binomial_interval": list(self.counts.interval(missing_as=True)),
+            "set_size_sum": self.size_sum,
+            "full_sets": self.n_full,
+            "scores": self.scores.reading._asdict() | {"alpha": self.scores.alpha},
+            "misses": self.coverage.reading._asdict()
+            | {"alpha": self.coverage.alpha, "line": self.coverage.line},
+        }
+
     def to_state(self) -> dict[str, Any]:
         """Everything that later readings depend on, as JSON values."""
         return {

@@ -118,6 +118,11 @@ class State:
         self.require(isinstance(value, int) and not isinstance(value, bool) and low <= value <= high, key)
         return int(value)
 
+    def flag(self, key: str) -> bool:
+        """True or false."""
+        self.require(isinstance(self[key], bool), key)
+        return bool(self[key])
+
     def position(self, key: str, *, n: int) -> int | None:
         """A count from 1 to n, or None."""
         return None if self[key] is None else self.integer(key, low=1, high=n)
@@ -135,6 +140,12 @@ class State:
         """A list of anything."""
         self.require(isinstance(self[key], list), key)
         return list(self[key])
+
+    def hexadecimal(self, key: str, *, digits: int) -> str:
+        """Hexadecimal digits."""
+        value = self[key]
+        self.require(isinstance(value, str) and re.fullmatch(f"[0-9a-f]{{{digits}}}", value) is not None, key)
+        return str(value)
 
     def hashes(self, key: str) -> list[str]:
         """A list of hashes, 32 hexadecimal digits each."""

@@ -26,13 +26,25 @@ class Case(NamedTuple):
         The set that was given, as class indices; an empty set is a miss.
     accepted : bool
         By the support audit; other cases have no vote in M2 and M3.
+    deferred : bool
+        For whatever reason.
     scores : tuple of float, K of them
         Zero-shot scores 1 - p_rob(y).
     """
 
     labels: tuple[int, ...]
     accepted: bool
+    deferred: bool
     scores: tuple[float, ...]
+
+
+class Answers(NamedTuple):
+    """What the observed cases were answered; sizes and full sets are counted over the answered ones (METHOD.md 9)."""
+
+    n: int = 0
+    deferred: int = 0
+    full: int = 0
+    size_sum: int = 0
 
 
 class Watch:
@@ -68,7 +80,7 @@ class Watch:
     >>> rng = np.random.default_rng(0)
     >>> watch = Watch(classes=("a", "b"), model_digest="", gate=rng.random(200), references={},
     ...               lines={"a": 0.1, "b": 0.1})
-    >>> case = Case(labels=(0,), accepted=True, scores=(0.2, 0.8))
+    >>> case = Case(labels=(0,), accepted=True, deferred=False, scores=(0.2, 0.8))
     >>> for i in range(30):
     ...     _ = watch.observe(f"image-{i}", group=f"patient-{i}", case=case, distance=1.0 + rng.random())
     >>> [(alarm.monitor, alarm.n) for alarm in watch.alarms]
@@ -114,8 +126,11 @@ class Watch:
         }
         self.alarms: list[Alarm] = []
         self.support_history: list[float] = []
+        self.answers = Answers()
         self.n_outside = 0
         self.n_not_accepted = 0
+        #: Time of the newest image, where the caller has times.
+        self.seen_until = ""
         # Ids and groups are kept as keyed hashes: a state file names no patient.
         self._hash_key = hashlib.sha256(model_digest.encode()).hexdigest()
         self._ids: set[str] = set()
@@ -160,6 +175,12 @@ class Watch:
             self._check("M1", "", self.support, when)
         self._groups.add(self._hashed(group or id))
         self._waiting[self._hashed(id)] = case, self.recalibrations
+        n, deferred, full, size_sum = self.answers
+        if case.deferred:
+            self.answers = Answers(n + 1, deferred + 1, full, size_sum)
+        else:
+            is_full = len(case.labels) == k
+            self.answers = Answers(n + 1, deferred, full + is_full, size_sum + len(case.labels))
         return True
 
     def review(self, id: str, *, label: int | None, when: str = "") -> bool:
@@ -213,6 +234,20 @@ class Watch:
         self.recalibrations += 1
         self.model_digest = model_digest
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Alarms, capitals and coverage as JSON values, for machines."""
+        support = self.support
+        return {
+            "alarm": bool(self.alarms),
+            "alarms": [
+                alarm._asdict() | {"finding": alarm.finding, "advice": alarm.advice} for alarm in self.alarms
+            ],
+            "answers": self.answers._asdict(),
+            "support": None if support is None else support.reading._asdict() | {"alpha": support.alpha},
+            "classes": {name: watch.facts for name, watch in self.classes.items()},
+        }
+
     def save(self, path: str | Path) -> None:
         """Write the state to one JSON file with its SHA-256; the file appears whole or not at all."""
         state = self.to_state()
@@ -257,8 +292,10 @@ class Watch:
             "support_history": self.support_history,
             "classes": [{"name": name, "watch": watch.to_state()} for name, watch in self.classes.items()],
             "alarms": [alarm._asdict() for alarm in self.alarms],
+            "answers": self.answers._asdict(),
             "n_outside": self.n_outside,
             "n_not_accepted": self.n_not_accepted,
+            "seen_until": self.seen_until,
             "hash_key": self._hash_key,
             "ids": sorted(self._ids),
             "groups": sorted(self._groups),
@@ -266,6 +303,7 @@ class Watch:
                 key: {
                     "labels": list(case.labels),
                     "accepted": case.accepted,
+                    "deferred": case.deferred,
                     "scores": list(case.scores),
                     "recalibration": number,
                 }
@@ -295,7 +333,13 @@ class Watch:
         watch.support_history = entry.numbers("support_history")
         watch.alarms = [Alarm.from_state(alarm) for alarm in entry.items("alarms")]
         watch.n_outside, watch.n_not_accepted = entry.integer("n_outside"), entry.integer("n_not_accepted")
-        watch._hash_key = entry.text("hash_key", longest=64)
+        answers = State(entry["answers"], name="answers")
+        n = answers.integer("n", high=len(entry.items("groups")))
+        watch.answers = Answers(
+            n, *(answers.integer(name, high=n * len(watches)) for name in Answers._fields[1:])
+        )
+        watch.seen_until = entry.text("seen_until")
+        watch._hash_key = entry.hexadecimal("hash_key", digits=64)
         watch._ids, watch._groups = (set(entry.hashes(name)) for name in ("ids", "groups"))
         entry.require(isinstance(entry["waiting"], dict) and entry["waiting"].keys() <= watch._ids, "waiting")
         for key, values in entry["waiting"].items():
@@ -306,8 +350,8 @@ class Watch:
                 len(set(labels)) == len(labels) and all(label == int(label) for label in labels), "labels"
             )
             waiting.require(len(scores) == len(watches), "scores")
-            waiting.require(isinstance(waiting["accepted"], bool), "accepted")
-            case = Case(tuple(map(int, labels)), waiting["accepted"], tuple(scores))
+            flags = waiting.flag("accepted"), waiting.flag("deferred")
+            case = Case(tuple(map(int, labels)), *flags, tuple(scores))
             watch._waiting[key] = case, waiting.integer("recalibration", high=watch.recalibrations)
         n_votes = 0 if watch.support is None else watch.support.reading.n
         entry.require(len(watch.support_history) == n_votes <= len(watch._groups), "support_history")

@@ -31,7 +31,10 @@ MARKERS = (
 MUTED = len(MARKERS) - 1
 #: More ticks than this would touch on a phone.
 _MOST_TICKS = 6
-_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+_STEPS: tuple[float, ...] = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5),
+    *(step * scale for scale in (1.0, 10.0, 100.0, 1e3, 1e4, 1e5) for step in (1.0, 2.0, 5.0)),
+)
 
 Unit = Literal["share", "points", "number"]
 

@@ -1,0 +1,433 @@
+"""`calcode monitor`: is the model still where it was calibrated, and do its sets still cover?"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from calcode.cli.options import AsJson, ModelFile, PromptFile, RoleName, output_file
+from calcode.cli.running import Command, ExitCode
+from calcode.errors import FeatureFileError, MismatchError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from calcode.cli.screen import Screen
+    from calcode.cohorts import FeatureFile
+    from calcode.method.decisions import Decisions
+    from calcode.method.evidence import Evidence
+    from calcode.method.model import Calcode
+    from calcode.monitor import Watch
+    from calcode.site import SiteModel
+
+_TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no")
+
+
+def monitor(
+    model: ModelFile,
+    features: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FEATURES...", help="Feature files of the images that came, in the order of time."
+        ),
+    ],
+    decisions: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--decisions",
+            help="Decisions on these images as they were given; repeat it for several files. Without it the model "
+            "decides again.",
+            metavar="FILE",
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            "--labels",
+            help="CSV of reviewed cases in the order in which they came: id, label (a class; another name is outside "
+            "the label space; empty: it stayed without a label) and, if only some were drawn at random, coin (1 or 0).",
+            metavar="FILE",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Page to write, .html.", metavar="FILE")
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state",
+            help="JSON file that keeps the monitors from one day to the next; made if it is not there.",
+            metavar="FILE",
+        ),
+    ] = None,
+    recalibrated: Annotated[
+        bool,
+        typer.Option(
+            "--recalibrated",
+            help="The model is a recalibration with the bag of the model in --state, grown: coverage is watched "
+            "anew, at half the level.",
+        ),
+    ] = False,
+    role: RoleName = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with the time of an image. Without it files and rows are in order.", metavar="COLUMN"
+        ),
+    ] = None,
+    secret: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the site's secret, so that the image that was reviewed stands for its patient.",
+            metavar="FILE",
+        ),
+    ] = None,
+    false_alarm: Annotated[
+        float, typer.Option(help="Probability of ever raising a false alarm, at most.", metavar="SHARE")
+    ] = 0.01,
+    prompts: PromptFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Watch a model: alarms that are right at every look, however often you look.
+
+    M1 compares the distances of new images with those of the gate and needs no labels. M2 and M3 compare scores and
+    coverage of reviewed cases that were drawn at random, class by class. One image per patient or lesion votes, once.
+    A home model is watched against its home gate and a site model against its site gate. Exit code 3 says that an
+    alarm was raised, now or in an earlier run of the same --state.
+    """
+    from calcode.cli.screen import Screen
+    from calcode.cohorts import open_features
+    from calcode.monitor import replay
+    from calcode.site import load_model
+
+    inputs = [model, *features, *(decisions or ()), labels, secret, prompts]
+    if output is not None:
+        output_file(output, suffixes=(".html",), inputs=[*inputs, state])
+    if state is not None:
+        output_file(state, suffixes=(".json",), inputs=inputs)
+    if recalibrated and state is None:
+        raise typer.BadParameter("it needs the --state of the model before", param_hint="--recalibrated")
+    screen = Screen()
+    fitted = load_model(model)
+    watch = _watch(fitted, state, recalibrated=recalibrated, false_alarm=false_alarm, model=model)
+    earlier = len(watch.alarms)
+    key = fitted.digest_.encode() if secret is None else secret.read_bytes()
+    given = None if decisions is None else _decisions(decisions, fitted.digest_)
+    counts, seen = [], dict[str, Path]()
+    with screen.counting("Images", total=None) as advance:
+        for path in features:
+            stream = _read(
+                open_features(path, prompts=prompts), classes=fitted.classes_, role=role, time=time
+            )
+            _require_new(stream, path, seen=seen)
+            _require_later(stream, path, watch=watch)
+            decided = None if given is None else given.rows(stream.ids, path)
+            counts.append(
+                replay(watch, fitted, stream.evidence, decisions=decided, times=stream.times, secret=key)
+            )
+            advance(len(stream.ids))
+    reviews = None if labels is None else _review(watch, labels, time=time)
+    if state is not None:
+        watch.save(state)
+    if output is not None:
+        from calcode.report.monitor_page import write_monitor_page
+
+        write_monitor_page(output, watch, model_name=model.name)
+    totals = {name: sum(getattr(count, name) for count in counts) for name in counts[0]._fields}
+    if as_json:
+        screen.emit("monitor", {"images": totals, "labels": reviews, **watch.facts})
+    else:
+        _show(watch, totals=totals, reviews=reviews, earlier=earlier, output=output, screen=screen)
+    if watch.alarms:
+        raise typer.Exit(int(ExitCode.ALARM))
+
+
+COMMAND = Command(
+    run=monitor,
+    examples=(
+        "calcode monitor model.safetensors clinic-*.parquet -o monitor.html",
+        "calcode monitor model.safetensors today.parquet --state monitor.json",
+        "calcode monitor site.safetensors new.parquet --labels reviews.csv",
+    ),
+)
+
+
+def _watch(
+    fitted: Calcode | SiteModel, state: Path | None, *, recalibrated: bool, false_alarm: float, model: Path
+) -> Watch:
+    """The monitors to go on with, or new ones."""
+    from calcode.monitor import Watch, miss_lines, watch_model
+
+    if state is None or not state.exists():
+        if recalibrated:
+            raise FeatureFileError(
+                f"{state}: no such file; --recalibrated goes on with the state of the model before"
+            )
+        return watch_model(fitted, false_alarm=false_alarm)
+    watch = Watch.load(state)
+    if recalibrated:
+        if watch.model_digest == fitted.digest_:
+            raise MismatchError(f"{state}: {model} is watched in it already; leave --recalibrated out")
+        watch.recalibrate(lines=miss_lines(fitted), model_digest=fitted.digest_)
+    if watch.model_digest != fitted.digest_:
+        raise MismatchError(
+            f"{state}: monitors of another model than {model}; name a new state file, or add --recalibrated if the "
+            "model was recalibrated with the same bag"
+        )
+    if not math.isclose(watch.false_alarm, false_alarm):
+        raise MismatchError(
+            f"{state}: began with --false-alarm {watch.false_alarm:g}, and the level cannot change afterwards"
+        )
+    return watch
+
+
+class _Stream(NamedTuple):
+    """Images of one file in the order of time."""
+
+    evidence: Evidence
+    ids: list[str]
+    times: list[str] | None
+
+
+def _read(file: FeatureFile, *, classes: Sequence[str], role: str | None, time: str | None) -> _Stream:
+    """The images of a file, in the order of their times if a column says so; labels are not looked at."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from calcode.cohorts.contents import text_values
+    from calcode.cohorts.parquet import stream_tables
+    from calcode.engines.job import require_classes
+
+    require_classes(file, classes)
+    if time is not None and time not in file.contents.columns:
+        raise FeatureFileError(
+            f"{file.path}: no column {time!r} for --time; it has {', '.join(file.contents.columns)}"
+        )
+    wanted = {"id", "group", "role", "embedding", time} & set(file.contents.columns)
+    table = pa.concat_tables(
+        stream_tables(
+            file.path, columns=[name for name in file.contents.columns if name in wanted], batch_size=65_536
+        )
+    )
+    if role is not None and "role" in file.contents.columns:
+        table = table.filter(pc.equal(table["role"].cast(pa.string()), role))
+    evidence = file.evidence_from(table, role=role, classes=classes)
+    if evidence is None or evidence.ids is None:
+        raise FeatureFileError(f"{file.path}: holds no images{f' of role {role}' * bool(role)}")
+    times = None
+    if time is not None:
+        times = text_values(table[time]).tolist()
+        if "" in times:
+            raise FeatureFileError(
+                f"{file.path}: column {time!r} is empty in {times.count('')} rows; fill it in"
+            )
+        order = sorted(range(len(times)), key=_sortable(times).__getitem__)
+        times, evidence = [times[row] for row in order], evidence[np.array(order)]
+    return _Stream(evidence, np.asarray(evidence.ids).tolist(), times)
+
+
+def _sortable(times: Sequence[str]) -> list[Any]:
+    """Times as numbers where all of them are, as text (such as 2026-11-15T08:30) otherwise."""
+    try:
+        return [float(value) for value in times]
+    except ValueError:
+        return list(times)
+
+
+def _require_new(stream: _Stream, path: Path, *, seen: dict[str, Path]) -> None:
+    """Raise where an image is in two of the files; those of an earlier run are recognised later."""
+    twice = [name for name in stream.ids if name in seen]
+    if twice:
+        raise FeatureFileError(
+            f"{path}: {len(twice)} of its images are in {seen[twice[0]]} too (first: {twice[0]!r}); give each once"
+        )
+    seen.update(dict.fromkeys(stream.ids, path))
+
+
+def _require_later(stream: _Stream, path: Path, *, watch: Watch) -> None:
+    """Raise where new images are older than images that have voted."""
+    if stream.times is None or not watch.seen_until:
+        return
+    new = [when for name, when in zip(stream.ids, stream.times, strict=True) if not watch.knows(name)]
+    if new and _sortable([new[0], watch.seen_until])[0] < _sortable([new[0], watch.seen_until])[1]:
+        raise FeatureFileError(
+            f"{path}: out of order, its first new image is of {new[0]} and images up to {watch.seen_until} have voted; "
+            "give the files in the order of time"
+        )
+
+
+class _Given(NamedTuple):
+    """Decisions as they were given, by id."""
+
+    decisions: Decisions
+    row_of: dict[str, int]
+
+    def rows(self, ids: Sequence[str], path: Path) -> Decisions:
+        """The decisions on these images, in their order."""
+        import numpy as np
+
+        missing = [name for name in ids if name not in self.row_of]
+        if missing:
+            raise FeatureFileError(
+                f"{path}: {len(missing)} of its images have no decision (first: {missing[0]!r}); give all decisions"
+            )
+        return self.decisions[np.array([self.row_of[name] for name in ids], dtype=np.int64)]
+
+
+def _decisions(paths: Sequence[Path], digest: str) -> _Given:
+    from calcode.cohorts import decisions_from, read_decisions
+    from calcode.method.decisions import Decisions
+
+    parts, row_of, seen = [], dict[str, int](), dict[str, Path]()
+    for path in paths:
+        part = decisions_from(read_decisions(path))
+        if part.ids is None:
+            raise FeatureFileError(f"{path}: has no column 'id'; decide again on images with ids")
+        if part.model_digest != digest:
+            raise MismatchError(f"{path}: decided by another model; give the model file that decided")
+        for name in part.ids.tolist():
+            if name in seen:
+                raise FeatureFileError(
+                    f"{path}: image {name!r} is decided in {seen[name]} too; give each decision once"
+                )
+            row_of[name] = len(row_of)
+            seen[name] = path
+        parts.append(part)
+    return _Given(Decisions.concatenate(parts), row_of)
+
+
+def _review(watch: Watch, path: Path, *, time: str | None) -> dict[str, int]:
+    """Let the labels of a CSV file vote, in its order; how many did, and why others did not."""
+    names = list(watch.classes)
+    counts = dict.fromkeys(("votes", "without_label", "outside", "not_drawn", "no_vote", "unknown"), 0)
+    known: dict[str, str] = {}
+    with path.open(newline="", encoding="utf-8-sig") as stream:
+        rows = csv.DictReader(stream)
+        try:
+            columns = list(rows.fieldnames or ())
+            if not {"id", "label"} <= set(columns):
+                raise FeatureFileError(
+                    f"{path}: columns id and label are needed; it has {', '.join(columns) or 'none'}"
+                )
+            for row in rows:
+                name, label, coin = row["id"], row["label"], (row.get("coin") or "1").strip().lower()
+                if not name or label is None or coin not in (*_TRUE, *_FALSE):
+                    raise FeatureFileError(
+                        f"{path}: line {rows.line_num} needs an id, a label (which may be empty) and, where there is a "
+                        "column coin, 1 or 0"
+                    )
+                if known.setdefault(name, label) != label:
+                    raise FeatureFileError(
+                        f"{path}: {name!r} is {known[name]!r} and {label!r}; settle it first"
+                    )
+                index = None if label == "" else names.index(label) if label in names else -1
+                if coin in _FALSE:
+                    counts["not_drawn"] += 1
+                elif not watch.knows(name):
+                    counts["unknown"] += 1
+                elif not watch.review(name, label=index, when=row.get(time or "") or ""):
+                    counts["no_vote"] += 1
+                elif index is None:
+                    counts["without_label"] += 1
+                else:
+                    counts["outside" if index < 0 else "votes"] += 1
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise FeatureFileError(f"{path}: not a CSV file in UTF-8 ({error})") from error
+    return counts
+
+
+def _show(
+    watch: Watch,
+    *,
+    totals: dict[str, int],
+    reviews: dict[str, int] | None,
+    earlier: int,
+    output: Path | None,
+    screen: Screen,
+) -> None:
+    from calcode.report.wording import counted
+
+    said = f"{counted(totals['n'], 'image')}: {counted(totals['votes'], 'group')} voted, each with one image"
+    if totals["recognised"]:
+        said += f"; {totals['recognised']:,} images were recognised from an earlier run"
+    if totals["in_model"]:
+        said += f"; {counted(totals['in_model'], 'group')} of the model's own had no vote"
+    screen.say(f"{said}.")
+    if reviews is not None:
+        screen.say(_labels_sentence(reviews))
+    if watch.support is None:
+        screen.say(
+            "M1 is off: the model keeps no distances of a gate. Fit the home model again, or fit the site model "
+            "with a gate.",
+            style="yellow",
+        )
+    else:
+        reading = watch.support.reading
+        screen.say(
+            f"M1 support: capital {_capital(reading.log_capital)} after {counted(reading.n, 'group')}, alarm at "
+            f"{1 / watch.support.alpha:,.0f}."
+        )
+    screen.say()
+    screen.show(_class_table(watch))
+    alphas = {
+        monitor: min(getattr(entry, attribute).alpha for entry in watch.classes.values())
+        for monitor, attribute in (("M2", "scores"), ("M3", "coverage"))
+    }
+    lines = ", ".join(f"{monitor} at {1 / alpha:,.0f}" for monitor, alpha in alphas.items())
+    screen.say(
+        "Coverage is over accepted cases drawn for review, with a 95 % confidence sequence that may be read at any "
+        "time. Cases without a label are written after the plus and count as hits; the page shows them both ways. "
+        f"M2 (scores) and M3 (misses) are capitals; an alarm is raised for {lines}."
+    )
+    if watch.alarms:
+        screen.heading("Alarms")
+        for number, alarm in enumerate(watch.alarms):
+            screen.point(f"{'(earlier) ' * (number < earlier)}{alarm.finding} {alarm.advice}")
+    else:
+        screen.say("No alarm.", style="green")
+    if output is not None:
+        screen.say(f"Wrote {output}. Open it in a browser.")
+
+
+def _labels_sentence(reviews: dict[str, int]) -> str:
+    words = {
+        "without_label": "stayed without a label",
+        "outside": "lie outside the label space",
+        "not_drawn": "were not drawn at random",
+        "no_vote": "do not stand for their group or had voted before",
+        "unknown": "are of images that were not given",
+    }
+    others = [f"{reviews[key]:,} {word}" for key, word in words.items() if reviews[key]]
+    return f"Labels: {reviews['votes']:,} voted{''.join(f'; {text}' for text in others)}."
+
+
+def _class_table(watch: Watch) -> Table:
+    from calcode.cli.screen import plain_table
+
+    table = plain_table()
+    for heading in ("class", "labels", "coverage", "interval", "size", "full", "M2", "M3"):
+        table.add_column(heading, justify="left" if heading == "class" else "right")
+    for name, entry in watch.classes.items():
+        counts, interval = entry.counts, entry.as_hits.interval
+        labelled = counts.hits + counts.misses
+        table.add_row(
+            name,
+            f"{labelled:,}" + f" + {counts.missing:,}" * bool(counts.missing),
+            f"{counts.coverage(missing_as=True):.3f}" if counts.n else "",
+            f"[{interval.low:.3f}, {interval.high:.3f}]" if counts.n else "",
+            f"{entry.size_sum / labelled:.2f}" if labelled else "",
+            f"{entry.n_full / labelled:.2f}" if labelled else "",
+            *(_capital(monitor.reading.log_capital) for monitor in (entry.scores, entry.coverage)),
+        )
+    return table
+
+
+def _capital(log_capital: float) -> str:
+    """A capital in few characters."""
+    return f"{math.exp(log_capital):,.3g}" if log_capital < 14 else f"1e{log_capital / math.log(10):.0f}"

@@ -1,0 +1,69 @@
+"""A stream of real skin images in which the camera changes, and the monitors that see it (SITE.md S7)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from calcode.cohorts import Cohort
+from calcode.method.model import Calcode
+from calcode.monitor import Watch, replay, watch_model
+
+#: Lesions of the calm part, and share of all cases whose label is looked up.
+N_CALM = 200
+REVIEW_RATE = 0.3
+_FITTED = ("reference", "validation", "gate", "calibration")
+
+
+class Played(NamedTuple):
+    """What the monitors saw.
+
+    Attributes
+    ----------
+    watch : Watch
+    calm_votes, changed_votes : int
+        Lesions of HAM10000 and patients of PAD-UFES-20 that voted.
+    calm_alarms : int
+        Alarms before the change.
+    delay : int or None
+        Images of PAD-UFES-20 until M1 raised its alarm; None if it did not.
+    """
+
+    watch: Watch
+    calm_votes: int
+    changed_votes: int
+    calm_alarms: int
+    delay: int | None
+
+
+def play(images: Cohort, *, random_state: int = 0) -> Played:
+    """Fit on HAM10000, then let held-out HAM10000 images come, then smartphone photographs of PAD-UFES-20.
+
+    Parameters
+    ----------
+    images : Cohort
+        All demonstration images.
+    random_state : int
+        Seeds the order of the images and which of them are reviewed.
+    """
+    rng = np.random.default_rng(random_state)
+    ham = images[images.column("dataset") == "ham10000"]
+    pad = images[images.column("dataset") == "padufes20"].evidence
+    held_out = ham.with_role("test").evidence
+    model = Calcode().fit(**{role: ham.with_role(role).evidence for role in _FITTED})
+    watch = watch_model(model)
+    votes = []
+    for evidence, n in ((held_out, N_CALM), (pad, len(pad))):
+        before = len(watch.alarms)
+        shuffled = evidence[rng.permutation(len(evidence))]
+        assert shuffled.groups is not None  # the demonstration's images have them
+        # The first image of each group, so that the calm part ends at a number of lesions.
+        _, first = np.unique(shuffled.groups, return_index=True)
+        stream = shuffled[np.sort(first)[:n]]
+        votes.append((replay(watch, model, stream).votes, before))
+        for row in np.flatnonzero(rng.random(len(stream)) < REVIEW_RATE).tolist():
+            watch.review(str(np.asarray(stream.ids)[row]), label=int(stream.require_labels()[row]))
+    (calm, _), (changed, calm_alarms) = votes
+    support = [alarm.n - calm for alarm in watch.alarms[calm_alarms:] if alarm.monitor == "M1"]
+    return Played(watch, calm, changed, calm_alarms, support[0] if support else None)

@@ -1,0 +1,188 @@
+"""From a model to its monitors, and from decided images to their votes (SITE.md S1 and S7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from calcode.errors import EvidenceError, MismatchError
+from calcode.method.decisions import Decisions
+from calcode.method.evidence import Evidence, robust_probabilities
+from calcode.method.model import Calcode
+from calcode.method.roles import identities
+from calcode.method.tail import miscoverage_of
+from calcode.monitor.coverage import miss_line
+from calcode.monitor.watch import Case, Watch
+
+if TYPE_CHECKING:
+    from calcode.site import SiteModel
+
+#: Bags of these designs are exchangeable with the coin cases that come later.
+_LIKE_COIN_CASES = ("coin", "consecutive")
+
+
+class Replayed(NamedTuple):
+    """What became of the images of a replay.
+
+    Attributes
+    ----------
+    n : int
+        Images given.
+    recognised : int
+        Seen in an earlier replay and left alone.
+    votes : int
+        Representatives of groups that had not voted.
+    in_model : int
+        Representatives whose group calibrated the model: they have no vote.
+    """
+
+    n: int
+    recognised: int
+    votes: int
+    in_model: int
+
+
+def watch_model(model: Calcode | SiteModel, *, false_alarm: float = 0.01, random_state: int = 0) -> Watch:
+    """The monitors of a fitted model, before the first image.
+
+    A home model is watched against its own gate, so it alarms at a new site, as it should. A site model is watched
+    against the site's gate; without one M1 is off. M2 takes the bag's scores where the bag was filled by coin or
+    with consecutive patients, and else the first 20 cases of a class; a home model keeps no scores.
+
+    Parameters
+    ----------
+    model : Calcode or SiteModel
+    false_alarm : float
+        P(ever an alarm while nothing changes) is at most this.
+    random_state : int
+        Seeds the randomised ranks.
+    """
+    lines = miss_lines(model)
+    if isinstance(model, Calcode):
+        gate, references = None if model.audit_ is None else model.audit_.gate_distances, {}
+        recalibrations = 0
+    else:
+        gate, recalibrations = model.gate_distances_, model.look_
+        references = {
+            name: scores
+            for name, scores in model.bag_scores_.items()
+            if model.settings_.sampling[name] in _LIKE_COIN_CASES
+            and model.settings_.calibrate_with != "weighted"
+            and len(scores) > 0
+        }
+    return Watch(
+        classes=model.classes_,
+        model_digest=model.digest_,
+        gate=gate,
+        references=references,
+        lines=lines,
+        false_alarm=false_alarm,
+        recalibrations=recalibrations,
+        random_state=random_state,
+    )
+
+
+def miss_lines(model: Calcode | SiteModel) -> dict[str, float]:
+    """Tolerated miss rate of every class, for M3: from the labels that calibrate it and its level."""
+    if isinstance(model, Calcode):
+        settings = model.settings_
+        levels = {
+            name: miscoverage_of(name, settings.guard_miscoverage, default=settings.miscoverage)
+            if name in model.tail_classes_
+            else settings.miscoverage
+            for name in model.classes_
+        }
+        return {
+            name: miss_line(n, miscoverage=levels[name], margin=settings.discovery_margin)
+            for name, n in model.n_accepted_per_class_.items()
+        }
+    bag = model.bag_
+    counts = np.bincount(bag.labels[bag.calibrates], minlength=len(model.classes_))
+    return {
+        name: miss_line(int(n), miscoverage=model.levels_[name])
+        for name, n in zip(model.classes_, counts, strict=True)
+    }
+
+
+def replay(
+    watch: Watch,
+    model: Calcode | SiteModel,
+    evidence: Evidence,
+    *,
+    decisions: Decisions | None = None,
+    times: Sequence[str] | None = None,
+    secret: bytes = b"",
+) -> Replayed:
+    """Let images vote in the order of their rows: one image per group, and no group twice.
+
+    Distances and, unless decisions are given, sets are computed for the representatives alone.
+
+    Parameters
+    ----------
+    watch : Watch
+    model : Calcode or SiteModel
+        The model that decided.
+    evidence : Evidence
+        With ids, in the order of time; a row without a group is its own. Labels are not looked at.
+    decisions : Decisions, optional
+        As they were given, one for every row; else the model decides.
+    times : sequence of str, optional
+        Ascending. Images of a group with equal times belong to one visit; the representative is drawn by keyed hash
+        among those of the first one, and among all its rows here where there are no times.
+    secret : bytes
+        Key of that draw: the site's, so that the image that was reviewed is the one that votes.
+    """
+    from calcode.site import representatives
+
+    if evidence.ids is None:
+        raise EvidenceError("ids: a monitor has to recognise images that it has seen; the evidence has none")
+    if model.digest_ != watch.model_digest:
+        raise MismatchError(
+            "model: not the one whose monitors these are; start new ones, or recalibrate them for the same bag"
+        )
+    if decisions is not None and decisions.model_digest != model.digest_:
+        raise MismatchError("decisions: made by another model; give the model that made them")
+    model.evidence_format_.require(evidence, role="evidence")
+    ids = evidence.ids.tolist()
+    groups = ids if evidence.groups is None else evidence.groups.tolist()
+    new = [row for row, name in enumerate(ids) if not watch.knows(name)]
+    # Equal times mean one visit; the position of a time among all orders visits whatever its text looks like.
+    visits = None
+    if times is not None:
+        position = {time: f"{place:09d}" for place, time in reversed(list(enumerate(times)))}
+        visits = [position[times[row]] for row in new]
+    drawn = representatives(
+        [ids[row] for row in new], [groups[row] for row in new], secret=secret, visits=visits
+    )
+    chosen = np.array(
+        [new[i] for i in drawn if not watch.has_voted(groups[new[i]] or ids[new[i]])], dtype=np.int64
+    )
+    in_model = np.zeros(len(chosen), dtype=np.bool_)
+    if isinstance(model, Calcode):
+        model.role_hashes_.require_disjoint("test", identities(evidence[chosen]))
+    elif len(chosen):
+        in_model = model.known_.find(evidence[chosen])[1]
+        chosen = chosen[~in_model]
+    for row in new:
+        watch.note(ids[row])
+    if len(chosen):
+        part = evidence[chosen]
+        given = model.decide(part) if decisions is None else decisions[chosen]
+        robust = robust_probabilities(part.prompt_logits, trim=model.settings_.trim)
+        distances = [None] * len(chosen)
+        if watch.support is not None and model.audit_ is not None:
+            distances = model.audit_.distances(part).tolist()
+        for i, row in enumerate(chosen.tolist()):
+            case = Case(
+                labels=tuple(np.flatnonzero(given.sets[i]).tolist()),
+                accepted=bool(given.accepted[i]),
+                deferred=bool(given.deferred[i]),
+                scores=tuple((1.0 - robust[i]).tolist()),
+            )
+            when = "" if times is None else times[row]
+            watch.observe(ids[row], group=groups[row], case=case, distance=distances[i], when=when)
+    if times is not None and len(times):
+        watch.seen_until = times[-1]
+    return Replayed(len(ids), len(ids) - len(new), len(chosen), int(in_model.sum()))

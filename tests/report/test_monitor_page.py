@@ -1,0 +1,107 @@
+"""The page of a watched model: alarms first, capitals with their line, coverage with everything beside it."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calcode.monitor import Case, Watch, labels_needed
+from calcode.report.charts import PlaneChart
+from calcode.report.monitor_page import monitor_sections
+from calcode.report.page import render_page
+from calcode.report.parts import Figure, Section, Table
+from calcode.report.wording import percent
+
+
+def watched(*, n: int = 80, shift: float = 0.0, miss: float = 0.1, **changes: Any) -> Watch:
+    rng = np.random.default_rng(0)
+    values: dict[str, Any] = {
+        "classes": ("bcc", "<mel>", "nv"),
+        "model_digest": "m",
+        "gate": rng.random(100),
+        "references": {},
+        "lines": {"bcc": 0.1, "<mel>": 0.1, "nv": 0.24},
+    }
+    watch = Watch(**(values | changes))
+    for i in range(n):
+        label = i % 2
+        labels = (2,) if rng.random() < miss else (label, 2)
+        case = Case(labels, True, False, (0.2, 0.5, 0.3))
+        watch.observe(
+            f"i{i}", group=f"g{i}", case=case, distance=float(rng.random()) + shift, when=f"day {i}"
+        )
+        watch.review(f"i{i}", label=label if i % 10 else None)
+    return watch
+
+
+def section(watch: Watch, key: str) -> Section:
+    return next(part for part in monitor_sections(watch, model_name="model") if part.key == key)
+
+
+def table(watch: Watch, key: str) -> Table:
+    (found,) = (part for part in section(watch, key).parts if isinstance(part, Table))
+    return found
+
+
+def text_of(watch: Watch) -> str:
+    page = render_page(monitor_sections(watch, model_name="model"), title="Monitors")
+    assert "<mel>" not in page
+    return html.unescape(re.sub(r"<[^>]+>", " ", page))
+
+
+def test_a_calm_page_says_so_and_an_alarm_comes_with_evidence_and_advice() -> None:
+    calm, changed = watched(), watched(shift=1.0, miss=0.9)
+    assert "no alarm" in text_of(calm)
+    page = text_of(changed)
+    assert {alarm.monitor for alarm in changed.alarms} == {"M1", "M3"}
+    for alarm in changed.alarms:
+        assert alarm.finding in page
+        assert alarm.advice in page
+
+
+def test_a_capital_that_reached_its_line_is_drawn_reaching_it_however_long_the_stream() -> None:
+    watch = watched(n=3000, miss=0.0)
+    watch.support_history[1234] = np.log(301.0)  # one value among thousands
+    (figure,) = (part for part in section(watch, "support").parts if isinstance(part, Figure))
+    (chart,) = figure.charts
+    assert isinstance(chart, PlaneChart)
+    (marks,) = chart.marks
+    assert len(marks.up) <= 402
+    assert max(marks.up) >= chart.references[0].value == pytest.approx(np.log10(300))
+
+
+def test_support_that_is_off_is_said() -> None:
+    assert "M1 is off" in text_of(watched(gate=None))
+
+
+def test_coverage_never_comes_without_size_full_sets_labels_and_both_readings_of_missing_labels() -> None:
+    watch = watched()
+    shown = table(watch, "coverage")
+    headings = [column.heading for column in shown.columns]
+    row = dict(zip(headings, shown.cells[1], strict=True))
+    entry = watch.classes["<mel>"]
+    assert row["labels"].text == str(entry.counts.hits + entry.counts.misses)
+    assert row["without label"].text == "8"
+    assert row["coverage, missing as hits"].text != row["coverage, missing as misses"].text
+    assert f"{entry.as_hits.interval.low:.3f}" in row["coverage, missing as hits"].below
+    assert row["mean set size"].text == f"{entry.size_sum / (entry.counts.hits + entry.counts.misses):.2f}"
+    assert row["full sets"].text == percent(0.0)
+    assert "were deferred" in text_of(watch)
+
+
+def test_the_labels_that_an_alarm_needs_are_those_of_the_library() -> None:
+    watch = watched()
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in table(watch, "labels").cells}
+    assert rows["bcc, <mel>"][:2] == ["0.90", "900"]
+    alpha = watch.classes["bcc"].coverage.alpha
+    assert rows["bcc, <mel>"][-1] == str(labels_needed(line=0.1, alpha=alpha, miss_rate=0.3))
+    assert rows["bcc, <mel>"][2] == "tolerated"  # a true coverage of 0.90 is on the line
+    assert rows["nv"][-2] == "tolerated"
+
+
+def test_a_watch_without_any_image_has_a_page() -> None:
+    assert "0 cases, none of them answered" in text_of(watched(n=0))
