@@ -12,15 +12,15 @@ from study.made_up import write_study
 
 from calcode.study import read_study, run_study
 
-METHODS = ("top1", "aps", "mondrian", "conf-ot", "stacp", "global-calibration", "calcode")
+METHODS = ("top1", "aps", "mondrian", "conf-ot", "stacp", "global-calibration", "calcode-paper-sets", "calcode")
 
 
 def finished_study(folder: Path) -> Path:
     """Every experiment on made-up images, with two new deals; the folder of its output."""
     study = read_study(write_study(folder, methods=METHODS, resplits=2))
-    outcome = run_study(study, workers=2)
-    assert outcome.failures == ()
-    return outcome.folder
+    run = run_study(study, workers=2)
+    assert run.failures == ()
+    return run.folder
 
 
 def copied(folder: Path, target: Path) -> Path:

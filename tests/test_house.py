@@ -71,6 +71,7 @@ WHEN_ASKED: dict[str, tuple[str, ...]] = {"method": ("cohorts", "metrics")}
 AT_ONCE: dict[str, frozenset[str]] = {
     "cli": frozenset({"numpy", "click", "rich", "typer"}),
     "sklearn": frozenset({"numpy", "sklearn"}),
+    "study": frozenset({"numpy", "pandas", "pydantic"}),
 }
 AT_ONCE_ANYWHERE = frozenset({"numpy"})
 

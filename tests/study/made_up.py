@@ -38,7 +38,7 @@ source = {{ dataset = "home", site = {{ not = "north" }} }}
 target = {{ dataset = "away" }}
 classes = ["c0", "c1", "c2"]
 out_of_space = ["c3"]
-min_images = 5
+min_n = 5
 
 [[settings]]
 name = "PAIR"

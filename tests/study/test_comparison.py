@@ -12,17 +12,19 @@ from worlds import World, fit_quietly
 
 from calcode import Calcode, CalcodeWarning, Evidence
 from calcode.baselines import METHODS, Prediction, Roles
-from calcode.errors import EvidenceError, MismatchError, RoleError, SettingsError
+from calcode.errors import EvidenceError, MismatchError, RoleError, SettingsError, StudyError
 from calcode.metrics import Outcome, summarize, summarize_sets
 from calcode.study.comparison import (
-    GROUPS,
     MethodRow,
     Terms,
     chosen_methods,
     compare_methods,
+    comparison_frame,
+    comparison_notes,
+    comparison_table,
     rows_by,
-    target_hits,
 )
+from calcode.study.methods import GROUPS
 
 FITTED = ("reference", "validation", "gate", "calibration")
 
@@ -40,8 +42,8 @@ def roles(world: dict[str, Evidence]) -> Roles:
 class Stub:
     """A method with another's record that does what it is told."""
 
-    def __init__(self, answer):
-        self.record = METHODS["aps"].record
+    def __init__(self, answer, like="aps"):
+        self.record = METHODS[like].record
         self._answer = answer
 
     def predict(self, roles, test, *, miscoverage, random_state):
@@ -64,24 +66,20 @@ def only(rows) -> MethodRow:
     return row
 
 
-def test_every_method_gives_a_row_and_the_undefined_one_says_why(world, roles):
+def test_every_method_that_can_be_run_gives_a_row(world, roles):
     rows = list(compare_methods(roles, world["test"], methods=chosen_methods(["all"])))
-    assert [row.record.name for row in rows] == list(METHODS)
-    without = [row for row in rows if row.problem]
-    assert [row.record.name for row in without] == ["no-semantic-term"]
-    assert without[0].problem.startswith("not run: ")
-    assert without[0].summary is None
-    for row in rows:
-        assert (row.summary is None) == bool(row.problem)
-        cells = row.cells()
-        assert list(cells) == list(rows[0].cells())
-        if row.problem:
-            assert {cells[name] for name in ("coverage", "worst_class", "coverage_hit", "seconds")} == {None}
-        else:
-            assert 0.0 <= cells["coverage"] <= 1.0
-            assert row.seconds > 0
-        # Marked where its numbers appear.
-        assert row.record.reconstruction == ("reconstruction" in cells["title"])
+    assert [row.record.name for row in rows] == list(GROUPS["all"])
+    frame = comparison_frame(rows)
+    assert frame["method"].tolist() == list(GROUPS["all"])
+    assert frame["coverage"].between(0.0, 1.0).all()
+    assert (frame["seconds"] > 0).all()
+    # Marked where its numbers appear.
+    assert (frame["title"].str.contains("reconstruction") == frame["reconstruction"]).all()
+
+
+def test_a_method_that_no_paper_defines_is_refused_with_the_reason():
+    with pytest.raises(StudyError, match="'no-semantic-term' cannot be run, because no paper defines it"):
+        chosen_methods(["no-semantic-term"])
 
 
 def test_the_row_of_calcode_is_what_its_decisions_say(world, roles):
@@ -145,11 +143,10 @@ def test_hits_count_exact_equality_as_reached(world, roles, missed, marginal, wo
     )
     sets = np.ones((80, 4), dtype=bool)
     sets[np.arange(missed), labels[:missed]] = False
-    row = only(
-        compare_methods(roles, test, methods=[fixed(sets)], terms=Terms(miscoverage=0.25, min_images=1))
-    )
-    assert (row.hits_marginal, row.hits_worst) == (marginal, worst)
-    assert target_hits([row]) == (int(marginal), int(marginal and worst), 1)
+    row = only(compare_methods(roles, test, methods=[fixed(sets)], terms=Terms(miscoverage=0.25, min_n=1)))
+    assert row.reached == {"coverage_hit": marginal, "worst_class_hit": worst}
+    both = int(marginal and worst)
+    assert f"Overall {int(marginal)} of 1 method reach it, {both} also" in comparison_notes([row])[0]
 
 
 def test_one_failing_method_costs_one_row(world, roles):
@@ -162,14 +159,23 @@ def test_one_failing_method_costs_one_row(world, roles):
         return 1 / 0
 
     rows = list(
-        compare_methods(roles, world["test"], methods=[Stub(known), Stub(unknown), *chosen_methods(["aps"])])
+        compare_methods(
+            roles,
+            world["test"],
+            methods=[Stub(known, "lac"), Stub(unknown, "raps"), *chosen_methods(["aps"])],
+        )
     )
     assert rows[0].problem == "failed: roles: something is missing"
     assert rows[1].problem == "failed: ZeroDivisionError: division by zero"
     assert rows[1].warnings == ("look here",)
-    assert rows[1].hits_marginal is rows[1].cells()["coverage"] is None
+    assert rows[1].reached["coverage_hit"] is rows[1].cells()["coverage"] is None
     assert rows[2].summary is not None
-    assert target_hits(rows)[2] == 1
+    first, second, *_ = comparison_notes(rows)
+    assert first == "(1) Split LAC: failed: roles: something is missing"
+    assert second.startswith("(2) RAPS: failed: ZeroDivisionError")
+    shown = comparison_table(rows, ("method", "coverage", "full"))
+    assert [line[1].text for line in shown.cells][:2] == ["none (1)", "none (2)"]
+    assert shown.cells[2][1].text == f"{rows[2].summary.coverage.value:.3f}"
 
 
 def test_what_would_spoil_every_row_is_said_before_any_method_runs(world, roles):
@@ -200,16 +206,16 @@ def test_subgroups_are_the_same_decisions_on_fewer_images(world, roles):
     test = world["test"]
     site = np.where(np.arange(len(test)) % 3 == 0, "west", "east").astype(object)
     site[:5] = None
-    rows = list(compare_methods(roles, test, methods=chosen_methods(["aps", "calcode", "no-semantic-term"])))
+    rows = list(compare_methods(roles, test, methods=chosen_methods(["aps", "lac", "calcode"])))
     groups = rows_by(rows, site)
     assert list(groups) == ["east", "west", "unknown"]
     for value, members in groups.items():
-        assert [row.record.name for row in members] == ["aps", "calcode"]
+        assert [row.record.name for row in members] == ["lac", "aps", "calcode"]
         chosen = site == (None if value == "unknown" else value)
-        for row, whole in zip(members, (rows[0], rows[2]), strict=True):
+        for row, whole in zip(members, rows, strict=True):
             np.testing.assert_array_equal(row.decided.sets, whole.decided.sets[chosen])
             assert row.summary.n == chosen.sum()
-            assert row.seconds is None
+            assert math.isnan(row.seconds)
     # The whole is the sum of its parts.
     covered = sum(
         members[0].summary.coverage.value * members[0].summary.coverage.n for members in groups.values()
@@ -226,8 +232,8 @@ def test_classes_with_few_test_images_are_not_called_the_worst(world, roles):
     sets = np.ones((len(few), 4), dtype=bool)
     sets[few.labels == 2] = False
     sets[np.flatnonzero(few.labels == 0)[0]] = False
-    all_classes = only(compare_methods(roles, few, methods=[fixed(sets)], terms=Terms(min_images=1)))
-    large = only(compare_methods(roles, few, methods=[fixed(sets)], terms=Terms(min_images=4)))
+    all_classes = only(compare_methods(roles, few, methods=[fixed(sets)], terms=Terms(min_n=1)))
+    large = only(compare_methods(roles, few, methods=[fixed(sets)], terms=Terms(min_n=4)))
     assert all_classes.summary.worst_class == "c2"
     assert large.summary.worst_class == "c0"
 
@@ -237,7 +243,6 @@ def test_groups_name_methods_of_the_registry_and_together_with_names_keep_table_
         assert name not in METHODS
         assert members, name
         assert set(members) <= set(METHODS), name
-    assert GROUPS["all"] == tuple(METHODS)
     assert {METHODS[name].record.transductive for name in GROUPS["transductive"]} == {True}
     assert [m.record.name for m in chosen_methods(["calcode", "local", "aps"])] == [
         "aps",
@@ -250,11 +255,11 @@ def test_groups_name_methods_of_the_registry_and_together_with_names_keep_table_
 
 
 def test_unknown_names_and_terms_are_refused():
-    with pytest.raises(SettingsError, match="methods: 'calcod' not known; did you mean 'calcode'"):
+    with pytest.raises(StudyError, match="no method 'calcod'; did you mean 'calcode'"):
         chosen_methods(["calcod"])
     with pytest.raises(SettingsError, match="methods: none named"):
         chosen_methods([])
     with pytest.raises(SettingsError, match="miscoverage: 1"):
         Terms(miscoverage=1.0)
-    with pytest.raises(SettingsError, match="min_images: 0"):
-        Terms(min_images=0)
+    with pytest.raises(SettingsError, match="min_n: 0"):
+        Terms(min_n=0)

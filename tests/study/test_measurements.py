@@ -13,7 +13,7 @@ from calcode.method.audit import DIAGNOSTICS, SupportAudit, auroc
 from calcode.method.decisions import COST_REGIMES
 from calcode.method.evidence import robust_probabilities
 from calcode.method.operating_point import select_operating_point
-from calcode.study.diagnostics import single_audits, top_one_errors
+from calcode.study.audits import single_audits, top_one_errors
 from calcode.study.experiments import audit_stability, cross_modal, geometry, neighbours, operating_points
 
 

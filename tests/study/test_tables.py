@@ -1,17 +1,18 @@
+"""Every table is recomputed from the raw decisions, without the study's own reader and averages."""
+
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import math
 
 import numpy as np
-import pyarrow.parquet as pq
+import pandas as pd
 import pytest
+from scipy.stats import beta
 
 from calcode.method.decisions import COST_REGIMES
-from calcode.study import TABLES, read_table
-from calcode.study.docs_page import tables_page
+from calcode.study import TABLES
 
-ROOT = Path(__file__).parents[2]
 #: The diagnostic package under the paper's names.
 PACKAGE = [
     "recent_baselines_summary",
@@ -35,18 +36,35 @@ PACKAGE = [
     "camelyon_binary_informative_utility_cov0.95_def0.05",
     "ann_knn_scaling",
 ]
+SETTINGS = {"HOME": (4, 20), "AWAY": (3, 5), "PAIR": (2, 20)}
 
 
-def rows_of(whole_study, name, **wanted):
-    rows = read_table(whole_study.tables, TABLES[name])
-    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+def only(frame: pd.DataFrame):
+    (row,) = frame.itertuples(index=False)
+    return row
 
 
-def decisions_of(whole_study, setting, backbone, method):
-    """Straight from the Parquet file, without the study's own reader."""
-    folder = whole_study.outcome.folder / "work" / "method-decisions"
-    (path,) = [p for p in folder.glob(f"{setting}.{backbone}.{method}.*.parquet") if ".split-" not in p.name]
-    return pq.read_table(path).to_pylist()
+def wilson(k: int, n: int) -> tuple[float, float]:
+    z = 1.959963984540054
+    centre, half = (k + z * z / 2) / (n + z * z), z * math.sqrt(k * (n - k) / n + z * z / 4) / (n + z * z)
+    return centre - half, centre + half
+
+
+def exact_interval(k: int, n: int, confidence: float) -> tuple[float, float]:
+    tail = (1 - confidence) / 2
+    low = 0.0 if k == 0 else beta.ppf(tail, k, n - k + 1)
+    return low, 1.0 if k == n else beta.ppf(1 - tail, k + 1, n - k)
+
+
+def by_class(decided: list[dict], min_n: int) -> dict[str, tuple[int, int]]:
+    """Class to covered and answered images, for the classes that compete for the worst (METHOD.md 11)."""
+    answered = [entry for entry in decided if not entry["deferred"] and entry["label"] is not None]
+    found = {}
+    for name in {entry["label"] for entry in answered}:
+        own = [entry for entry in answered if entry["label"] == name]
+        found[name] = (sum(name in entry["set"] for entry in own), len(own))
+    enough = {name: cell for name, cell in found.items() if cell[1] >= min_n}
+    return enough or found
 
 
 def test_the_package_is_complete() -> None:
@@ -55,275 +73,317 @@ def test_the_package_is_complete() -> None:
 
 
 @pytest.mark.parametrize("name", list(TABLES))
-def test_every_table_fits_its_schema_and_has_rows(whole_study, name) -> None:
-    rows = read_table(whole_study.tables, TABLES[name])
-    assert TABLES[name].checked(rows) == rows
-    assert rows
+def test_every_table_fits_its_schema_and_has_rows(finished, name) -> None:
+    assert len(finished.table(name))
 
 
-def test_tables_describe_themselves(whole_study) -> None:
-    described = json.loads((whole_study.tables / "schemas.json").read_text())
-    assert set(described) == {path.name for path in whole_study.tables.glob("*.csv")}
+def test_tables_describe_themselves(finished) -> None:
+    tables = finished.folder / "tables"
+    described = json.loads((tables / "schemas.json").read_text())
+    assert set(described) == {path.name for path in tables.glob("*.csv")}
     for schema in TABLES.values():
         assert all(column.about.endswith(".") for column in schema.columns), schema.name
 
 
-def test_the_docs_page_is_written_from_the_schemas() -> None:
-    page = (ROOT / "docs" / "study-tables.md").read_text()
-    assert page == tables_page(), "run: python -m calcode.study.docs_page > docs/study-tables.md"
-
-
-@pytest.mark.parametrize("method", ["aps", "calcode", "global-calibration"])
-@pytest.mark.parametrize("setting", ["HOME", "AWAY"])
-def test_the_summary_is_what_the_decisions_say(whole_study, setting, method) -> None:
-    (row,) = rows_of(
-        whole_study, "recent_baselines_summary", setting=setting, backbone="second", method=method
-    )
-    decided = decisions_of(whole_study, setting, "second", method)
-    n_classes = 4 if setting == "HOME" else 3
+@pytest.mark.parametrize("method", ["aps", "calcode", "calcode-paper-sets", "global-calibration"])
+@pytest.mark.parametrize("setting", list(SETTINGS))
+def test_the_summary_is_what_the_decisions_say(finished, setting, method) -> None:
+    row = only(finished.table("recent_baselines_summary", setting=setting, backbone="second", method=method))
+    decided = finished.decisions(setting, "second", method)
+    n_classes, min_n = SETTINGS[setting]
     answered = [entry for entry in decided if not entry["deferred"]]
     covered = [entry["label"] in entry["set"] for entry in answered]
-    assert row["n"] == len(decided)
-    assert row["coverage"] == pytest.approx(np.mean(covered), abs=1e-15)
-    assert row["set_size"] == pytest.approx(np.mean([len(entry["set"]) for entry in answered]), abs=1e-12)
-    assert row["full_set_rate"] == pytest.approx(
-        np.mean([len(entry["set"]) == n_classes for entry in answered])
-    )
-    assert row["deferral"] == pytest.approx(np.mean([entry["deferred"] for entry in decided]))
+    assert (row.n, row.n_answered) == (len(decided), len(answered))
+    assert row.coverage == pytest.approx(np.mean(covered), abs=1e-15)
+    assert (row.coverage_low, row.coverage_high) == pytest.approx(wilson(sum(covered), len(covered)))
+    assert row.set_size == pytest.approx(np.mean([len(entry["set"]) for entry in answered]), abs=1e-12)
+    assert row.set_size_low <= row.set_size <= row.set_size_high
+    assert row.full_set_rate == pytest.approx(np.mean([len(entry["set"]) == n_classes for entry in answered]))
+    deferred = sum(entry["deferred"] for entry in decided)
+    assert row.deferral == pytest.approx(deferred / len(decided))
+    assert (row.deferral_low, row.deferral_high) == pytest.approx(wilson(deferred, len(decided)), abs=1e-12)
     right = [entry["top_label"] == entry["label"] for entry in answered]
-    assert row["selective_accuracy"] == pytest.approx(np.mean(right))
-    informative = [entry["accepted"] and 0 < len(entry["set"]) < n_classes for entry in decided]
-    assert row["informative_rate"] == pytest.approx(np.mean(informative))
-    assert row["coverage_hit"] == (np.mean(covered) >= 0.95)
-    by_class = {
-        name: np.mean([entry["label"] in entry["set"] for entry in answered if entry["label"] == name])
-        for name in {entry["label"] for entry in answered}
-        if sum(entry["label"] == name for entry in answered) >= (5 if setting == "AWAY" else 20)
-    }
-    assert row["worst_class_coverage"] == pytest.approx(min(by_class.values()))
-    assert by_class[row["worst_class"]] == min(by_class.values())
+    assert row.selective_accuracy == pytest.approx(np.mean(right))
+    assert (row.selective_accuracy_low, row.selective_accuracy_high) == pytest.approx(
+        wilson(sum(right), len(right))
+    )
+    informative = [not entry["deferred"] and 0 < len(entry["set"]) < n_classes for entry in decided]
+    assert row.informative_rate == pytest.approx(np.mean(informative))
+    accepted = [entry["label"] in entry["set"] for entry in decided if entry["accepted"]]
+    assert row.audit_coverage == pytest.approx(np.mean(accepted))
+    assert row.coverage_hit == (np.mean(covered) >= 0.95)
+    classes = by_class(decided, min_n)
+    worst = min(k / n for k, n in classes.values())
+    assert row.worst_class_coverage == pytest.approx(worst)
+    k, n = classes[row.worst_class]
+    assert (k / n, n) == (pytest.approx(worst), row.worst_class_n)
+    ends = [exact_interval(k, n, 1 - 0.05 / len(classes)) for k, n in classes.values()]
+    assert row.worst_class_coverage_low == pytest.approx(min(low for low, _ in ends))
+    assert row.worst_class_coverage_high == pytest.approx(min(high for _, high in ends))
+    assert row.worst_class_hit == (worst >= 0.95)
 
 
-def test_an_empty_set_is_deferred(whole_study) -> None:
-    for setting in ("HOME", "AWAY", "PAIR"):
-        for entry in decisions_of(whole_study, setting, "first", "calcode"):
+@pytest.mark.parametrize("method", ["aps", "calcode", "calcode-paper-sets"])
+def test_single_answers_are_counted_and_judged(finished, method) -> None:
+    seen = 0
+    for setting in SETTINGS:
+        row = only(
+            finished.table("recent_baselines_summary", setting=setting, backbone="first", method=method)
+        )
+        decided = finished.decisions(setting, "first", method)
+        single = [entry for entry in decided if not entry["deferred"] and len(entry["set"]) == 1]
+        right = sum(entry["set"] == [entry["label"]] for entry in single)
+        assert (row.n_single, row.n_single_right) == (len(single), right)
+        if single:
+            assert (row.single_right_low, row.single_right_high) == pytest.approx(wilson(right, len(single)))
+        seen += len(single)
+    assert seen
+
+
+def test_calcode_keeps_its_first_label_and_the_papers_sets_may_lose_it(finished) -> None:
+    for setting in SETTINGS:
+        for entry in finished.decisions(setting, "first", "calcode"):
+            assert entry["top_label"] in entry["set"]
+    lost = [
+        entry
+        for setting in SETTINGS
+        for backbone in ("first", "second")
+        for entry in finished.decisions(setting, backbone, "calcode-paper-sets")
+        if entry["top_label"] not in entry["set"]
+    ]
+    assert lost
+
+
+def test_an_empty_set_is_a_deferral_where_the_method_can_defer(finished) -> None:
+    for setting in SETTINGS:
+        for entry in finished.decisions(setting, "first", "calcode-paper-sets"):
             assert entry["deferred"] is (not entry["accepted"] or not entry["set"])
-        for entry in decisions_of(whole_study, setting, "first", "aps"):
+        for entry in finished.decisions(setting, "first", "aps"):
             assert entry["accepted"]
             assert not entry["deferred"]
 
 
-def test_out_of_space_images_enter_no_figure_of_the_comparison(whole_study) -> None:
-    assert all(entry["label"] is not None for entry in decisions_of(whole_study, "AWAY", "first", "calcode"))
-    (row,) = rows_of(
-        whole_study, "recent_baselines_summary", setting="AWAY", backbone="first", method="calcode"
+def test_out_of_space_images_enter_no_figure_of_the_comparison(finished) -> None:
+    assert all(entry["label"] is not None for entry in finished.decisions("AWAY", "first", "calcode"))
+    row = only(finished.table("recent_baselines_summary", setting="AWAY", backbone="first", method="calcode"))
+    assert math.isnan(row.out_of_space_deferral)
+    beyond = finished.table("out_of_space_detection", setting="AWAY", backbone="first")
+    assert set(beyond["n_in_space"]) == {row.n}
+    assert set(beyond["n_in_space"] + beyond["n_out_of_space"]) == {90}
+
+
+@pytest.mark.parametrize(
+    ("scope", "settings"),
+    [("HOME", ["HOME"]), ("shifted", ["AWAY", "PAIR"]), ("all", ["HOME", "AWAY", "PAIR"])],
+)
+def test_averages_are_averages_of_the_raw_decisions(finished, scope, settings) -> None:
+    combinations = [
+        finished.decisions(setting, backbone, "mondrian")
+        for setting in settings
+        for backbone in ("first", "second")
+    ]
+    coverage = [np.mean([entry["label"] in entry["set"] for entry in decided]) for decided in combinations]
+    size = [np.mean([len(entry["set"]) for entry in decided]) for decided in combinations]
+    mean = only(finished.table("recent_baselines_dataset_means", scope=scope, method="mondrian"))
+    assert mean.n_combinations == len(combinations)
+    assert mean.coverage == pytest.approx(np.mean(coverage))
+    assert mean.set_size == pytest.approx(np.mean(size))
+    assert mean.coverage_hits == sum(value >= 0.95 for value in coverage)
+    single = sum(len(entry["set"]) == 1 for decided in combinations for entry in decided)
+    assert mean.n_single == single
+    same = only(finished.table("utility_calcode_dataset_means", scope=scope, method="mondrian"))
+    assert (same.coverage, same.set_size, same.worst_class_hits) == (
+        mean.coverage,
+        mean.set_size,
+        mean.worst_class_hits,
     )
-    assert row["out_of_space_deferral"] is None
-    beyond = rows_of(whole_study, "out_of_space_detection", setting="AWAY", backbone="first")
-    assert {entry["n_in_space"] for entry in beyond} == {row["n"]}
-    assert {entry["n_in_space"] + entry["n_out_of_space"] for entry in beyond} == {90}
 
 
-def test_means_are_means_and_hits_are_counted(whole_study) -> None:
-    for scope, settings in (
-        ("HOME", ["HOME"]),
-        ("shifted", ["AWAY", "PAIR"]),
-        ("all", ["HOME", "AWAY", "PAIR"]),
-    ):
-        behind = [
-            row
-            for row in rows_of(whole_study, "recent_baselines_summary", method="mondrian")
-            if row["setting"] in settings
-        ]
-        (mean,) = rows_of(whole_study, "recent_baselines_dataset_means", scope=scope, method="mondrian")
-        assert mean["n_combinations"] == len(behind) == 2 * len(settings)
-        assert mean["coverage"] == pytest.approx(np.mean([row["coverage"] for row in behind]))
-        assert mean["worst_class_hits"] == sum(row["worst_class_hit"] for row in behind)
+def test_classes_are_counted_from_the_decisions(finished) -> None:
+    for row in finished.table("recent_baselines_classwise", setting="AWAY", method="calcode").itertuples():
+        own = [e for e in finished.decisions("AWAY", row.backbone, "calcode") if e["label"] == row.class_name]
+        answered = [entry for entry in own if not entry["deferred"]]
+        covered = sum(row.class_name in entry["set"] for entry in answered)
+        assert (row.n, row.n_answered) == (len(own), len(answered))
+        assert row.coverage == pytest.approx(covered / len(answered))
+        assert (row.coverage_low, row.coverage_high) == pytest.approx(wilson(covered, len(answered)))
+        assert row.deferral == pytest.approx(1 - len(answered) / len(own))
 
 
-def test_the_ablations_complete_rows_are_those_of_the_comparison(whole_study) -> None:
-    checks = rows_of(whole_study, "calcode_matched_ablation_reference_check")
-    assert {(row["setting"], row["backbone"]) for row in checks} == {
-        (setting, backbone) for setting in ("HOME", "AWAY", "PAIR") for backbone in ("first", "second")
-    }
-    assert all(row["equal"] and row["images_that_differ"] == 0 for row in checks)
-    for row in rows_of(whole_study, "calcode_matched_ablation_summary", method="calcode"):
-        (main,) = rows_of(
-            whole_study,
-            "recent_baselines_summary",
-            setting=row["setting"],
-            backbone=row["backbone"],
-            method="calcode",
-        )
-        shared = set(row) & set(main)
-        assert len(shared) > 20
-        assert {name: row[name] for name in shared} == {name: main[name] for name in shared}
+def test_the_ablations_complete_rows_are_those_of_the_comparison(finished) -> None:
+    checks = finished.table("calcode_matched_ablation_reference_check")
+    assert len(checks.drop_duplicates(["setting", "backbone"])) == 6
+    assert checks["equal"].all()
+    assert not checks["images_that_differ"].any()
+    main = finished.table("recent_baselines_summary").set_index(["setting", "backbone", "method"])
+    own = finished.table("calcode_matched_ablation_summary").set_index(["setting", "backbone", "method"])
+    for method in ("calcode", "calcode-paper-sets"):
+        rows = own.xs(method, level="method")
+        others = main.xs(method, level="method").loc[rows.index]
+        shared = [name for name in rows if name in others]
+        assert len(shared) > 25
+        pd.testing.assert_frame_equal(rows[shared], others[shared], check_dtype=False)
 
 
-def test_the_paired_difference_is_the_difference_of_the_means(whole_study) -> None:
+def test_differences_are_differences_of_the_summaries(finished) -> None:
+    main = finished.table("recent_baselines_summary").set_index(["setting", "backbone", "method"])
+    for row in finished.table("recent_baselines_deltas").itertuples():
+        own, other = (main.loc[(row.setting, row.backbone, name)] for name in ("calcode", row.method))
+        assert row.delta_set_size == own["set_size"] - other["set_size"]
+        assert row.delta_deferral == own["deferral"] - other["deferral"]
+
+
+@pytest.mark.parametrize("metric", ["coverage", "set_size", "deferral"])
+def test_the_paired_difference_is_the_difference_of_the_means(finished, metric) -> None:
     for setting in ("HOME", "PAIR"):
-        (row,) = rows_of(
-            whole_study,
-            "recent_baselines_paired_bootstrap",
-            setting=setting,
-            comparator="aps",
-            metric="set_size",
+        row = only(
+            finished.table(
+                "recent_baselines_paired_bootstrap", setting=setting, comparator="aps", metric=metric
+            )
         )
         ours, theirs = (
-            np.mean(
-                [
-                    r["set_size"]
-                    for r in rows_of(whole_study, "recent_baselines_summary", setting=setting, method=m)
-                ]
-            )
-            for m in ("calcode", "aps")
+            finished.table("recent_baselines_summary", setting=setting, method=name)[metric].mean()
+            for name in ("calcode", "aps")
         )
-        assert row["difference"] == pytest.approx(ours - theirs)
-        assert row["low"] <= row["difference"] <= row["high"]
-        assert row["n_backbones"] == 2
+        assert row.difference == pytest.approx(ours - theirs)
+        assert row.low <= row.difference <= row.high
+        assert row.excludes_zero == (row.low > 0 or row.high < 0)
+        assert row.n_backbones == 2
 
 
-def test_risks_follow_from_the_decisions(whole_study) -> None:
-    (row,) = rows_of(
-        whole_study,
-        "cost_sensitive_risk",
-        setting="AWAY",
-        backbone="first",
-        method="calcode",
-        regime="safety-heavy",
-    )
-    decided = decisions_of(whole_study, "AWAY", "first", "calcode")
-    (main,) = rows_of(
-        whole_study, "recent_baselines_summary", setting="AWAY", backbone="first", method="calcode"
-    )
-    d = 1 - np.mean([entry["accepted"] for entry in decided])
+def test_risks_follow_from_the_decisions(finished) -> None:
+    where = {"setting": "AWAY", "backbone": "first", "method": "calcode"}
+    row = only(finished.table("cost_sensitive_risk", **where, regime="safety-heavy"))
+    decided = finished.decisions(*where.values())
+    answered = [entry for entry in decided if not entry["deferred"]]
+    d = 1 - len(answered) / len(decided)
+    coverage = np.mean([entry["label"] in entry["set"] for entry in answered])
+    worst = min(k / n for k, n in by_class(decided, 5).values())
+    size = np.mean([len(entry["set"]) for entry in answered])
     costs = COST_REGIMES["safety-heavy"]
-    answered = (
-        costs.error * (1 - main["coverage"])
-        + costs.error / 2 * (1 - main["worst_class_coverage"])
-        + costs.set_size * (main["set_size"] - 1) / 2
+    expected = (1 - d) * (
+        costs.error * (1 - coverage) + costs.error / 2 * (1 - worst) + costs.set_size * (size - 1) / 2
+    ) + costs.deferral * d
+    assert row.risk == pytest.approx(expected)
+    averages = finished.table("cost_sensitive_risk_average", scope="all", regime="safety-heavy")
+    lowest = averages[averages["lowest"]]
+    assert set(lowest["risk"]) == {averages["risk"].min()}
+
+
+def test_chosen_points_and_their_averages(finished) -> None:
+    points = finished.table("validation_selected_operating_points", regime="balanced")
+    mean = only(finished.table("validation_selected_risk_delta_summary", scope="all", regime="balanced"))
+    assert mean.n_combinations == len(points) == 6
+    assert mean.chosen_deferral_level == pytest.approx(points["deferral_level"].mean())
+    assert mean.delta_risk == pytest.approx(points["delta_risk"].mean())
+    assert mean.n_relaxed == (~points["feasible"]).sum() == (points["relaxed"] != "").sum()
+    assert mean.n_relaxed_coverage == points["relaxed"].str.contains("coverage").sum()
+
+
+def test_the_usual_values_of_a_sensitivity_are_the_method_itself(finished) -> None:
+    rows = finished.table("sensitivity_summary", setting="HOME", backbone="first")
+    main = only(
+        finished.table("recent_baselines_summary", setting="HOME", backbone="first", method="calcode")
     )
-    assert row["risk"] == pytest.approx((1 - d) * answered + costs.deferral * d)
-
-
-def test_the_chosen_operating_points_are_counted(whole_study) -> None:
-    points = rows_of(whole_study, "validation_selected_operating_points", regime="balanced")
-    (total,) = rows_of(whole_study, "validation_selected_risk_delta_summary", scope="all", regime="balanced")
-    assert total["n_combinations"] == len(points) == 6
-    assert total["n_relaxed"] == sum(not row["feasible"] for row in points)
-    assert total["delta_risk"] == pytest.approx(np.mean([row["delta_risk"] for row in points]))
-    assert {row["target_coverage"] for row in points} <= {0.9, 0.925, 0.95}
-
-
-def test_sensitivities_vary_what_they_say(whole_study) -> None:
-    rows = rows_of(whole_study, "sensitivity_summary", setting="HOME", backbone="first")
-    main = rows_of(
-        whole_study, "recent_baselines_summary", setting="HOME", backbone="first", method="calcode"
-    )[0]
-    usual = [
-        row
-        for row in rows
-        if (row["parameter"], row["value"])
-        in {("deferral_level", "0.05"), ("support_budget", "0.25"), ("trim", "1"), ("n_neighbors", "10")}
-        | {("n_folds", "5"), ("level", "loo"), ("guard_level", "0.95")}
-    ]
-    assert len(usual) == 7
-    for row in usual:
-        assert {name: row[name] for name in ("coverage", "set_size", "deferral", "worst_class_coverage")} == {
-            name: main[name] for name in ("coverage", "set_size", "deferral", "worst_class_coverage")
-        }
+    usual = {("deferral_level", "0.05"), ("support_budget", "0.25"), ("trim", "1"), ("n_neighbors", "10")}
+    usual |= {("n_folds", "5"), ("level", "loo"), ("guard_level", "0.95")}
+    found = [row for row in rows.itertuples() if (row.parameter, row.value) in usual]
+    assert len(found) == 7
+    for row in found:
+        for name in ("coverage", "set_size", "deferral", "worst_class_coverage", "n_single"):
+            assert getattr(row, name) == getattr(main, name)
     # Three prompts leave nothing when two are trimmed at each end: said, not failed.
-    assert {row["value"] for row in rows if row["parameter"] == "trim"} == {"0", "1"}
-    margins = {
-        row["value"]: set((row["protected"] or "").split())
-        for row in rows
-        if row["parameter"] == "discovery_margin" and row["guard_level"] == 0.95
-    }
-    assert margins["0.05"] <= margins["0.0"]
+    assert set(rows[rows["parameter"] == "trim"]["value"]) == {"0", "1"}
+    margins = rows[(rows["parameter"] == "discovery_margin") & (rows["guard_level"] == 0.95)]
+    protected = {row.value: set(row.protected.split()) for row in margins.itertuples()}
+    assert protected["0.05"] <= protected["0.0"]
 
 
-def test_guard_levels_share_the_discovered_classes(whole_study) -> None:
+def test_guard_levels_share_the_discovered_classes(finished) -> None:
     for setting in ("HOME", "AWAY"):
-        rows = rows_of(
-            whole_study, "sensitivity_summary", setting=setting, backbone="first", parameter="guard_level"
+        rows = finished.table(
+            "sensitivity_summary", setting=setting, backbone="first", parameter="guard_level"
         )
-        assert {row["guard_level"] for row in rows} == {0.9, 0.95}
-        assert len({row["protected"] for row in rows}) == 1
-        low, high = sorted(rows, key=lambda row: row["guard_level"])
-        assert low["set_size"] <= high["set_size"]
-        assert low["deferral"] == high["deferral"]
+        low, high = rows.sort_values("guard_level").itertuples()
+        assert (low.guard_level, high.guard_level) == (0.9, 0.95)
+        assert low.protected == high.protected
+        assert low.set_size <= high.set_size
+        assert low.deferral == high.deferral
 
 
-def test_binary_rows_follow_from_the_decisions(whole_study) -> None:
-    rows = rows_of(whole_study, "camelyon_binary_informative_utility_cov0.95_def0.05")
-    assert {row["setting"] for row in rows} == {"PAIR"}
+def test_binary_rows_follow_from_the_decisions(finished) -> None:
+    rows = finished.table("camelyon_binary_informative_utility_cov0.95_def0.05")
+    assert set(rows["setting"]) == {"PAIR"}
     assert len(rows) == 2 * 4
-    for row in rows:
-        decided = decisions_of(whole_study, "PAIR", row["backbone"], row["method"])
+    for row in rows.itertuples():
+        decided = finished.decisions("PAIR", row.backbone, row.method)
         single = [entry for entry in decided if entry["accepted"] and len(entry["set"]) == 1]
-        assert row["original_informative"] == pytest.approx(len(single) / len(decided))
-        assert row["utility_deferral"] == pytest.approx(1 - len(single) / len(decided))
-        assert row["n_singletons"] == len(single)
+        assert row.original_informative == pytest.approx(len(single) / len(decided))
+        assert row.utility_deferral == pytest.approx(1 - len(single) / len(decided))
+        assert row.n_singletons == len(single)
         if single:
             right = np.mean([entry["label"] in entry["set"] for entry in single])
-            assert row["singleton_coverage"] == pytest.approx(right)
+            assert row.singleton_coverage == pytest.approx(right)
 
 
-def test_subgroups_add_up(whole_study) -> None:
-    rows = rows_of(whole_study, "subgroup_coverage", setting="HOME", backbone="first")
-    assert {row["column"] for row in rows} == {"site", "age"}
-    for column in ("site", "age"):
-        assert sum(row["n"] for row in rows if row["column"] == column) == 110
-    ages = [row["value"] for row in rows if row["column"] == "age"]
+def test_subgroups_add_up(finished) -> None:
+    rows = finished.table("subgroup_coverage", setting="HOME", backbone="first")
+    assert set(rows["column"]) == {"site", "age"}
+    assert set(rows.groupby("column")["n"].sum()) == {110}
+    main = only(
+        finished.table("recent_baselines_summary", setting="HOME", backbone="first", method="calcode")
+    )
+    for _, own in rows.groupby("column"):
+        assert (own["coverage"] * own["n_answered"]).sum() == pytest.approx(main.coverage * main.n_answered)
+    ages = rows[rows["column"] == "age"]["value"].tolist()
     assert ages == ["20 to 39", "40 to 59", "60 to 79", "80 to 99"]
 
 
-def test_without_a_shift_the_target_is_as_near_as_the_source(whole_study) -> None:
-    (row,) = rows_of(whole_study, "geometry_summary", setting="HOME", backbone="first")
-    assert row["shift_ratio"] == 1.0
-    assert row["probe_source"] == "reference"
-    (away,) = rows_of(whole_study, "geometry_summary", setting="AWAY", backbone="first")
-    assert away["probe_source"] == "test"
-    assert 1 < away["effective_rank"] <= away["dimension"] == 8
+def test_without_a_shift_the_target_is_as_near_as_the_source(finished) -> None:
+    row = only(finished.table("geometry_summary", setting="HOME", backbone="first"))
+    assert row.shift_ratio == 1.0
+    assert row.probe_source == "reference"
+    away = only(finished.table("geometry_summary", setting="AWAY", backbone="first"))
+    assert away.probe_source == "test"
+    assert 1 < away.effective_rank <= away.dimension == 8
 
 
-def test_the_motivating_image_shows_the_difference(whole_study) -> None:
-    rows = rows_of(whole_study, "motivating_case", chosen_class=True)
-    assert {row["method"] for row in rows} == {"aps", "calcode"}
-    (class_name,) = {row["class_name"] for row in rows}
-    by_method = {row["method"]: row for row in rows}
-    if by_method["calcode"]["n_candidates"]:
-        assert class_name not in (by_method["aps"]["image_set"] or "").split()
-        assert class_name in by_method["calcode"]["image_set"].split()
+def test_the_motivating_image_shows_the_difference(finished) -> None:
+    rows = finished.table("motivating_case", chosen_class=True)
+    (class_name,) = set(rows["class_name"])
+    by_method = {row.method: row for row in rows.itertuples()}
+    assert set(by_method) == {"aps", "calcode"}
+    if by_method["calcode"].n_candidates:
+        assert class_name not in by_method["aps"].image_set.split()
+        assert class_name in by_method["calcode"].image_set.split()
         (case,) = [
             entry
-            for entry in decisions_of(whole_study, "AWAY", "first", "aps")
-            if entry["id"] == by_method["aps"]["image_id"]
+            for entry in finished.decisions("AWAY", "first", "aps")
+            if entry["id"] == by_method["aps"].image_id
         ]
         assert case["label"] == class_name
 
 
-def test_resplits_keep_the_sizes_and_change_the_roles(whole_study) -> None:
-    rows = rows_of(whole_study, "resplit_summary", setting="HOME", backbone="first", method="aps")
-    assert [row["split"] for row in rows] == ["given", "1", "2"]
-    assert {row["n"] for row in rows} == {110}
-    assert len({row["coverage"] for row in rows} | {row["set_size"] for row in rows}) > 2
-    (spread,) = rows_of(
-        whole_study, "resplit_spread", setting="HOME", backbone="first", method="aps", metric="set_size"
+def test_resplits_keep_the_sizes_and_change_the_roles(finished) -> None:
+    rows = finished.table("resplit_summary", setting="HOME", backbone="first", method="aps")
+    assert rows["split"].tolist() == ["given", "1", "2"]
+    assert set(rows["n"]) == {110}
+    assert rows[["coverage", "set_size"]].drop_duplicates().shape[0] > 1
+    spread = only(
+        finished.table("resplit_spread", setting="HOME", backbone="first", method="aps", metric="set_size")
     )
-    values = [row["set_size"] for row in rows if row["split"] != "given"]
-    assert spread["mean"] == pytest.approx(np.mean(values))
-    assert spread["standard_deviation"] == pytest.approx(np.std(values, ddof=1))
-    assert spread["worst"] == max(values)
-    assert spread["given"] == rows[0]["set_size"]
+    values = rows[rows["split"] != "given"]["set_size"]
+    assert spread.mean == pytest.approx(values.mean())
+    assert spread.standard_deviation == pytest.approx(values.std(ddof=1))
+    assert spread.worst == values.max()
+    assert spread.given == rows["set_size"].iloc[0]
 
 
-def test_neighbours_say_when_nothing_was_measured(whole_study) -> None:
-    rows = rows_of(whole_study, "ann_knn_scaling", setting="HOME", backbone="first")
-    exact, approximate = rows
-    assert exact["recall_at_10"] == 1.0
-    assert exact["cache_bytes"] == 5 * 110 * 8 * 4
-    assert (approximate["note"] is None) is (approximate["recall_at_10"] is not None)
+def test_neighbours_say_when_nothing_was_measured(finished) -> None:
+    exact, approximate = finished.table("ann_knn_scaling", setting="HOME", backbone="first").itertuples()
+    assert exact.recall_at_10 == 1.0
+    assert exact.cache_bytes == 5 * 110 * 8 * 4
+    assert (approximate.note == "") is not math.isnan(approximate.recall_at_10)
 
 
 def test_only_durations_may_differ_between_runs() -> None:

@@ -64,5 +64,10 @@ class CalcodeMethod:
             # By the audit alone: what an empty set means is for the one who counts (METHOD.md 9).
             deferred=~decisions.accepted,
             p_values=decisions.p_audit,
-            details={"diagnostic": model.audit_name_ or "none", "bandwidth": model.bandwidth_},
+            details={
+                "diagnostic": model.audit_name_ or "none",
+                "bandwidth": model.bandwidth_,
+                "protected": " ".join(model.tail_classes_),
+                "in_every_set": " ".join(model.in_every_set_),
+            },
         )

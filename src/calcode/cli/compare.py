@@ -11,7 +11,7 @@ import typer
 
 from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, PromptFile, names_in
 from calcode.cli.running import Command, ExitCode
-from calcode.errors import FeatureFileError, RoleError, SettingsError
+from calcode.errors import CalcodeError, FeatureFileError, RoleError, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from calcode.study.comparison import MethodRow, Terms
 
 _TEST = "Test images"
+#: Columns of a terminal from which all figures stand in one table.
+_WIDE = 124
 
 
 class _Form(StrEnum):
@@ -91,7 +93,7 @@ def compare(
         bool, typer.Option("--csv", help="Print a line of comma-separated values per method instead.")
     ] = False,
     as_latex: Annotated[
-        bool, typer.Option("--latex", help="Print a LaTeX tabular that needs no package instead.")
+        bool, typer.Option("--latex", help="Print LaTeX tabulars (booktabs) instead.")
     ] = False,
 ) -> None:
     """Run compared methods on the roles of a feature file: same images, same metrics, only the method differs.
@@ -150,15 +152,15 @@ def _chosen(names: list[str]) -> tuple[Method, ...]:
 
     try:
         return chosen_methods(names)
-    except SettingsError as error:
-        raise typer.BadParameter(str(error).partition(": ")[2], param_hint="--methods") from error
+    except CalcodeError as error:
+        raise typer.BadParameter(str(error), param_hint="--methods") from error
 
 
 def _terms(*, miscoverage: float, min_images: int, seed: int) -> Terms:
     from calcode.study.comparison import Terms
 
     try:
-        return Terms(miscoverage=miscoverage, min_images=min_images, random_state=seed)
+        return Terms(miscoverage=miscoverage, min_n=min_images, random_state=seed)
     except SettingsError as error:
         raise typer.BadParameter(str(error).partition(": ")[2], param_hint="--miscoverage") from error
 
@@ -263,16 +265,24 @@ class _Told:
 
 
 def _tell(told: _Told, rows: list[MethodRow], *, form: _Form, screen: Screen) -> None:
-    from calcode.cli.comparison_exports import csv_text, latex_text
+    from calcode.report.latex import tabular
+    from calcode.study.comparison import EVERYTHING, SCHEMA, comparison_frame, comparison_table
 
     groups = told.groups(rows)
     if form is _Form.JSON:
         screen.emit("compare", _facts(told, rows, groups))
     elif form is _Form.CSV:
-        typer.echo(csv_text(rows, groups, column=told.by), nl=False)
+        frame = comparison_frame(rows, groups, column=told.by or "")
+        typer.echo(SCHEMA.csv(frame), nl=False)
     elif form is _Form.LATEX:
-        notes = [told.sentence(), told.note]
-        typer.echo(latex_text(rows, groups, column=told.by, notes=notes), nl=False)
+        lines = [f"% {' '.join(note.split())}" for note in (told.sentence(), told.note)]
+        lines.append(tabular(comparison_table(rows, EVERYTHING[:-1])))
+        for value, members in groups.items():
+            lines += [
+                f"% {told.by} = {' '.join(value.split())}",
+                tabular(comparison_table(members, EVERYTHING[:-1])),
+            ]
+        typer.echo("\n".join(lines))
     else:
         _show(told, rows, groups, screen=screen)
 
@@ -291,7 +301,7 @@ def _facts(told: _Told, rows: list[MethodRow], groups: dict[str, list[MethodRow]
         "classes": list(told.test.evidence.classes),
         "miscoverage": terms.miscoverage,
         "target": terms.point.target,
-        "min_images": terms.min_images,
+        "min_n": terms.min_n,
         "seed": terms.random_state,
         "note": told.note,
         "rows": [row.to_dict() for row in rows],
@@ -305,29 +315,33 @@ def _facts(told: _Told, rows: list[MethodRow], groups: dict[str, list[MethodRow]
 
 
 def _show(told: _Told, rows: list[MethodRow], groups: dict[str, list[MethodRow]], *, screen: Screen) -> None:
-    from calcode.cli.comparison_tables import (
-        comparison_tables,
-        problem_notes,
-        small_class_note,
-        subgroup_methods_table,
-        table_notes,
-        warning_notes,
-    )
-    from calcode.cli.screen import counted
+    """One wide table, or two narrow ones where the terminal has no room for it."""
+    from rich.console import Console
 
+    from calcode.cli.screen import counted, terminal_table
+    from calcode.study.comparison import (
+        EVERYTHING,
+        RELIABILITY,
+        UTILITY,
+        comparison_notes,
+        comparison_table,
+        comparison_warnings,
+    )
+
+    wide = Console().width >= _WIDE
+    shown = {EVERYTHING: ""} if wide else {RELIABILITY: "Reliability, and what it cost", UTILITY: "Utility"}
     screen.say(told.sentence())
-    for table in comparison_tables(rows):
+    for headings, title in shown.items():
         screen.say()
-        screen.show(table)
+        screen.show(terminal_table(comparison_table(rows, headings), title=title))
     screen.say()
-    for sentence in [*problem_notes(rows), *table_notes(rows), small_class_note(rows)]:
-        if sentence:
-            screen.say(sentence)
+    for sentence in comparison_notes(rows):
+        screen.say(sentence)
     for value, members in groups.items():
         images = next((len(row.decided) for row in members if row.decided is not None), 0)
         screen.heading(f"{told.by} = {value}: {counted(images, 'image')}")
-        screen.show(subgroup_methods_table(members))
+        screen.show(terminal_table(comparison_table(members, RELIABILITY)))
     screen.heading("What is promised, and what is only observed")
     screen.say(told.note)
-    for sentence in warning_notes(rows):
+    for sentence in comparison_warnings(rows):
         screen.warn(sentence)

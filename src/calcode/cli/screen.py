@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -18,6 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from calcode import __version__
+
+if TYPE_CHECKING:
+    from calcode.report import parts
 
 DEVICE_NOTE = "Research software, not a medical device."
 
@@ -113,6 +116,19 @@ def plain_table(*, title: str | None = None) -> Table:
         pad_edge=False,
         show_edge=False,
     )
+
+
+def terminal_table(table: parts.Table, *, title: str = "") -> Table:
+    """A table of `calcode.report.parts`: small print below its cell, a row whose name is bold set off by a mark."""
+    shown = plain_table(title=title or None)
+    for column in table.columns:
+        right = column.numeric
+        shown.add_column(column.heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    for first, *rest in table.cells:
+        cells = [f"{cell.text}\n{cell.below}" if cell.below else cell.text for cell in rest]
+        name = f"> {first.text}" if first.best else first.text
+        shown.add_row(name, *cells, style="bold" if first.best else "")
+    return shown
 
 
 def counted(value: int, noun: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +14,11 @@ from calcode.cli.running import Command, ExitCode, guarded
 
 if TYPE_CHECKING:
     from calcode.cli.screen import Screen
-    from calcode.study import Outcome, Study
+    from calcode.study import Study, StudyRun
 
 PANEL = "For a publication or a decision to deploy"
+#: Seconds between two lines of progress in a log.
+_LOG_SECONDS = 10.0
 StudyFile = Annotated[
     Path, typer.Argument(metavar="STUDY", help="Study file, as 'calcode study init' writes it.")
 ]
@@ -28,14 +32,15 @@ def init(
 
     Every key is explained where it stands. An existing file is never overwritten.
     """
+    from importlib.resources import files
+
     from calcode.cli.screen import Screen
     from calcode.files import replacing
-    from calcode.study.example import EXAMPLE
 
     if path.exists():
         raise typer.BadParameter(f"{path} exists; choose another name or remove it", param_hint="STUDY")
     with replacing(path) as temporary:
-        temporary.write_text(EXAMPLE, encoding="utf-8")
+        temporary.write_bytes((files("calcode.study") / "example.toml").read_bytes())
     if as_json:
         Screen().emit("study init", {"output": str(path)})
         return
@@ -67,35 +72,73 @@ def run(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run every experiment of a study: methods x settings x backbones, tables and a manifest.
+    """Run every experiment of a study: methods x settings x backbones, tables, a manifest and the page.
 
     What was finished before is not repeated, so an interrupted run goes on where it stopped. One failing combination
     does not stop the others: it is reported at the end, and the exit code is 1.
     """
-    from dataclasses import replace
-
     from calcode.cli.screen import Screen
-    from calcode.study import plan, read_study, run_study
+    from calcode.study import plan, read_study, run_study, write_study_page
 
     screen = Screen()
     study = read_study(path, features=_feature_paths(features), output=output)
     if resplits is not None:
-        study = replace(study, resplits=replace(study.resplits, n=resplits))
+        deals = study.options["resplits"].model_copy(update={"n": resplits})
+        study = study.model_copy(update={"options": study.options | {"resplits": deals}})
     if not as_json:
         _introduce(study, screen)
-    with screen.counting("Combinations", total=len(plan(study))) as advance:
-        outcome = run_study(
-            study,
-            workers=workers,
-            on_plan=lambda _, reused: advance(reused),
-            on_step=lambda _: advance(1),
-        )
+    total = len(plan(study))
+    log = _Log(total)
+    with screen.counting("Combinations", total=total) as advance:
+
+        def step(name: str) -> None:
+            advance(1)
+            log.step(name)
+
+        def planned(_: int, reused: int) -> None:
+            advance(reused)
+            log.done = reused
+
+        done = run_study(study, workers=workers, on_plan=planned, on_step=step)
+    with screen.working("Writing the page"):
+        page = write_study_page(done.folder)
     if as_json:
-        screen.emit("study run", _facts(outcome))
+        screen.emit("study run", _facts(done) | {"page": str(page)})
     else:
-        _tell(outcome, screen)
-    if outcome.failures:
+        _tell(done, page, screen)
+    if done.failures:
         raise typer.Exit(int(ExitCode.DATA))
+
+
+class _Log:
+    """Progress for a log: where standard error is no terminal, a line now and then and one at the end."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+        self._started = self._last = time.monotonic()
+        self._wanted = not sys.stderr.isatty()
+
+    def step(self, name: str) -> None:
+        """One more is done."""
+        self.done += 1
+        now = time.monotonic()
+        if self._wanted and (now - self._last >= _LOG_SECONDS or self.done == self.total):
+            self._last = now
+            seconds = f"{now - self._started:.0f} s"
+            typer.echo(f"{self.done} of {self.total} combinations after {seconds}: {name}", err=True)
+
+
+def schema(as_json: AsJson = False) -> None:
+    """Print the JSON schema of study files, for editors that complete and check TOML.
+
+    Taplo, Even Better TOML and PyCharm read it: name the file in '#:schema study.schema.json' on the first line.
+    """
+    import json
+
+    from calcode.study import json_schema
+
+    del as_json  # the schema is JSON either way
+    typer.echo(json.dumps(json_schema(), indent=2))
 
 
 def report(
@@ -111,34 +154,34 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write one self-contained page about a study, its tables as LaTeX and its figures as SVG and PNG.
+    """Write the page of a study, its tables as LaTeX and its figures as SVG, PDF and PNG.
 
     Everything is read from the folder's tables and manifest; nothing is computed anew. LaTeX tables go to
-    FOLDER/latex, figures to FOLDER/figures. PNG needs the extra `figures`.
+    FOLDER/latex, figures to FOLDER/figures. Figures need the extra `figures`.
     """
     from calcode.cli.screen import Screen
-    from calcode.study.page import write_study_report
+    from calcode.study import write_report
 
     screen = Screen()
     page = None if output is None else output_file(output, suffixes=(".html",))
     with screen.working(f"Reading {folder}"):
-        written = write_study_report(folder, page=page)
+        written = write_report(folder, page=page)
     if as_json:
         facts = {
             "page": str(written.page),
             "latex": [str(path) for path in written.latex],
             "figures": [str(path) for path in written.figures],
-            "png": not written.without_png,
+            "drawn": written.drawn,
         }
         screen.emit("study report", facts)
         return
     screen.say(f"Wrote {written.page}. Open it in a browser.")
     screen.say(
         f"{len(written.latex)} LaTeX tables in {folder / 'latex'}; "
-        f"{len(written.figures)} figures in {folder / 'figures'}."
+        f"{len(written.figures)} figure files in {folder / 'figures'}."
     )
-    if written.without_png:
-        screen.warn('PNG figures were left out: pip install "calcode[figures]"')
+    if not written.drawn:
+        screen.warn('figure files were left out: pip install "calcode[figures]"')
 
 
 INIT = Command(run=init, examples=("calcode study init", "calcode study init my-study.toml"), panel=PANEL)
@@ -158,8 +201,9 @@ REPORT = Command(
     ),
     panel=PANEL,
 )
+SCHEMA = Command(run=schema, examples=("calcode study schema > study.schema.json",), panel=PANEL)
 #: In the order of the help page.
-COMMANDS: tuple[Command, ...] = (INIT, RUN, REPORT)
+COMMANDS: tuple[Command, ...] = (INIT, RUN, REPORT, SCHEMA)
 
 group = typer.Typer(
     name="study",
@@ -184,28 +228,29 @@ def _feature_paths(values: list[str] | None) -> dict[str, Path]:
 def _introduce(study: Study, screen: Screen) -> None:
     names = ", ".join(backbone.name for backbone in study.backbones)
     settings = ", ".join(setting.name for setting in study.settings)
-    screen.say(f"{study.title}: settings {settings}; backbones {names}; {len(study.methods)} methods.")
+    screen.say(f"{study.title}: settings {settings}; backbones {names}; {len(study.compared)} methods.")
     for name, why in study.left_out.items():
         screen.warn(f"backbone {name} left out: {why}")
 
 
-def _tell(outcome: Outcome, screen: Screen) -> None:
-    done = outcome.n_jobs - outcome.n_reused
+def _tell(done: StudyRun, page: Path, screen: Screen) -> None:
+    computed = done.n_jobs - done.n_reused
     screen.say(
-        f"{outcome.n_jobs} combinations in {outcome.seconds:.0f} s ({outcome.n_reused} were finished before, "
-        f"{done} computed now); {len(outcome.tables)} tables in {outcome.folder / 'tables'}."
+        f"{done.n_jobs} combinations in {done.seconds:.0f} s ({done.n_reused} were finished before, {computed} "
+        f"computed now); {len(done.tables)} tables in {done.folder / 'tables'}."
     )
+    screen.say(f"Wrote {page}. LaTeX tables and figure files: calcode study report {done.folder}")
     screen.say("On shifted settings every figure is an observation. Research software, not a medical device.")
-    for failure in outcome.failures:
+    for failure in done.failures:
         screen.fail(f"{failure.what}: {failure.error}")
 
 
-def _facts(outcome: Outcome) -> dict[str, Any]:
+def _facts(done: StudyRun) -> dict[str, Any]:
     return {
-        "output": str(outcome.folder),
-        "combinations": outcome.n_jobs,
-        "reused": outcome.n_reused,
-        "seconds": outcome.seconds,
-        "tables": [str(path) for path in outcome.tables],
-        "failures": [{"what": failure.what, "error": failure.error} for failure in outcome.failures],
+        "output": str(done.folder),
+        "combinations": done.n_jobs,
+        "reused": done.n_reused,
+        "seconds": done.seconds,
+        "tables": [str(path) for path in done.tables],
+        "failures": [{"what": failure.what, "error": failure.error} for failure in done.failures],
     }

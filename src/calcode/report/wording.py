@@ -74,17 +74,18 @@ def number(value: float, *, digits: int = 2) -> str:
 
 
 def signed(value: float, *, digits: int = 2) -> str:
-    """A difference with its sign; nothing is called zero that is not.
+    """A difference with its sign; without one where it rounds to zero.
 
     Examples
     --------
     >>> [signed(value).replace(MINUS, "-") for value in (0.1234, -0.1, 0.0, -0.0004)]
-    ['+0.12', '-0.10', '0.00', '-0.00']
+    ['+0.12', '-0.10', '0.00', '0.00']
     """
     if math.isnan(value):
         return UNDEFINED
-    sign = "+" if value > 0 else MINUS if value < 0 else ""
-    return f"{sign}{abs(value):.{digits}f}"
+    shown = f"{abs(value):.{digits}f}"
+    sign = "" if float(shown) == 0.0 else "+" if value > 0 else MINUS
+    return f"{sign}{shown}"
 
 
 def signed_points(value: float) -> str:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from calcode.errors import StudyError
-from calcode.study.engine import Failure, Outcome, plan, run_study
+from calcode.study.output import StudyOutput
+from calcode.study.page import WrittenReport, report_sections, write_report, write_study_page
 from calcode.study.registry import EXPERIMENTS, TABLES
-from calcode.study.specification import Study
-from calcode.study.study_file import read_study
-from calcode.study.table_files import read_table
+from calcode.study.run import Failure, StudyRun, plan, run_study
+from calcode.study.specification import Study, json_schema, packaged_settings, read_study
 
 __all__ = [
     "EXPERIMENTS",
     "TABLES",
     "Failure",
-    "Outcome",
     "Study",
     "StudyError",
+    "StudyOutput",
+    "StudyRun",
+    "WrittenReport",
+    "json_schema",
+    "packaged_settings",
     "plan",
     "read_study",
-    "read_table",
+    "report_sections",
     "run_study",
+    "write_report",
+    "write_study_page",
 ]

@@ -1,36 +1,37 @@
 """Compared methods on one cohort: same images, same roles, same metric code; only the method differs.
 
-`compare_methods` gives one `MethodRow` after the other; a method that fails is a row that says why.
+`compare_methods` gives one `MethodRow` after the other; a method that fails is a row that says why. The rows have the
+study's columns, and one table serves the terminal and LaTeX.
 """
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
-from calcode.arrays import AnyArray, IntArray
+import pandas as pd
+
+from calcode.arrays import AnyArray
 from calcode.baselines.protocol import Method, Record, Roles
 from calcode.baselines.registry import METHODS
 from calcode.errors import CalcodeError, CalcodeWarning, EvidenceError, SettingsError
+from calcode.method.decisions import WORST_CLASS_MIN
 from calcode.method.evidence import Evidence
 from calcode.method.roles import checked_roles, identities
 from calcode.metrics import Summary, subgroup_rows
-from calcode.study.decision_rows import DecisionRows
-from calcode.study.method_groups import ABLATION_NAMES, PAPER
-from calcode.study.results import summary_of
-from calcode.study.schema import Cell
+from calcode.report.parts import Cell, Table
+from calcode.report.wording import count, counted
+from calcode.study.decisions import MethodDecisions, decisions_from
+from calcode.study.figures import DETAILED, HITS, METHOD, TITLE, detailed, hits
+from calcode.study.methods import COMPLETE, named_methods
 from calcode.study.specification import Point
-from calcode.study.summary_columns import DETAILED, detailed, reaches
-
-#: The method that the others are compared with.
-OURS = "calcode"
+from calcode.study.tables import Row, TableSchema, duration, flag, text
+from calcode.study.view import Col, estimate, view
 
 EXCHANGEABLE_NOTE = (
     "The test images are the file's own test role, chosen by the same conditions as the fitted roles: exchangeable "
@@ -41,29 +42,26 @@ SHIFTED_NOTE = (
     "The test images were chosen apart from the fitted roles, so no promise applies to them: every figure is an "
     "observation on these images."
 )
+#: What stands where a method has no such figure.
+NOT_APPLICABLE = "--"
 
-#: Words that stand for several methods.
-GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "all": tuple(METHODS),
-        "paper": PAPER,
-        "deferring": tuple(name for name in METHODS if name.startswith("top1-")),
-        "split": ("lac", "aps", "aps-randomised", "raps", "saps", "mondrian", "clustered"),
-        "local": ("local-cp", "base-lcp", "rlcp", "lcp-vlm"),
-        "transductive": tuple(name for name, method in METHODS.items() if method.record.transductive),
-        "reconstructions": tuple(name for name, method in METHODS.items() if method.record.reconstruction),
-        "ablations": ABLATION_NAMES,
-    }
-)
-_DECIDED_PER_IMAGE = (
-    "ids",
-    "labels",
-    "sets",
-    "accepted",
-    "deferred",
-    "p_values",
-    "top_label",
-    "top_probability",
+SCHEMA = TableSchema(
+    name="comparison",
+    about="One row per method and, below, per subgroup and method; undefined values are empty, and so is the deferral "
+    "of a method that cannot defer.",
+    columns=(
+        text("by", "Column of the subgroups; empty for the whole cohort."),
+        text("group", "Its value."),
+        METHOD,
+        TITLE,
+        flag("reconstruction", "Whether the method was written from formulas alone."),
+        flag("transductive", "Whether the test images enter the fit."),
+        *DETAILED,
+        *HITS,
+        duration("seconds", "Fit and prediction together.", unit="s"),
+        text("problem", "Why a method has no figures."),
+    ),
+    key=("by", "group", "method"),
 )
 
 
@@ -75,8 +73,8 @@ class Terms:
     ----------
     miscoverage : float
         Allowed share of misses, in (0, 1).
-    min_images : int
-        Test images a class needs to be called the worst, the same classes for every method.
+    min_n : int
+        Answered test images a class needs to be called the worst.
     random_state : int
         Seed of every draw.
 
@@ -87,22 +85,19 @@ class Terms:
     """
 
     miscoverage: float = 0.05
-    min_images: int = 20
+    min_n: int = WORST_CLASS_MIN
     random_state: int = 0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.miscoverage < 1.0:
             raise SettingsError(f"miscoverage: {self.miscoverage!r} must lie strictly between 0 and 1")
-        if self.min_images < 1:
-            raise SettingsError(f"min_images: {self.min_images} must be at least 1")
+        if self.min_n < 1:
+            raise SettingsError(f"min_n: {self.min_n} must be at least 1")
 
     @property
     def point(self) -> Point:
         """The same as an operating point of a study; CALCoDe guards at the level of the sets."""
         return Point(miscoverage=self.miscoverage, guard_miscoverage=self.miscoverage)
-
-
-DEFAULT_TERMS = Terms()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -113,10 +108,10 @@ class MethodRow:
     ----------
     record : Record
     terms : Terms
-    decided : DecisionRows or None
-        None where the method was not run or failed.
-    seconds : float or None
-        Fit and prediction together.
+    decided : MethodDecisions or None
+        None where the method failed.
+    seconds : float
+        Fit and prediction together; nan for a subgroup.
     problem : str
         Why nothing was decided; empty otherwise.
     warnings : tuple of str
@@ -125,17 +120,15 @@ class MethodRow:
 
     record: Record
     terms: Terms
-    decided: DecisionRows | None = None
-    seconds: float | None = None
+    decided: MethodDecisions | None = None
+    seconds: float = math.nan
     problem: str = ""
     warnings: tuple[str, ...] = ()
 
     @functools.cached_property
     def summary(self) -> Summary | None:
         """Every metric of METHOD.md 11, or None where nothing was decided."""
-        if self.decided is None:
-            return None
-        return summary_of(self.decided, min_images=self.terms.min_images)
+        return None if self.decided is None else self.decided.summary(min_n=self.terms.min_n)
 
     @property
     def defers(self) -> bool:
@@ -143,46 +136,29 @@ class MethodRow:
         return self.decided is not None and self.decided.defers
 
     @property
-    def hits_marginal(self) -> bool | None:
-        """Whether coverage reaches the target; None without figures."""
-        return None if self.summary is None else reaches(self.summary.coverage.value, self.terms.point)
-
-    @property
-    def hits_worst(self) -> bool | None:
-        """Whether the coverage of the worst class reaches the target; None without figures."""
+    def reached(self) -> dict[str, Any]:
+        """Whether coverage and worst-class coverage reach the target; None without figures."""
         if self.summary is None:
-            return None
-        return reaches(self.summary.worst_class_coverage.value, self.terms.point)
+            return dict.fromkeys(("coverage_hit", "worst_class_hit"))
+        return hits(self.summary, self.terms.point)
 
-    def within(self, images: IntArray) -> MethodRow:
-        """The same decisions looked at on some of the images only, by their positions."""
-        if self.decided is None:
-            return self
-        kept = {name: getattr(self.decided, name)[images] for name in _DECIDED_PER_IMAGE}
-        return replace(self, decided=replace(self.decided, **kept), seconds=None)
-
-    def cells(self) -> dict[str, Cell]:
-        """One line of plain values: the study's figures with intervals, and what belongs to the method.
-
-        Undefined values are None; so is the deferral of a method that cannot defer.
-        """
+    def cells(self) -> Row:
+        """The cells of `SCHEMA` for the whole cohort; None where a value does not apply."""
         names = [column.name for column in DETAILED]
         figures = dict.fromkeys(names) if self.summary is None else detailed(self.summary)
+        shown = {name: None if "deferral" in name and not self.defers else figures[name] for name in names}
         return {
+            "by": "",
+            "group": "",
             "method": self.record.name,
             "title": self.record.title,
             "reconstruction": self.record.reconstruction,
             "transductive": self.record.transductive,
-            **{name: self._shown(name, figures[name]) for name in names},
-            "coverage_hit": self.hits_marginal,
-            "worst_class_hit": self.hits_worst,
+            **shown,
+            **self.reached,
             "seconds": self.seconds,
-            "problem": self.problem or None,
+            "problem": self.problem,
         }
-
-    def _shown(self, name: str, value: Cell) -> Cell:
-        undefined = isinstance(value, float) and math.isnan(value)
-        return None if undefined or ("deferral" in name and not self.defers) else value
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, the figures as `Summary.to_dict` gives them; None as in `cells`."""
@@ -195,13 +171,11 @@ class MethodRow:
             "method": self.record.name,
             "title": self.record.title,
             "reconstruction": self.record.reconstruction,
-            "reproducible": self.record.reproducible,
             "transductive": self.record.transductive,
             "assumes": self.record.assumes,
             "defers": self.defers,
-            "coverage_hit": self.hits_marginal,
-            "worst_class_hit": self.hits_worst,
-            "seconds": self.seconds,
+            **self.reached,
+            "seconds": None if math.isnan(self.seconds) else self.seconds,
             "problem": self.problem or None,
             "warnings": list(self.warnings),
             "details": {} if self.decided is None else dict(self.decided.details),
@@ -210,12 +184,12 @@ class MethodRow:
 
 
 def chosen_methods(names: Sequence[str]) -> tuple[Method, ...]:
-    """Methods by name or group, in table order; "all" is the whole registry, with what cannot be run.
+    """Methods by name or group, in table order, as study files name them.
 
     Parameters
     ----------
     names : sequence of str
-        Names of the registry and of `GROUPS`.
+        Names of the registry and of `calcode.study.methods.GROUPS`.
 
     Examples
     --------
@@ -224,20 +198,11 @@ def chosen_methods(names: Sequence[str]) -> tuple[Method, ...]:
     """
     if not names:
         raise SettingsError("methods: none named; name methods or a group such as 'all'")
-    wanted: set[str] = set()
-    for name in names:
-        if name not in GROUPS and name not in METHODS:
-            near = difflib.get_close_matches(name, [*GROUPS, *METHODS], n=1)
-            advice = f"did you mean {near[0]!r}? " if near else ""
-            raise SettingsError(
-                f"methods: {name!r} not known; {advice}Groups: {', '.join(GROUPS)}. Methods: {', '.join(METHODS)}"
-            )
-        wanted.update(GROUPS.get(name, (name,)))
-    return tuple(method for name, method in METHODS.items() if name in wanted)
+    return tuple(METHODS[name] for name in named_methods(names))
 
 
 def compare_methods(
-    roles: Roles, test: Evidence, *, methods: Sequence[Method], terms: Terms = DEFAULT_TERMS
+    roles: Roles, test: Evidence, *, methods: Sequence[Method], terms: Terms | None = None
 ) -> Iterator[MethodRow]:
     """Run methods on the same images, one row after the other.
 
@@ -251,23 +216,38 @@ def compare_methods(
         With ids and labels; -1 marks an image outside the label space. The labels are used to judge, never to predict.
     methods : sequence of Method
         As `chosen_methods` gives them.
-    terms : Terms
+    terms : Terms, optional
     """
     if test.ids is None:
         raise EvidenceError("test: its images have no ids; give each one, so that roles can be told apart")
     if not (test.require_labels() >= 0).any():
         raise EvidenceError("test: no image has a diagnosis among the classes, so nothing can be judged")
-    expected, hashes = checked_roles(
-        {
-            "reference": roles.reference,
-            "validation": roles.validation,
-            "gate": roles.gate,
-            "calibration": roles.calibration,
-        }
+    names = ("reference", "validation", "gate", "calibration")
+    prompts, used = checked_roles({name: getattr(roles, name) for name in names})
+    prompts.require(test, role="test")
+    used.require_disjoint("test", identities(test))
+    return (_row(method, roles, test, terms=terms or Terms()) for method in methods)
+
+
+def _row(method: Method, roles: Roles, test: Evidence, *, terms: Terms) -> MethodRow:
+    decided, problem = None, ""
+    started = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CalcodeWarning)
+        try:
+            prediction = method.predict(
+                roles, test, miscoverage=terms.miscoverage, random_state=terms.random_state
+            )
+            seconds = time.perf_counter() - started
+            decided = decisions_from(prediction, test)
+        except Exception as error:  # one method must not cost the others
+            seconds = time.perf_counter() - started
+            why = str(error) if isinstance(error, CalcodeError) else f"{type(error).__name__}: {error}"
+            problem = f"failed: {why}"
+    said = tuple(dict.fromkeys(str(entry.message) for entry in caught))
+    return MethodRow(
+        record=method.record, terms=terms, decided=decided, seconds=seconds, problem=problem, warnings=said
     )
-    expected.require(test, role="test")
-    hashes.require_disjoint("test", identities(test))
-    return (_row(method, roles, test, terms=terms) for method in methods)
 
 
 def rows_by(rows: Sequence[MethodRow], column: Sequence[object] | AnyArray) -> dict[str, list[MethodRow]]:
@@ -282,43 +262,154 @@ def rows_by(rows: Sequence[MethodRow], column: Sequence[object] | AnyArray) -> d
     """
     groups = subgroup_rows(column)
     n = sum(len(images) for images in groups.values())
-    decided = [row for row in rows if row.decided is not None]
-    for row in decided:
-        if len(row.decided or ()) != n:
-            raise EvidenceError(f"column: {n} values for {len(row.decided or ())} images")
-    return {value: [row.within(images) for row in decided] for value, images in groups.items()}
+    decided = [(row, row.decided) for row in rows if row.decided is not None]
+    for _, decisions in decided:
+        if len(decisions) != n:
+            raise EvidenceError(f"column: {n} values for {len(decisions)} images")
+    return {
+        value: [replace(row, decided=decisions[images], seconds=math.nan) for row, decisions in decided]
+        for value, images in groups.items()
+    }
 
 
-def target_hits(rows: Sequence[MethodRow]) -> tuple[int, int, int]:
-    """How many rows reach the target overall, how many in their worst class too, and how many have figures."""
-    judged = [row for row in rows if row.hits_marginal is not None]
-    marginal = sum(bool(row.hits_marginal) for row in judged)
-    both = sum(bool(row.hits_marginal and row.hits_worst) for row in judged)
-    return marginal, both, len(judged)
+def comparison_frame(
+    rows: Sequence[MethodRow], groups: Mapping[str, Sequence[MethodRow]] | None = None, *, column: str = ""
+) -> pd.DataFrame:
+    """A line per method and, below, per subgroup and method, with the columns of `SCHEMA`.
+
+    Parameters
+    ----------
+    rows : sequence of MethodRow
+    groups : mapping of str to sequence of MethodRow, optional
+        As `rows_by` gives them.
+    column : str
+        Name of their column.
+    """
+    lines = [row.cells() for row in rows]
+    lines += [
+        row.cells() | {"by": column, "group": value}
+        for value, members in (groups or {}).items()
+        for row in members
+    ]
+    return SCHEMA.frame(lines)
 
 
-def _row(method: Method, roles: Roles, test: Evidence, *, terms: Terms) -> MethodRow:
-    if not method.record.reproducible:
-        return MethodRow(record=method.record, terms=terms, problem=f"not run: {method.record.differs}")
-    decided, problem = None, ""
-    started = time.perf_counter()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", CalcodeWarning)
-        try:
-            prediction = method.predict(
-                roles, test, miscoverage=terms.miscoverage, random_state=terms.random_state
-            )
-            seconds = time.perf_counter() - started
-            decided = DecisionRows.of(prediction, test)
-        except Exception as error:  # one method must not cost the others
-            seconds = time.perf_counter() - started
-            why = str(error) if isinstance(error, CalcodeError) else f"{type(error).__name__}: {error}"
-            problem = f"failed: {why}"
-    return MethodRow(
-        record=method.record,
-        terms=terms,
-        decided=decided,
-        seconds=seconds,
-        problem=problem,
-        warnings=tuple(dict.fromkeys(str(entry.message) for entry in caught)),
+# ---------------------------------------------------------------------- one table for terminal and LaTeX
+
+
+def _short(value: float, digits: int = 3) -> str:
+    return NOT_APPLICABLE if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _with_interval(row: Any, name: str) -> Cell:
+    found = estimate(row, name)
+    return Cell(
+        _short(found.value), "" if math.isnan(found.low) else f"[{_short(found.low)}, {_short(found.high)}]"
     )
+
+
+def _worst(row: Any) -> Cell:
+    if not row.worst_class:
+        return Cell("no class")
+    cell = _with_interval(row, "worst_class_coverage")
+    return replace(cell, text=f"{cell.text} {row.worst_class}, n={count(row.worst_class_n)}")
+
+
+def _hit(row: Any) -> str:
+    words = {(True, True): "both", (True, False): "cov", (False, True): "worst"}
+    return words.get((bool(row.coverage_hit), bool(row.worst_class_hit)), "no")
+
+
+def _title(row: Any) -> Cell:
+    return Cell(row.title, best=row.method == COMPLETE)
+
+
+#: Columns by their heading; coverage never stands without what it cost.
+_COLS = {
+    col.heading: col
+    for col in (
+        Col(heading="method", cell=_title, numeric=False),
+        Col(heading="coverage", cell=lambda row: _with_interval(row, "coverage"), numeric=False),
+        Col(heading="worst class", cell=_worst, numeric=False),
+        Col(heading="size", cell=lambda row: _short(row.set_size, 2)),
+        Col(heading="set size", cell=lambda row: _with_interval(row, "set_size"), numeric=False),
+        Col(heading="full", cell=lambda row: _short(row.full_set_rate)),
+        Col(heading="inform.", cell=lambda row: _short(row.informative_rate)),
+        Col(heading="single", cell=lambda row: f"{row.n_single_right}/{row.n_single}"),
+        Col(heading="defer", cell=lambda row: _short(row.deferral)),
+        Col(heading="sel.acc", cell=lambda row: _short(row.selective_accuracy)),
+        Col(heading="ECE", cell=lambda row: _short(row.calibration_error)),
+        Col(heading="hit", cell=_hit),
+        Col(heading="s", cell=lambda row: "" if math.isnan(row.seconds) else f"{row.seconds:.1f}"),
+    )
+}
+RELIABILITY = ("method", "coverage", "worst class", "size", "full", "defer", "single", "hit")
+UTILITY = ("method", "set size", "full", "inform.", "defer", "sel.acc", "ECE", "s")
+EVERYTHING = ("method", "coverage", "worst class", *UTILITY[1:5], "single", *UTILITY[5:7], "hit", "s")
+
+
+def comparison_table(rows: Sequence[MethodRow], headings: Sequence[str], *, caption: str = "") -> Table:
+    """Compared methods as a table; a method without figures shows the number of its note.
+
+    Parameters
+    ----------
+    rows : sequence of MethodRow
+    headings : sequence of str
+        Such as `RELIABILITY`, `UTILITY` or `EVERYTHING`.
+    caption : str
+    """
+    frame = comparison_frame(rows)
+    made = view("comparison", caption, frame[frame["problem"] == ""], [_COLS[name] for name in headings])
+    judged = iter(made.cells)
+    failed = 0
+    lines = []
+    for row in rows:
+        if row.problem:
+            failed += 1
+            blank = [Cell("")] * (len(headings) - 2)
+            lines.append([Cell(row.record.title), Cell(f"none ({failed})"), *blank])
+        else:
+            lines.append(next(judged))
+    return replace(made, rows=lines)
+
+
+def comparison_notes(rows: Sequence[MethodRow]) -> list[str]:
+    """Why methods have no figures, what the signs mean, and who reaches the target."""
+    problems = [row for row in rows if row.problem]
+    judged = [row for row in rows if not row.problem]
+    notes = [f"({i}) {row.record.title}: {row.problem}" for i, row in enumerate(problems, 1)]
+    marginal = sum(row.reached["coverage_hit"] for row in judged)
+    both = sum(row.reached["coverage_hit"] and row.reached["worst_class_hit"] for row in judged)
+    terms = rows[0].terms
+    notes += [
+        f"hit: coverage reaches the target {terms.point.target:g} (cov), the worst class does (worst), or both. "
+        f"Overall {marginal} of {counted(len(judged), 'method')} reach it, {both} also in their worst class.",
+        "single: answers that are one diagnosis, as right/all.",
+        f"{NOT_APPLICABLE}: cannot defer. Deferral and informative rate are shares of all images, all else is about "
+        "answered ones.",
+        "Brackets: 95 % intervals, Wilson for coverage, bootstrap for set size; that of the worst class holds the "
+        "truly worst class, whichever it is.",
+    ]
+    if any(row.record.reconstruction for row in rows):
+        notes.append("(reconstruction): written from formulas, because no code was published.")
+    small = (
+        [entry for entry in judged[0].summary.classwise if entry.n < terms.min_n]
+        if judged and judged[0].summary
+        else []
+    )
+    if small:
+        named = ", ".join(f"{entry.name} ({count(entry.n)})" for entry in small)
+        notes.append(f"Not called the worst, with fewer than {counted(terms.min_n, 'test image')}: {named}.")
+    return notes
+
+
+def comparison_warnings(rows: Sequence[MethodRow]) -> list[str]:
+    """Every warning once, after the methods that gave it."""
+    by_text: dict[str, list[str]] = {}
+    for row in rows:
+        for said in row.warnings:
+            by_text.setdefault(said, []).append(row.record.title)
+    return [
+        f"{' and '.join(titles) if len(titles) < 3 else f'{titles[0]} and {len(titles) - 1} other methods'}: {said}"
+        for said, titles in by_text.items()
+    ]

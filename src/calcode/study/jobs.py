@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Mapping
@@ -15,27 +14,18 @@ from typing import Any
 from calcode import __version__
 from calcode.errors import StudyError
 from calcode.files import canonical_json
-from calcode.study.specification import Backbone, Features, Setting, plain
+from calcode.study.features import Features
+from calcode.study.specification import Backbone, Setting
 
-#: Rooms and files whose code has no part in what comes out of a job; the module that runs it counts all the same.
-_NOT_BELOW = frozenset(
-    {
-        "backbones",
-        "cli",
-        "comparison",
-        "datasets",
-        "demo",
-        "demo_image",
-        "engines",
-        "explanation",
-        "report",
-        "service",
-        "sklearn",
-        "study",
-    }
+#: Rooms whose code has no part in what comes out of a job; the module that runs it counts all the same.
+_NO_PART = frozenset(
+    {"backbones", "cli", "datasets", "demo", "engines", "monitor", "report", "service", "sklearn", "study"}
 )
-_SHARED = ("decision_rows", "diagnostics", "method_decisions", "setting_cohorts", "staged", "worker")
+#: Files of the study that take part in every job.
+_SHARED = ("audits", "cohorts", "decisions", "method_decisions", "methods", "pool", "variants")
 _LIBRARIES = ("numpy", "scipy", "scikit-learn")
+#: Words for people; changing one repeats no work.
+_WORDS = {"title", "description", "shifted", "min_n", "backbones"}
 _KEY_LENGTH = 20
 
 
@@ -68,19 +58,12 @@ class Job:
     @functools.cached_property
     def key(self) -> str:
         """Hash of everything the result depends on: features, settings, method, code and library versions."""
-        module = self.runner.partition(":")[0]
-        # Titles are words for people; changing one repeats no work.
-        setting = {
-            name: value
-            for name, value in plain(self.setting).items()
-            if name not in ("title", "description", "shifted", "min_images", "backbones")
-        }
         content = {
             "runner": self.runner,
-            "code": code_digest(module),
+            "code": code_digest(self.runner.partition(":")[0]),
             "libraries": library_versions(),
             "features": self.features.digest,
-            "setting": setting,
+            "setting": self.setting.model_dump(mode="json", exclude=_WORDS),
             "backbone": self.backbone,
             "options": plain(self.options),
             "resplit": self.resplit,
@@ -91,37 +74,31 @@ class Job:
     def name(self) -> str:
         """For people: setting, backbone and what."""
         parts = [self.setting.name, self.backbone, self.what]
-        if self.resplit is not None:
-            parts.append(f"split-{self.resplit}")
-        return ".".join(parts)
-
-    @property
-    def kind(self) -> str:
-        """Folder of its file: the name of the module that runs it."""
-        return self.runner.partition(":")[0].rpartition(".")[2].replace("_", "-")
+        return ".".join(parts if self.resplit is None else [*parts, f"split-{self.resplit}"])
 
     def path(self, folder: Path) -> Path:
-        """Its file under a study's output folder."""
-        return folder / "work" / self.kind / f"{self.name}.{self.key}.parquet"
+        """Its file under a study's output folder, in a folder named after the module that runs it."""
+        module = self.runner.partition(":")[0].rpartition(".")[2].replace("_", "-")
+        return folder / "work" / module / f"{self.name}.{self.key}.parquet"
 
 
 def job(
     runner: str,
     what: str,
-    *,
-    setting: Setting,
-    backbone: Backbone,
+    place: tuple[Setting, Backbone],
     options: Mapping[str, Any] | None = None,
+    *,
     resplit: int | None = None,
 ) -> Job:
     """A job for a setting on a backbone that has features for it.
 
     Parameters
     ----------
-    runner, what, setting, options, resplit
+    runner, what, options, resplit
         As in `Job`.
-    backbone : Backbone
+    place : (Setting, Backbone)
     """
+    setting, backbone = place
     features = backbone.features_for(setting.name)
     if features is None:
         raise StudyError(f"backbones: {backbone.name} has no features for {setting.name}")
@@ -131,9 +108,18 @@ def job(
         setting=setting,
         backbone=backbone.name,
         features=features,
-        options={} if options is None else dict(options),
+        options=dict(options or {}),
         resplit=resplit,
     )
+
+
+def plain(value: Any) -> Any:
+    """Options as values that JSON knows, which has no infinity."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return str(value) if isinstance(value, float) and value in (float("inf"), float("-inf")) else value
 
 
 @functools.cache
@@ -150,9 +136,7 @@ def code_digest(module: str) -> str:
     """
     root = Path(__file__).parents[1]
     below = [
-        path
-        for path in root.rglob("*.py")
-        if path.relative_to(root).with_suffix("").parts[0] not in _NOT_BELOW
+        path for path in root.rglob("*.py") if path.relative_to(root).with_suffix("").parts[0] not in _NO_PART
     ]
     shared = [root / "study" / f"{name}.py" for name in _SHARED]
     found = importlib.util.find_spec(module)

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import json
 import os
+import signal
+import threading
+import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
+from calcode.cohorts import Cohort, open_features
+from calcode.errors import CalcodeWarning
+from calcode.files import replacing
+from calcode.study.cohorts import SettingCohorts, select_cohorts
 from calcode.study.jobs import Job
-from calcode.study.worker import THREAD_VARIABLES, Finished, run_job, start_worker
+from calcode.study.specification import Setting
 
+WARNINGS_KEY = b"calcode_warnings"
 _DIED = "WorkerDied: the process ended without an answer; out of memory?"
+#: Threads of the linear algebra inside a worker: the processes share the cores among them.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 def run_jobs(
@@ -92,8 +107,8 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 @contextmanager
 def _single_threaded() -> Iterator[None]:
     """One thread per worker: the variables must be set before a worker loads numpy."""
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     try:
         yield
     finally:
@@ -102,3 +117,77 @@ def _single_threaded() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+# ---------------------------------------------------------------------- inside a worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """How a job ended.
+
+    Attributes
+    ----------
+    seconds : float
+    error : str or None
+        "Kind: message" where it failed.
+    """
+
+    seconds: float
+    error: str | None = None
+
+
+def start_worker() -> None:
+    """Leave Ctrl-C to the parent, and leave when it is gone, however it went: nobody would collect the results."""
+    import multiprocessing
+    from multiprocessing.connection import wait
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="parent-watch").start()
+
+
+def run_job(job: Job, target: Path) -> Finished:
+    """Compute a job and write its file; an error is an answer, not the end of the study.
+
+    Parameters
+    ----------
+    job : Job
+    target : Path
+        Appears whole or not at all.
+    """
+    import pyarrow.parquet as pq
+
+    started = time.perf_counter()
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", CalcodeWarning)
+            cohorts = _cohorts(job.features.path, job.features.prompts, job.setting, job.resplit)
+            module, _, function = job.runner.partition(":")
+            table = getattr(importlib.import_module(module), function)(cohorts, job.options)
+        said = [str(entry.message) for entry in caught if issubclass(entry.category, CalcodeWarning)]
+        metadata = dict(table.schema.metadata or {})
+        metadata[WARNINGS_KEY] = json.dumps(list(dict.fromkeys(said))).encode()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as temporary:
+            pq.write_table(table.replace_schema_metadata(metadata), temporary, compression="zstd")
+    except Exception as error:
+        return Finished(seconds=time.perf_counter() - started, error=f"{type(error).__name__}: {error}")
+    return Finished(seconds=time.perf_counter() - started)
+
+
+@functools.lru_cache(maxsize=2)
+def _images(path: Path, prompts: Path | None) -> Cohort:
+    return open_features(path, prompts=prompts).read()
+
+
+@functools.lru_cache(maxsize=4)
+def _cohorts(path: Path, prompts: Path | None, setting: Setting, resplit: int | None) -> SettingCohorts:
+    return select_cohorts(_images(path, prompts), setting, resplit=resplit)

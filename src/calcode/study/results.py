@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from calcode.metrics import Summary, summarize_sets
-from calcode.study.decision_rows import DecisionRows, decisions_of
+from calcode.metrics import Summary
+from calcode.study.decisions import MethodDecisions, from_arrow
 from calcode.study.jobs import Job
-from calcode.study.worker import WARNINGS_KEY
+from calcode.study.pool import WARNINGS_KEY
+from calcode.study.tables import Row
 
 if TYPE_CHECKING:
     import pyarrow
@@ -27,7 +28,7 @@ class Results:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._decisions: dict[str, Mapping[str, DecisionRows]] = {}
+        self._decisions: dict[str, Mapping[str, MethodDecisions]] = {}
         self._summaries: dict[tuple[str, str, int], Summary] = {}
 
     def has(self, job: Job) -> bool:
@@ -44,29 +45,21 @@ class Results:
         """What the job warned of."""
         import pyarrow.parquet as pq
 
-        metadata = pq.read_schema(job.path(self._folder)).metadata
-        told: list[str] = json.loads(metadata[WARNINGS_KEY])
-        return told
+        said: list[str] = json.loads(pq.read_schema(job.path(self._folder)).metadata[WARNINGS_KEY])
+        return said
 
-    def rows(self, job: Job) -> list[dict[str, Any]]:
+    def rows(self, job: Job) -> list[Row]:
         """The rows of a job that measured something; none where it failed."""
-        if not self.has(job):
-            return []
-        rows: list[dict[str, Any]] = self.table(job).to_pylist()
-        return rows
+        return list(self.table(job).to_pylist()) if self.has(job) else []
 
-    def variants(self, job: Job) -> Mapping[str, DecisionRows]:
+    def variants(self, job: Job) -> Mapping[str, MethodDecisions]:
         """The decisions of a job, by variant; none where it failed."""
         if job.key not in self._decisions:
-            self._decisions[job.key] = decisions_of(self.table(job)) if self.has(job) else {}
+            self._decisions[job.key] = from_arrow(self.table(job)) if self.has(job) else {}
         return self._decisions[job.key]
 
-    def decisions(self, job: Job) -> DecisionRows | None:
-        """The decisions of a job with one variant; None where it failed."""
-        return next(iter(self.variants(job).values()), None)
-
-    def summary(self, job: Job, *, variant: str | None = None) -> Summary | None:
-        """Every metric of METHOD.md 11 of a job's decisions; None where it failed.
+    def decided(self, job: Job, variant: str | None = None) -> tuple[MethodDecisions, Summary] | None:
+        """Decisions with every metric of METHOD.md 11; None where the job failed.
 
         Parameters
         ----------
@@ -75,29 +68,10 @@ class Results:
             The only one unless given.
         """
         variants = self.variants(job)
-        if not variants:
+        name = next(iter(variants), "") if variant is None else variant
+        if name not in variants:
             return None
-        name = next(iter(variants)) if variant is None else variant
-        key = (job.key, name, job.setting.min_images)
+        key = (job.key, name, job.setting.min_n)
         if key not in self._summaries:
-            self._summaries[key] = summary_of(variants[name], min_images=job.setting.min_images)
-        return self._summaries[key]
-
-
-def summary_of(rows: DecisionRows, *, min_images: int) -> Summary:
-    """Every metric of METHOD.md 11; the worst class is looked for among those with enough images.
-
-    Parameters
-    ----------
-    rows : DecisionRows
-    min_images : int
-        Answered images that a class needs.
-    """
-    return summarize_sets(
-        rows.outcome,
-        rows.labels,
-        classes=rows.classes,
-        top_label=rows.top_label,
-        top_probability=rows.top_probability,
-        min_n=min_images,
-    )
+            self._summaries[key] = variants[name].summary(min_n=job.setting.min_n)
+        return variants[name], self._summaries[key]

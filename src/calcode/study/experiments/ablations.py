@@ -1,22 +1,18 @@
-"""Item 3: CALCoDe with one part taken out at a time, and a check that the complete rows are those of item 1."""
+"""CALCoDe with one part taken out at a time, and a check that the complete rows are those of the main comparison."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calcode.baselines.registry import METHODS
-from calcode.study.decision_rows import DecisionRows
-from calcode.study.experiment import Experiment, Rows
-from calcode.study.jobs import Job, job
-from calcode.study.method_decisions import changes_of, method_job
-from calcode.study.method_groups import ABLATION_NAMES
-from calcode.study.results import Results
-from calcode.study.schema import Cell, Row, TableSchema, flag, integer, number, text
-from calcode.study.specification import COMPLETE, Backbone, Setting, Study
-from calcode.study.staged import decide_variants, point_options
-from calcode.study.summary_columns import (
+from calcode.report.parts import Fold, Part, Text
+from calcode.report.wording import counted, listed, percent, signed_points
+from calcode.study.decisions import MethodDecisions
+from calcode.study.experiment import Experiment, Tables
+from calcode.study.figures import (
     BACKBONE,
     DETAILED,
     FIGURE_NAMES,
@@ -27,18 +23,27 @@ from calcode.study.summary_columns import (
     SCOPE,
     SETTING,
     TITLE,
-    averaged_with_hits,
-    by_scope,
+    averages_with_hits,
     delta_columns,
     detailed,
     differences,
-    hits,
-    title_of,
+    place,
 )
+from calcode.study.jobs import Job, job
+from calcode.study.method_decisions import method_job
+from calcode.study.methods import ABLATION_NAMES, COMPLETE, changes_of
+from calcode.study.results import Results
+from calcode.study.specification import ALL, Backbone, Setting, Study
+from calcode.study.tables import Row, TableSchema, flag, integer, number, text
+from calcode.study.variants import decide_variants, point_options
+from calcode.study.view import FIGURE_COLS, PLACE, TARGET_COLS, cost_words, only, view, words
 
-#: The job's function, which is the one that all staged variants share.
-RUNNER = f"{__name__}:decide_variants"
-VARIANTS = (COMPLETE, *ABLATION_NAMES)
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from calcode.study.output import StudyOutput
+
+__all__ = ["EXPERIMENT", "decide_variants"]
 
 SUMMARY = TableSchema(
     name="calcode_matched_ablation_summary",
@@ -74,8 +79,8 @@ DELTAS = TableSchema(
 )
 CHECK = TableSchema(
     name="calcode_matched_ablation_reference_check",
-    about="One row per setting, backbone and figure: the complete method as the ablations computed it, beside the main "
-    "comparison's own run of it.",
+    about="One row per setting, backbone and figure: the complete method as the ablations computed it, next to the "
+    "main comparison's own run of it.",
     columns=(
         SETTING,
         BACKBONE,
@@ -88,102 +93,75 @@ CHECK = TableSchema(
     key=("setting", "backbone", "metric"),
 )
 
-__all__ = ["EXPERIMENT", "decide_variants"]
 
-
-def ablation_job(study: Study, setting: Setting, backbone: Backbone) -> Job:
+def ablation_job(study: Study, where: tuple[Setting, Backbone]) -> Job:
     """One job for all variants, which share the stages in which they agree."""
-    options = point_options(study.point, seed=study.seed) | {
-        "variants": {name: changes_of(METHODS[name]) for name in VARIANTS}
-    }
-    return job(RUNNER, "ablations", setting=setting, backbone=backbone, options=options)
-
-
-def _reference(study: Study, setting: Setting, backbone: Backbone) -> Job:
-    return method_job(COMPLETE, setting=setting, backbone=backbone, point=study.point, seed=study.seed)
+    variants = {name: changes_of(METHODS[name]) for name in (COMPLETE, *ABLATION_NAMES)}
+    return job(
+        f"{__name__}:decide_variants", "ablations", where, point_options(study) | {"variants": variants}
+    )
 
 
 def jobs(study: Study) -> list[Job]:
     """The variants, and the main comparison's run of the complete method."""
     return [
-        entry
-        for setting, backbone in study.combinations()
-        for entry in (ablation_job(study, setting, backbone), _reference(study, setting, backbone))
+        run
+        for where in study.combinations()
+        for run in (ablation_job(study, where), method_job(study, COMPLETE, where))
     ]
 
 
-def rows(study: Study, results: Results) -> Rows:
+def tables(study: Study, results: Results) -> Tables:
     """All four tables."""
-    summaries = _summaries(study, results)
-    means = [
-        {"scope": scope, "method": method, "title": title_of(str(method))} | averaged_with_hits(group)
-        for (scope, method), group in by_scope(summaries, study.setting_scopes(), keys=("method",)).items()
-    ]
-    complete = {(row["setting"], row["backbone"]): row for row in summaries if row["method"] == COMPLETE}
+    rows: list[Row] = []
+    checks: list[Row] = []
+    for where in study.combinations():
+        run = ablation_job(study, where)
+        for name in results.variants(run):
+            found = results.decided(run, name)
+            assert found is not None, "its decisions are there"
+            decisions, summary = found
+            protected = {"protected": decisions.details["protected"]}
+            rows.append(place(*where, name) | detailed(summary, study.point) | protected)
+        first, second = results.decided(method_job(study, COMPLETE, where)), results.decided(run, COMPLETE)
+        if first is not None and second is not None:
+            differing = _differing(second[0], first[0])
+            n = len(first[0])
+            checks.append(place(*where) | _check("decisions", n, n - differing, differing))
+            expected, got = detailed(first[1]), detailed(second[1])
+            checks += [
+                place(*where) | _check(name, expected[name], got[name], differing)
+                for name in expected
+                if not isinstance(expected[name], str)
+            ]
+    summary_frame = SUMMARY.frame(rows)
+    complete = {(row["setting"], row["backbone"]): row for row in rows if row["method"] == COMPLETE}
     deltas = [
         {key: row[key] for key in ("setting", "backbone", "method", "title")}
         | differences(row, complete[row["setting"], row["backbone"]], FIGURE_NAMES)
-        for row in summaries
+        for row in rows
         if row["method"] != COMPLETE
     ]
     return {
-        SUMMARY.name: summaries,
-        MEANS.name: means,
+        SUMMARY.name: summary_frame,
+        MEANS.name: averages_with_hits(summary_frame, study.scopes(), by=("method", "title")),
         DELTAS.name: deltas,
-        CHECK.name: _checks(study, results),
+        CHECK.name: checks,
     }
 
 
-def _summaries(study: Study, results: Results) -> list[Row]:
-    table: list[Row] = []
-    for setting, backbone in study.combinations():
-        run = ablation_job(study, setting, backbone)
-        for name, decisions in results.variants(run).items():
-            summary = results.summary(run, variant=name)
-            if summary is None:
-                continue
-            head: dict[str, Cell] = {
-                "setting": setting.name,
-                "backbone": backbone.name,
-                "method": name,
-                "title": title_of(name),
-                "protected": decisions.details["protected"],
-            }
-            table.append(head | detailed(summary) | hits(summary, study.point))
-    return table
-
-
-def _checks(study: Study, results: Results) -> list[Row]:
-    table: list[Row] = []
-    for setting, backbone in study.combinations():
-        run, reference = ablation_job(study, setting, backbone), _reference(study, setting, backbone)
-        ours, theirs = results.variants(run).get(COMPLETE), results.decisions(reference)
-        if ours is None or theirs is None:
-            continue
-        head = {"setting": setting.name, "backbone": backbone.name}
-        differing = _differing(ours, theirs)
-        first, second = results.summary(reference), results.summary(run, variant=COMPLETE)
-        if first is None or second is None:
-            continue
-        table.append(head | _check("decisions", len(theirs), len(theirs) - differing, differing))
-        expected, found = detailed(first), detailed(second)
-        numeric: Sequence[str] = [name for name in expected if not isinstance(expected[name], str)]
-        table += [head | _check(name, expected[name], found[name], differing) for name in numeric]
-    return table
-
-
-def _check(metric: str, expected: Cell, found: Cell, differing: int) -> dict[str, Cell]:
+def _check(metric: str, expected: Any, found: Any, differing: int) -> Row:
     first, second = (np.nan if value is None else float(value) for value in (expected, found))
     return {
         "metric": metric,
-        "main_comparison": float(first),
-        "ablation": float(second),
+        "main_comparison": first,
+        "ablation": second,
         "images_that_differ": differing,
         "equal": bool(np.array_equal(first, second, equal_nan=True)),
     }
 
 
-def _differing(first: DecisionRows, second: DecisionRows) -> int:
+def _differing(first: MethodDecisions, second: MethodDecisions) -> int:
     """Images that the two runs decided differently; all of them if they are not the same images."""
     if first.ids.tolist() != second.ids.tolist():
         return len(second)
@@ -192,10 +170,93 @@ def _differing(first: DecisionRows, second: DecisionRows) -> int:
     return int(other.sum())
 
 
+def section(output: StudyOutput) -> list[Part]:
+    """Averages, the check against the main comparison, and every setting in a fold."""
+    means = output.table(MEANS.name)
+    parts: list[Part] = []
+    for scope in dict.fromkeys((output.average, ALL)):
+        rows = means[means["scope"] == scope]
+        if not len(rows):
+            continue
+        title = output.scope_words(scope)
+        backbones = counted(len(output.backbones), "backbone")
+        table = view(
+            f"ablations-{scope}",
+            f"Averages over {title} and {backbones}.",
+            rows,
+            (words("title", "variant"), *FIGURE_COLS, *TARGET_COLS),
+            layout="stack",
+        )
+        if scope == output.average:
+            sentences = (
+                *ablation_sentences(list(rows.itertuples(index=False))),
+                check_sentence(output.table(CHECK.name)),
+            )
+            parts += [Text(sentences=tuple(filter(None, sentences)), style="list"), table]
+        else:
+            parts.append(Fold(title=f"Averages over {title}", parts=(table,)))
+    each = output.table(SUMMARY.name)
+    if len(each):
+        table = view(
+            "ablations-each",
+            "Every setting and backbone, with the classes that the guard protects.",
+            each,
+            (*PLACE, words("title", "variant"), *FIGURE_COLS, words("protected", empty="none")),
+            within=lambda row: (row.setting, row.backbone),
+        )
+        parts.append(Fold(title="Every setting and backbone", parts=(table,)))
+    return parts
+
+
+def ablation_sentences(rows: Sequence[Any]) -> list[str]:
+    """Which part the worst class depends on, in the order of the loss, and what each part costs."""
+    own = only(rows)
+    variants = [row for row in rows if row.method != COMPLETE]
+    if own is None or not variants:
+        return []
+    whole = own.worst_class_coverage
+
+    def change(row: Any) -> float:
+        return float(row.worst_class_coverage - whole)
+
+    groups = (
+        ("Worse for the worst class", sorted((row for row in variants if change(row) < 0), key=change)),
+        ("Better for it", sorted((row for row in variants if change(row) > 0), key=lambda row: -change(row))),
+    )
+    sentences = [
+        f"The complete method covers its worst class to {percent(whole)} on average ({cost_words(own)})."
+    ]
+    for verdict, found in groups:
+        named = [f"{row.title} {signed_points(change(row))} ({cost_words(row)})" for row in found]
+        sentences += [f"{verdict}: {listed(named)}."] if named else []
+    same = [row.title for row in variants if change(row) == 0]
+    return [*sentences, f"Without effect on it: {listed(same)}."] if same else sentences
+
+
+def check_sentence(rows: pd.DataFrame) -> str:
+    """Whether the complete method's rows are those of the main comparison, image by image."""
+    if not len(rows):
+        return ""
+    unequal = rows[~rows["equal"]]
+    decisions = rows[rows["metric"] == "decisions"]
+    if len(unequal):
+        places = dict.fromkeys(
+            f"{row.setting} with {row.backbone}" for row in unequal.itertuples(index=False)
+        )
+        images = counted(int(decisions["images_that_differ"].sum()), "image")
+        return (
+            f"The complete method differs from its rows in the main comparison on {listed(list(places))} ({images}): "
+            "these ablations are not comparable with it."
+        )
+    images = counted(int(decisions["main_comparison"].sum()), "image")
+    return f"The complete method's rows equal the main comparison's in all {len(rows)} checks, {images} included."
+
+
 EXPERIMENT = Experiment(
     name="ablations",
-    title="Matched ablations",
-    tables=(SUMMARY, MEANS, DELTAS, CHECK),
+    title="What each part contributes",
+    schemas=(SUMMARY, MEANS, DELTAS, CHECK),
     jobs=jobs,
-    rows=rows,
+    tables=tables,
+    section=section,
 )

@@ -1,28 +1,36 @@
-"""Item 5: how often a resampled validation role selects the same audit diagnostic (METHOD.md 12)."""
+"""How often a resampled validation role selects the same audit diagnostic (METHOD.md 12)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray
 from calcode.method.audit import DIAGNOSTICS, auroc
-from calcode.study.diagnostics import single_audits, top_one_errors
-from calcode.study.experiment import Experiment, Rows
+from calcode.report.parts import Cell, Part, Text
+from calcode.report.wording import count, counted, number, percent
+from calcode.study.audits import single_audits, top_one_errors
+from calcode.study.cohorts import SettingCohorts
+from calcode.study.experiment import Experiment, Tables
+from calcode.study.figures import BACKBONE, SETTING, place
 from calcode.study.jobs import Job, job
+from calcode.study.paper import reported_at
 from calcode.study.results import Results
-from calcode.study.schema import TableSchema, integer, number, share, text
-from calcode.study.setting_cohorts import SettingCohorts
 from calcode.study.specification import Backbone, Setting, Study
-from calcode.study.summary_columns import BACKBONE, SETTING
+from calcode.study.tables import TableSchema, integer, share, text
+from calcode.study.tables import number as number_column
+from calcode.study.view import PLACE, Col, numbers, shares, view, words
 
 if TYPE_CHECKING:
     import pyarrow
 
-RUNNER = f"{__name__}:measure"
-N_RESAMPLES = 1000
+    from calcode.study.output import StudyOutput
+
+_N_RESAMPLES = 1000
+#: Bootstraps that must agree before a choice is called stable, as in the paper.
+_STABLE = 0.95
 
 SCHEMA = TableSchema(
     name="audit_score_stability",
@@ -32,15 +40,15 @@ SCHEMA = TableSchema(
         SETTING,
         BACKBONE,
         text("selected", "Diagnostic selected on the whole validation role."),
-        number("auroc", "Its AUROC for top-1 error."),
+        number_column("auroc", "Its AUROC for top-1 error."),
         text("runner_up", "The diagnostic with the next AUROC."),
-        number("margin", "How far the selected one lies above it."),
+        number_column("margin", "How far the selected one lies above it."),
         share("frequency", "Bootstraps that select the same diagnostic."),
         integer("n_resamples", "Bootstraps."),
         integer("n_validation", "Validation images."),
         integer("n_errors", "Of which the first-ranked class is wrong."),
         *(
-            number(f"auroc_{name}", f"AUROC of `{name}` for top-1 error on validation.")
+            number_column(f"auroc_{name}", f"AUROC of `{name}` for top-1 error on validation.")
             for name in DIAGNOSTICS
         ),
         *(share(f"frequency_{name}", f"Bootstraps that select `{name}`.") for name in DIAGNOSTICS),
@@ -59,8 +67,7 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
     errors = top_one_errors(validation)
     aurocs = {name: auroc(values[name], errors) for name in DIAGNOSTICS}
     selected = chosen(aurocs)
-    others = {name: value for name, value in aurocs.items() if name != selected}
-    runner_up = chosen(others)
+    runner_up = chosen({name: value for name, value in aurocs.items() if name != selected})
     frequency = selection_frequencies(
         values, errors, n_resamples=options["n_resamples"], seed=options["seed"]
     )
@@ -101,30 +108,81 @@ def selection_frequencies(
     for _ in range(n_resamples):
         drawn = generator.integers(len(errors), size=len(errors))
         counts[chosen({name: auroc(column[drawn], errors[drawn]) for name, column in values.items()})] += 1
-    return {name: count / n_resamples for name, count in counts.items()}
+    return {name: n / n_resamples for name, n in counts.items()}
 
 
-def _job(study: Study, setting: Setting, backbone: Backbone) -> Job:
-    options = {"seed": study.seed, "n_resamples": N_RESAMPLES}
-    return job(RUNNER, "stability", setting=setting, backbone=backbone, options=options)
+def _job(study: Study, where: tuple[Setting, Backbone]) -> Job:
+    options = {"seed": study.seed, "n_resamples": _N_RESAMPLES}
+    return job(f"{__name__}:measure", "stability", where, options)
 
 
 def jobs(study: Study) -> list[Job]:
     """One per combination."""
-    return [_job(study, setting, backbone) for setting, backbone in study.combinations()]
+    return [_job(study, where) for where in study.combinations()]
 
 
-def rows(study: Study, results: Results) -> Rows:
+def tables(study: Study, results: Results) -> Tables:
     """The measured rows with their names."""
-    return {
-        SCHEMA.name: [
-            {"setting": setting.name, "backbone": backbone.name} | row
-            for setting, backbone in study.combinations()
-            for row in results.rows(_job(study, setting, backbone))
-        ]
-    }
+    found = [
+        place(*where) | row for where in study.combinations() for row in results.rows(_job(study, where))
+    ]
+    return {SCHEMA.name: found}
+
+
+def section(output: StudyOutput) -> list[Part]:
+    """A sentence and a table, next to the paper's where it has the same cells."""
+    rows = output.table(SCHEMA.name)
+    if not len(rows):
+        return []
+    extra = any(reported_at("audit_stability", row.setting, row.backbone) for row in rows.itertuples())
+    resamples = count(int(rows["n_resamples"].iloc[0]))
+    table = view(
+        "audit-stability",
+        f"Diagnostic selected on validation, and how often {resamples} bootstraps of the validation images select it "
+        "again; gate ranks are fixed. AUROC: top-1 errors on validation.",
+        rows,
+        (
+            *PLACE,
+            words("selected"),
+            numbers("auroc", "AUROC", 3),
+            numbers("margin", "margin", 3),
+            words("runner_up", "runner-up"),
+            shares("frequency", "selected again"),
+            Col(heading="errors", cell=lambda row: f"{count(row.n_errors)} of {count(row.n_validation)}"),
+            *((Col(heading="reported: AUROC / margin / frequency", cell=_reported),) if extra else ()),
+        ),
+        layout="stack",
+    )
+    return [Text(sentences=(stability_sentence(list(rows.itertuples(index=False))),)), table]
+
+
+def _reported(row: Any) -> Cell:
+    found = reported_at("audit_stability", row.setting, row.backbone)
+    if found is None:
+        return Cell("")
+    table, cells = found
+    return Cell(
+        f"{cells['selected']} {cells['auroc']} / {cells['margin']} / {cells['frequency']}", table.place
+    )
+
+
+def stability_sentence(rows: Sequence[Any]) -> str:
+    """How often the choice is the same on bootstraps of validation."""
+    stable = sum(row.frequency >= _STABLE for row in rows)
+    least = min(rows, key=lambda row: row.frequency)
+    return (
+        f"In {stable} of {counted(len(rows), 'combination')}, at least {percent(_STABLE, digits=0)} of the "
+        f"bootstraps of the validation images select the same diagnostic. The choice is least stable on "
+        f"{least.setting} with {least.backbone}: {least.selected} in {percent(least.frequency)}, "
+        f"{number(least.margin, digits=3)} AUROC above {least.runner_up}."
+    )
 
 
 EXPERIMENT = Experiment(
-    name="audit-stability", title="Audit stability", tables=(SCHEMA,), jobs=jobs, rows=rows
+    name="audit-stability",
+    title="Stability of the audit",
+    schemas=(SCHEMA,),
+    jobs=jobs,
+    tables=tables,
+    section=section,
 )

@@ -1,23 +1,39 @@
-"""Item 10: two classes, where a full set says nothing (the layout of the paper's Camelyon17 tables)."""
+"""Two classes, where a full set says nothing (the layout of the paper's Camelyon17 tables)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calcode.method.decisions import Action, choose_actions
-from calcode.study.decision_rows import DecisionRows
-from calcode.study.experiment import Experiment, Rows
+from calcode.report.parts import Cell, Part, Text
+from calcode.report.wording import count, percent
+from calcode.study.decisions import MethodDecisions
+from calcode.study.experiment import Experiment, Tables
+from calcode.study.figures import BACKBONE, DETAILED, METHOD, SETTING, TITLE, detailed, place
 from calcode.study.jobs import Job
 from calcode.study.method_decisions import method_job
+from calcode.study.paper import (
+    REPORTED,
+    paper_backbone,
+    paper_setting,
+    reported_figures,
+    reported_row,
+    reported_tables,
+)
 from calcode.study.results import Results
-from calcode.study.schema import Cell, TableSchema, integer, share
 from calcode.study.specification import Backbone, Setting, Study
-from calcode.study.summary_columns import BACKBONE, DETAILED, METHOD, SETTING, TITLE, detailed, title_of
+from calcode.study.tables import Row, TableSchema, integer, share
+from calcode.study.view import FIGURE_COLS, PLACE, Col, cost_words, counts, numbers, shares, view, words
+
+if TYPE_CHECKING:
+    from calcode.study.output import StudyOutput
 
 #: Split CP, local CP, Conf-OT and the audited base layer without guard.
-METHODS = ("lac", "local-cp", "conf-ot", "calcode-no-guard")
+_METHODS = ("lac", "local-cp", "conf-ot", "calcode-no-guard")
+_UTILITY = ("original_informative", "utility_deferral", "singleton_coverage")
 
 SCHEMA = TableSchema(
     name="camelyon_binary_informative_utility_cov0.95_def0.05",
@@ -32,7 +48,7 @@ SCHEMA = TableSchema(
         *DETAILED,
         share(
             "original_informative",
-            "Images of the whole cohort accepted with one label, before the conversion.",
+            "Images of the whole cohort answered with one label, before the conversion.",
         ),
         share("utility_deferral", "Images deferred once full and empty sets are deferred too."),
         share("singleton_coverage", "Coverage of the singletons that remain, on images of the label space."),
@@ -42,14 +58,11 @@ SCHEMA = TableSchema(
 )
 
 
-def _runs(study: Study) -> Iterator[tuple[Setting, Backbone, str, Job]]:
-    for setting, backbone in study.combinations():
-        if study.n_classes(setting, backbone) == 2:
-            for method in METHODS:
-                run = method_job(
-                    method, setting=setting, backbone=backbone, point=study.point, seed=study.seed
-                )
-                yield setting, backbone, method, run
+def _runs(study: Study) -> Iterator[tuple[tuple[Setting, Backbone], str, Job]]:
+    for where in study.combinations():
+        if len(study.classes_of(*where)) == 2:
+            for method in _METHODS:
+                yield where, method, method_job(study, method, where)
 
 
 def jobs(study: Study) -> list[Job]:
@@ -57,29 +70,22 @@ def jobs(study: Study) -> list[Job]:
     return [entry[-1] for entry in _runs(study)]
 
 
-def rows(study: Study, results: Results) -> Rows:
+def tables(study: Study, results: Results) -> Tables:
     """The figures and the utility of every run."""
-    table: list[dict[str, Cell]] = []
-    for setting, backbone, method, run in _runs(study):
-        decisions, summary = results.decisions(run), results.summary(run)
-        if decisions is None or summary is None:
-            continue
-        head: dict[str, Cell] = {
-            "setting": setting.name,
-            "backbone": backbone.name,
-            "method": method,
-            "title": title_of(method),
-        }
-        table.append(head | detailed(summary) | utility(decisions))
-    return {SCHEMA.name: table}
+    rows: list[Row] = []
+    for where, method, run in _runs(study):
+        found = results.decided(run)
+        if found is not None:
+            rows.append(place(*where, method) | detailed(found[1]) | utility(found[0]))
+    return {SCHEMA.name: rows}
 
 
-def utility(decisions: DecisionRows) -> dict[str, Cell]:
+def utility(decisions: MethodDecisions) -> Row:
     """What the utility mode of METHOD.md 9 makes of decisions.
 
     Parameters
     ----------
-    decisions : DecisionRows
+    decisions : MethodDecisions
         With two classes.
     """
     action, _, label = choose_actions(decisions.sets, supported=decisions.accepted, binary_utility=True)
@@ -94,6 +100,84 @@ def utility(decisions: DecisionRows) -> dict[str, Cell]:
     }
 
 
+def section(output: StudyOutput) -> list[Part]:
+    """Figures, then what is left when full and empty sets are deferred."""
+    frame = output.table(SCHEMA.name)
+    rows = list(frame.itertuples(index=False))
+    if not rows:
+        return []
+    head = (*PLACE, words("title", "method"))
+
+    def reported(row: Any) -> Cell:
+        found = reported_row(row.setting, row.backbone, row.method)
+        return Cell("") if found is None else Cell(reported_figures(found[1]), found[0].place)
+
+    def group(row: Any) -> tuple[str, str]:
+        return row.setting, row.backbone
+
+    printed = (Col(heading=REPORTED, cell=reported),) if any(reported(row).text for row in rows) else ()
+    figures = view(
+        "binary-stress-test",
+        "Two classes: a set of both says nothing.",
+        rows,
+        (
+            *head,
+            *FIGURE_COLS,
+            shares("selective_accuracy", "selective accuracy"),
+            numbers("calibration_error", "calibration error", 3),
+            *printed,
+        ),
+        within=group,
+    )
+    heading = "reported: informative / deferred / coverage of single answers"
+    known = (
+        (Col(heading=heading, cell=_reported_utility),)
+        if any(_reported_utility(row).text for row in rows)
+        else ()
+    )
+    left = view(
+        "binary-utility",
+        "What is left when full and empty sets are deferred too; nothing is promised for the single answers.",
+        rows,
+        (
+            *head,
+            shares("original_informative", "informative before"),
+            shares("utility_deferral", "deferred after"),
+            shares("singleton_coverage", "coverage of single answers"),
+            counts("n_singletons", "single answers"),
+            *known,
+        ),
+    )
+    return [Text(sentences=(binary_sentence(rows),)), figures, left]
+
+
+def _reported_utility(row: Any) -> Cell:
+    table = reported_tables()["camelyon_utility"]
+    wanted = {
+        "setting": paper_setting(row.setting),
+        "backbone": paper_backbone(row.backbone),
+        "method": row.method,
+    }
+    found = table.find({name: str(value) for name, value in wanted.items()})
+    return Cell("") if found is None else Cell(" / ".join(found[name] for name in _UTILITY), table.place)
+
+
+def binary_sentence(rows: Sequence[Any]) -> str:
+    """Which run leaves most single answers, and how often these are right."""
+    most = max(rows, key=lambda row: row.original_informative)
+    return (
+        f"{most.title} on {most.setting} with {most.backbone} gives most single answers: for "
+        f"{percent(most.original_informative)} of the images, right in {percent(most.singleton_coverage)} of "
+        f"{count(most.n_singletons)}; coverage of its sets {percent(most.coverage)} with "
+        f"{cost_words(most, n_classes=2)}."
+    )
+
+
 EXPERIMENT = Experiment(
-    name="binary-stress", title="Binary stress test", tables=(SCHEMA,), jobs=jobs, rows=rows
+    name="binary-stress",
+    title="Two classes",
+    schemas=(SCHEMA,),
+    jobs=jobs,
+    tables=tables,
+    section=section,
 )

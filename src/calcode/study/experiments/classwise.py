@@ -1,13 +1,28 @@
-"""Item 7: coverage of every class, with n and Wilson intervals."""
+"""Coverage of every class, with n and Wilson intervals."""
 
 from __future__ import annotations
 
-from calcode.study.experiment import Experiment, Rows
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from calcode.report.charts import ChartRow, ReferenceLine, RowChart, share_scale
+from calcode.report.parts import Cell, Figure, Part
+from calcode.report.wording import FEW, count, listed, percent, percent_interval, short_percent
+from calcode.study.experiment import Experiment, Tables
 from calcode.study.experiments.main_comparison import jobs, runs
+from calcode.study.figures import BACKBONE, METHOD, POINT, SEED, SETTING, TITLE, place
+from calcode.study.methods import COMPLETE, title_of
 from calcode.study.results import Results
-from calcode.study.schema import Cell, TableSchema, integer, number, share, text
-from calcode.study.specification import Study
-from calcode.study.summary_columns import BACKBONE, METHOD, POINT, SETTING, TITLE, title_of
+from calcode.study.specification import Setting, Study
+from calcode.study.tables import Row, TableSchema, flag, integer, number, share, text
+from calcode.study.view import Col, cost_words, estimate, numbers, series_of, shares, view, words
+
+if TYPE_CHECKING:
+    from calcode.study.output import StudyOutput
+
+#: Methods with a lane of their own in the figure, as many as a row has room for.
+_LANES = 3
 
 SCHEMA = TableSchema(
     name="recent_baselines_classwise",
@@ -16,51 +31,173 @@ SCHEMA = TableSchema(
         POINT,
         SETTING,
         BACKBONE,
-        integer("seed", "Seed of the method's draws and folds."),
+        SEED,
         METHOD,
         TITLE,
         text("class_name", "The true class."),
         integer("n", "Images of the class."),
-        integer("n_accepted", "Accepted ones, on which coverage is measured."),
-        share("coverage", "Accepted images of the class whose set holds it; empty without any."),
+        integer("n_answered", "Answered ones, on which coverage is measured."),
+        share("coverage", "Answered images of the class whose set holds it; empty without any."),
         share("coverage_low", "Lower end of the 95 % Wilson interval."),
         share("coverage_high", "Upper end of the 95 % Wilson interval."),
-        number("set_size", "Mean number of labels on its accepted images.", unit="labels"),
-        share("full_set_rate", "Its accepted images whose set holds every class."),
+        number("set_size", "Mean number of labels on its answered images.", unit="labels"),
+        share("full_set_rate", "Its answered images whose set holds every class."),
         share("deferral", "Its images that go to a clinician."),
-        share("informative_rate", "Its images accepted with at least one label and not all."),
+        share("informative_rate", "Its images answered with at least one label and not all."),
+        flag("in_every_set", "Whether too few calibration images put the class into every set."),
     ),
     key=("operating_point", "setting", "backbone", "seed", "method", "class_name"),
 )
 
 
-def rows(study: Study, results: Results) -> Rows:
+def tables(study: Study, results: Results) -> Tables:
     """Every class of every run of the main comparison."""
-    table: list[dict[str, Cell]] = []
-    for point, setting, backbone, seed, method, run in runs(study):
-        summary = results.summary(run)
-        for entry in summary.classwise if summary is not None else ():
-            table.append(
-                {
-                    "operating_point": point.name,
-                    "setting": setting.name,
-                    "backbone": backbone.name,
-                    "seed": seed,
-                    "method": method,
-                    "title": title_of(method),
-                    "class_name": entry.name,
-                    "n": entry.n,
-                    "n_accepted": entry.coverage.n,
-                    "coverage": entry.coverage.value,
-                    "coverage_low": entry.coverage.low,
-                    "coverage_high": entry.coverage.high,
-                    "set_size": entry.set_size,
-                    "full_set_rate": entry.full_set_rate,
-                    "deferral": entry.deferral,
-                    "informative_rate": entry.informative_rate,
-                }
+    rows: list[Row] = []
+    for point, (setting, backbone), seed, method, run in runs(study):
+        found = results.decided(run)
+        if found is None:
+            continue
+        decisions, summary = found
+        always = str(decisions.details.get("in_every_set", "")).split()
+        head = place(setting, backbone, method) | {"operating_point": point.name, "seed": seed}
+        rows += [
+            head
+            | {
+                "class_name": entry.name,
+                "n": entry.n,
+                "n_answered": entry.coverage.n,
+                "coverage": entry.coverage.value,
+                "coverage_low": entry.coverage.low,
+                "coverage_high": entry.coverage.high,
+                "set_size": entry.set_size,
+                "full_set_rate": entry.full_set_rate,
+                "deferral": entry.deferral,
+                "informative_rate": entry.informative_rate,
+                "in_every_set": entry.name in always,
+            }
+            for entry in summary.classwise
+        ]
+    return {SCHEMA.name: rows}
+
+
+def section(output: StudyOutput) -> list[Part]:
+    """One figure per setting: the complete method, the ordinary predictor and one more."""
+    series = series_of(output)
+    first = [name for name in (output.ordinary, "localized-calibration") if name in series]
+    rest = [name for name in series if name not in first and name != COMPLETE]
+    names = [*dict.fromkeys([*first, *rest])][: _LANES - 1]
+    drawn = {name: series[name] for name in [*names, COMPLETE] if name is not None}
+    rows = output.table(SCHEMA.name, operating_point=output.study.point.name, seed=output.study.seed)
+    figures = [
+        _figure(output, setting, rows[rows["setting"] == setting.name], drawn) for setting in output.settings
+    ]
+    return [figure for figure in figures if figure is not None]
+
+
+def _figure(
+    output: StudyOutput, setting: Setting, rows: pd.DataFrame, drawn: dict[str, int]
+) -> Figure | None:
+    own = rows[rows["method"].isin(drawn)]
+    if not len(own):
+        return None
+    # One axis for all charts of the figure, so that they can be compared.
+    scale = share_scale([*own["coverage_low"], output.target])
+    charts = tuple(
+        RowChart(
+            heading=title if len(output.backbones) > 1 else "",
+            rows=_chart_rows(own[own["backbone"] == backbone], drawn),
+            references=(ReferenceLine(output.target, f"target {short_percent(output.target)}"),),
+            low=scale.low,
+            high=scale.high,
+        )
+        for backbone, title in output.backbones.items()
+        if (own["backbone"] == backbone).any()
+    )
+    legend = []
+    for name, mark in drawn.items():
+        mean = output.mean(setting.name, name)
+        legend.append((mark, title_of(name) if mean is None else f"{title_of(name)}: {cost_words(mean)}"))
+    numbers_table = view(
+        f"classes-{setting.name}",
+        f"Every class of {setting.name}, with 95 % Wilson intervals; n: answered of all images of the class.",
+        rows[rows["method"].isin(output.shown)],
+        (
+            words("backbone"),
+            words("class_name", "class"),
+            words("title", "method"),
+            Col(heading="n", cell=lambda row: f"{count(row.n_answered)} of {count(row.n)}"),
+            Col(heading="coverage", cell=_coverage),
+            numbers("set_size", "set size"),
+            shares("full_set_rate", "full sets"),
+            shares("informative_rate", "informative"),
+            shares("deferral", "deferred"),
+        ),
+    )
+    return Figure(
+        name=f"classes-{setting.name}",
+        heading=f"Coverage of every class on {setting.name}{', observed' if setting.shifted else ''}",
+        sentence=class_sentence(output, own, min_n=setting.min_n),
+        legend=tuple(legend),
+        charts=charts,
+        numbers=numbers_table,
+        numbers_title="The numbers, with set size, full sets and deferral of every class",
+    )
+
+
+def _coverage(row: Any) -> Cell:
+    interval = percent_interval(estimate(row, "coverage"))
+    return Cell(percent(row.coverage), interval, tag="in every set" if row.in_every_set else "")
+
+
+def _chart_rows(rows: pd.DataFrame, drawn: dict[str, int]) -> tuple[ChartRow, ...]:
+    found = []
+    for name, members in rows.groupby("class_name", sort=False):
+        own = {row.method: row for row in members.itertuples(index=False)}
+        first = own.get(COMPLETE, next(iter(own.values())))
+        few = ", few" if 0 < first.n_answered < FEW else ""
+        always = "; in every set of CALCoDe, for lack of calibration images" if first.in_every_set else ""
+        found.append(
+            ChartRow(
+                label=str(name),
+                note=f"{count(first.n_answered)} of {count(first.n)} answered{few}{always}",
+                values={
+                    mark: estimate(own[method], "coverage", n="n_answered")
+                    for method, mark in drawn.items()
+                    if method in own
+                },
             )
-    return {SCHEMA.name: table}
+        )
+    return tuple(found)
 
 
-EXPERIMENT = Experiment(name="classwise", title="Class-wise coverage", tables=(SCHEMA,), jobs=jobs, rows=rows)
+def class_sentence(output: StudyOutput, rows: pd.DataFrame, *, min_n: int) -> str:
+    """Classes with enough images whose whole interval lies below the target, method by method."""
+    judged = rows[rows["n_answered"] >= min_n]
+    said = []
+    for (backbone, method), own in judged.groupby(["backbone", "method"], sort=False):
+        below = own[own["coverage_high"] < output.target]
+        names = [f"{row.class_name} {percent(row.coverage)}" for row in below.itertuples(index=False)]
+        where = f" with {backbone}" if len(output.backbones) > 1 else ""
+        said.append(
+            f"{title_of(method)}{where} {len(below)} of {len(own)}{f' ({listed(names)})' if names else ''}"
+        )
+    if not said:
+        return f"No class has the {min_n} answered images that it takes to judge it."
+    small = sorted(set(rows[rows["n_answered"] < min_n]["class_name"]))
+    left = (
+        f" Not judged somewhere, with fewer than {min_n} answered images: {listed(small)}." if small else ""
+    )
+    return (
+        f"Classes clearly below {short_percent(output.target)}, with the whole 95 % Wilson interval below it: "
+        f"{'; '.join(said)}.{left}"
+    )
+
+
+EXPERIMENT = Experiment(
+    name="classwise",
+    title="Every class",
+    schemas=(SCHEMA,),
+    jobs=jobs,
+    tables=tables,
+    section=section,
+)

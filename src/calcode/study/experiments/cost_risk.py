@@ -1,40 +1,42 @@
-"""Item 8: what every method costs in each cost regime, at the fixed operating point."""
+"""What every method costs in each cost regime, at the fixed operating point."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from calcode.study.decision_rows import DecisionRows
-from calcode.study.experiment import Experiment, Rows
+import pandas as pd
+
+from calcode.method.decisions import Costs, selective_risk
+from calcode.metrics import Summary
+from calcode.report.parts import Fold, Part, Text
+from calcode.report.wording import counted, listed, number
+from calcode.study.experiment import Experiment, Tables
 from calcode.study.experiments.ablations import ablation_job
-from calcode.study.experiments.main_comparison import compared_methods
+from calcode.study.figures import BACKBONE, METHOD, REGIME, SCOPE, SETTING, TITLE, place
 from calcode.study.jobs import Job
 from calcode.study.method_decisions import method_job
+from calcode.study.methods import COMPLETE
 from calcode.study.results import Results
-from calcode.study.risk import rejected_share, risk_of
-from calcode.study.schema import Cell, Row, TableSchema, flag, integer, number, share, text
 from calcode.study.specification import Backbone, Setting, Study
-from calcode.study.summary_columns import (
-    BACKBONE,
-    METHOD,
-    SCOPE,
-    SETTING,
-    TITLE,
-    averaged,
-    by_scope,
-    title_of,
-)
+from calcode.study.tables import Row, TableSchema, averages, flag, integer, share
+from calcode.study.tables import number as number_column
+from calcode.study.view import Col, numbers, shares, view, words
+
+if TYPE_CHECKING:
+    from calcode.study.output import StudyOutput
 
 #: The audited base layer, which the paper's cost table calls "no class-tail guard".
 UNGUARDED = "calcode-no-guard"
-_REGIME = text("regime", "Name of the cost regime.")
-_RISK = number("risk", "Cost-sensitive risk (METHOD.md 9); lower is better.", unit="cost")
+_RISK = number_column("risk", "Cost-sensitive risk (METHOD.md 9); lower is better.", unit="cost")
 _PARTS = (
-    share("coverage", "C: coverage on accepted images."),
-    share("worst_class_coverage", "C_w: worst-class coverage on accepted images."),
-    number("set_size", "S: mean set size on accepted images.", unit="labels"),
-    share("rejected", "d: share that the audit does not accept."),
+    share("coverage", "C: coverage on answered images."),
+    share("worst_class_coverage", "C_w: worst-class coverage on answered images."),
+    number_column("set_size", "S: mean set size on answered images.", unit="labels"),
+    share("rejected", "d: share that is deferred."),
 )
+#: Cells that enter the formula, and the risk itself.
+MEASURED = ("risk", *(column.name for column in _PARTS))
 
 SUMMARY = TableSchema(
     name="cost_sensitive_risk",
@@ -44,10 +46,10 @@ SUMMARY = TableSchema(
         BACKBONE,
         METHOD,
         TITLE,
-        _REGIME,
-        number("cost_error", "Cost of an uncovered diagnosis."),
-        number("cost_set", "Cost of a full set."),
-        number("cost_deferral", "Cost of a deferral."),
+        REGIME,
+        number_column("cost_error", "Cost of an uncovered diagnosis."),
+        number_column("cost_set", "Cost of a full set."),
+        number_column("cost_deferral", "Cost of a deferral."),
         _RISK,
         *_PARTS,
     ),
@@ -60,7 +62,7 @@ AVERAGE = TableSchema(
         SCOPE,
         METHOD,
         TITLE,
-        _REGIME,
+        REGIME,
         _RISK,
         *_PARTS,
         integer("n_combinations", "Combinations averaged over."),
@@ -70,66 +72,113 @@ AVERAGE = TableSchema(
 )
 
 
-def _runs(study: Study, setting: Setting, backbone: Backbone) -> Iterator[tuple[str, Job]]:
-    for method in compared_methods(study):
+def risk_cells(summary: Summary, costs: Costs) -> Row:
+    """Eq. 27 of the paper with what enters it; d is the share that is deferred (METHOD.md 9)."""
+    coverage, worst = summary.coverage.value, summary.worst_class_coverage.value
+    risk = selective_risk(
+        coverage=coverage,
+        worst_coverage=worst,
+        set_size=summary.set_size.value,
+        deferral=summary.deferral.value,
+        n_classes=len(summary.classes),
+        costs=costs,
+    )
+    values = (risk, coverage, worst, summary.set_size.value, summary.deferral.value)
+    return dict(zip(MEASURED, values, strict=True))
+
+
+def _runs(study: Study, where: tuple[Setting, Backbone]) -> Iterator[tuple[str, Job]]:
+    for method in study.compared:
         if method != UNGUARDED:
-            run = method_job(method, setting=setting, backbone=backbone, point=study.point, seed=study.seed)
-            yield method, run
-    yield UNGUARDED, ablation_job(study, setting, backbone)
+            yield method, method_job(study, method, where)
+    yield UNGUARDED, ablation_job(study, where)
 
 
 def jobs(study: Study) -> list[Job]:
     """The compared methods and the unguarded variant."""
-    return [run for place in study.combinations() for _, run in _runs(study, *place)]
+    return [run for where in study.combinations() for _, run in _runs(study, where)]
 
 
-def rows(study: Study, results: Results) -> Rows:
+def tables(study: Study, results: Results) -> Tables:
     """Risks, and their averages."""
-    table: list[Row] = []
-    for setting, backbone in study.combinations():
-        for method, run in _runs(study, setting, backbone):
-            variants = results.variants(run)
-            if method in variants:
-                head: dict[str, Cell] = {"setting": setting.name, "backbone": backbone.name}
-                table += [head | row for row in _regimes(study, results, run, method, variants[method])]
-    groups = by_scope(table, study.setting_scopes(), keys=("method", "regime"))
-    names = ["risk", *(column.name for column in _PARTS)]
-    means: list[dict[str, Cell]] = [
-        {"scope": scope, "method": method, "title": title_of(str(method)), "regime": regime}
-        | averaged(group, names)
-        | {"n_combinations": len(group)}
-        for (scope, method, regime), group in groups.items()
-    ]
-    least: dict[tuple[Cell, Cell], float] = {}
-    for row in means:
-        if isinstance(row["risk"], float):
-            place = (row["scope"], row["regime"])
-            least[place] = min(least.get(place, row["risk"]), row["risk"])
-    average = [row | {"lowest": row["risk"] == least.get((row["scope"], row["regime"]))} for row in means]
-    return {SUMMARY.name: table, AVERAGE.name: average}
+    rows: list[Row] = []
+    for where in study.combinations():
+        for method, run in _runs(study, where):
+            found = results.decided(run, method)
+            for regime in study.costs if found is not None else ():
+                costs = {
+                    "regime": regime.name,
+                    "cost_error": regime.error,
+                    "cost_set": regime.set_size,
+                    "cost_deferral": regime.deferral,
+                }
+                assert found is not None, "as the loop says"
+                rows.append(place(*where, method) | costs | risk_cells(found[1], regime.costs))
+    frame = SUMMARY.frame(rows)
+    means = averages(frame, study.scopes(), by=("method", "title", "regime"), of=MEASURED)
+    if len(means):
+        means["lowest"] = means["risk"] == means.groupby(["scope", "regime"])["risk"].transform("min")
+    return {SUMMARY.name: frame, AVERAGE.name: means}
 
 
-def _regimes(
-    study: Study, results: Results, run: Job, method: str, decisions: DecisionRows
-) -> Iterator[dict[str, Cell]]:
-    summary = results.summary(run, variant=method)
-    assert summary is not None, "its decisions are there"
-    for regime, costs in study.costs.items():
-        yield {
-            "method": method,
-            "title": title_of(method),
-            "regime": regime,
-            "cost_error": costs.error,
-            "cost_set": costs.set_size,
-            "cost_deferral": costs.deferral,
-            "risk": risk_of(decisions, summary, costs),
-            "coverage": summary.coverage.value,
-            "worst_class_coverage": summary.worst_class_coverage.value,
-            "set_size": summary.set_size.value,
-            "rejected": rejected_share(decisions),
-        }
+def section(output: StudyOutput) -> list[Part]:
+    """A sentence per regime, and the risk of every method in a fold."""
+    rows = output.table(AVERAGE.name, scope=output.average)
+    if not len(rows):
+        return []
+    sentences = [risk_sentence(own, str(regime)) for regime, own in rows.groupby("regime", sort=False)]
+    regimes = {regime.name: regime for regime in output.study.costs if regime.name in set(rows["regime"])}
+    risks = rows.set_index(["method", "regime"])["risk"]
+    first = rows.drop_duplicates("method")
+
+    def risk(name: str) -> Col:
+        def value(row: Any) -> float:
+            return float(risks.get((row.method, name), float("nan")))
+
+        return Col(heading=name, cell=lambda row: number(value(row), digits=3), rank=lambda row: -value(row))
+
+    costs = "; ".join(f"{r.name} ({r.error:g}, {r.set_size:g}, {r.deferral:g})" for r in regimes.values())
+    table = view(
+        "cost-risk",
+        f"Average risk over {output.scope_words(output.average)} and all backbones, lower is better; costs of an "
+        f"error, a full set and a deferral: {costs}.",
+        first,
+        (
+            words("title", "method"),
+            *(risk(name) for name in regimes),
+            shares("coverage", "coverage"),
+            shares("worst_class_coverage", "worst class"),
+            numbers("set_size", "set size"),
+            shares("rejected", "deferred"),
+        ),
+    )
+    fold = Fold(title=f"Risk of all {counted(len(first), 'method')}", parts=(table,))
+    return [Text(sentences=tuple(filter(None, sentences)), style="list"), fold]
+
+
+def risk_sentence(rows: pd.DataFrame, regime: str) -> str:
+    """Which method has the lowest average risk in a regime, and where the complete one stands."""
+    order = sorted(rows.itertuples(index=False), key=lambda row: row.risk)
+    best = [row for row in order if row.lowest]
+    if not best:
+        return ""
+    lowest = (
+        f"{regime.capitalize()}: {listed([row.title for row in best])} "
+        f"{'has' if len(best) == 1 else 'have'} the lowest average risk ({number(best[0].risk, digits=3)})"
+    )
+    own = next((row for row in order if row.method == COMPLETE), None)
+    second = next((row for row in order if not row.lowest), None)
+    if own is not None and not own.lowest:
+        rank = 1 + sum(row.risk < own.risk for row in order)
+        return f"{lowest}; CALCoDe ranks {rank} of {len(order)} with {number(own.risk, digits=3)}."
+    return f"{lowest}{f', then {second.title} with {number(second.risk, digits=3)}' if second else ''}."
 
 
 EXPERIMENT = Experiment(
-    name="cost-risk", title="Cost-sensitive risk", tables=(SUMMARY, AVERAGE), jobs=jobs, rows=rows
+    name="cost-risk",
+    title="Cost-sensitive risk",
+    schemas=(SUMMARY, AVERAGE),
+    jobs=jobs,
+    tables=tables,
+    section=section,
 )

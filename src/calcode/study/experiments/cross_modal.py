@@ -1,8 +1,8 @@
-"""Item 9, exploratory: cross-modal disagreement as an audit, behind a conservative selector (METHOD.md 12)."""
+"""Exploratory: cross-modal disagreement as an audit, behind a conservative selector (METHOD.md 12)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +12,13 @@ from calcode.arrays import FloatArray
 from calcode.baselines.protocol import Roles
 from calcode.method.audit import SupportAudit, auroc, neighbour_distance, rank_p_values
 from calcode.method.evidence import Evidence, robust_probabilities
-from calcode.method.model import Calcode
-from calcode.study.decision_rows import decisions_table
-from calcode.study.diagnostics import top_one_errors
-from calcode.study.experiment import Experiment, Rows
-from calcode.study.jobs import Job, job
-from calcode.study.results import Results
-from calcode.study.schema import Cell, TableSchema, flag, number, share, text
-from calcode.study.setting_cohorts import SettingCohorts
-from calcode.study.specification import Backbone, Setting, Study
-from calcode.study.staged import decided_by, point_options, staged_models
-from calcode.study.summary_columns import (
+from calcode.report.parts import Cell, Part, Text
+from calcode.report.wording import counted, listed, signed, signed_points
+from calcode.study.audits import top_one_errors
+from calcode.study.cohorts import SettingCohorts
+from calcode.study.decisions import to_arrow
+from calcode.study.experiment import Experiment, Tables
+from calcode.study.figures import (
     BACKBONE,
     FIGURE_NAMES,
     FIGURES,
@@ -30,12 +26,20 @@ from calcode.study.summary_columns import (
     delta_columns,
     differences,
     figures,
+    place,
 )
+from calcode.study.jobs import Job, job
+from calcode.study.results import Results
+from calcode.study.specification import Backbone, Setting, Study
+from calcode.study.tables import Row, TableSchema, flag, number, share, text
+from calcode.study.variants import decided_by, point_options, variant_models
+from calcode.study.view import PLACE, Col, numbers, view, words
 
 if TYPE_CHECKING:
     import pyarrow
 
-RUNNER = f"{__name__}:measure"
+    from calcode.study.output import StudyOutput
+
 DISAGREEMENT, FUSED = "disagreement", "fused disagreement"
 AUROC_GAIN = 0.02
 DEFERRAL_BUDGET = 0.10
@@ -162,7 +166,7 @@ def disagreement_audits(roles: Roles, *, trim: int, n_neighbors: int) -> dict[st
 
 def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
     """Decisions with the method's own audit and, where the filter lets it pass, with the disagreement."""
-    models = staged_models(cohorts, options)
+    models = variant_models(cohorts, options)
     baseline = models.fitted({})
     settings, audit = baseline.settings_, baseline.audit_
     assert audit is not None, "the method has an audit"
@@ -191,46 +195,101 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
     }
     variants = {_BASELINE: replace(decided, details={**decided.details, **notes})}
     if selected is not None:
-        switched = _with_audit(models.audited({}), audits[selected], cohorts.roles)
-        variants[_SWITCHED] = decided_by(switched, cohorts.target)
-    return decisions_table(variants)
+        model = models.audited({})
+        model.audit_ = audits[selected]
+        model.discover_tail(validation=cohorts.roles.validation)
+        variants[_SWITCHED] = decided_by(
+            model.calibrate(calibration=cohorts.roles.calibration), cohorts.target
+        )
+    return to_arrow(variants)
 
 
-def _with_audit(model: Calcode, audit: SupportAudit, roles: Roles) -> Calcode:
-    model.audit_ = audit
-    return model.discover_tail(validation=roles.validation).calibrate(calibration=roles.calibration)
-
-
-def _job(study: Study, setting: Setting, backbone: Backbone) -> Job:
-    options = point_options(study.point, seed=study.seed)
-    return job(RUNNER, "cross-modal", setting=setting, backbone=backbone, options=options)
+def _job(study: Study, where: tuple[Setting, Backbone]) -> Job:
+    return job(f"{__name__}:measure", "cross-modal", where, point_options(study))
 
 
 def jobs(study: Study) -> list[Job]:
     """One per combination."""
-    return [_job(study, setting, backbone) for setting, backbone in study.combinations()]
+    return [_job(study, where) for where in study.combinations()]
 
 
-def rows(study: Study, results: Results) -> Rows:
+def tables(study: Study, results: Results) -> Tables:
     """What was selected and what it changed."""
     noted = [column.name for column in SCHEMA.columns[2:10]]
-    table: list[dict[str, Cell]] = []
-    for setting, backbone in study.combinations():
-        run = _job(study, setting, backbone)
-        variants = results.variants(run)
-        if not variants:
+    rows: list[Row] = []
+    for where in study.combinations():
+        before, after = (results.decided(_job(study, where), name) for name in (_BASELINE, _SWITCHED))
+        if before is None:
             continue
-        details = variants[_BASELINE].details
-        deltas: dict[str, Cell] = {f"delta_{name}": None for name in FIGURE_NAMES}
-        if _SWITCHED in variants:
-            after, before = (results.summary(run, variant=name) for name in (_SWITCHED, _BASELINE))
-            if after is not None and before is not None:
-                deltas = differences(figures(after), figures(before), FIGURE_NAMES)
-        head: dict[str, Cell] = {"setting": setting.name, "backbone": backbone.name}
-        table.append(head | {name: details[name] for name in noted} | deltas)
-    return {SCHEMA.name: table}
+        deltas: Row = {f"delta_{name}": None for name in FIGURE_NAMES}
+        if after is not None:
+            deltas = differences(figures(after[1]), figures(before[1]))
+        rows.append(place(*where) | {name: before[0].details[name] for name in noted} | deltas)
+    return {SCHEMA.name: rows}
+
+
+def section(output: StudyOutput) -> list[Part]:
+    """Where the disagreement passed the filter, and what that did."""
+    rows = output.table(SCHEMA.name)
+    if not len(rows):
+        return []
+
+    def change(column: str, heading: str, factor: float = 100.0, digits: int = 1) -> Col:
+        def cell(row: Any) -> Cell:
+            return Cell(signed(factor * getattr(row, column), digits=digits) if row.switched else "no switch")
+
+        return Col(heading=heading, cell=cell)
+
+    switched = (
+        change("delta_worst_class_coverage", "worst class, points"),
+        change("delta_set_size", "set size", 1.0, 2),
+        change("delta_full_set_rate", "full sets, points"),
+        change("delta_deferral", "deferred, points"),
+        change("delta_selective_accuracy", "selective accuracy, points"),
+    )
+    table = view(
+        "cross-modal",
+        "AUROC for top-1 errors on validation of the method's own diagnostic, of the disagreement, and of the fused "
+        "rank with it; changes on the target where it took over. Formula and budget are this project's.",
+        rows,
+        (
+            *PLACE,
+            words("baseline_audit", "own diagnostic"),
+            numbers("baseline_auroc", "its AUROC", 3),
+            numbers("disagreement_auroc", "disagreement", 3),
+            numbers("fused_disagreement_auroc", "fused", 3),
+            words("selected_audit", "audit after the filter"),
+            *(switched if rows["switched"].any() else ()),
+        ),
+    )
+    return [Text(sentences=(switch_sentence(list(rows.itertuples(index=False))),)), table]
+
+
+def switch_sentence(rows: Sequence[Any]) -> str:
+    """Where the validation filter let the disagreement replace the audit, and what that did on the target."""
+    switched = [row for row in rows if row.switched]
+    if not switched:
+        return (
+            "The validation filter never lets the disagreement replace the method's own diagnostic "
+            f"({counted(len(rows), 'combination')})."
+        )
+    named = [
+        f"{row.setting} with {row.backbone} (worst class {signed_points(row.delta_worst_class_coverage)}, set size "
+        f"{signed(row.delta_set_size)}, deferred {signed_points(row.delta_deferral)}, selective accuracy "
+        f"{signed_points(row.delta_selective_accuracy)})"
+        for row in switched
+    ]
+    return (
+        f"The validation filter lets the disagreement replace the method's own diagnostic in {len(switched)} of "
+        f"{counted(len(rows), 'combination')}: {listed(named)}."
+    )
 
 
 EXPERIMENT = Experiment(
-    name="cross-modal", title="Cross-modal disagreement", tables=(SCHEMA,), jobs=jobs, rows=rows
+    name="cross-modal",
+    title="Cross-modal disagreement (exploratory)",
+    schemas=(SCHEMA,),
+    jobs=jobs,
+    tables=tables,
+    section=section,
 )

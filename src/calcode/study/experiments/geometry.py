@@ -1,32 +1,62 @@
-"""Item 6: how far a target lies from the source in the embedding of a backbone (METHOD.md 12)."""
+"""How far a target lies from the source in the embedding of a backbone (METHOD.md 12)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import pandas as pd
+from pydantic import Field
 
 from calcode.arrays import BoolArray, FloatArray
 from calcode.cohorts import Cohort
 from calcode.method.audit import neighbour_distance
 from calcode.method.evidence import Evidence
-from calcode.study.experiment import Experiment, Rows
+from calcode.report.charts import Axis, Marks, PlaneChart, plain_number
+from calcode.report.parts import Cell, Figure, Fold, Part, Text
+from calcode.report.wording import listed, percent
+from calcode.report.wording import number as number_words
+from calcode.study.cohorts import FITTED_ROLES, SettingCohorts
+from calcode.study.experiment import Experiment, Tables
+from calcode.study.figures import BACKBONE, SETTING, place
 from calcode.study.jobs import Job, job
 from calcode.study.method_decisions import method_job
+from calcode.study.methods import COMPLETE
+from calcode.study.paper import reported_at
 from calcode.study.results import Results
-from calcode.study.schema import Cell, TableSchema, integer, number, share, text
-from calcode.study.setting_cohorts import FITTED_ROLES, SettingCohorts
-from calcode.study.specification import COMPLETE, Backbone, Setting, Study
-from calcode.study.summary_columns import BACKBONE, SETTING
+from calcode.study.specification import Backbone, Setting, Study
+from calcode.study.tables import Row, TableSchema, integer, number, share, text
+from calcode.study.view import PLACE, Col, counts, numbers, rounded_scale, view, words
 
 if TYPE_CHECKING:
     import pyarrow
 
-N_NEIGHBORS = 10
-QUANTILES = (0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95)
-_SCOPES = {"distance": "all", "class_distance": "same class"}
+    from calcode.study.output import StudyOutput
+
+_N_NEIGHBORS = 10
+_QUANTILES = (0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95)
+_NEIGHBOURS = {"distance": "all", "class_distance": "same class"}
+#: Images of a domain that a chart draws; a page has no room for thousands.
+_DRAWN = 300
+#: Domains with their mark and their name in the legend.
+_DOMAINS = {
+    "source": (1, "source, held out"),
+    "target": (0, "target"),
+    "outside": (3, "beyond the label space"),
+}
 _DOMAIN = text("domain", "'source' for held-out source images, 'target', or 'outside' the label space.")
+#: Columns of the table on the page: name, heading, digits.
+_SHOWN = (
+    ("shift_ratio", "shift", 2),
+    ("class_shift_ratio", "shift within the class", 2),
+    ("probe_balanced_accuracy", "probe balanced accuracy", 3),
+    ("effective_rank", "effective rank", 1),
+    ("top_variance_share", "top variance share", 3),
+    ("median_p_audit", "median p-value", 3),
+    ("deferral", "deferred", 3),
+    ("set_size", "set size", 2),
+)
 
 SUMMARY = TableSchema(
     name="geometry_summary",
@@ -88,12 +118,12 @@ PROJECTION = TableSchema(
 
 
 def _domains(cohorts: SettingCohorts) -> dict[str, Cohort]:
-    found = {"source": cohorts.held_out, "target": cohorts.target, "outside": cohorts.outside}
+    found = {"source": cohorts.held_out, "target": cohorts.target, "outside": cohorts.out_of_space}
     return {name: cohort for name, cohort in found.items() if cohort is not None}
 
 
 def measure_distances(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
-    """Both support distances of every source, target and outside image."""
+    """Both support distances of every source, target and out-of-space image."""
     import pyarrow as pa
 
     del options
@@ -108,7 +138,7 @@ def measure_distances(cohorts: SettingCohorts, options: Mapping[str, Any]) -> py
                     "distance": neighbour_distance(
                         cohort.evidence.embeddings,
                         reference=cohorts.roles.reference.embeddings,
-                        n_neighbors=N_NEIGHBORS,
+                        n_neighbors=_N_NEIGHBORS,
                     ),
                     "class_distance": pa.array(own, mask=np.isnan(own)),
                 }
@@ -127,7 +157,7 @@ def class_distances(evidence: Evidence, *, reference: Evidence) -> FloatArray:
             distances[members] = neighbour_distance(
                 evidence.embeddings[members],
                 reference=reference.embeddings[neighbours],
-                n_neighbors=N_NEIGHBORS,
+                n_neighbors=_N_NEIGHBORS,
             )
     return distances
 
@@ -172,8 +202,8 @@ def domain_probe(source: FloatArray, target: FloatArray, *, seed: int) -> float:
     embeddings = np.concatenate([source, target])
     domain = np.repeat([0, 1], [len(source), len(target)])
     folds = StratifiedKFold(n_splits=5, shuffle=True, random_state=seed)
-    told = cross_val_predict(LogisticRegression(max_iter=1000), embeddings, domain, cv=folds)
-    return float(balanced_accuracy_score(domain, told))
+    guessed = cross_val_predict(LogisticRegression(max_iter=1000), embeddings, domain, cv=folds)
+    return float(balanced_accuracy_score(domain, guessed))
 
 
 def measure_projection(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
@@ -235,43 +265,39 @@ def _probe_source(cohorts: SettingCohorts) -> tuple[str, FloatArray]:
     return "reference", cohorts.roles.reference.embeddings
 
 
-def _jobs_of(study: Study, setting: Setting, backbone: Backbone) -> dict[str, Job]:
-    def measured(name: str, options: dict[str, Any]) -> Job:
-        runner = f"{__name__}:measure_{name}"
-        return job(runner, name, setting=setting, backbone=backbone, options=options)
-
-    return {
-        "distances": measured("distances", {}),
-        "geometry": measured("geometry", {"seed": study.seed}),
-        "projection": measured("projection", {"seed": study.seed, "n_images": study.projected_images}),
-        "method": method_job(
-            COMPLETE, setting=setting, backbone=backbone, point=study.point, seed=study.seed
-        ),
+def _jobs(study: Study, where: tuple[Setting, Backbone]) -> dict[str, Job]:
+    options = {
+        "distances": {},
+        "geometry": {"seed": study.seed},
+        "projection": {"seed": study.seed, "n_images": study.options["projected_images"]},
     }
+    measured = {name: job(f"{__name__}:measure_{name}", name, where, own) for name, own in options.items()}
+    return measured | {"method": method_job(study, COMPLETE, where)}
 
 
 def jobs(study: Study) -> list[Job]:
     """Distances, geometry, projection and the method's decisions."""
-    return [
-        entry
-        for setting, backbone in study.combinations()
-        for entry in _jobs_of(study, setting, backbone).values()
-    ]
+    return [run for where in study.combinations() for run in _jobs(study, where).values()]
 
 
-def rows(study: Study, results: Results) -> Rows:
+def tables(study: Study, results: Results) -> Tables:
     """All three tables."""
-    summary: list[dict[str, Cell]] = []
-    quantiles: list[dict[str, Cell]] = []
-    projection: list[dict[str, Cell]] = []
-    for setting, backbone in study.combinations():
-        work = _jobs_of(study, setting, backbone)
-        head: dict[str, Cell] = {"setting": setting.name, "backbone": backbone.name}
+    summary: list[Row] = []
+    quantiles: list[Row] = []
+    projection: list[Row] = []
+    for where in study.combinations():
+        work, head = _jobs(study, where), place(*where)
         projection += [head | row for row in results.rows(work["projection"])]
         distances = results.rows(work["distances"])
         quantiles += [head | row for row in _quantile_rows(distances)]
-        for row in results.rows(work["geometry"]):
-            summary.append(head | row | _ratios(distances) | _method_cells(results, work["method"]))
+        found = results.decided(work["method"])
+        method: Row = dict.fromkeys(("median_p_audit", "deferral", "set_size", "singleton_rate"))
+        if found is not None:
+            method = {
+                name: getattr(found[1], name).value for name in ("deferral", "set_size", "singleton_rate")
+            }
+            method["median_p_audit"] = float(np.median(found[0].p_values))
+        summary += [head | row | _ratios(distances) | method for row in results.rows(work["geometry"])]
     return {SUMMARY.name: summary, DISTANCES.name: quantiles, PROJECTION.name: projection}
 
 
@@ -284,20 +310,20 @@ def _values(distances: list[dict[str, Any]], domain: str, scope: str) -> FloatAr
     return np.array(found, dtype=np.float64)
 
 
-def _ratios(distances: list[dict[str, Any]]) -> dict[str, Cell]:
-    cells: dict[str, Cell] = {"n_source": len(_values(distances, "source", "distance"))}
+def _ratios(distances: list[dict[str, Any]]) -> Row:
+    cells: Row = {"n_source": len(_values(distances, "source", "distance"))}
     for name, scope in (("shift_ratio", "distance"), ("class_shift_ratio", "class_distance")):
         source, target = (_values(distances, domain, scope) for domain in ("source", "target"))
         cells[name] = float(np.median(target) / np.median(source)) if len(source) and len(target) else None
     return cells
 
 
-def _quantile_rows(distances: list[dict[str, Any]]) -> list[dict[str, Cell]]:
-    table: list[dict[str, Cell]] = []
+def _quantile_rows(distances: list[dict[str, Any]]) -> list[Row]:
+    table: list[Row] = []
     for domain in dict.fromkeys(row["domain"] for row in distances):
-        for scope, neighbours in _SCOPES.items():
+        for scope, neighbours in _NEIGHBOURS.items():
             values = _values(distances, domain, scope)
-            for quantile in QUANTILES if len(values) else ():
+            for quantile in _QUANTILES if len(values) else ():
                 table.append(
                     {
                         "domain": domain,
@@ -310,22 +336,137 @@ def _quantile_rows(distances: list[dict[str, Any]]) -> list[dict[str, Cell]]:
     return table
 
 
-def _method_cells(results: Results, run: Job) -> dict[str, Cell]:
-    decisions, summary = results.decisions(run), results.summary(run)
-    if decisions is None or summary is None:
-        return dict.fromkeys(("median_p_audit", "deferral", "set_size", "singleton_rate"))
-    return {
-        "median_p_audit": float(np.median(decisions.p_values)),
-        "deferral": summary.deferral.value,
-        "set_size": summary.set_size.value,
-        "singleton_rate": summary.singleton_rate.value,
-    }
+# ---------------------------------------------------------------------- the page
+
+
+def section(output: StudyOutput) -> list[Part]:
+    """The projection, then ratios, probe and spectrum, and quantiles of the distances in a fold."""
+    projections = [_projection(output, setting) for setting in output.settings]
+    parts: list[Part] = [figure for figure in projections if figure is not None]
+    rows = output.table(SUMMARY.name)
+    if len(rows):
+        parts.append(Text(sentences=(geometry_sentence(list(rows.itertuples(index=False))),)))
+        parts.append(_summary_table(rows))
+    distances = output.table(DISTANCES.name)
+    if len(distances):
+        parts.append(Fold(title="Quantiles of the distances", parts=(_distance_table(distances),)))
+    return parts
+
+
+def geometry_sentence(rows: Sequence[Any]) -> str:
+    """Where the target lies farthest from the reference, and how easily a probe tells the two apart."""
+    same = list(dict.fromkeys(row.setting for row in rows if row.shift_ratio == 1.0))
+    itself = (
+        f" On {listed(same)} the held-out source images are the target itself, hence a shift of 1."
+        if same
+        else ""
+    )
+    farthest = max(rows, key=lambda row: row.shift_ratio)
+    easiest = max(rows, key=lambda row: row.probe_balanced_accuracy)
+    return (
+        f"The target lies farthest from the reference on {farthest.setting} with {farthest.backbone}: "
+        f"{number_words(farthest.shift_ratio)} times the distance of held-out source images "
+        f"({number_words(farthest.class_shift_ratio)} times within the class), median p-value "
+        f"{number_words(farthest.median_p_audit, digits=3)}, {percent(farthest.deferral)} deferred. A linear probe "
+        f"separates source and target best on {easiest.setting} with {easiest.backbone}: balanced accuracy "
+        f"{percent(easiest.probe_balanced_accuracy)}.{itself}"
+    )
+
+
+def _summary_table(rows: pd.DataFrame) -> Part:
+    extra = any(reported_at("geometry_audit", row.setting, row.backbone) for row in rows.itertuples())
+
+    def reported(row: Any) -> Cell:
+        found = reported_at("geometry_audit", row.setting, row.backbone)
+        if found is None:
+            return Cell("")
+        return Cell(" / ".join(found[1][name] for name, _, _ in _SHOWN), found[0].place)
+
+    return view(
+        "geometry",
+        "Distances are median cosine distances to the 10 nearest reference images; a shift of 2 means twice the "
+        "distance of held-out source images.",
+        rows,
+        (
+            *PLACE,
+            *(numbers(name, heading, digits) for name, heading, digits in _SHOWN),
+            *((Col(heading="reported, in this order", cell=reported),) if extra else ()),
+        ),
+        layout="stack",
+    )
+
+
+def _distance_table(rows: pd.DataFrame) -> Part:
+    keys = ["setting", "backbone", "domain", "neighbours", "n"]
+    wide = rows.pivot_table(index=keys, columns="quantile", values="distance", sort=False).reset_index()
+    levels = [name for name in wide.columns if name not in keys]
+    wide = wide.rename(columns={level: f"q{i}" for i, level in enumerate(levels)})
+    return view(
+        "distance-quantiles",
+        "Quantiles of the median cosine distance to the 10 nearest reference images, of any class or the same.",
+        wide,
+        (
+            *(words(key) for key in keys[:-1]),
+            counts("n", "images"),
+            *(numbers(f"q{i}", f"{level:g}", 3) for i, level in enumerate(levels)),
+        ),
+    )
+
+
+def _projection(output: StudyOutput, setting: Setting) -> Figure | None:
+    """Source and target in the plane of the source's first two principal components, one chart per backbone."""
+    rows = output.table(PROJECTION.name, setting=setting.name)
+    rows = rows.groupby("backbone", sort=False).filter(lambda own: not same_images(own))
+    if not len(rows):
+        return None
+    # One axis in each direction for all charts of the figure.
+    across, up = (
+        Axis(title=f"{place} component", low=scale.low, high=scale.high, tick_text=plain_number)
+        for place, column in (("first", "component_1"), ("second", "component_2"))
+        for scale in [rounded_scale(rows[column], step=0.1, least=0.2)]
+    )
+    charts, shares = [], []
+    for backbone, own in rows.groupby("backbone", sort=False):
+        charts.append(
+            PlaneChart(
+                heading=output.backbones[str(backbone)], marks=tuple(_marks(own)), across=across, up=up
+            )
+        )
+        held = percent(own["variance_1"].iloc[0] + own["variance_2"].iloc[0])
+        shares.append(f"{held} of the source's variance on {output.where(setting.name, str(backbone))}")
+    return Figure(
+        name=f"projection-{setting.name}",
+        heading=f"Source and target of {setting.name} in the plane of two principal components",
+        sentence=f"The plane holds {listed(shares)}; at most {_DRAWN} images of each kind are drawn.",
+        legend=tuple(_DOMAINS[name] for name in _DOMAINS if name in set(rows["domain"])),
+        charts=tuple(charts),
+    )
+
+
+def same_images(rows: pd.DataFrame) -> bool:
+    """Whether the target is the held-out source itself, so that the two cannot be told apart."""
+    source, target = (set(rows[rows["domain"] == domain]["id"]) for domain in ("source", "target"))
+    return source == target
+
+
+def _marks(rows: pd.DataFrame) -> list[Marks]:
+    marks = []
+    for domain, (series, name) in _DOMAINS.items():
+        own = rows[rows["domain"] == domain]
+        # Evenly over the file, so that no part of the cohort is left out.
+        kept = own.iloc[:: max(1, -(-len(own) // _DRAWN))]
+        if len(kept):
+            across, up = tuple(kept["component_1"]), tuple(kept["component_2"])
+            marks.append(Marks(series=series, name=name, across=across, up=up, cloud=True))
+    return marks
 
 
 EXPERIMENT = Experiment(
     name="geometry",
-    title="Geometry audit",
-    tables=(SUMMARY, DISTANCES, PROJECTION),
+    title="The shift in the embeddings",
+    schemas=(SUMMARY, DISTANCES, PROJECTION),
     jobs=jobs,
-    rows=rows,
+    tables=tables,
+    section=section,
+    options=("projected_images", Annotated[int, Field(ge=2)], 1000),
 )

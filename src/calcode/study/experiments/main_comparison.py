@@ -1,16 +1,17 @@
-"""Item 1: every method on every setting and backbone."""
+"""Every method on every setting and backbone: the paper's Table 1."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from calcode.study.experiment import Experiment, Rows
-from calcode.study.jobs import Job
-from calcode.study.method_decisions import method_job
-from calcode.study.results import Results
-from calcode.study.schema import Cell, Row, TableSchema, flag, integer
-from calcode.study.specification import COMPLETE, Backbone, Point, Setting, Study
-from calcode.study.summary_columns import (
+import pandas as pd
+
+from calcode.baselines.registry import METHODS
+from calcode.report.parts import Cell, Column, Fold, Part, Table, Text
+from calcode.report.wording import count, counted, listed, number, percent, short_percent
+from calcode.study.experiment import Experiment, Tables
+from calcode.study.figures import (
     BACKBONE,
     DETAILED,
     FIGURE_NAMES,
@@ -20,16 +21,45 @@ from calcode.study.summary_columns import (
     METHOD,
     POINT,
     SCOPE,
+    SEED,
     SETTING,
     TITLE,
-    averaged_with_hits,
-    by_scope,
+    averages_with_hits,
     delta_columns,
     detailed,
     differences,
-    hits,
-    title_of,
+    place,
 )
+from calcode.study.jobs import Job
+from calcode.study.method_decisions import method_job
+from calcode.study.methods import COMPLETE, PAPER, PAPER_SETS, title_of
+from calcode.study.paper import (
+    REPORTED,
+    paper_backbones,
+    paper_setting,
+    reported_figures,
+    reported_row,
+    reported_tables,
+)
+from calcode.study.results import Results
+from calcode.study.specification import ALL, Backbone, Point, Setting, Study
+from calcode.study.tables import Row, TableSchema, flag, text
+from calcode.study.view import (
+    FIGURE_COLS,
+    MORE_COLS,
+    TARGET_COLS,
+    Col,
+    cost_words,
+    coverage_words,
+    only,
+    view,
+    words,
+)
+
+if TYPE_CHECKING:
+    from calcode.study.output import StudyOutput
+
+_PLACE = ("operating_point", "setting", "backbone", "seed")
 
 SUMMARY = TableSchema(
     name="recent_baselines_summary",
@@ -40,14 +70,21 @@ SUMMARY = TableSchema(
         SETTING,
         flag("shifted", "Whether the setting's images differ from the source by more than chance."),
         BACKBONE,
-        integer("seed", "Seed of the method's draws and folds."),
+        SEED,
         METHOD,
         TITLE,
         flag("defers", "Whether the method can defer; if not, its deferral is no choice."),
         *DETAILED,
         *HITS,
+        text("diagnostic", "The audit diagnostic that CALCoDe selected."),
+        text("bandwidth", "The bandwidth that it chose."),
+        text("protected", "Classes that its guard protects."),
+        text(
+            "in_every_set",
+            "Classes in the set of every image, because too few calibration images bound them.",
+        ),
     ),
-    key=("operating_point", "setting", "backbone", "seed", "method"),
+    key=(*_PLACE, "method"),
 )
 MEANS = TableSchema(
     name="recent_baselines_dataset_means",
@@ -63,28 +100,23 @@ DELTAS = TableSchema(
         POINT,
         SETTING,
         BACKBONE,
-        integer("seed", "Seed of the method's draws and folds."),
+        SEED,
         METHOD,
         TITLE,
         *delta_columns(FIGURES, "the complete method minus this one"),
     ),
-    key=("operating_point", "setting", "backbone", "seed", "method"),
+    key=(*_PLACE, "method"),
 )
 
 
-def compared_methods(study: Study) -> tuple[str, ...]:
-    """The methods of the comparison; the complete one is always among them."""
-    return study.methods if COMPLETE in study.methods else (*study.methods, COMPLETE)
-
-
-def runs(study: Study) -> Iterator[tuple[Point, Setting, Backbone, int, str, Job]]:
+def runs(study: Study) -> Iterator[tuple[Point, tuple[Setting, Backbone], int, str, Job]]:
     """Every run of the comparison with its job."""
-    for point in study.points:
-        for setting, backbone in study.combinations():
+    for point in study.operating_points:
+        for combination in study.combinations():
             for seed in study.seeds:
-                for method in compared_methods(study):
-                    run = method_job(method, setting=setting, backbone=backbone, point=point, seed=seed)
-                    yield point, setting, backbone, seed, method, run
+                for method in study.compared:
+                    run = method_job(study, method, combination, point=point, seed=seed)
+                    yield point, combination, seed, method, run
 
 
 def jobs(study: Study) -> list[Job]:
@@ -95,52 +127,289 @@ def jobs(study: Study) -> list[Job]:
 def summary_rows(study: Study, results: Results) -> list[Row]:
     """The rows of the summary; a run that failed has none."""
     rows: list[Row] = []
-    for point, setting, backbone, seed, method, run in runs(study):
-        summary, decisions = results.summary(run), results.decisions(run)
-        if summary is None or decisions is None:
-            continue
-        head: dict[str, Cell] = {
-            "operating_point": point.name,
-            "setting": setting.name,
-            "shifted": setting.shifted,
-            "backbone": backbone.name,
-            "seed": seed,
-            "method": method,
-            "title": title_of(method),
-            "defers": decisions.defers,
-        }
-        rows.append(head | detailed(summary) | hits(summary, point))
+    for point, (setting, backbone), seed, method, run in runs(study):
+        found = results.decided(run)
+        if found is not None:
+            decisions, summary = found
+            head = place(setting, backbone, method) | {
+                "operating_point": point.name,
+                "shifted": setting.shifted,
+                "seed": seed,
+                "defers": decisions.defers,
+            }
+            chosen = {
+                name: str(decisions.details.get(name, ""))
+                for name in ("diagnostic", "bandwidth", "protected", "in_every_set")
+            }
+            rows.append(head | detailed(summary, point) | chosen)
     return rows
 
 
-def rows(study: Study, results: Results) -> Rows:
+def tables(study: Study, results: Results) -> Tables:
     """All three tables."""
-    summaries = summary_rows(study, results)
-    means = [
-        {"operating_point": point, "scope": scope, "method": method, "title": title_of(str(method))}
-        | averaged_with_hits(group)
-        for (scope, point, method), group in by_scope(
-            summaries, study.setting_scopes(), keys=("operating_point", "method")
-        ).items()
+    rows = summary_rows(study, results)
+    summary = SUMMARY.frame(rows)
+    means = averages_with_hits(summary, study.scopes(), by=("operating_point", "method", "title"))
+    complete = {tuple(row[key] for key in _PLACE): row for row in rows if row["method"] == COMPLETE}
+    deltas = [
+        {key: row[key] for key in (*_PLACE, "method", "title")}
+        | differences(complete[where], row, FIGURE_NAMES)
+        for row in rows
+        if row["method"] != COMPLETE and (where := tuple(row[key] for key in _PLACE)) in complete
     ]
-    return {SUMMARY.name: summaries, MEANS.name: means, DELTAS.name: _deltas(study, summaries)}
+    return {SUMMARY.name: summary, MEANS.name: means, DELTAS.name: deltas}
 
 
-def _deltas(study: Study, summaries: Sequence[Row]) -> list[Row]:
-    where = ("operating_point", "setting", "backbone", "seed")
-    complete = {tuple(row[key] for key in where): row for row in summaries if row["method"] == COMPLETE}
-    return [
-        {key: row[key] for key in (*where, "method", "title")}
-        | differences(complete[place], row, FIGURE_NAMES)
-        for row in summaries
-        if row["method"] != COMPLETE and (place := tuple(row[key] for key in where)) in complete
+# ---------------------------------------------------------------------- the page
+
+
+def section(output: StudyOutput) -> list[Part]:
+    """Averages, the paper's Table 1 with its layout, then every setting in a fold."""
+    if not len(output.main):
+        return []
+    parts: list[Part] = []
+    for scope in dict.fromkeys((output.average, ALL)):
+        parts += _averages(output, scope, first=scope == output.average)
+    parts += [part for setting in output.settings for part in paper_layout(output, setting)]
+    note = reconstruction_words(output)
+    parts += [Text(sentences=(note,))] if note else []
+    return [*parts, *(fold for setting in output.settings for fold in _setting(output, setting))]
+
+
+def _averages(output: StudyOutput, scope: str, *, first: bool) -> list[Part]:
+    rows = output.means[output.means["scope"] == scope]
+    if not len(rows):
+        return []
+    title = output.scope_words(scope)
+    backbones = counted(len(output.backbones), "backbone")
+    caption = (
+        f"Averages over {title} and {backbones}. Target met: combinations whose coverage is at least "
+        f"{short_percent(output.target)}."
+    )
+    cols = (words("title", "method"), *FIGURE_COLS, *TARGET_COLS)
+    shown = view(
+        f"comparison-means-{scope}", caption, rows[rows["method"].isin(output.shown)], cols, layout="stack"
+    )
+    every = view(f"comparison-means-{scope}-all", caption, rows, cols)
+    sentence = hits_sentence(list(rows.itertuples(index=False)))
+    folded = Fold(title=f"All {counted(len(rows), 'method')}, averages over {title}", parts=(every,))
+    if first:
+        return [Text(heading=f"Averages over {title}", sentences=(sentence,)), shown, folded]
+    return [Fold(title=f"Averages over {title}", parts=(Text(sentences=(sentence,)), every))]
+
+
+def hits_sentence(rows: Sequence[Any]) -> str:
+    """Which methods reach the target most often, over all classes and with their worst class."""
+    n = max(row.n_combinations for row in rows)
+    sentences = []
+    for column, who in (
+        ("coverage_hits", "Over all classes"),
+        ("worst_class_hits", "With the least covered class"),
+    ):
+        most = max(getattr(row, column) for row in rows)
+        best = [f"{row.title} ({cost_words(row)})" for row in rows if getattr(row, column) == most]
+        sentences.append(
+            f"{who} the target is reached most often, in {most} of {n} combinations, by {listed(best)}."
+            if most
+            else f"{who} no method reaches the target in any of the {counted(n, 'combination')}."
+        )
+    return " ".join(sentences)
+
+
+def paper_layout(output: StudyOutput, setting: Setting) -> list[Part]:
+    """A setting as the paper's Table 1 prints it: methods by backbones, four figures a cell; and the print itself."""
+    rows = output.main[output.main["setting"] == setting.name]
+    methods = [name for name in output.study.compared if name in PAPER and name in set(rows["method"])]
+    if not methods:
+        return []
+    defers = set(rows[rows["defers"]]["method"])
+    cells = {(row.method, row.backbone): row for row in rows.itertuples(index=False)}
+    found = {
+        method: [*(cells.get((method, name)) for name in output.backbones), output.mean(setting.name, method)]
+        for method in methods
+    }
+    best = [
+        max((row.worst_class_coverage for row in column if row is not None), default=0.0)
+        for column in zip(*found.values(), strict=True)
     ]
+    body = [
+        [
+            Cell(title_of(method)),
+            *(
+                Cell("")
+                if row is None
+                else Cell(_four(row, method in defers), best=row.worst_class_coverage == top)
+                for row, top in zip(own_rows, best, strict=True)
+            ),
+        ]
+        for method, own_rows in found.items()
+    ]
+    own = Table(
+        name=f"table1-{setting.name}",
+        caption=f"{setting.name} in the layout of the paper's Table 1: coverage / worst-class coverage / mean set size "
+        "/ deferral; -- where a method cannot defer; bold: the best worst class. CALCoDe keeps the first-ranked label, "
+        "the paper's sets do not.",
+        columns=[
+            Column("method", numeric=False),
+            *(Column(name) for name in output.backbones),
+            Column("average"),
+        ],
+        rows=body,
+        layout="stack",
+    )
+    printed = _printed_layout(setting)
+    fold = (
+        [Fold(title=f"What the paper prints for {paper_setting(setting.name)}", parts=(printed,))]
+        if printed
+        else []
+    )
+    if setting.shifted:
+        return [own, *fold]
+    return [Fold(title=f"{setting.name} in the layout of the paper's Table 1", parts=(own, *fold))]
+
+
+def _four(row: Any, defers: bool) -> str:
+    worst, deferral = number(row.worst_class_coverage, digits=3), number(row.deferral, digits=3)
+    return f"{number(row.coverage, digits=3)}/{worst}/{number(row.set_size)}/{deferral if defers else '--'}"
+
+
+def _printed_layout(setting: Setting) -> Table | None:
+    table = reported_tables()["main_comparison"]
+    rows = [row for row in table.rows if row["setting"] == paper_setting(setting.name)]
+    if not rows:
+        return None
+    backbones = [*paper_backbones(), "average"]
+    cells = {(row["printed_name"], row["backbone"]): reported_figures(row) for row in rows}
+    return Table(
+        name=f"reported-table1-{setting.name}",
+        caption=f"({table.place}): {rows[0]['setting']}, coverage / worst-class coverage / set size / deferral.",
+        columns=[Column("method", numeric=False), *(Column(name) for name in backbones)],
+        rows=[
+            [name, *(cells.get((name, backbone), "") for backbone in backbones)]
+            for name in dict.fromkeys(row["printed_name"] for row in rows)
+        ],
+        layout="stack",
+        reported=True,
+    )
+
+
+def reconstruction_words(output: StudyOutput) -> str:
+    """Which methods of the comparison were built from a description alone."""
+    present = set(output.main["method"])
+    found = [
+        METHODS[name].record.title.replace(" (reconstruction)", "").replace(", reconstruction", "")
+        for name in output.study.compared
+        if name in present and METHODS[name].record.reconstruction
+    ]
+    if not found:
+        return ""
+    return (
+        f"Reconstructions: no code was published for {listed(found)}. They were built from the description, and "
+        "their numbers say nothing about the authors' own code."
+    )
+
+
+def _setting(output: StudyOutput, setting: Setting) -> list[Part]:
+    parts: list[Part] = [Text(sentences=(setting.description,))] if setting.description else []
+    found = output.main[output.main["setting"] == setting.name]
+    for backbone, title in output.backbones.items():
+        rows = found[found["backbone"] == backbone]
+        if len(rows):
+            sentences = setting_sentences(
+                output, list(rows.itertuples(index=False)), n_classes=output.n_classes(setting.name, backbone)
+            )
+            parts += [Text(heading=title, level=4, sentences=sentences, style="list")]
+            parts += _tables(output, setting, backbone, rows)
+    badge = (
+        "shifted: every figure is observed only"
+        if setting.shifted
+        else "same source as the calibration images"
+    )
+    head = Text(heading=f"{setting.name}: {setting.title}", badge=badge, calm=not setting.shifted)
+    return [head, Fold(title=f"{setting.name}, method by method", parts=tuple(parts))] if len(found) else []
+
+
+def setting_sentences(output: StudyOutput, rows: Sequence[Any], *, n_classes: int) -> tuple[str, ...]:
+    """What the complete method covers and costs, its choices, its worst class, and how the other methods do."""
+    own = only(rows)
+    if own is None:
+        return ("CALCoDe has no result here.",)
+    target = short_percent(output.target)
+    sentences = [f"CALCoDe covers {coverage_words(own, n_classes=n_classes)}.", choice_sentence(own)]
+    if own.worst_class:
+        reach = "reaches" if own.worst_class_hit else "stays below"
+        sentences.append(
+            f"Its least covered class, {own.worst_class} with {percent(own.worst_class_coverage)} of "
+            f"{counted(own.worst_class_n, 'image')}, {reach} the target of {target}."
+        )
+    others = [row for row in rows if row.method not in (COMPLETE, PAPER_SETS)]
+    reached = [f"{row.title} ({cost_words(row)})" for row in others if row.worst_class_hit]
+    if reached:
+        sentences.append(
+            f"Other methods that reach {target} with their least covered class: {listed(reached)}."
+        )
+    elif others:
+        sentences.append(
+            f"No other method ({len(others)} in all) reaches {target} with its least covered class."
+        )
+    return tuple(sentences)
+
+
+def choice_sentence(row: Any) -> str:
+    """The audit, the bandwidth, the protected classes and the classes that are in every set."""
+    protected = row.protected.split()
+    guard = (
+        f"it protects {listed(protected)}"
+        if protected
+        else "it protects no class, so its sets are those of the localized rule"
+    )
+    always = (
+        f"; in every set, for lack of calibration images: {listed(row.in_every_set.split())}"
+        if row.in_every_set
+        else ""
+    )
+    bandwidth = number(float(row.bandwidth), digits=3) if row.bandwidth else "none"
+    return f"Chosen on validation: the audit {row.diagnostic}, bandwidth {bandwidth}; {guard}{always}."
+
+
+def _tables(output: StudyOutput, setting: Setting, backbone: str, rows: pd.DataFrame) -> list[Part]:
+    where, stem = f"{setting.name}, {backbone}", f"{setting.name}-{backbone}"
+    shown = rows[rows["method"].isin(output.shown)]
+    cannot = " Deferred: cannot, where a method has no way to defer." if not shown["defers"].all() else ""
+    caption = (
+        f"{where}: target {short_percent(output.target)}. 95 % intervals: Clopper-Pearson for the worst class, "
+        f"simultaneous over classes with at least {setting.min_n} answered images; bootstrap for the set size; Wilson "
+        f"for the rest.{cannot}"
+    )
+    named = Col(
+        heading="method",
+        cell=lambda row: Cell(row.title, f"n = {count(row.n_answered)} answered"),
+        numeric=False,
+    )
+    printed = [reported_row(row.setting, row.backbone, row.method) for row in shown.itertuples(index=False)]
+    extra = (Col(heading=REPORTED, cell=lambda row: _reported_cell(row)),) if any(printed) else ()
+    first = view(f"comparison-{stem}", caption, shown, (named, *FIGURE_COLS, *extra), layout="stack")
+    if len(rows) == len(shown):
+        return [first]
+    every = view(
+        f"comparison-{stem}-all",
+        f"{where}: all {counted(len(rows), 'method')}.",
+        rows,
+        (words("title", "method"), *FIGURE_COLS, *MORE_COLS),
+    )
+    return [first, Fold(title=f"All {counted(len(rows), 'method')} on {where}", parts=(every,))]
+
+
+def _reported_cell(row: Any) -> Cell:
+    found = reported_row(row.setting, row.backbone, row.method)
+    return Cell("") if found is None else Cell(reported_figures(found[1]), found[0].place)
 
 
 EXPERIMENT = Experiment(
     name="main-comparison",
     title="Main comparison",
-    tables=(SUMMARY, MEANS, DELTAS),
+    schemas=(SUMMARY, MEANS, DELTAS),
     jobs=jobs,
-    rows=rows,
+    tables=tables,
+    section=section,
 )

@@ -1,22 +1,37 @@
-"""Item 12: one class that a comparator misses, and one image on which it shows."""
+"""One class that a comparator misses, and one image on which it shows."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
 import numpy as np
+import pandas as pd
+from pydantic import AfterValidator, Field
 
 from calcode.errors import StudyError
-from calcode.study.decision_rows import DecisionRows
-from calcode.study.experiment import Experiment, Rows
+from calcode.metrics.intervals import Estimate
+from calcode.report.charts import ChartRow, ReferenceLine, RowChart, share_scale
+from calcode.report.parts import Figure, Part
+from calcode.report.wording import FEW, count, counted, listed, percent, percent_estimate, short_percent
+from calcode.study.decisions import MethodDecisions
+from calcode.study.experiment import Experiment, Tables
+from calcode.study.figures import BACKBONE, METHOD, SETTING, TITLE, place
 from calcode.study.jobs import Job
 from calcode.study.method_decisions import method_job
+from calcode.study.methods import COMPLETE, GROUPS, named_methods
 from calcode.study.results import Results
-from calcode.study.schema import Cell, TableSchema, flag, integer, number, share, text
-from calcode.study.specification import COMPLETE, MotivatingCase, Study
-from calcode.study.summary_columns import BACKBONE, METHOD, SETTING, TITLE, title_of
+from calcode.study.specification import Backbone, Entry, Setting, Study
+from calcode.study.tables import Row, TableSchema, flag, integer, number, share, text
+from calcode.study.view import cost_words, estimate
+
+if TYPE_CHECKING:
+    from calcode.study.output import StudyOutput
 
 SCHEMA = TableSchema(
     name="motivating_case",
-    about="One row per case, method and class: coverage of the class beside the marginal one, and on the rows of the "
+    about="One row per case, method and class: coverage of the class next to the marginal one, and on the rows of the "
     "chosen class the image that shows the difference.",
     columns=(
         SETTING,
@@ -30,9 +45,9 @@ SCHEMA = TableSchema(
         share("class_coverage", "Coverage of this class."),
         share("class_coverage_low", "Lower end of its 95 % Wilson interval."),
         share("class_coverage_high", "Upper end."),
-        integer("class_n_accepted", "Accepted images of the class."),
-        number("set_size", "Mean number of labels on accepted images.", unit="labels"),
-        share("full_set_rate", "Accepted images with a full set."),
+        integer("class_n_answered", "Answered images of the class."),
+        number("set_size", "Mean number of labels on answered images.", unit="labels"),
+        share("full_set_rate", "Answered images with a full set."),
         share("deferral", "Images that go to a clinician."),
         integer("n_candidates", "Images of the class that the comparator misses and the method covers."),
         text("image_id", "The image shown, on rows of the chosen class."),
@@ -44,106 +59,179 @@ SCHEMA = TableSchema(
 )
 
 
-def _job(study: Study, case: MotivatingCase, method: str) -> Job | None:
-    for setting, backbone in study.combinations():
-        if setting.name == case.setting and backbone.name == case.backbone:
-            return method_job(method, setting=setting, backbone=backbone, point=study.point, seed=study.seed)
-    return None
+def _one_method(name: str) -> str:
+    if name in GROUPS:
+        raise StudyError(f"{name!r} is a group; name one method")
+    return named_methods([name])[0]
+
+
+class Case(Entry):
+    """One [[motivating_cases]] of a study file; the comparator's worst class unless one is named."""
+
+    setting: str
+    backbone: str
+    comparator: Annotated[str, AfterValidator(_one_method)]
+    class_name: str | None = Field(default=None, alias="class")
+
+
+def _place(study: Study, case: Case) -> tuple[Setting, Backbone] | None:
+    """Where a case lies; None where its optional backbone is left out."""
+    if case.setting not in [setting.name for setting in study.settings]:
+        names = [setting.name for setting in study.settings]
+        raise StudyError(f"motivating_cases.setting: {case.setting!r} is none of {names}")
+    names = [*(backbone.name for backbone in study.backbones), *study.left_out]
+    if case.backbone not in names:
+        raise StudyError(f"motivating_cases.backbone: {case.backbone!r} is none of {names}")
+    wanted = (case.setting, case.backbone)
+    return next((where for where in study.combinations() if (where[0].name, where[1].name) == wanted), None)
+
+
+def _runs(study: Study) -> list[tuple[Case, tuple[Setting, Backbone], dict[str, Job]]]:
+    found = []
+    for case in study.options["motivating_cases"]:
+        where = _place(study, case)
+        if where is not None:
+            runs = {method: method_job(study, method, where) for method in (case.comparator, COMPLETE)}
+            found.append((case, where, runs))
+    return found
 
 
 def jobs(study: Study) -> list[Job]:
     """The comparator and the complete method."""
-    found = [_job(study, case, method) for case in study.motivating for method in (case.comparator, COMPLETE)]
-    return [entry for entry in found if entry is not None]
+    return [run for _, _, runs in _runs(study) for run in runs.values()]
 
 
-def rows(study: Study, results: Results) -> Rows:
+def tables(study: Study, results: Results) -> Tables:
     """Every class under both methods, with the image on the chosen one."""
-    table: list[dict[str, Cell]] = []
-    for case in study.motivating:
-        runs = {method: _job(study, case, method) for method in (case.comparator, COMPLETE)}
-        decided = {name: results.decisions(run) for name, run in runs.items() if run is not None}
-        theirs, ours = decided.get(case.comparator), decided.get(COMPLETE)
+    rows: list[Row] = []
+    for case, where, runs in _runs(study):
+        found = {name: results.decided(run) for name, run in runs.items()}
+        theirs, ours = found[case.comparator], found[COMPLETE]
         if theirs is None or ours is None:
             continue
-        summary = results.summary(_present(runs[case.comparator]))
-        assert summary is not None, "its decisions are there"
-        class_name = case.class_name or summary.worst_class
-        if class_name not in ours.classes:
-            raise StudyError(f"motivating_cases.class: {class_name!r} is not among {list(ours.classes)}")
-        candidates = cases(theirs, ours, label=ours.classes.index(class_name))
-        for method, rows_of in ((case.comparator, theirs), (COMPLETE, ours)):
-            shown = _shown(rows_of, candidates)
-            table += [
-                {"setting": case.setting, "backbone": case.backbone, "comparator": case.comparator}
-                | row
-                | (shown if row["class_name"] == class_name else dict.fromkeys(shown))
-                | {"chosen_class": row["class_name"] == class_name}
-                for row in _classes(results, _present(runs[method]), method)
+        class_name = case.class_name or theirs[1].worst_class
+        if class_name not in ours[0].classes:
+            raise StudyError(f"motivating_cases.class: {class_name!r} is not among {list(ours[0].classes)}")
+        candidates = cases(theirs[0], ours[0], label=ours[0].classes.index(class_name))
+        for method, (decisions, summary) in ((case.comparator, theirs), (COMPLETE, ours)):
+            shown = _shown(decisions, candidates)
+            head = place(*where, method) | {"comparator": case.comparator}
+            rows += [
+                head
+                | {
+                    "class_name": entry.name,
+                    "chosen_class": entry.name == class_name,
+                    "marginal_coverage": summary.coverage.value,
+                    "class_coverage": entry.coverage.value,
+                    "class_coverage_low": entry.coverage.low,
+                    "class_coverage_high": entry.coverage.high,
+                    "class_n_answered": entry.coverage.n,
+                    "set_size": summary.set_size.value,
+                    "full_set_rate": summary.full_set_rate.value,
+                    "deferral": summary.deferral.value,
+                }
+                | (shown if entry.name == class_name else dict.fromkeys(shown))
+                for entry in summary.classwise
             ]
-    return {SCHEMA.name: table}
+    return {SCHEMA.name: rows}
 
 
-def cases(theirs: DecisionRows, ours: DecisionRows, *, label: int) -> list[int]:
+def cases(theirs: MethodDecisions, ours: MethodDecisions, *, label: int) -> list[int]:
     """Images of a class that the comparator's set misses and ours, not full, holds; the clearest first.
 
     Small sets come first, then the comparator's confidence in another class, then the id.
     """
-    shown = theirs.accepted & ours.accepted & (ours.labels == label)
+    shown = ~theirs.deferred & ~ours.deferred & (ours.labels == label)
     missed = shown & ~theirs.sets[:, label] & ours.sets[:, label] & ~ours.sets.all(axis=1)
     if not missed.any():
         missed = shown & ~theirs.sets[:, label] & ours.sets[:, label]
-    found = np.flatnonzero(missed)
     size = ours.sets.sum(axis=1)
-    return sorted(found.tolist(), key=lambda i: (size[i], -theirs.top_probability[i], ours.ids[i]))
+    return sorted(
+        np.flatnonzero(missed).tolist(), key=lambda i: (size[i], -theirs.top_probability[i], ours.ids[i])
+    )
 
 
-def _shown(decisions: DecisionRows, candidates: list[int]) -> dict[str, Cell]:
-    cells: dict[str, Cell] = {
-        "n_candidates": len(candidates),
-        "image_id": None,
-        "image_set": None,
-        "image_top_label": None,
-        "image_top_probability": None,
+def _shown(decisions: MethodDecisions, candidates: list[int]) -> Row:
+    cells: Row = {"n_candidates": len(candidates)}
+    if not candidates:
+        return cells | dict.fromkeys(("image_id", "image_set", "image_top_label", "image_top_probability"))
+    image = candidates[0]
+    return cells | {
+        "image_id": str(decisions.ids[image]),
+        "image_set": " ".join(decisions.classes[j] for j in np.flatnonzero(decisions.sets[image])),
+        "image_top_label": decisions.classes[int(decisions.top_label[image])],
+        "image_top_probability": float(decisions.top_probability[image]),
     }
-    if candidates:
-        image = candidates[0]
-        members = np.flatnonzero(decisions.sets[image])
-        cells |= {
-            "image_id": str(decisions.ids[image]),
-            "image_set": " ".join(decisions.classes[j] for j in members),
-            "image_top_label": decisions.classes[int(decisions.top_label[image])],
-            "image_top_probability": float(decisions.top_probability[image]),
-        }
-    return cells
 
 
-def _classes(results: Results, run: Job, method: str) -> list[dict[str, Cell]]:
-    summary = results.summary(run)
-    assert summary is not None, "its decisions are there"
+def section(output: StudyOutput) -> list[Part]:
+    """One figure per case: coverage of the class among all others, and one image."""
+    rows = output.table(SCHEMA.name)
     return [
-        {
-            "method": method,
-            "title": title_of(method),
-            "class_name": entry.name,
-            "marginal_coverage": summary.coverage.value,
-            "class_coverage": entry.coverage.value,
-            "class_coverage_low": entry.coverage.low,
-            "class_coverage_high": entry.coverage.high,
-            "class_n_accepted": entry.coverage.n,
-            "set_size": summary.set_size.value,
-            "full_set_rate": summary.full_set_rate.value,
-            "deferral": summary.deferral.value,
-        }
-        for entry in summary.classwise
+        _figure(output, own, i)
+        for i, (_, own) in enumerate(rows.groupby(["setting", "backbone", "comparator"], sort=False), start=1)
     ]
 
 
-def _present(run: Job | None) -> Job:
-    assert run is not None, "planned for this combination"
-    return run
+def _figure(output: StudyOutput, rows: pd.DataFrame, i: int) -> Figure:
+    chosen = list(rows[rows["chosen_class"]].itertuples(index=False))
+    first = chosen[0]
+    series = {first.comparator: 0, COMPLETE: 2}
+    marginal = {series[row.method]: Estimate(row.marginal_coverage, math.nan, math.nan, 0) for row in chosen}
+    lines = [ChartRow(label="all classes", values=marginal)]
+    for name, members in rows.groupby("class_name", sort=False):
+        own = list(members.itertuples(index=False))
+        n = max(row.class_n_answered for row in own)
+        lines.append(
+            ChartRow(
+                label=str(name),
+                note=f"{counted(n, 'image')}{', few' if n < FEW else ''}",
+                values={
+                    series[row.method]: estimate(row, "class_coverage", n="class_n_answered") for row in own
+                },
+                marked=name == first.class_name,
+            )
+        )
+    scale = share_scale([*rows["class_coverage_low"], output.target])
+    chart = RowChart(
+        rows=tuple(lines),
+        references=(ReferenceLine(output.target, f"target {short_percent(output.target)}"),),
+        low=scale.low,
+        high=scale.high,
+    )
+    return Figure(
+        name=f"motivating-case-{i}",
+        heading=f"{first.class_name} on {first.setting} with {first.backbone}",
+        sentence=case_sentence(chosen),
+        legend=tuple((series[row.method], f"{row.title}: {cost_words(row)}") for row in chosen),
+        charts=(chart,),
+    )
+
+
+def case_sentence(rows: Sequence[Any]) -> str:
+    """What the two methods cover of the class, and one image that shows the difference."""
+    said = "; ".join(
+        f"{row.title} covers {percent(row.marginal_coverage)} of all images and "
+        f"{percent_estimate(estimate(row, 'class_coverage'))} of {count(row.class_n_answered)} images of "
+        f"{row.class_name} ({cost_words(row)})"
+        for row in rows
+    )
+    found = int(max(row.n_candidates for row in rows))
+    if not found:
+        return f"{said}. No image of the class is missed by the one and covered by the other."
+    sets = [f"{row.title} answers {{{row.image_set.replace(' ', ', ')}}}" for row in rows]
+    return (
+        f"{said}. {counted(found, 'image')} of {rows[0].class_name}: missed by the one and covered by the other, such "
+        f"as {rows[0].image_id}: {listed(sets)}."
+    )
 
 
 EXPERIMENT = Experiment(
-    name="motivating-case", title="Motivating case", tables=(SCHEMA,), jobs=jobs, rows=rows
+    name="motivating-case",
+    title="One class examined closely",
+    schemas=(SCHEMA,),
+    jobs=jobs,
+    tables=tables,
+    section=section,
+    options=("motivating_cases", tuple[Case, ...], ()),
 )

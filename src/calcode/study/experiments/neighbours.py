@@ -1,7 +1,6 @@
-"""Item 11: exact neighbours against an HNSW index, and what a setting costs in bytes and seconds.
+"""Exact neighbours against an HNSW index, and what a setting costs in bytes and seconds.
 
-Durations are measured, so the columns that hold them are the only ones of the package that differ between two
-runs of the same study.
+Durations are measured, so the columns that hold them are the only ones that differ between two runs of the same study.
 """
 
 from __future__ import annotations
@@ -13,24 +12,30 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.kernels import cosine_distances, nearest_distances, row_blocks
 from calcode.kernels.neighbours import library_installed
 from calcode.method.model import Calcode
-from calcode.study.experiment import Experiment, Rows
+from calcode.report.parts import Part, Text
+from calcode.report.wording import listed, percent
+from calcode.report.wording import number as number_words
+from calcode.study.cohorts import FITTED_ROLES, SettingCohorts
+from calcode.study.experiment import Experiment, Tables
+from calcode.study.figures import BACKBONE, SETTING, place
 from calcode.study.jobs import Job, job
 from calcode.study.results import Results
-from calcode.study.schema import TableSchema, duration, integer, number, share, text
-from calcode.study.setting_cohorts import FITTED_ROLES, SettingCohorts
 from calcode.study.specification import Backbone, Setting, Study
-from calcode.study.staged import point_options, point_settings
-from calcode.study.summary_columns import BACKBONE, SETTING
+from calcode.study.tables import Row, TableSchema, duration, integer, number, share, text
+from calcode.study.variants import point_options, point_settings
+from calcode.study.view import PLACE, Col, counts, numbers, view, words
 
 if TYPE_CHECKING:
     import pyarrow
 
-RUNNER = f"{__name__}:measure"
+    from calcode.study.output import StudyOutput
+
 N_NEIGHBORS = 10
 CONNECTIVITY = 32
 SEARCH_WIDTH = 200
@@ -84,7 +89,7 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
     _, seconds = _timed(lambda: nearest_distances(queries, reference, n_neighbors=N_NEIGHBORS))
     truth = exact_neighbours(queries, reference)
     exact = {"index": "exact", "query_milliseconds": 1e3 * seconds / len(queries), "recall_at_10": 1.0}
-    rows: list[dict[str, Any]] = [common | exact | {"support_error_p95": 0.0}]
+    rows: list[Row] = [common | exact | {"support_error_p95": 0.0}]
     built, build_seconds = _timed(lambda: hnsw_search(reference))
     approximate: dict[str, Any] = {
         "index": "hnsw",
@@ -209,28 +214,88 @@ def _arrow_schema() -> pyarrow.Schema:
     )
 
 
-def _job(study: Study, setting: Setting, backbone: Backbone) -> Job:
+def _job(study: Study, where: tuple[Setting, Backbone]) -> Job:
     # A library that is installed later, or in another version, makes it another measurement.
-    options = point_options(study.point, seed=study.seed) | {"library": library_version()}
-    return job(RUNNER, "neighbours", setting=setting, backbone=backbone, options=options)
+    options = point_options(study) | {"library": library_version()}
+    return job(f"{__name__}:measure", "neighbours", where, options)
 
 
 def jobs(study: Study) -> list[Job]:
     """One per combination."""
-    return [_job(study, setting, backbone) for setting, backbone in study.combinations()]
+    return [_job(study, where) for where in study.combinations()]
 
 
-def rows(study: Study, results: Results) -> Rows:
+def tables(study: Study, results: Results) -> Tables:
     """The measured rows with their names."""
-    return {
-        SCHEMA.name: [
-            {"setting": setting.name, "backbone": backbone.name} | row
-            for setting, backbone in study.combinations()
-            for row in results.rows(_job(study, setting, backbone))
-        ]
-    }
+    found = [
+        place(*where) | row for where in study.combinations() for row in results.rows(_job(study, where))
+    ]
+    return {SCHEMA.name: found}
+
+
+def section(output: StudyOutput) -> list[Part]:
+    """Speed and exactness of the neighbour search, sizes and times."""
+    rows = output.table(SCHEMA.name)
+    if not len(rows):
+        return []
+
+    def searched(column: str, heading: str, write: Callable[[float], str]) -> Col:
+        def cell(row: Any) -> str:
+            return "not measured" if np.isnan(row.recall_at_10) else write(getattr(row, column))
+
+        return Col(heading=heading, cell=cell)
+
+    table = view(
+        "neighbours",
+        "Times were measured on the machine of the run and differ between runs; support error: 95th percentile of the "
+        "error of the median distance.",
+        rows,
+        (
+            *PLACE,
+            words("index"),
+            searched("query_milliseconds", "ms per query", lambda value: f"{value:.4f}"),
+            searched("recall_at_10", "recall@10", lambda value: f"{value:.3f}"),
+            searched("support_error_p95", "support error", lambda value: f"{value:.1e}" if value else "0"),
+            counts("n_reference", "reference"),
+            counts("dimension", "dimension"),
+            Col(heading="cache, MB", cell=lambda row: number_words(row.cache_bytes / 1e6, digits=1)),
+            numbers("fit_seconds", "fit, s"),
+            numbers("decide_seconds", "decide, s"),
+        ),
+    )
+    return [Text(sentences=(neighbours_sentence(rows),)), table]
+
+
+def neighbours_sentence(rows: pd.DataFrame) -> str:
+    """Whether the index is faster than the exact search, and what it loses, or why that is not known."""
+    found = rows[(rows["index"] == "hnsw") & rows["recall_at_10"].notna()]
+    if not len(found):
+        notes = sorted(set(rows["note"]) - {""})
+        return f"HNSW: {listed(notes) or 'not measured'}."
+    where = ["setting", "backbone"]
+    both = found.merge(rows[rows["index"] == "exact"], on=where, suffixes=("", "_exact"))
+    ratios = (both["query_milliseconds"] / both["query_milliseconds_exact"]).tolist()
+    speed = "HNSW was measured alone"
+    if ratios:
+        low, high = (
+            f"{ratio:.1f}" if ratio >= 0.95 else f"{ratio:.2f}" for ratio in (min(ratios), max(ratios))
+        )
+        span = low if low == high else f"{low} to {high}"
+        verdict = (
+            "slower than" if min(ratios) > 1 else "faster than" if max(ratios) < 1 else "about as fast as"
+        )
+        speed = f"HNSW is {verdict} the exact search on these references: a query takes {span} times as long"
+    recall, error = found["recall_at_10"].min(), found["support_error_p95"].max()
+    kept = "all exact neighbours" if recall == 1.0 else f"at least {percent(recall)} of the exact neighbours"
+    lost = "no support error" if error == 0.0 else f"a support error of at most {error:.1e}"
+    return f"{speed}. It finds {kept}, with {lost}."
 
 
 EXPERIMENT = Experiment(
-    name="neighbours", title="Approximate neighbours", tables=(SCHEMA,), jobs=jobs, rows=rows
+    name="neighbours",
+    title="Approximate neighbours",
+    schemas=(SCHEMA,),
+    jobs=jobs,
+    tables=tables,
+    section=section,
 )

@@ -1,4 +1,4 @@
-"""Item 8: operating points chosen on validation, and what they changed on the target."""
+"""Operating points chosen on validation, and what they changed on the target."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ from typing import TYPE_CHECKING, Any
 from calcode.method.decisions import Costs, selective_risk
 from calcode.method.model import Calcode
 from calcode.method.operating_point import RELAXATIONS, OperatingPoint, least_risk, select_operating_point
-from calcode.study.decision_rows import DecisionRows, decisions_table
-from calcode.study.experiment import Experiment, Rows
+from calcode.report.parts import Fold, Part, Text
+from calcode.report.wording import counted, percent, short_percent, signed, signed_points
+from calcode.report.wording import number as number_words
+from calcode.study.cohorts import SettingCohorts
+from calcode.study.decisions import to_arrow
+from calcode.study.experiment import Experiment, Tables
+from calcode.study.experiments.cost_risk import MEASURED, risk_cells
+from calcode.study.figures import BACKBONE, REGIME, SCOPE, SETTING, place
 from calcode.study.jobs import Job, job
 from calcode.study.results import Results
-from calcode.study.risk import rejected_share, risk_of
-from calcode.study.schema import Cell, Row, TableSchema, flag, integer, number, share, text
-from calcode.study.setting_cohorts import SettingCohorts
 from calcode.study.specification import Backbone, Setting, Study
-from calcode.study.staged import decided_by, point_options, point_settings, staged_models
-from calcode.study.summary_columns import BACKBONE, SCOPE, SETTING, averaged, by_scope
+from calcode.study.tables import Row, TableSchema, averages, flag, integer, number, share, text
+from calcode.study.variants import decided_by, point_options, point_settings, variant_models
+from calcode.study.view import PLACE, Col, changes, numbers, points, shares, view, words
 
 if TYPE_CHECKING:
     import pyarrow
 
-RUNNER = f"{__name__}:measure"
+    from calcode.study.output import StudyOutput
+
 _FIXED = "fixed"
-_REGIME = text("regime", "Name of the cost regime.")
-_MEASURED = ("risk", "coverage", "worst_class_coverage", "set_size", "rejected")
 _DELTAS = (
     number("delta_risk", "Risk on the target: chosen minus fixed point; negative is better.", unit="cost"),
     number("delta_coverage", "Coverage on the target, chosen minus fixed.", unit="share"),
     number("delta_worst_class_coverage", "Worst-class coverage, chosen minus fixed.", unit="share"),
     number("delta_set_size", "Set size, chosen minus fixed.", unit="labels"),
-    number("delta_rejected", "Share rejected by the audit, chosen minus fixed.", unit="share"),
+    number("delta_rejected", "Share that is deferred, chosen minus fixed.", unit="share"),
 )
 
 POINTS = TableSchema(
@@ -42,7 +45,7 @@ POINTS = TableSchema(
     columns=(
         SETTING,
         BACKBONE,
-        _REGIME,
+        REGIME,
         share("target_coverage", "Chosen 1 - miscoverage."),
         share("deferral_level", "Chosen deferral level."),
         text("relaxed", f"Constraints given up for it, among {', '.join(RELAXATIONS)}."),
@@ -53,7 +56,7 @@ POINTS = TableSchema(
         share("coverage", "Its coverage on the target."),
         share("worst_class_coverage", "Its worst-class coverage on the target."),
         number("set_size", "Its set size on the target.", unit="labels"),
-        share("rejected", "Target images that the audit does not accept."),
+        share("rejected", "Target images that are deferred."),
         *_DELTAS,
     ),
     key=("setting", "backbone", "regime"),
@@ -64,12 +67,13 @@ DELTAS = TableSchema(
     "how often constraints were relaxed.",
     columns=(
         SCOPE,
-        _REGIME,
+        REGIME,
         *_DELTAS,
-        share("chosen_rejected", "Target images that the audit does not accept at the chosen point."),
+        share("chosen_rejected", "Target images that are deferred at the chosen point."),
         integer("n_combinations", "Combinations averaged over."),
         integer("n_relaxed", "Of which a constraint was given up."),
         *(integer(f"n_relaxed_{name}", f"Of which `{name}` was given up.") for name in RELAXATIONS),
+        share("chosen_deferral_level", "Chosen deferral level, on average."),
     ),
     key=("scope", "regime"),
 )
@@ -77,10 +81,8 @@ DELTAS = TableSchema(
 
 def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
     """Decisions at the fixed point and at the point of every regime, all without guard."""
-    models = staged_models(cohorts, options)
-    template = Calcode(
-        **point_settings(options["point"], evidence=cohorts.roles.calibration, seed=options["seed"])
-    )
+    models = variant_models(cohorts, options)
+    base = point_settings(options["point"], evidence=cohorts.roles.calibration, seed=options["seed"])
     variants = {_FIXED: decided_by(models.fitted({"protect": "none"}), cohorts.target)}
     scored: OperatingPoint | None = None
     for regime, costs in options["costs"].items():
@@ -90,17 +92,20 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
                 validation=cohorts.roles.validation,
                 gate=cohorts.roles.gate,
                 costs=Costs(**costs),
-                model=template,
+                model=Calcode(**base),
             )
         point = repriced(scored, Costs(**costs), n_classes=len(cohorts.target.evidence.classes))
-        changes = {
-            "protect": "none",
-            "miscoverage": point.miscoverage,
+        levels = {"miscoverage": point.miscoverage, "deferral_level": point.deferral_level}
+        decided = decided_by(models.fitted({"protect": "none", **levels}), cohorts.target)
+        notes = {
+            "target_coverage": point.target_coverage,
             "deferral_level": point.deferral_level,
+            "relaxed": " ".join(point.relaxed),
+            "validation_risk": point.risk,
+            "validation_coverage": point.chosen.coverage,
         }
-        decided = decided_by(models.fitted(changes), cohorts.target)
-        variants[regime] = _noted(decided, point)
-    return decisions_table(variants)
+        variants[regime] = replace(decided, details={**decided.details, **notes})
+    return to_arrow(variants)
 
 
 def repriced(scored: OperatingPoint, costs: Costs, *, n_classes: int) -> OperatingPoint:
@@ -113,7 +118,7 @@ def repriced(scored: OperatingPoint, costs: Costs, *, n_classes: int) -> Operati
     costs : Costs
     n_classes : int
     """
-    points = tuple(
+    candidates = tuple(
         replace(
             point,
             risk=selective_risk(
@@ -127,86 +132,127 @@ def repriced(scored: OperatingPoint, costs: Costs, *, n_classes: int) -> Operati
         )
         for point in scored.points
     )
-    chosen, relaxed = least_risk(points)
-    return OperatingPoint(chosen=chosen, relaxed=relaxed, points=points, costs=costs)
+    chosen, relaxed = least_risk(candidates)
+    return OperatingPoint(chosen=chosen, relaxed=relaxed, points=candidates, costs=costs)
 
 
-def _noted(decided: DecisionRows, point: OperatingPoint) -> DecisionRows:
-    notes = {
-        "target_coverage": point.target_coverage,
-        "deferral_level": point.deferral_level,
-        "relaxed": " ".join(point.relaxed),
-        "validation_risk": point.risk,
-        "validation_coverage": point.chosen.coverage,
-    }
-    return replace(decided, details={**decided.details, **notes})
-
-
-def _job(study: Study, setting: Setting, backbone: Backbone) -> Job:
-    costs = {
-        name: {"error": cost.error, "set_size": cost.set_size, "deferral": cost.deferral}
-        for name, cost in study.costs.items()
-    }
-    options = point_options(study.point, seed=study.seed) | {"costs": costs}
-    return job(RUNNER, "operating-points", setting=setting, backbone=backbone, options=options)
+def _job(study: Study, where: tuple[Setting, Backbone]) -> Job:
+    costs = {regime.name: regime.model_dump(exclude={"name"}) for regime in study.costs}
+    return job(f"{__name__}:measure", "operating-points", where, point_options(study) | {"costs": costs})
 
 
 def jobs(study: Study) -> list[Job]:
     """One per combination."""
-    return [_job(study, setting, backbone) for setting, backbone in study.combinations()]
+    return [_job(study, where) for where in study.combinations()]
 
 
-def rows(study: Study, results: Results) -> Rows:
+def tables(study: Study, results: Results) -> Tables:
     """Chosen points and average changes."""
-    points: list[Row] = []
-    for setting, backbone in study.combinations():
-        run = _job(study, setting, backbone)
-        for regime in study.costs if results.variants(run) else ():
-            head: dict[str, Cell] = {"setting": setting.name, "backbone": backbone.name, "regime": regime}
-            points.append(head | _chosen(study, results, run, regime))
-    names = [*(column.name for column in _DELTAS), "rejected"]
-    deltas: list[dict[str, Cell]] = []
-    for (scope, name), group in by_scope(points, study.setting_scopes(), keys=("regime",)).items():
-        means = averaged(group, names)
-        given_up = [str(row["relaxed"] or "").split() for row in group]
-        deltas.append(
-            {"scope": scope, "regime": name, "chosen_rejected": means.pop("rejected"), **means}
-            | {"n_combinations": len(group), "n_relaxed": sum(bool(relaxed) for relaxed in given_up)}
-            | {f"n_relaxed_{kind}": sum(kind in relaxed for relaxed in given_up) for kind in RELAXATIONS}
-        )
-    return {POINTS.name: points, DELTAS.name: deltas}
-
-
-def _chosen(study: Study, results: Results, run: Job, regime: str) -> dict[str, Cell]:
-    chosen, fixed = (_measured(study, results, run, regime, variant) for variant in (regime, _FIXED))
-    details = results.variants(run)[regime].details
-    cells: dict[str, Cell] = {
-        "target_coverage": details["target_coverage"],
-        "deferral_level": details["deferral_level"],
-        "relaxed": details["relaxed"],
-        "feasible": not details["relaxed"],
-        "validation_risk": details["validation_risk"],
-        "validation_coverage": details["validation_coverage"],
+    rows: list[Row] = []
+    for where in study.combinations():
+        run = _job(study, where)
+        for regime in study.costs:
+            chosen, fixed = (results.decided(run, variant) for variant in (regime.name, _FIXED))
+            if chosen is None or fixed is None:
+                continue
+            details = chosen[0].details
+            names = ("target_coverage", "deferral_level", "relaxed", "validation_risk", "validation_coverage")
+            after, before = (risk_cells(found[1], regime.costs) for found in (chosen, fixed))
+            rows.append(
+                place(*where)
+                | {"regime": regime.name, "feasible": not details["relaxed"]}
+                | {name: details[name] for name in names}
+                | after
+                | {f"delta_{name}": after[name] - before[name] for name in MEASURED}
+            )
+    frame = POINTS.frame(rows)
+    given_up = {
+        f"n_relaxed_{name}": frame["relaxed"].str.split().map(lambda names, name=name: name in names)
+        for name in RELAXATIONS
     }
-    return cells | chosen | {f"delta_{name}": chosen[name] - fixed[name] for name in _MEASURED}
+    counted_frame = frame.assign(n_relaxed=~frame["feasible"], **given_up)
+    deltas = averages(
+        counted_frame,
+        study.scopes(),
+        by=("regime",),
+        of=(*(column.name for column in _DELTAS), "rejected", "deferral_level"),
+        sums={name: name for name in ("n_relaxed", *given_up)},
+    )
+    renamed = {"rejected": "chosen_rejected", "deferral_level": "chosen_deferral_level"}
+    return {POINTS.name: frame, DELTAS.name: deltas.rename(columns=renamed)}
 
 
-def _measured(study: Study, results: Results, run: Job, regime: str, variant: str) -> dict[str, float]:
-    decisions, summary = results.variants(run)[variant], results.summary(run, variant=variant)
-    assert summary is not None, "its decisions are there"
-    return {
-        "risk": risk_of(decisions, summary, study.costs[regime]),
-        "coverage": summary.coverage.value,
-        "worst_class_coverage": summary.worst_class_coverage.value,
-        "set_size": summary.set_size.value,
-        "rejected": rejected_share(decisions),
-    }
+def section(output: StudyOutput) -> list[Part]:
+    """A sentence per regime, the averages, and every chosen point in a fold."""
+    rows = output.table(DELTAS.name)
+    first = rows[rows["scope"] == output.average]
+    if not len(first):
+        return []
+    every = view(
+        "validation-selected-points",
+        "The point chosen on validation for every setting, backbone and regime, and what it does.",
+        output.table(POINTS.name),
+        (
+            *PLACE,
+            words("regime"),
+            Col(heading="target coverage", cell=lambda row: short_percent(row.target_coverage)),
+            Col(heading="deferral level", cell=lambda row: short_percent(row.deferral_level)),
+            words("relaxed", "given up", empty="nothing"),
+            numbers("risk", "risk", 3),
+            shares("coverage", "coverage"),
+            shares("worst_class_coverage", "worst class"),
+            numbers("set_size", "set size"),
+            shares("rejected", "deferred"),
+        ),
+    )
+    table = view(
+        "validation-selected-risk",
+        "Audited base layer without guard, chosen point minus fixed point on the target, averaged over backbones. The "
+        "choice adds no guarantee.",
+        rows,
+        (
+            words("scope"),
+            words("regime"),
+            Col(heading="chosen deferral level", cell=lambda row: short_percent(row.chosen_deferral_level)),
+            changes("delta_risk", "risk", 3),
+            points("delta_coverage", "coverage, points"),
+            points("delta_worst_class_coverage", "worst class, points"),
+            changes("delta_set_size", "set size"),
+            points("delta_rejected", "deferred, points"),
+            shares("chosen_rejected", "deferred at the chosen point"),
+            Col(heading="relaxed", cell=lambda row: f"{row.n_relaxed} of {row.n_combinations}"),
+        ),
+    )
+    sentences = tuple(chosen_sentence(row) for row in first.itertuples(index=False))
+    return [
+        Text(sentences=sentences, style="list"),
+        Fold(title="Every scope", parts=(table,)),
+        Fold(title="Every chosen point", parts=(every,)),
+    ]
+
+
+def chosen_sentence(row: Any) -> str:
+    """What choosing on validation changed on the target, and how often constraints were given up."""
+    verdict = "leaves the risk on the target as it is"
+    if row.delta_risk:
+        verb = "lowers" if row.delta_risk < 0 else "raises"
+        verdict = f"{verb} the risk on the target by {number_words(abs(row.delta_risk), digits=3)}"
+    relaxed = f"Constraints were relaxed in {row.n_relaxed} of {counted(row.n_combinations, 'combination')}."
+    if not row.n_relaxed:
+        relaxed = "No constraint was relaxed."
+    return (
+        f"{row.regime.capitalize()}: choosing on validation {verdict}; coverage {signed_points(row.delta_coverage)}, "
+        f"worst class {signed_points(row.delta_worst_class_coverage)}, set size {signed(row.delta_set_size)} labels, "
+        f"deferred {signed_points(row.delta_rejected)} to {percent(row.chosen_rejected)}. The chosen deferral level is "
+        f"{short_percent(round(row.chosen_deferral_level, 4))} on average. {relaxed}"
+    )
 
 
 EXPERIMENT = Experiment(
     name="operating-points",
-    title="Validation-selected operating points",
-    tables=(POINTS, DELTAS),
+    title="Operating points chosen on validation",
+    schemas=(POINTS, DELTAS),
     jobs=jobs,
-    rows=rows,
+    tables=tables,
+    section=section,
 )

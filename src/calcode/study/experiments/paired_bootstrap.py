@@ -1,20 +1,40 @@
-"""Item 2: the complete method against chosen comparators, by paired class-stratified bootstrap."""
+"""The complete method against chosen comparators, by paired class-stratified bootstrap."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pandas as pd
+from pydantic import Field
 
 from calcode.errors import StudyError
-from calcode.metrics import PairedDifference, paired_difference
+from calcode.metrics import paired_difference
 from calcode.metrics.comparisons import Difference
-from calcode.study.decision_rows import DecisionRows
-from calcode.study.experiment import Experiment, Rows
+from calcode.metrics.intervals import Estimate
+from calcode.report.charts import ChartRow, ReferenceLine, RowChart
+from calcode.report.parts import Cell, Figure, Part
+from calcode.report.wording import counted, listed, signed
+from calcode.study.decisions import MethodDecisions
+from calcode.study.experiment import Experiment, Tables
+from calcode.study.figures import SETTING
 from calcode.study.jobs import Job
 from calcode.study.method_decisions import method_job
+from calcode.study.methods import COMPLETE, title_of
+from calcode.study.paper import has_papers_backbones, paper_setting, reported_tables
 from calcode.study.results import Results
-from calcode.study.schema import Cell, TableSchema, flag, integer, number, text
-from calcode.study.specification import COMPLETE, Backbone, Setting, Study
-from calcode.study.summary_columns import SETTING, title_of
+from calcode.study.specification import Setting, Study
+from calcode.study.tables import Row, TableSchema, flag, integer, number, text
+from calcode.study.view import Col, rounded_scale, view, words
+
+if TYPE_CHECKING:
+    from calcode.study.output import StudyOutput
+
+#: Figures with charts of their own, in words; the table holds all of them.
+_DRAWN = {"worst_class_coverage": "coverage of the worst class", "coverage": "coverage"}
+#: Figures that are no shares.
+_NUMBERS = frozenset({"set_size", "calibration_error"})
 
 SCHEMA = TableSchema(
     name="recent_baselines_paired_bootstrap",
@@ -31,56 +51,55 @@ SCHEMA = TableSchema(
         flag("excludes_zero", "Whether zero lies outside the interval."),
         integer("n_backbones", "Backbones averaged over."),
         integer("n_resamples", "Bootstrap resamples."),
-        integer("min_images", "Images a class needed to be called the worst."),
+        integer("min_n", "Answered images a class needed to be called the worst."),
     ),
     key=("setting", "comparator", "metric"),
 )
 
 
-def _job(study: Study, method: str, setting: Setting, backbone: Backbone) -> Job:
-    return method_job(method, setting=setting, backbone=backbone, point=study.point, seed=study.seed)
-
-
 def jobs(study: Study) -> list[Job]:
     """The complete method and every comparator."""
     return [
-        _job(study, method, setting, backbone)
-        for setting, backbone in study.combinations()
+        method_job(study, method, where)
+        for where in study.combinations()
         for method in (COMPLETE, *study.comparators)
     ]
 
 
-def rows(study: Study, results: Results) -> Rows:
+def tables(study: Study, results: Results) -> Tables:
     """Differences of every metric, setting by setting."""
-    table: list[dict[str, Cell]] = []
+    rows: list[Row] = []
     for setting in study.settings:
-        backbones = [backbone for place, backbone in study.combinations() if place.name == setting.name]
+        places = [where for where in study.combinations() if where[0].name == setting.name]
         for comparator in study.comparators:
             pairs = []
-            for backbone in backbones:
-                first = results.decisions(_job(study, COMPLETE, setting, backbone))
-                second = results.decisions(_job(study, comparator, setting, backbone))
-                if first is not None and second is not None:
-                    pairs.append((first, second))
+            for where in places:
+                own, other = (
+                    results.decided(method_job(study, name, where)) for name in (COMPLETE, comparator)
+                )
+                if own is not None and other is not None:
+                    pairs.append((own[0], other[0]))
             if pairs:
-                table += _compared(study, setting, comparator, pairs)
-    return {SCHEMA.name: table}
+                rows += _compared(study, setting, comparator, pairs)
+    return {SCHEMA.name: rows}
 
 
 def _compared(
-    study: Study, setting: Setting, comparator: str, pairs: list[tuple[DecisionRows, DecisionRows]]
-) -> list[dict[str, Cell]]:
+    study: Study, setting: Setting, comparator: str, pairs: list[tuple[MethodDecisions, MethodDecisions]]
+) -> list[Row]:
     for first, second in pairs:
         if first.ids.tolist() != second.ids.tolist():
             raise StudyError(f"{setting.name}: {comparator} was run on other images than {COMPLETE}")
+    n_resamples: int = study.options["bootstrap_resamples"]
     difference = paired_difference(
         [first.outcome for first, _ in pairs],
         [second.outcome for _, second in pairs],
         labels=[first.labels for first, _ in pairs],
-        min_n=setting.min_images,
-        n_resamples=study.n_resamples,
+        min_n=setting.min_n,
+        n_resamples=n_resamples,
         random_state=study.seed,
     )
+    values = [(entry.name, getattr(difference, entry.name)) for entry in fields(difference)]
     return [
         {
             "setting": setting.name,
@@ -92,18 +111,132 @@ def _compared(
             "high": entry.high,
             "excludes_zero": bool(entry.low > 0 or entry.high < 0),
             "n_backbones": difference.n_backbones,
-            "n_resamples": study.n_resamples,
-            "min_images": setting.min_images,
+            "n_resamples": n_resamples,
+            "min_n": setting.min_n,
         }
-        for name, entry in _entries(difference)
+        for name, entry in values
+        if isinstance(entry, Difference)
     ]
 
 
-def _entries(difference: PairedDifference) -> list[tuple[str, Difference]]:
-    values = [(entry.name, getattr(difference, entry.name)) for entry in fields(difference)]
-    return [(name, value) for name, value in values if isinstance(value, Difference)]
+def section(output: StudyOutput) -> list[Part]:
+    """One figure per drawn metric, then the table behind both."""
+    rows = output.table(SCHEMA.name)
+    if not len(rows):
+        return []
+    figures = [_figure(output, rows[rows["metric"] == metric], metric) for metric in _DRAWN]
+    return [*(figure for figure in figures if figure is not None), _table(output, rows)]
+
+
+def _figure(output: StudyOutput, rows: pd.DataFrame, metric: str) -> Figure | None:
+    if not len(rows):
+        return None
+    # One axis for all charts of the figure, so that they can be compared.
+    ends = [*rows["low"], *rows["high"], *rows["difference"], 0.0]
+    scale = rounded_scale(ends, step=0.05, least=0.1)
+    charts = tuple(
+        RowChart(
+            heading=f"{setting.name}{' (observed)' if setting.shifted else ''}",
+            rows=tuple(
+                ChartRow(
+                    label=f"against {row.comparator_title}",
+                    note="" if row.excludes_zero else "includes 0",
+                    values={2: Estimate(row.difference, row.low, row.high, 0)},
+                )
+                for row in rows[rows["setting"] == setting.name].itertuples(index=False)
+            ),
+            references=(ReferenceLine(0.0, "no difference"),),
+            low=scale.low,
+            high=scale.high,
+            unit="points",
+        )
+        for setting in output.settings
+        if (rows["setting"] == setting.name).any()
+    )
+    legend = "difference in percentage points with its 95 % interval; right of the line CALCoDe covers more"
+    return Figure(
+        name=f"paired-{metric}",
+        heading=f"CALCoDe minus comparator: {_DRAWN[metric]}",
+        sentence=paired_sentence(list(rows.itertuples(index=False)), what=_DRAWN[metric]),
+        legend=((2, legend),),
+        charts=charts,
+    )
+
+
+def paired_sentence(rows: Sequence[Any], *, what: str) -> str:
+    """How many differences are clear of zero, in which direction, and which are not."""
+    more = [row for row in rows if row.low > 0]
+    less = [row for row in rows if row.high < 0]
+    unclear = [row for row in rows if row not in more and row not in less]
+
+    def places(found: Sequence[Any]) -> str:
+        return listed([f"{row.comparator_title} on {row.setting}" for row in found])
+
+    said = [
+        f"{what.capitalize()} is clearly higher than the comparator's in {len(more)} of {len(rows)} comparisons"
+    ]
+    if less:
+        said.append(f"clearly lower in {len(less)} ({places(less)})")
+    if unclear:
+        said.append(f"the interval includes zero in {len(unclear)} ({places(unclear)})")
+    resamples = counted(max(row.n_resamples for row in rows), "class-stratified resample")
+    return (
+        f"{'; '.join(said)}. {resamples}, decisions fixed. The table gives set size, full sets and deferral of the "
+        "same pairs."
+    )
+
+
+def _table(output: StudyOutput, rows: pd.DataFrame) -> Part:
+    metrics = list(dict.fromkeys(rows["metric"]))
+    by_metric = {(row.setting, row.comparator, row.metric): row for row in rows.itertuples(index=False)}
+    pairs = rows.drop_duplicates(["setting", "comparator"])
+
+    def metric_col(metric: str) -> Col:
+        def cell(row: Any) -> Cell:
+            found = by_metric.get((row.setting, row.comparator, metric))
+            return Cell("") if found is None else difference_cell(found)
+
+        return Col(heading=metric.replace("_", " "), cell=cell)
+
+    extra = []
+    if has_papers_backbones(output.backbones) and any(
+        paper_setting(setting.name) for setting in output.settings
+    ):
+        extra = [
+            Col(heading=f"reported: {_DRAWN[metric]}", cell=lambda row, metric=metric: _reported(row, metric))  # type: ignore[misc]
+            for metric in _DRAWN
+        ]
+    backbones = counted(int(rows["n_backbones"].max()), "backbone")
+    return view(
+        "paired-bootstrap",
+        f"CALCoDe minus comparator, averaged over {backbones}, with 95 % intervals; shares in percentage points.",
+        pairs,
+        (words("setting"), words("comparator_title", "comparator"), *map(metric_col, metrics), *extra),
+    )
+
+
+def difference_cell(row: Any) -> Cell:
+    """A difference with its interval, in percentage points where it is one of shares."""
+    factor, digits = (1.0, 2) if row.metric in _NUMBERS else (100.0, 1)
+    value, low, high = (signed(factor * end, digits=digits) for end in (row.difference, row.low, row.high))
+    return Cell(value, f"{low} to {high}")
+
+
+def _reported(row: Any, metric: str) -> Cell:
+    table = reported_tables()["paired_bootstrap"]
+    wanted = {"setting": str(paper_setting(row.setting)), "method": row.comparator, "metric": metric}
+    found = table.find(wanted)
+    if found is None:
+        return Cell("")
+    return Cell(f"{found['difference']} ({found['low']} to {found['high']})", table.place)
 
 
 EXPERIMENT = Experiment(
-    name="paired-bootstrap", title="Paired bootstrap", tables=(SCHEMA,), jobs=jobs, rows=rows
+    name="paired-bootstrap",
+    title="Differences on the same images",
+    schemas=(SCHEMA,),
+    jobs=jobs,
+    tables=tables,
+    section=section,
+    options=("bootstrap_resamples", Annotated[int, Field(ge=1)], 1000),
 )

@@ -1,17 +1,21 @@
-"""Item 14, beyond the paper: every figure over seeded re-splits by group, because one split misleads."""
+"""Beyond the paper: every figure over seeded re-splits by group, because one split misleads."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
-from calcode.study.experiment import Experiment, Rows
-from calcode.study.jobs import Job
-from calcode.study.method_decisions import method_job
-from calcode.study.results import Results
-from calcode.study.schema import Cell, Row, TableSchema, integer, number, text
-from calcode.study.specification import Backbone, Setting, Study
-from calcode.study.summary_columns import (
+import pandas as pd
+from pydantic import Field
+
+from calcode.metrics.intervals import Estimate
+from calcode.report.charts import ChartRow, ReferenceLine, RowChart, share_scale
+from calcode.report.parts import Cell, Figure, Part
+from calcode.report.wording import listed, percent, short_percent
+from calcode.report.wording import number as number_words
+from calcode.study.experiment import Experiment, Tables
+from calcode.study.figures import (
     BACKBONE,
     DETAILED,
     FIGURE_NAMES,
@@ -20,13 +24,36 @@ from calcode.study.summary_columns import (
     SETTING,
     TITLE,
     detailed,
-    hits,
-    title_of,
+    place,
 )
+from calcode.study.jobs import Job
+from calcode.study.method_decisions import method_job
+from calcode.study.methods import COMPLETE
+from calcode.study.results import Results
+from calcode.study.specification import Backbone, Entry, Methods, Setting, Study
+from calcode.study.tables import Row, TableSchema, integer, number, text
+from calcode.study.view import PLACE, Col, view, words
+
+if TYPE_CHECKING:
+    from calcode.study.output import StudyOutput
 
 #: Figures of which the largest value is the worst one; of all others it is the smallest.
 _LARGER_IS_WORSE = frozenset({"set_size", "full_set_rate", "deferral", "calibration_error"})
-GIVEN = "given"
+_GIVEN = "given"
+_PLACE = ["setting", "backbone", "method", "title"]
+#: Deviations of the given split from the mean of the others from which a figure is called unusual.
+_UNUSUAL = 2.0
+#: Splits from which a standard deviation is worth a sentence.
+_ENOUGH = 5
+#: Figures of the table, with their headings.
+_SHOWN = {
+    "coverage": "coverage",
+    "worst_class_coverage": "worst class",
+    "set_size": "set size",
+    "full_set_rate": "full sets",
+    "deferral": "deferred",
+    "informative_rate": "informative",
+}
 
 SPLITS = TableSchema(
     name="resplit_summary",
@@ -65,22 +92,21 @@ SPREAD = TableSchema(
 )
 
 
-def _runs(study: Study) -> Iterator[tuple[Setting, Backbone, str, str, Job]]:
-    if study.resplits.n == 0:
-        return
-    seeds = range(study.seed + 1, study.seed + 1 + study.resplits.n)
-    for setting, backbone in study.combinations():
-        for method in study.resplits.methods:
+class Options(Entry):
+    """[resplits] of a study file: how many new deals of the roles, and for which methods."""
+
+    n: Annotated[int, Field(ge=0)] = 0
+    methods: Methods = ("aps", "mondrian", "localized-calibration", "calcode")
+
+
+def _runs(study: Study) -> Iterator[tuple[tuple[Setting, Backbone], str, str, Job]]:
+    options: Options = study.options["resplits"]
+    seeds = range(study.seed + 1, study.seed + 1 + options.n)
+    for where in study.combinations() if options.n else ():
+        for method in options.methods:
             for seed in (None, *seeds):
-                run = method_job(
-                    method,
-                    setting=setting,
-                    backbone=backbone,
-                    point=study.point,
-                    seed=study.seed,
-                    resplit=seed,
-                )
-                yield setting, backbone, method, GIVEN if seed is None else str(seed), run
+                run = method_job(study, method, where, resplit=seed)
+                yield where, method, _GIVEN if seed is None else str(seed), run
 
 
 def jobs(study: Study) -> list[Job]:
@@ -88,42 +114,29 @@ def jobs(study: Study) -> list[Job]:
     return [entry[-1] for entry in _runs(study)]
 
 
-def rows(study: Study, results: Results) -> Rows:
+def tables(study: Study, results: Results) -> Tables:
     """Every split, and what they have in common."""
-    splits: list[Row] = []
-    for setting, backbone, method, split, run in _runs(study):
-        summary = results.summary(run)
-        if summary is None:
-            continue
-        head: dict[str, Cell] = {
-            "setting": setting.name,
-            "backbone": backbone.name,
-            "method": method,
-            "title": title_of(method),
-            "split": split,
-        }
-        splits.append(head | detailed(summary) | hits(summary, study.point))
-    groups: dict[tuple[Cell, ...], list[Row]] = {}
-    for row in splits:
-        groups.setdefault(tuple(row[key] for key in ("setting", "backbone", "method", "title")), []).append(
-            row
-        )
+    rows: list[Row] = []
+    for where, method, split, run in _runs(study):
+        found = results.decided(run)
+        if found is not None:
+            rows.append(place(*where, method) | {"split": split} | detailed(found[1], study.point))
+    splits = SPLITS.frame(rows)
     spread = [
-        dict(zip(("setting", "backbone", "method", "title"), place, strict=True)) | _spread(group, metric)
-        for place, group in groups.items()
+        dict(zip(_PLACE, where, strict=True)) | _spread(own, metric)
+        for where, own in splits.groupby(_PLACE, sort=False)
         for metric in FIGURE_NAMES
     ]
     return {SPLITS.name: splits, SPREAD.name: spread}
 
 
-def _spread(group: Sequence[Row], metric: str) -> dict[str, Cell]:
-    values = [_number(row[metric]) for row in group if row["split"] != GIVEN]
-    defined = [value for value in values if not math.isnan(value)]
-    given = next((_number(row[metric]) for row in group if row["split"] == GIVEN), math.nan)
-    n = len(defined)
-    mean = math.fsum(defined) / n if n else math.nan
-    deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in defined) / (n - 1)) if n > 1 else math.nan
-    lowest, highest = (min(defined), max(defined)) if n else (math.nan, math.nan)
+def _spread(rows: pd.DataFrame, metric: str) -> Row:
+    values = rows[rows["split"] != _GIVEN][metric].dropna().tolist()
+    given = next(iter(rows[rows["split"] == _GIVEN][metric]), math.nan)
+    n = len(values)
+    mean = math.fsum(values) / n if n else math.nan
+    deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1)) if n > 1 else math.nan
+    lowest, highest = (min(values), max(values)) if n else (math.nan, math.nan)
     return {
         "metric": metric,
         "n_splits": n,
@@ -137,10 +150,107 @@ def _spread(group: Sequence[Row], metric: str) -> dict[str, Cell]:
     }
 
 
-def _number(value: Cell) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
+def section(output: StudyOutput) -> list[Part]:
+    """Mean and range over new deals of the roles, with the given split next to them."""
+    rows = output.table(SPREAD.name)
+    if not len(rows):
+        return []
+    drawn = (("coverage", "coverage"), ("worst_class_coverage", "coverage of the worst class"))
+    figures = [_figure(output, rows[rows["metric"] == metric], metric, what) for metric, what in drawn]
+    return [*figures, _table(rows)]
+
+
+def _figure(output: StudyOutput, rows: pd.DataFrame, metric: str, what: str) -> Figure:
+    # One axis for all charts of the figure, so that they can be compared.
+    scale = share_scale([*rows["lowest"], *rows["given"], output.target])
+    charts = []
+    for setting, backbone in output.combinations():
+        own = rows[(rows["setting"] == setting.name) & (rows["backbone"] == backbone)]
+        if len(own):
+            observed = " (observed)" if setting.shifted else ""
+            charts.append(
+                RowChart(
+                    heading=f"{output.where(setting.name, backbone)}{observed}",
+                    rows=tuple(_chart_row(row) for row in own.itertuples(index=False)),
+                    references=(ReferenceLine(output.target, f"target {short_percent(output.target)}"),),
+                    low=scale.low,
+                    high=scale.high,
+                )
+            )
+    return Figure(
+        name=f"resplits-{metric}",
+        heading=f"{what.capitalize()} over new deals of the roles",
+        sentence=spread_sentence(list(rows.itertuples(index=False)), what=what),
+        legend=((2, "mean, from the lowest to the highest split"), (0, "the given split")),
+        charts=tuple(charts),
+    )
+
+
+def _chart_row(row: Any) -> ChartRow:
+    return ChartRow(
+        label=row.title,
+        note=f"{row.n_splits} splits, s.d. {100 * row.standard_deviation:.1f} points",
+        values={
+            2: Estimate(row.mean, row.lowest, row.highest, 0),
+            0: Estimate(row.given, math.nan, math.nan, 0),
+        },
+        marked=row.method == COMPLETE,
+    )
+
+
+def spread_sentence(rows: Sequence[Any], *, what: str) -> str:
+    """How far splits differ for the complete method, and where the given split is unusual."""
+    own = "; ".join(
+        f"{row.setting} with {row.backbone} {percent(row.mean)} on average, {percent(row.lowest)} to "
+        f"{percent(row.highest)}"
+        for row in rows
+        if row.method == COMPLETE
+    )
+    unusual = [
+        f"{row.title} on {row.setting} with {row.backbone} ({row.given_deviation:+.1f})"
+        for row in rows
+        if abs(row.given_deviation) >= _UNUSUAL
+    ]
+    if max(row.n_splits for row in rows) < _ENOUGH:
+        verdict = f"Fewer than {_ENOUGH} splits say little about their spread."
+    elif unusual:
+        verdict = (
+            f"The given split lies {_UNUSUAL:g} standard deviations or more from the mean of the others for "
+            f"{listed(unusual)}."
+        )
+    else:
+        verdict = f"The given split lies within {_UNUSUAL:g} standard deviations of the mean everywhere."
+    return f"CALCoDe's {what}: {own}. {verdict} The table gives set size, full sets and deferral."
+
+
+def _table(rows: pd.DataFrame) -> Part:
+    cells = {
+        (*(getattr(row, key) for key in _PLACE), row.metric): row for row in rows.itertuples(index=False)
+    }
+
+    def metric_col(metric: str, heading: str) -> Col:
+        write = number_words if metric == "set_size" else percent
+
+        def cell(row: Any) -> Cell:
+            found = cells[(*(getattr(row, key) for key in _PLACE), metric)]
+            return Cell(write(found.mean), f"{write(found.worst)}; {write(found.given)}")
+
+        return Col(heading=heading, cell=cell)
+
+    return view(
+        "resplits",
+        "Mean over new deals of the roles by group; below it the worst of them, and the given split.",
+        rows.drop_duplicates(_PLACE),
+        (*PLACE, words("title", "method"), *(metric_col(name, heading) for name, heading in _SHOWN.items())),
+    )
 
 
 EXPERIMENT = Experiment(
-    name="resplits", title="Lesion re-splits", tables=(SPLITS, SPREAD), jobs=jobs, rows=rows
+    name="resplits",
+    title="Other splits of the same images",
+    schemas=(SPLITS, SPREAD),
+    jobs=jobs,
+    tables=tables,
+    section=section,
+    options=("resplits", Options, Options()),
 )

@@ -1,19 +1,20 @@
-"""Item 4: one setting of the method at a time, everything else unchanged."""
+"""One setting of the method at a time, everything else unchanged."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from calcode.method.settings import Settings
-from calcode.study.experiment import Experiment, Rows
-from calcode.study.jobs import Job, job
-from calcode.study.results import Results
-from calcode.study.schema import Cell, Row, TableSchema, number, text
-from calcode.study.specification import Backbone, Setting, Study
-from calcode.study.staged import decide_variants, point_options
-from calcode.study.summary_columns import (
+import pandas as pd
+from pydantic import Field
+
+from calcode.method.levels import LevelName
+from calcode.report.charts import Axis, Marks, PlaneChart, plain_number
+from calcode.report.parts import Cell, Figure, Fold, Part, Text
+from calcode.report.wording import listed, number, percent, short_percent, signed, signed_points
+from calcode.study.experiment import Experiment, Tables
+from calcode.study.figures import (
     BACKBONE,
     DETAILED,
     FIGURE_NAMES,
@@ -22,17 +23,46 @@ from calcode.study.summary_columns import (
     HITS,
     SCOPE,
     SETTING,
-    averaged_with_hits,
-    by_scope,
+    averages_with_hits,
     detailed,
-    hits,
+    place,
 )
+from calcode.study.jobs import Job, job
+from calcode.study.paper import (
+    REPORTED,
+    has_papers_backbones,
+    paper_setting,
+    reported_figures,
+    reported_tables,
+)
+from calcode.study.results import Results
+from calcode.study.specification import Backbone, Entry, Setting, Share, Study
+from calcode.study.tables import Row, TableSchema, text
+from calcode.study.tables import number as number_column
+from calcode.study.variants import decide_variants, point_options
+from calcode.study.view import FIGURE_COLS, Col, cost_words, numbers, rounded_scale, view, words
 
-RUNNER = f"{__name__}:decide_variants"
+if TYPE_CHECKING:
+    from calcode.study.output import StudyOutput
+
+__all__ = ["EXPERIMENT", "decide_variants"]
+
 _MARGIN, _GUARD = "discovery_margin", "guard_level"
 _VALUE = text("value", "The value that was tried.")
-_LEVEL = number("guard_level", "1 - guard miscoverage.", unit="share")
+_LEVEL = number_column("guard_level", "1 - guard miscoverage.", unit="share")
 _PARAMETER = text("parameter", "The setting that was changed.")
+_N_PROTECTED = number_column("n_protected", "Protected classes, on average.")
+#: Words for the settings that are changed one at a time.
+_NAMES = {
+    "discovery_margin": "discovery margin gamma",
+    "guard_level": "guard level",
+    "deferral_level": "deferral level",
+    "support_budget": "support budget",
+    "trim": "trimmed prompts",
+    "n_neighbors": "neighbours k",
+    "n_folds": "folds",
+    "level": "level rule",
+}
 
 SUMMARY = TableSchema(
     name="sensitivity_summary",
@@ -46,9 +76,9 @@ SUMMARY = TableSchema(
         *DETAILED,
         *HITS,
         text("diagnostic", "The audit diagnostic that was selected."),
-        number("bandwidth", "Bandwidth of the kernel."),
+        number_column("bandwidth", "Bandwidth of the kernel."),
         text("protected", "Classes that the guard protects."),
-        number("n_protected", "How many they are."),
+        number_column("n_protected", "How many they are."),
     ),
     key=("setting", "backbone", "parameter", "value", "guard_level"),
 )
@@ -65,12 +95,12 @@ GAMMA = TableSchema(
     columns=(
         SCOPE,
         _LEVEL,
-        number(
+        number_column(
             "discovery_margin", "Gamma: a class is protected below 1 - miscoverage - gamma.", unit="share"
         ),
         *FIGURES,
         *HIT_COUNTS,
-        number("n_protected", "Protected classes, on average."),
+        _N_PROTECTED,
     ),
     key=("scope", "guard_level", "discovery_margin"),
 )
@@ -78,11 +108,22 @@ GUARD = TableSchema(
     name="guard_level_confirmation",
     about="One row per scope and guard level: the discovered classes, the audit and the localization are the same in "
     "all of them.",
-    columns=(SCOPE, _LEVEL, *FIGURES, *HIT_COUNTS, number("n_protected", "Protected classes, on average.")),
+    columns=(SCOPE, _LEVEL, *FIGURES, *HIT_COUNTS, _N_PROTECTED),
     key=("scope", "guard_level"),
 )
 
-__all__ = ["EXPERIMENT", "decide_variants"]
+
+class Options(Entry):
+    """[sensitivities] of a study file: the values that are tried."""
+
+    discovery_margin: tuple[Share, ...] = (0.0, 0.02, 0.04, 0.05, 0.06, 0.08, 0.10)
+    guard_level: tuple[Annotated[float, Field(ge=0.01, le=0.999)], ...] = (0.90, 0.95)
+    deferral_level: tuple[Share, ...] = (0.01, 0.02, 0.05, 0.10)
+    support_budget: tuple[Share, ...] = (0.05, 0.10, 0.25, 0.50)
+    trim: tuple[Annotated[int, Field(ge=0)], ...] = (0, 1, 2)
+    n_neighbors: tuple[Annotated[int, Field(ge=1)], ...] = (5, 10, 20, 50)
+    n_folds: tuple[Annotated[int, Field(ge=2)], ...] = (3, 5, 10)
+    level: tuple[LevelName, ...] = ("loo", "exact", "upper", "certified")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,85 +143,53 @@ class Variation:
 
 def variations(study: Study) -> list[Variation]:
     """Everything that is tried."""
-    tried = study.sensitivities
+    tried: Options = study.options["sensitivities"]
     usual = round(1.0 - study.point.guard_miscoverage, 12)
 
     def guarded(level: float) -> dict[str, Any]:
         return {"guard_miscoverage": round(1.0 - level, 12)}
 
-    found = [
+    margins = [
         Variation(
             parameter=_MARGIN, value=gamma, guard_level=level, changes=guarded(level) | {_MARGIN: gamma}
         )
         for level in tried.guard_level
         for gamma in tried.discovery_margin
     ]
-    found += [
+    guards = [
         Variation(parameter=_GUARD, value=level, guard_level=level, changes=guarded(level))
         for level in tried.guard_level
     ]
-    for parameter in ("deferral_level", "support_budget", "trim", "n_neighbors", "n_folds", "level"):
-        assert parameter in Settings.__dataclass_fields__, parameter
-        found += [
-            Variation(parameter=parameter, value=value, guard_level=usual, changes={parameter: value})
-            for value in getattr(tried, parameter)
-        ]
-    return found
+    others = [
+        Variation(parameter=name, value=value, guard_level=usual, changes={name: value})
+        for name in ("deferral_level", "support_budget", "trim", "n_neighbors", "n_folds", "level")
+        for value in getattr(tried, name)
+    ]
+    return [*margins, *guards, *others]
 
 
-def _job(study: Study, setting: Setting, backbone: Backbone) -> Job:
+def _job(study: Study, where: tuple[Setting, Backbone]) -> Job:
     variants = {variation.name: variation.changes for variation in variations(study)}
-    options = point_options(study.point, seed=study.seed) | {"variants": variants}
-    return job(RUNNER, "sensitivity", setting=setting, backbone=backbone, options=options)
+    return job(
+        f"{__name__}:decide_variants", "sensitivity", where, point_options(study) | {"variants": variants}
+    )
 
 
 def jobs(study: Study) -> list[Job]:
     """One job per combination, in which the variants share their stages."""
-    return [_job(study, setting, backbone) for setting, backbone in study.combinations()]
+    return [_job(study, where) for where in study.combinations()]
 
 
-def rows(study: Study, results: Results) -> Rows:
+def tables(study: Study, results: Results) -> Tables:
     """The summary and its averages."""
-    summaries = _summaries(study, results)
-    scopes = study.setting_scopes()
-    average = [
-        {"scope": scope, "parameter": parameter, "value": value, "guard_level": level}
-        | averaged_with_hits(group)
-        for (scope, parameter, value, level), group in by_scope(
-            summaries, scopes, keys=("parameter", "value", "guard_level")
-        ).items()
-    ]
-    margins = [row for row in summaries if row["parameter"] == _MARGIN]
-    levels = [row for row in summaries if row["parameter"] == _GUARD]
-    gamma = [
-        {"scope": scope, "guard_level": level, "discovery_margin": float(str(value))} | _averaged(group)
-        for (scope, level, value), group in by_scope(margins, scopes, keys=("guard_level", "value")).items()
-    ]
-    guard = [
-        {"scope": scope, "guard_level": level} | _averaged(group)
-        for (scope, level), group in by_scope(levels, scopes, keys=("guard_level",)).items()
-    ]
-    return {SUMMARY.name: summaries, AVERAGE.name: average, GAMMA.name: gamma, GUARD.name: guard}
-
-
-def _averaged(group: Sequence[Row]) -> dict[str, Cell]:
-    return averaged_with_hits(group, (*FIGURE_NAMES, "n_protected"))
-
-
-def _summaries(study: Study, results: Results) -> list[Row]:
-    table: list[Row] = []
-    for setting, backbone in study.combinations():
-        run = _job(study, setting, backbone)
-        decided = results.variants(run)
+    rows: list[Row] = []
+    for where in study.combinations():
         for variation in variations(study):
-            if variation.name not in decided:
+            found = results.decided(_job(study, where), variation.name)
+            if found is None:
                 continue
-            summary = results.summary(run, variant=variation.name)
-            assert summary is not None, "its decisions are there"
-            details = decided[variation.name].details
-            head: dict[str, Cell] = {
-                "setting": setting.name,
-                "backbone": backbone.name,
+            details = found[0].details
+            head = place(*where) | {
                 "parameter": variation.parameter,
                 "value": str(variation.value),
                 "guard_level": variation.guard_level,
@@ -189,14 +198,211 @@ def _summaries(study: Study, results: Results) -> list[Row]:
                 "protected": details["protected"],
                 "n_protected": len(str(details["protected"]).split()),
             }
-            table.append(head | detailed(summary) | hits(summary, study.point))
-    return table
+            rows.append(head | detailed(found[1], study.point))
+    frame = SUMMARY.frame(rows)
+    scopes, of = study.scopes(), (*FIGURE_NAMES, "n_protected")
+    margins = frame[frame["parameter"] == _MARGIN].assign(
+        discovery_margin=lambda own: own["value"].astype(float)
+    )
+    guards = frame[frame["parameter"] == _GUARD]
+    return {
+        SUMMARY.name: frame,
+        AVERAGE.name: averages_with_hits(frame, scopes, by=("parameter", "value", "guard_level")),
+        GAMMA.name: averages_with_hits(margins, scopes, by=("guard_level", "discovery_margin"), of=of),
+        GUARD.name: averages_with_hits(guards, scopes, by=("guard_level",), of=of),
+    }
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def section(output: StudyOutput) -> list[Part]:
+    """The discovery margin as a figure, the guard level, and every other setting in a table."""
+    parts = _gamma(output)
+    title = output.scope_words(output.average)
+    guard = output.table(GUARD.name, scope=output.average)
+    if len(guard) > 1:
+        sentence = guard_sentence(list(guard.itertuples(index=False)))
+        parts += [Text(heading="Guard level", sentences=(sentence,)), _guard_table(output)]
+    others = output.table(AVERAGE.name, scope=output.average)
+    if len(others):
+        table = view(
+            "sensitivity",
+            f"One setting of the method changed at a time, everything else unchanged; averages over {title} and all "
+            "backbones.",
+            others,
+            (
+                Col(heading="setting of the method", cell=lambda row: _NAMES[row.parameter], numeric=False),
+                words("value"),
+                Col(heading="guard level", cell=lambda row: short_percent(row.guard_level)),
+                *FIGURE_COLS,
+            ),
+            within=lambda row: row.parameter,
+        )
+        parts.append(Text(heading="One setting at a time", sentences=sensitivity_sentences(others)))
+        parts.append(Fold(title="Every value that was tried", parts=(table,)))
+    return parts
+
+
+def _gamma(output: StudyOutput) -> list[Part]:
+    rows = output.table(GAMMA.name, scope=output.average)
+    if not len(rows):
+        return []
+    across = Axis(
+        title="discovery margin gamma",
+        low=rows["discovery_margin"].min(),
+        high=rows["discovery_margin"].max(),
+        tick_text=plain_number,
+    )
+    levels = sorted(set(rows["guard_level"]))
+    papers = sorted(str(paper_setting(setting.name)) for setting in output.settings if setting.shifted)
+    eight = has_papers_backbones(output.backbones) and papers == ["ISIC 2019", "PAD-UFES-20"]
+    numbers_table = view(
+        "gamma-sensitivity",
+        "The discovery margin gamma: a class is protected if its held-out validation coverage falls below the target "
+        "minus gamma. Averages over backbones and the settings of the scope.",
+        output.table(GAMMA.name).sort_values(
+            "scope", key=lambda scopes: scopes != output.average, kind="stable"
+        ),
+        (
+            words("scope"),
+            Col(heading="guard level", cell=lambda row: short_percent(row.guard_level)),
+            Col(heading="gamma", cell=lambda row: plain_number(row.discovery_margin)),
+            numbers("n_protected", "protected classes"),
+            *FIGURE_COLS,
+            *((Col(heading=REPORTED, cell=_reported_gamma),) if eight else ()),
+        ),
+    )
+    return [
+        Figure(
+            name="gamma-sensitivity",
+            heading="Discovery margin",
+            sentence=gamma_sentence(rows, output.scope_words(output.average)),
+            legend=tuple((i, f"guard level {short_percent(level)}") for i, level in enumerate(levels)),
+            charts=tuple(
+                _gamma_chart(rows, levels, across, column=column, title=title)
+                for column, title in (
+                    ("worst_class_coverage", "coverage of the worst class"),
+                    ("set_size", "labels per set"),
+                )
+            )
+            if across.low < across.high
+            else (),
+            numbers=numbers_table,
+            numbers_title="The numbers, with set size, full sets and deferral",
+        )
+    ]
+
+
+def _gamma_chart(
+    rows: pd.DataFrame, levels: Sequence[float], across: Axis, *, column: str, title: str
+) -> PlaneChart:
+    share = column != "set_size"
+    scale = rounded_scale(rows[column], step=0.05 if share else 0.5, least=0.1 if share else 1.0)
+    marks = []
+    for i, level in enumerate(levels):
+        own = rows[rows["guard_level"] == level].sort_values("discovery_margin")
+        marks.append(
+            Marks(
+                series=i,
+                name=f"guard level {short_percent(level)}",
+                across=tuple(own["discovery_margin"]),
+                up=tuple(own[column]),
+                labels=tuple(
+                    f"gamma {row.discovery_margin:g}: {cost_words(row)}"
+                    for row in own.itertuples(index=False)
+                ),
+                joined=True,
+            )
+        )
+    tick_text = short_percent if share else plain_number
+    up = Axis(title=title, low=scale.low, high=scale.high, tick_text=tick_text)
+    return PlaneChart(heading=title.capitalize(), marks=tuple(marks), across=across, up=up)
+
+
+def gamma_sentence(rows: pd.DataFrame, scope: str) -> str:
+    """How far the figures move over the margins that were tried, guard level by guard level."""
+    said = []
+    for level, own in rows.groupby("guard_level"):
+        worst, full, deferred = (
+            f"{percent(own[name].min())} to {percent(own[name].max())}"
+            for name in ("worst_class_coverage", "full_set_rate", "deferral")
+        )
+        said.append(
+            f"at guard level {short_percent(level)} worst-class coverage ranges from {worst}, with "
+            f"{number(own['set_size'].min())} to {number(own['set_size'].max())} labels per set, {full} full sets and "
+            f"{deferred} deferred"
+        )
+    low, high = rows["discovery_margin"].min(), rows["discovery_margin"].max()
+    return f"Gamma from {low:g} to {high:g}, averaged over {scope}: {'; '.join(said)}."
+
+
+def _reported_gamma(row: Any) -> Cell:
+    table = reported_tables()["gamma_sensitivity"]
+    wanted = {"guard_level": f"{row.guard_level:.2f}", "discovery_margin": f"{row.discovery_margin:.2f}"}
+    found = table.find(wanted) if row.scope == "shifted" else None
+    return Cell("") if found is None else Cell(reported_figures(found), table.place)
+
+
+def guard_sentence(rows: Sequence[Any]) -> str:
+    """What the highest guard level changes against the lowest, with the discovered classes held fixed."""
+    first, last = rows[0], rows[-1]
+    worst = signed_points(last.worst_class_coverage - first.worst_class_coverage)
+    return (
+        f"From guard level {short_percent(first.guard_level)} to {short_percent(last.guard_level)}, with the same "
+        f"protected classes, worst-class coverage changes by {worst} and the set size by "
+        f"{signed(last.set_size - first.set_size)} labels on average; with the higher level: {cost_words(last)}."
+    )
+
+
+def _guard_table(output: StudyOutput) -> Part:
+    known = has_papers_backbones(output.backbones) and any(
+        paper_setting(entry.name) for entry in output.settings
+    )
+    return view(
+        "guard-level",
+        "Guard levels with discovered classes, audit and localization held fixed, averaged over backbones.",
+        output.table(GUARD.name),
+        (
+            words("scope"),
+            Col(heading="guard level", cell=lambda row: short_percent(row.guard_level)),
+            numbers("n_protected", "protected classes"),
+            *FIGURE_COLS,
+            *((Col(heading=REPORTED, cell=_reported_guard),) if known else ()),
+        ),
+        within=lambda row: row.scope,
+    )
+
+
+def _reported_guard(row: Any) -> Cell:
+    table = reported_tables()["guard_level"]
+    wanted = {"setting": str(paper_setting(row.scope)), "guard_level": f"{row.guard_level:.2f}"}
+    found = table.find(wanted)
+    return Cell("") if found is None else Cell(reported_figures(found), table.place)
+
+
+def sensitivity_sentences(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Which setting moves the worst class most, and which the set size."""
+    spans = {}
+    for parameter, own in rows.groupby("parameter", sort=False):
+        worst, size = (own[name].max() - own[name].min() for name in ("worst_class_coverage", "set_size"))
+        # A column without a defined value has no range.
+        spans[_NAMES[parameter]] = (0.0 if pd.isna(worst) else worst, 0.0 if pd.isna(size) else size)
+    by_worst = sorted(spans, key=lambda name: -spans[name][0])
+    by_size = max(spans, key=lambda name: spans[name][1])
+    order = listed([f"{name} ({100 * spans[name][0]:.1f} points)" for name in by_worst])
+    return (
+        f"How far the average worst-class coverage moves over the values tried, from the most to the least: {order}.",
+        f"The set size moves most with the {by_size}: by {number(spans[by_size][1])} labels.",
+    )
 
 
 EXPERIMENT = Experiment(
     name="sensitivity",
     title="Sensitivities",
-    tables=(SUMMARY, AVERAGE, GAMMA, GUARD),
+    schemas=(SUMMARY, AVERAGE, GAMMA, GUARD),
     jobs=jobs,
-    rows=rows,
+    tables=tables,
+    section=section,
+    options=("sensitivities", Options, Options()),
 )

@@ -1,29 +1,33 @@
-"""Item 7: coverage by site, sex, age, skin type or any other column of the features."""
+"""Coverage by site, sex, age, skin type or any other column of the features."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from calcode.arrays import AnyArray, IntArray
+from calcode.arrays import AnyArray
 from calcode.metrics import subgroup_rows
-from calcode.study.decision_rows import DecisionRows
-from calcode.study.experiment import Experiment, Rows
+from calcode.report.parts import Fold, Part, Text
+from calcode.report.wording import FEW, count, percent_estimate
+from calcode.study.cohorts import SettingCohorts
+from calcode.study.experiment import Experiment, Tables
+from calcode.study.figures import BACKBONE, DETAILED, METHOD, SETTING, TITLE, detailed, place
 from calcode.study.jobs import Job, job
 from calcode.study.method_decisions import method_job
-from calcode.study.results import Results, summary_of
-from calcode.study.schema import Cell, TableSchema, text
-from calcode.study.setting_cohorts import SettingCohorts
-from calcode.study.specification import Backbone, Setting, Study
-from calcode.study.summary_columns import BACKBONE, DETAILED, METHOD, SETTING, TITLE, detailed, title_of
+from calcode.study.methods import COMPLETE
+from calcode.study.results import Results
+from calcode.study.specification import Backbone, Entry, Methods, Setting, Study
+from calcode.study.tables import Row, TableSchema, text
+from calcode.study.view import FIGURE_COLS, PLACE, Col, cost_words, estimate, view, words
 
 if TYPE_CHECKING:
     import pyarrow
 
-RUNNER = f"{__name__}:describe"
+    from calcode.study.output import StudyOutput
+
 #: Numbers with more values than this are put into bands.
 _MANY_VALUES = 8
 _BAND = 20
@@ -44,17 +48,21 @@ SCHEMA = TableSchema(
 )
 
 
+class Options(Entry):
+    """[subgroups] of a study file: columns of the features (those a file lacks are left out) and methods."""
+
+    columns: tuple[str, ...] = ()
+    methods: Methods = (COMPLETE,)
+
+
 def describe(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
     """Id and the asked columns of every target image; a column the features lack is left out."""
     import pyarrow as pa
 
     target = cohorts.target
     present = [name for name in options["columns"] if name in target.metadata]
-    columns = {name: banded(target.metadata[name]) for name in present}
-    return pa.table(
-        {"id": pa.array(target.column("id").tolist(), type=pa.string())}
-        | {name: pa.array(values, type=pa.string()) for name, values in columns.items()}
-    )
+    columns = {"id": target.column("id").tolist()} | {name: banded(target.metadata[name]) for name in present}
+    return pa.table({name: pa.array(values, type=pa.string()) for name, values in columns.items()})
 
 
 def banded(values: AnyArray) -> list[str | None]:
@@ -76,74 +84,111 @@ def banded(values: AnyArray) -> list[str | None]:
     return [None if np.isnan(low) else f"{low:g} to {low + _BAND - 1:g}" for low in lows]
 
 
-def _description(study: Study, setting: Setting, backbone: Backbone) -> Job:
-    return job(
-        RUNNER, "target", setting=setting, backbone=backbone, options={"columns": list(study.subgroups)}
-    )
+def _description(study: Study, where: tuple[Setting, Backbone]) -> Job:
+    columns = {"columns": list(study.options["subgroups"].columns)}
+    return job(f"{__name__}:describe", "target", where, columns)
 
 
 def jobs(study: Study) -> list[Job]:
     """The decisions, and the columns of the images they are about."""
-    if not study.subgroups:
-        return []
-    found = []
-    for setting, backbone in study.combinations():
-        found.append(_description(study, setting, backbone))
-        found += [_run(study, method, setting, backbone) for method in study.subgroup_methods]
-    return found
+    options: Options = study.options["subgroups"]
+    return [
+        run
+        for where in (study.combinations() if options.columns else ())
+        for run in (
+            _description(study, where),
+            *(method_job(study, method, where) for method in options.methods),
+        )
+    ]
 
 
-def _run(study: Study, method: str, setting: Setting, backbone: Backbone) -> Job:
-    return method_job(method, setting=setting, backbone=backbone, point=study.point, seed=study.seed)
-
-
-def rows(study: Study, results: Results) -> Rows:
+def tables(study: Study, results: Results) -> Tables:
     """Every value of every column."""
-    table: list[dict[str, Cell]] = []
-    for setting, backbone in study.combinations() if study.subgroups else ():
-        description = _description(study, setting, backbone)
+    options: Options = study.options["subgroups"]
+    rows: list[Row] = []
+    for where in study.combinations() if options.columns else ():
+        description = _description(study, where)
         if not results.has(description):
             continue
         columns = results.table(description)
-        for method in study.subgroup_methods:
-            decisions = results.decisions(_run(study, method, setting, backbone))
-            if decisions is None:
+        for method in options.methods:
+            found = results.decided(method_job(study, method, where))
+            if found is None:
                 continue
+            decisions, _ = found
             assert decisions.ids.tolist() == columns["id"].to_pylist(), "both jobs read the same target"
-            head: dict[str, Cell] = {
-                "setting": setting.name,
-                "backbone": backbone.name,
-                "method": method,
-                "title": title_of(method),
-            }
             for column in columns.column_names[1:]:
-                for value, chosen in _groups(columns[column].to_pylist()).items():
-                    summary = summary_of(_chosen(decisions, chosen), min_images=20)
-                    table.append(head | {"column": column, "value": value} | detailed(summary))
-    return {SCHEMA.name: table}
-
-
-def _groups(values: list[str | None]) -> dict[str, IntArray]:
-    """Rows by value, bands and numbers in their order."""
-    groups = subgroup_rows(values)
-    return dict(sorted(groups.items(), key=lambda entry: _order(entry[0])))
+                groups = subgroup_rows(columns[column].to_pylist())
+                for value in sorted(groups, key=_order):
+                    summary = decisions[groups[value]].summary(min_n=where[0].min_n)
+                    rows.append(
+                        place(*where, method) | {"column": column, "value": value} | detailed(summary)
+                    )
+    return {SCHEMA.name: rows}
 
 
 def _order(value: str) -> tuple[bool, float, str]:
-    first = value.split(" ")[0]
+    """Bands and numbers in their order, then words, "unknown" last."""
     try:
-        return (value == "unknown", float(first), value)
+        return (value == "unknown", float(value.split(" ")[0]), value)
     except ValueError:
         return (value == "unknown", float("inf"), value)
 
 
-def _chosen(decisions: DecisionRows, rows: IntArray) -> DecisionRows:
-    arrays = {
-        entry.name: getattr(decisions, entry.name)[rows]
-        for entry in fields(decisions)
-        if isinstance(getattr(decisions, entry.name), np.ndarray)
-    }
-    return replace(decisions, **arrays)
+def section(output: StudyOutput) -> list[Part]:
+    """A sentence per column, and every subgroup in a fold."""
+    rows = output.table(SCHEMA.name)
+    if not len(rows):
+        return []
+    sentences = [subgroup_sentence(own, str(column)) for column, own in rows.groupby("column", sort=False)]
+    table = view(
+        "subgroups",
+        f"Subgroups with 95 % intervals; fewer than {FEW} answered images are called few.",
+        rows,
+        (
+            *PLACE,
+            Col(heading="subgroup", cell=lambda row: f"{row.column}: {row.value}", numeric=False),
+            words("title", "method"),
+            Col(heading="n", cell=_n),
+            *FIGURE_COLS,
+        ),
+        within=lambda row: (row.setting, row.backbone, row.column, row.value),
+    )
+    fold = Fold(title="Every subgroup with n and intervals", parts=(table,))
+    return [Text(sentences=tuple(filter(None, sentences)), style="list"), fold]
 
 
-EXPERIMENT = Experiment(name="subgroups", title="Subgroups", tables=(SCHEMA,), jobs=jobs, rows=rows)
+def _n(row: Any) -> str:
+    return f"{count(row.n_answered)} of {count(row.n)}{', few' if row.n_answered < FEW else ''}"
+
+
+def subgroup_sentence(rows: pd.DataFrame, column: str) -> str:
+    """The widest gap between two values of a column that are frequent enough, for the complete method."""
+    own = rows[(rows["method"] == COMPLETE) & (rows["n_answered"] >= FEW) & (rows["value"] != "unknown")]
+    gaps = []
+    for (setting, backbone), members in own.groupby(["setting", "backbone"], sort=False):
+        ordered = sorted(members.itertuples(index=False), key=lambda row: row.coverage)
+        if len(ordered) > 1:
+            low, high = ordered[0], ordered[-1]
+            gaps.append((high.coverage - low.coverage, f"{setting} with {backbone}", low, high))
+    if not gaps:
+        return ""
+    _, where, low, high = max(gaps, key=lambda gap: gap[0])
+    first, second = estimate(low, "coverage"), estimate(high, "coverage")
+    overlap = "do not overlap" if first.high < second.low else "overlap"
+    return (
+        f"By {column}, CALCoDe's coverage differs most on {where}: {percent_estimate(first)} for {column} {low.value} "
+        f"({cost_words(low)}) and {percent_estimate(second)} for {column} {high.value} ({cost_words(high)}); the two "
+        f"intervals {overlap}."
+    )
+
+
+EXPERIMENT = Experiment(
+    name="subgroups",
+    title="Subgroups",
+    schemas=(SCHEMA,),
+    jobs=jobs,
+    tables=tables,
+    section=section,
+    options=("subgroups", Options, Options()),
+)

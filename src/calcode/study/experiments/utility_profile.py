@@ -1,32 +1,41 @@
-"""Item 1: reliability beside utility, method by method."""
+"""Reliability against utility, method by method."""
 
 from __future__ import annotations
 
-from calcode.study.experiment import Experiment, Rows
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from calcode.report.charts import MUTED, Axis, Marks, PlaneChart, ReferenceLine
+from calcode.report.parts import Figure, Part
+from calcode.report.wording import listed, percent, short_percent
+from calcode.study.experiment import Experiment, Tables
 from calcode.study.experiments.main_comparison import jobs, summary_rows
-from calcode.study.results import Results
-from calcode.study.schema import TableSchema
-from calcode.study.specification import Study
-from calcode.study.summary_columns import (
+from calcode.study.figures import (
     BACKBONE,
-    FIGURE_NAMES,
     FIGURES,
     HIT_COUNTS,
     HITS,
     METHOD,
     SCOPE,
     SETTING,
+    SINGLES,
     TITLE,
-    averaged_with_hits,
-    by_scope,
-    title_of,
+    averages_with_hits,
 )
+from calcode.study.methods import COMPLETE, PAPER_SETS, title_of
+from calcode.study.results import Results
+from calcode.study.specification import Study
+from calcode.study.tables import TableSchema
+from calcode.study.view import FIGURE_COLS, TARGET_COLS, cost_words, only, series_of, view, words
+
+if TYPE_CHECKING:
+    from calcode.study.output import StudyOutput
 
 COMPARISON = TableSchema(
     name="utility_calcode_comparison",
     about="One row per setting, backbone and method at the fixed point: how reliable the sets are and how much they "
     "say.",
-    columns=(SETTING, BACKBONE, METHOD, TITLE, *FIGURES, *HITS),
+    columns=(SETTING, BACKBONE, METHOD, TITLE, *FIGURES, *SINGLES, *HITS),
     key=("setting", "backbone", "method"),
 )
 MEANS = TableSchema(
@@ -37,25 +46,109 @@ MEANS = TableSchema(
 )
 
 
-def rows(study: Study, results: Results) -> Rows:
+def tables(study: Study, results: Results) -> Tables:
     """Both tables, at the fixed operating point and the first seed."""
-    wanted = (*(column.name for column in (SETTING, BACKBONE, METHOD, TITLE)), *FIGURE_NAMES)
-    comparison = [
-        {name: row[name] for name in (*wanted, *(column.name for column in HITS))}
+    rows = [
+        {name: row[name] for name in COMPARISON.column_names}
         for row in summary_rows(study, results)
         if row["operating_point"] == study.point.name and row["seed"] == study.seed
     ]
-    means = [
-        {"scope": scope, "method": method, "title": title_of(str(method))} | averaged_with_hits(group)
-        for (scope, method), group in by_scope(comparison, study.setting_scopes(), keys=("method",)).items()
-    ]
+    comparison = COMPARISON.frame(rows)
+    means = averages_with_hits(comparison, study.scopes(), by=("method", "title"))
     return {COMPARISON.name: comparison, MEANS.name: means}
+
+
+def section(output: StudyOutput) -> list[Part]:
+    """Coverage of the worst class against informative answers, one chart per setting."""
+    means = output.table(MEANS.name)
+    found = {
+        setting.name: list(means[means["scope"] == setting.name].itertuples(index=False))
+        for setting in output.settings
+    }
+    charts = tuple(_chart(output, name, rows) for name, rows in found.items() if rows)
+    if not charts:
+        return []
+    series = series_of(output)
+    legend = [(mark, title_of(name)) for name, mark in series.items()]
+    if len(output.study.compared) > len(series):
+        legend.append((MUTED, "other methods"))
+    numbers = view(
+        "reliability-utility",
+        "Averages over backbones, setting by setting.",
+        [row for rows in found.values() for row in rows],
+        (words("scope", "setting"), words("title", "method"), *FIGURE_COLS, *TARGET_COLS),
+        within=lambda row: row.scope,
+    )
+    return [
+        Figure(
+            name="reliability-utility",
+            heading="Coverage of the worst class against informative answers",
+            sentence=utility_sentence(found),
+            legend=tuple(legend),
+            charts=charts,
+            numbers=numbers,
+            numbers_title="The numbers, with set size, full sets and deferral",
+        )
+    ]
+
+
+def _chart(output: StudyOutput, scope: str, rows: Sequence[Any]) -> PlaneChart:
+    series = series_of(output)
+    groups = {MUTED: ("other methods", [row for row in rows if row.method not in series])}
+    groups |= {
+        mark: (title_of(name), [row for row in rows if row.method == name]) for name, mark in series.items()
+    }
+    marks = tuple(
+        Marks(
+            series=mark,
+            name=name,
+            across=tuple(row.informative_rate for row in own),
+            up=tuple(row.worst_class_coverage for row in own),
+            labels=tuple(
+                f"{row.title}: worst class {percent(row.worst_class_coverage)}, informative "
+                f"{percent(row.informative_rate)}, {cost_words(row)}"
+                for row in own
+            ),
+        )
+        for mark, (name, own) in groups.items()
+        if own
+    )
+    return PlaneChart(
+        heading=scope,
+        marks=marks,
+        across=Axis(title="informative answers", low=0.0, high=1.0),
+        up=Axis(title="coverage of the worst class", low=0.0, high=1.0),
+        references=(ReferenceLine(output.target, f"target {short_percent(output.target)}"),),
+    )
+
+
+def utility_sentence(found: dict[str, list[Any]]) -> str:
+    """Where the complete method lies, and which methods are at least as good in both directions."""
+    said = []
+    for scope, rows in found.items():
+        own = only(rows)
+        if own is None:
+            continue
+        better = [
+            row.title
+            for row in rows
+            if row.method not in (COMPLETE, PAPER_SETS)
+            and row.worst_class_coverage >= own.worst_class_coverage
+            and row.informative_rate >= own.informative_rate
+        ]
+        fate = f"at least as good in both: {listed(better)}" if better else "no method is as good in both"
+        said.append(
+            f"{scope}: {percent(own.worst_class_coverage)} and {percent(own.informative_rate)} with "
+            f"{cost_words(own)} ({fate})"
+        )
+    return f"Worst-class coverage and informative answers of CALCoDe, averaged over backbones. {'; '.join(said)}."
 
 
 EXPERIMENT = Experiment(
     name="utility-profile",
     title="Reliability and utility",
-    tables=(COMPARISON, MEANS),
+    schemas=(COMPARISON, MEANS),
     jobs=jobs,
-    rows=rows,
+    tables=tables,
+    section=section,
 )

@@ -1,4 +1,4 @@
-"""The tables that the paper prints, as data: shown beside a study's own, marked "reported", never mixed with them.
+"""The tables that the paper prints, as data: shown next to a study's own, marked "reported", never mixed with them.
 
 One TOML file per printed table. Cells are kept as printed, so that nothing gains or loses a digit.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
 from calcode.errors import StudyError
+from calcode.study.methods import COMPLETE, PAPER_SETS
 
 #: In the order of the paper.
 _NAMES = (
@@ -35,6 +36,10 @@ _NAMES = (
     "classwise_isic2019",
     "classwise_ham10000",
 )
+#: Head of a column with four printed figures.
+REPORTED = "reported: coverage/worst/size/deferral"
+#: Printed tables with one row per setting, backbone and method.
+_BY_METHOD = ("main_comparison", "camelyon_stress_test", "ham10000")
 #: The paper's name of a cohort or backbone to the names a study may give it, letters and digits alone.
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "ISIC 2019": ("isic2019", "isic"),
@@ -129,6 +134,47 @@ def paper_backbone(name: str) -> str | None:
 def paper_backbones() -> tuple[str, ...]:
     """The four backbones of the paper."""
     return tuple(_BACKBONES)
+
+
+def has_papers_backbones(names: Iterable[str]) -> bool:
+    """Whether an average over these backbones is one over the paper's: exactly its four."""
+    return {paper_backbone(name) for name in names} == set(paper_backbones())
+
+
+def reported_row(setting: str, backbone: str, method: str) -> tuple[ReportedTable, Mapping[str, str]] | None:
+    """What the paper prints for a setting, backbone and method of a study; None where it prints nothing.
+
+    The paper's CALCoDe releases the paper's sets; its row is shown for both.
+
+    Examples
+    --------
+    >>> table, row = reported_row("PAD", "biomedclip", "calcode")
+    >>> table.place, reported_figures(row)
+    ('Table 1', '0.997/0.960/4.98/0.832')
+    """
+    known = {"setting": paper_setting(setting), "backbone": paper_backbone(backbone)}
+    if None in known.values():
+        return None
+    wanted = {**known, "method": COMPLETE if method == PAPER_SETS else method}
+    for name in _BY_METHOD:
+        found = reported_tables()[name].find(wanted)  # type: ignore[arg-type]
+        if found is not None:
+            return reported_tables()[name], found
+    return None
+
+
+def reported_at(table: str, setting: str, backbone: str) -> tuple[ReportedTable, Mapping[str, str]] | None:
+    """The row of a printed table for a setting and a backbone of a study; None where it has none."""
+    known = {"setting": paper_setting(setting), "backbone": paper_backbone(backbone)}
+    found = None if None in known.values() else reported_tables()[table].find(known)  # type: ignore[arg-type]
+    return None if found is None else (reported_tables()[table], found)
+
+
+def reported_figures(row: Mapping[str, str]) -> str:
+    """Coverage, worst class, set size and deferral as printed."""
+    return "/".join(
+        row[name] or "--" for name in ("coverage", "worst_class_coverage", "set_size", "deferral")
+    )
 
 
 def _known(name: str, known: Mapping[str, tuple[str, ...]]) -> str | None:

@@ -1,0 +1,192 @@
+"""What a method decided on every image of a setting, as arrays and as a Parquet table.
+
+Every table and bootstrap of the study is computed from these files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calcode.arrays import BoolArray, FloatArray, IntArray, TextArray
+from calcode.baselines.protocol import Prediction
+from calcode.errors import StudyError
+from calcode.method.evidence import Evidence
+from calcode.metrics import Outcome, Summary, summarize_sets
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Key of the facts in a file's schema metadata.
+_FACTS = b"calcode_study"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MethodDecisions:
+    """The decisions of one method on n images.
+
+    Attributes
+    ----------
+    ids : ndarray of str, shape (n,)
+    labels : ndarray of shape (n,)
+        Class indices, -1 outside the label space.
+    sets : ndarray of bool, shape (n, K)
+        For every image, deferred or not.
+    accepted : ndarray of bool, shape (n,)
+        Passed by the audit.
+    deferred : ndarray of bool, shape (n,)
+        Handed to a clinician: not accepted, or, where the method can defer, an empty set. The others are answered.
+    p_values : ndarray of shape (n,)
+        nan for a method without an audit.
+    top_label, top_probability : ndarray of shape (n,)
+    classes : tuple of str
+    defers : bool
+        Whether the method can defer at all.
+    details : mapping
+        What the method chose on the way.
+    """
+
+    ids: TextArray
+    labels: IntArray
+    sets: BoolArray
+    accepted: BoolArray
+    deferred: BoolArray
+    p_values: FloatArray
+    top_label: IntArray
+    top_probability: FloatArray
+    classes: tuple[str, ...]
+    defers: bool
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, images: IntArray | BoolArray) -> MethodDecisions:
+        """The same decisions on some of the images."""
+        arrays: dict[str, Any] = {
+            entry.name: value[images]
+            for entry in fields(self)
+            if isinstance(value := getattr(self, entry.name), np.ndarray)
+        }
+        return replace(self, **arrays)
+
+    @property
+    def outcome(self) -> Outcome:
+        """For the paired bootstrap."""
+        return Outcome.from_arrays(sets=self.sets, answered=~self.deferred, accepted=self.accepted)
+
+    def summary(self, *, min_n: int) -> Summary:
+        """Every metric of METHOD.md 11.
+
+        Parameters
+        ----------
+        min_n : int
+            Answered images that a class needs to be called the worst.
+        """
+        return summarize_sets(
+            self.outcome,
+            self.labels,
+            classes=self.classes,
+            top_label=self.top_label,
+            top_probability=self.top_probability,
+            min_n=min_n,
+        )
+
+
+def decisions_from(prediction: Prediction, test: Evidence) -> MethodDecisions:
+    """The decisions of a compared method on the images that its prediction was made for."""
+    accepted = prediction.accepted
+    defers = prediction.deferred is not None
+    if test.ids is None:
+        raise StudyError("features: the images have no ids")
+    return MethodDecisions(
+        ids=test.ids,
+        labels=test.require_labels(),
+        sets=prediction.sets,
+        accepted=accepted,
+        # An empty set of a supported image goes to a clinician where there is one (METHOD.md 9).
+        deferred=~accepted | ~prediction.sets.any(axis=1) if defers else ~accepted,
+        p_values=np.full(len(test), np.nan) if prediction.p_values is None else prediction.p_values,
+        top_label=prediction.top_label,
+        top_probability=prediction.top_probability,
+        classes=test.classes,
+        defers=defers,
+        details=dict(prediction.details),
+    )
+
+
+def to_arrow(variants: Mapping[str, MethodDecisions]) -> pyarrow.Table:
+    """One row per variant and image: id, label, set, accepted, deferred, p-value, top label and probability.
+
+    Parameters
+    ----------
+    variants : mapping of str to MethodDecisions
+        By name; all with the same classes.
+    """
+    import pyarrow as pa
+
+    facts = {
+        "classes": list(next(iter(variants.values())).classes),
+        "variants": {
+            name: {"defers": rows.defers, "details": dict(rows.details)} for name, rows in variants.items()
+        },
+    }
+    tables = []
+    for name, rows in variants.items():
+        names = np.array([*rows.classes, ""], dtype=object)
+        offsets = np.concatenate([[0], np.cumsum(rows.sets.sum(axis=1))]).astype(np.int32)
+        members = pa.array(names[np.nonzero(rows.sets)[1]], type=pa.string())
+        columns = {
+            "variant": pa.array([name] * len(rows), type=pa.string()),
+            "id": pa.array(rows.ids.tolist(), type=pa.string()),
+            "label": pa.array(names[rows.labels], type=pa.string(), mask=rows.labels < 0),
+            "set": pa.ListArray.from_arrays(pa.array(offsets), members),
+            "accepted": pa.array(rows.accepted),
+            "deferred": pa.array(rows.deferred),
+            "p_value": pa.array(rows.p_values, mask=np.isnan(rows.p_values)),
+            "top_label": pa.array(names[rows.top_label], type=pa.string()),
+            "top_probability": pa.array(rows.top_probability),
+        }
+        tables.append(pa.table(columns))
+    return pa.concat_tables(tables).replace_schema_metadata({_FACTS: json.dumps(facts).encode()})
+
+
+def from_arrow(table: pyarrow.Table) -> dict[str, MethodDecisions]:
+    """What `to_arrow` was given, by variant, in the order of the file."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    facts = json.loads(table.schema.metadata[_FACTS])
+    classes = tuple(facts["classes"])
+    value_set = pa.array(list(classes))
+
+    def indices(column: pyarrow.ChunkedArray) -> IntArray:
+        found = pc.fill_null(pc.index_in(column, value_set=value_set), -1).to_numpy()
+        # A missing label must not be mistaken for a class of that index.
+        return np.where(column.is_valid().to_numpy(), found, -1).astype(np.int64)
+
+    decisions = {}
+    for name, variant in facts["variants"].items():
+        own = table.filter(pc.equal(table["variant"], name))
+        members = own["set"].combine_chunks()
+        sets = np.zeros((own.num_rows, len(classes)), dtype=bool)
+        columns = pc.index_in(members.flatten(), value_set=value_set).to_numpy(zero_copy_only=False)
+        sets[pc.list_parent_indices(members).to_numpy(zero_copy_only=False), columns] = True
+        decisions[name] = MethodDecisions(
+            ids=np.array(own["id"].to_pylist(), dtype=np.str_),
+            labels=indices(own["label"]),
+            sets=sets,
+            accepted=own["accepted"].to_numpy(),
+            deferred=own["deferred"].to_numpy(),
+            p_values=pc.fill_null(own["p_value"].cast(pa.float64()), float("nan")).to_numpy(),
+            top_label=indices(own["top_label"]),
+            top_probability=own["top_probability"].to_numpy(),
+            classes=classes,
+            defers=bool(variant["defers"]),
+            details=variant["details"],
+        )
+    return decisions

@@ -1,0 +1,169 @@
+"""The figures of a method that many tables share: what a summary becomes in a row (METHOD.md 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from calcode.metrics import Summary
+from calcode.study.methods import title_of
+from calcode.study.specification import Backbone, Point, Setting
+from calcode.study.tables import Column, Row, averages, flag, integer, number, share, text
+
+SETTING = text("setting", "Name of the setting.")
+BACKBONE = text("backbone", "Name of the backbone.")
+METHOD = text("method", "Name of the method in the registry.")
+TITLE = text("title", "Name of the method in tables.")
+SCOPE = text("scope", "A setting, 'shifted' for all shifted settings, or 'all'.")
+POINT = text("operating_point", "Name of the operating point.")
+SEED = integer("seed", "Seed of the method's draws and folds.")
+REGIME = text("regime", "Name of the cost regime.")
+
+#: The figures that stand next to each other in every table: coverage never without what it cost.
+FIGURES: tuple[Column, ...] = (
+    share("coverage", "Answered in-space images whose set holds the diagnosis."),
+    share("worst_class_coverage", "Smallest class-wise coverage among the classes with enough images."),
+    number("set_size", "Mean number of labels in the sets of answered in-space images.", unit="labels"),
+    share("full_set_rate", "Answered in-space images whose set holds every class."),
+    share("deferral", "Images of the whole cohort that go to a clinician."),
+    share("informative_rate", "Images of the whole cohort answered with at least one label and not all."),
+    share("singleton_rate", "Answered in-space images with exactly one label."),
+    share("selective_accuracy", "Accuracy of the first-ranked class on answered in-space images."),
+    number("calibration_error", "Expected calibration error of its probability, 15 bins."),
+)
+FIGURE_NAMES = tuple(column.name for column in FIGURES)
+#: Figures with an interval in the tables of single combinations.
+_WITH_INTERVAL = ("coverage", "worst_class_coverage", "set_size", "deferral", "selective_accuracy")
+#: How many answers are a single diagnosis, and how many of those are right.
+SINGLES: tuple[Column, ...] = (
+    integer("n_single", "Answered in-space images with exactly one label."),
+    integer("n_single_right", "Of which that label is the diagnosis."),
+)
+
+
+def _detailed() -> tuple[Column, ...]:
+    columns = []
+    for column in FIGURES:
+        columns.append(column)
+        if column.name in _WITH_INTERVAL:
+            for end, word in (("low", "Lower"), ("high", "Upper")):
+                about = f"{word} end of its 95 % interval."
+                columns.append(
+                    Column(name=f"{column.name}_{end}", kind="number", unit=column.unit, about=about)
+                )
+    return (
+        *columns,
+        share("empty_set_rate", "Answered in-space images with an empty set."),
+        share(
+            "audit_coverage", "Coverage of the in-space images that the audit accepts, empty sets as misses."
+        ),
+        *SINGLES,
+        share("single_right_low", "Lower end of the 95 % Wilson interval of the share that is right."),
+        share("single_right_high", "Upper end."),
+        share("in_space_deferral", "Deferral of the images in the label space."),
+        share("out_of_space_deferral", "Deferral of the images beyond it, where the cohort holds some."),
+        integer("n", "Images of the cohort."),
+        integer("n_in_space", "Images in the label space."),
+        integer("n_answered", "Answered images in the label space."),
+        text("worst_class", "The class with the smallest coverage."),
+        integer("worst_class_n", "Its answered images."),
+        integer("min_n", "Answered images a class needed to count for the worst class."),
+    )
+
+
+#: All figures with intervals, then single answers, counts, the worst class and the remaining rates.
+DETAILED: tuple[Column, ...] = _detailed()
+HITS: tuple[Column, ...] = (
+    flag("coverage_hit", "Whether coverage reaches the target."),
+    flag("worst_class_hit", "Whether worst-class coverage reaches the target."),
+)
+#: Counts of an average, with the columns they are sums of.
+HIT_SUMS = {
+    "coverage_hits": "coverage_hit",
+    "worst_class_hits": "worst_class_hit",
+    "n_single": "n_single",
+    "n_single_right": "n_single_right",
+}
+HIT_COUNTS: tuple[Column, ...] = (
+    integer("n_combinations", "Combinations of setting, backbone and seed that were averaged."),
+    integer("coverage_hits", "How many of them reach the target with their coverage."),
+    integer("worst_class_hits", "How many reach it with their worst-class coverage."),
+    integer("n_single", "Answers with exactly one label, in all of them together."),
+    integer("n_single_right", "Of which that label is the diagnosis."),
+)
+
+
+def place(setting: Setting, backbone: Backbone, method: str | None = None) -> Row:
+    """The cells that say where a row belongs."""
+    row: Row = {"setting": setting.name, "backbone": backbone.name}
+    return row if method is None else row | {"method": method, "title": title_of(method)}
+
+
+def figures(summary: Summary) -> Row:
+    """The cells of `FIGURES`."""
+    values = {name: getattr(summary, name) for name in FIGURE_NAMES}
+    return {name: float(getattr(value, "value", value)) for name, value in values.items()}
+
+
+def detailed(summary: Summary, point: Point | None = None) -> Row:
+    """The cells of `DETAILED` and, with an operating point, of `HITS`."""
+    cells = figures(summary)
+    for name in _WITH_INTERVAL:
+        estimate = getattr(summary, name)
+        cells |= {f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    single = summary.singles
+    cells |= {
+        "empty_set_rate": summary.empty_set_rate.value,
+        "audit_coverage": summary.audit_coverage.value,
+        "n_single": single.n,
+        "n_single_right": single.right,
+        "single_right_low": single.accuracy.low,
+        "single_right_high": single.accuracy.high,
+        "in_space_deferral": summary.in_space_deferral.value,
+        "out_of_space_deferral": summary.out_of_space_deferral.value,
+        "n": summary.n,
+        "n_in_space": summary.n_in_space,
+        "n_answered": summary.coverage.n,
+        "worst_class": summary.worst_class,
+        "worst_class_n": summary.worst_class_coverage.n,
+        "min_n": summary.min_n,
+    }
+    return cells if point is None else cells | hits(summary, point)
+
+
+def hits(summary: Summary, point: Point) -> Row:
+    """The cells of `HITS`; an undefined coverage reaches nothing."""
+    return {
+        "coverage_hit": bool(summary.coverage.value >= point.target),
+        "worst_class_hit": bool(summary.worst_class_coverage.value >= point.target),
+    }
+
+
+def averages_with_hits(
+    frame: pd.DataFrame,
+    scopes: Mapping[str, Sequence[str]],
+    *,
+    by: Sequence[str],
+    of: Sequence[str] = FIGURE_NAMES,
+) -> pd.DataFrame:
+    """Averages of the figures with the cells of `HIT_COUNTS`; `frame` holds those of `DETAILED` and `HITS`."""
+    return averages(frame, scopes, by=by, of=of, sums=HIT_SUMS)
+
+
+def delta_columns(columns: Sequence[Column], what: str) -> tuple[Column, ...]:
+    """A column `delta_<name>` for each."""
+    return tuple(
+        Column(
+            name=f"delta_{column.name}",
+            kind="number",
+            unit=column.unit,
+            about=f"{column.name.replace('_', ' ').capitalize()}, {what}.",
+        )
+        for column in columns
+    )
+
+
+def differences(first: Row, second: Row, names: Sequence[str] = FIGURE_NAMES) -> Row:
+    """first - second of every named column; undefined where one of them is."""
+    return {f"delta_{name}": first[name] - second[name] for name in names}

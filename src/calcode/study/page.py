@@ -1,0 +1,487 @@
+"""From a study's folder to its report: one page, and every table and figure as a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calcode.files import replacing
+from calcode.report.figure_files import can_draw, write_figure
+from calcode.report.latex import file_stem, latex_table
+from calcode.report.page import write_page
+from calcode.report.parts import Column, Fold, Part, Section, Table, Terms, Text
+from calcode.report.wording import count, counted, listed, number, percent, short_percent
+from calcode.study.methods import COMPLETE, PAPER_SETS, title_of
+from calcode.study.output import StudyOutput
+from calcode.study.paper import ReportedTable, paper_backbone, paper_setting, reported_tables
+from calcode.study.registry import EXPERIMENTS
+from calcode.study.view import cost_words, single_words
+
+PAGE = "report.html"
+#: From this share of full sets on, the summary says what they mean.
+_MANY_FULL = 0.25
+#: Other methods that a sentence names before it only counts the rest.
+_NAMED = 4
+#: Slowest combinations that are named.
+_SLOWEST = 10
+_GLOSSARY = (
+    ("Answered", "an image that is not deferred; every figure about sets is over answered images."),
+    ("Coverage", "share of answered images of the label space whose set holds the true label."),
+    ("Worst class", "the class with the smallest coverage, among those with enough answered images."),
+    (
+        "Set size",
+        "labels in the set of an answered image, on average. A full set holds every label and says nothing.",
+    ),
+    ("Informative", "share of all images that are answered with at least one label and not all of them."),
+    ("Single answers", "answers with exactly one label, and how many of them are the true one."),
+    ("Deferred", "share of all images that go to a clinician instead of getting an answer."),
+    ("Target met", "combinations of setting and backbone whose coverage is at least the target."),
+    (
+        "Shifted",
+        "images unlike the calibration images: every figure there is observed, and no theorem promises it.",
+    ),
+    ("The paper's sets", "CALCoDe without the rule that the first-ranked label is always in the set."),
+    ("Reconstruction", "a method without published code, built from its description."),
+    ("Reported", "a number that the paper prints; never computed here."),
+)
+#: Columns of the paper's tables that hold words; all others hold numbers.
+_WORDS = frozenset(
+    [
+        "setting",
+        "backbone",
+        "method",
+        "printed_name",
+        "metric",
+        "selected",
+        "regime",
+        "selected_audit",
+        "class_name",
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenReport:
+    """What was written; `drawn` is False where matplotlib is not installed and figures were left out."""
+
+    page: Path
+    latex: tuple[Path, ...]
+    figures: tuple[Path, ...]
+    drawn: bool
+
+
+def write_report(folder: Path, *, page: Path | None = None) -> WrittenReport:
+    """Write `report.html`, `latex/*.tex` and `figures/*` (SVG, PDF and PNG) into a study's folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Output of `calcode study run`.
+    page : Path, optional
+        Where the page goes; `report.html` in the folder unless given.
+
+    Returns
+    -------
+    WrittenReport
+    """
+    target = write_study_page(folder, page=page)
+    sections = report_sections(StudyOutput(folder))
+    drawn = can_draw()
+    latex: list[Path] = []
+    figures: list[Path] = []
+    for name in ("latex", "figures"):
+        (folder / name).mkdir(exist_ok=True)
+    for section in sections:
+        for table in section.tables:
+            latex.append(folder / "latex" / f"{file_stem(table.name)}.tex")
+            with replacing(latex[-1]) as temporary:
+                temporary.write_text(latex_table(table), encoding="utf-8")
+        for figure in section.figures:
+            if drawn and figure.charts:
+                figures += write_figure(figure, folder / "figures" / file_stem(figure.name))
+    return WrittenReport(page=target, latex=tuple(latex), figures=tuple(figures), drawn=drawn)
+
+
+def write_study_page(folder: Path, *, page: Path | None = None) -> Path:
+    """Write the page alone, which takes a second; the parameters are those of `write_report`."""
+    output = StudyOutput(folder)
+    target = folder / PAGE if page is None else page
+    write_page(target, report_sections(output), title=output.study.title)
+    return target
+
+
+def report_sections(output: StudyOutput) -> list[Section]:
+    """The summary, every experiment that has something to show, the paper's tables and the record of the run."""
+    found = [Section(key="summary", title="In short", parts=summary_parts(output))]
+    for name, experiment in EXPERIMENTS.items():
+        parts = tuple(experiment.section(output))
+        if parts:
+            found.append(Section(key=name, title=experiment.title, parts=parts))
+    return [
+        *found,
+        Section(key="reported", title="Reported in the paper", parts=_reported(output)),
+        Section(key="words", title="What the words mean", parts=(Terms(entries=_GLOSSARY),)),
+        Section(key="record", title="Record of the run", parts=tuple(record_parts(output))),
+    ]
+
+
+# ---------------------------------------------------------------------- in short
+
+
+def summary_parts(output: StudyOutput) -> tuple[Part, ...]:
+    """A few sentences, one table, and the rest of the findings in a fold."""
+    first = (_what_was_done(output), _ordinary(output), _complete(output), _singles(output))
+    more = (
+        _better(output),
+        _full_sets(output),
+        _beyond(output),
+        _other_splits(output),
+        _observed(output),
+    )
+    failures = output.manifest["failures"]
+    missing = (
+        f"Failed, and missing here: {listed([entry['what'] for entry in failures])}. The record says why."
+        if failures
+        else ""
+    )
+    table = _summary_table(output)
+    folded = tuple(filter(None, more))
+    return (
+        Text(sentences=tuple(filter(None, (*first, missing))), style="lead"),
+        *((table,) if table is not None else ()),
+        *((Fold(title="More findings", parts=(Text(sentences=folded, style="list"),)),) if folded else ()),
+    )
+
+
+def _what_was_done(output: StudyOutput) -> str:
+    own = output.main[output.main["method"] == COMPLETE]
+    n = len(output.combinations())
+    if not n:
+        return "No combination of setting and backbone has a result."
+    images = {row.setting: row.n for row in own.itertuples(index=False)}
+    settings = listed([f"{name} ({counted(size, 'image')})" for name, size in images.items()])
+    return (
+        f"{counted(len(output.study.compared), 'method')} on {settings or counted(len(output.settings), 'setting')}, "
+        f"with {counted(len(output.backbones), 'frozen backbone')}. A set of diagnoses should hold the true one for "
+        f"{short_percent(output.target)} of the images, whatever the disease."
+    )
+
+
+def _reach(output: StudyOutput, method: str) -> str:
+    """How often a method reaches the target, and where its worst class is covered least."""
+    rows = output.main[output.main["method"] == method]
+    lowest = min(
+        (row for row in rows.itertuples(index=False) if row.worst_class),
+        key=lambda row: row.worst_class_coverage,
+        default=None,
+    )
+    least = (
+        f" Its least covered disease is {lowest.worst_class} on {output.where(lowest.setting, lowest.backbone)}: "
+        f"{percent(lowest.worst_class_coverage)} of {counted(lowest.worst_class_n, 'image')}."
+        if lowest is not None
+        else ""
+    )
+    return (
+        f"reaches the target over all diseases in {int(rows['coverage_hit'].sum())} of "
+        f"{counted(len(rows), 'combination')}, and for its least covered disease in "
+        f"{int(rows['worst_class_hit'].sum())}.{least}"
+    )
+
+
+def _ordinary(output: StudyOutput) -> str:
+    method = output.ordinary
+    if method is None or not (output.main["method"] == method).any():
+        return ""
+    return f"An ordinary conformal predictor ({title_of(method)}) {_reach(output, method)}"
+
+
+def _complete(output: StudyOutput) -> str:
+    if not (output.main["method"] == COMPLETE).any():
+        return "CALCoDe has no result."
+    own = output.mean(output.average, COMPLETE)
+    price = (
+        f" Its price over {output.scope_words(output.average)}: {cost_words(own)}." if own is not None else ""
+    )
+    return f"CALCoDe {_reach(output, COMPLETE)}{price}"
+
+
+def _singles(output: StudyOutput) -> str:
+    """How many answers of the complete method are one diagnosis, and how many of them are right."""
+    rows = output.main[output.main["method"] == COMPLETE]
+    said = [
+        f"{single_words(row)} on {output.where(row.setting, row.backbone)}"
+        for row in rows.itertuples(index=False)
+        if row.n_single
+    ]
+    if not len(rows):
+        return ""
+    return (
+        f"Answers of CALCoDe that are one diagnosis: {listed(said)}."
+        if said
+        else "No answer of CALCoDe is one diagnosis."
+    )
+
+
+def _better(output: StudyOutput) -> str:
+    """Other methods and own variants that cover the least covered disease better, and what they cost."""
+    own = output.mean(output.average, COMPLETE)
+    if own is None or len(output.study.compared) < 2:
+        return ""
+
+    def named(frame: Any) -> str:
+        rows = [
+            row
+            for row in frame[frame["scope"] == output.average].itertuples(index=False)
+            if row.method != COMPLETE and row.worst_class_coverage > own.worst_class_coverage
+        ]
+        rows.sort(key=lambda row: -row.worst_class_coverage)
+        found = [
+            f"{row.title} ({percent(row.worst_class_coverage)}, {cost_words(row)})" for row in rows[:_NAMED]
+        ]
+        return listed([*found, f"{len(rows) - _NAMED} more"] if len(rows) > _NAMED else found)
+
+    average = f"{percent(own.worst_class_coverage)} on average, {cost_words(own)}"
+    others = named(output.means[output.means["method"] != PAPER_SETS])
+    variants = named(output.table("calcode_matched_ablation_means"))
+    first = (
+        f"Better than CALCoDe ({average}) on the least covered disease: {others}."
+        if others
+        else f"No other method covers its least covered disease better than CALCoDe ({average})."
+    )
+    return f"{first} Of its own variants these do: {variants}." if variants else first
+
+
+def _full_sets(output: StudyOutput) -> str:
+    means = [(setting.name, output.mean(setting.name, COMPLETE)) for setting in output.settings]
+    found = [
+        f"{percent(row.full_set_rate)} on {name} (an informative answer for {percent(row.informative_rate)} of the "
+        "images)"
+        for name, row in means
+        if row is not None and row.full_set_rate >= _MANY_FULL
+    ]
+    return (
+        f"Of CALCoDe's sets, {listed(found)} hold every label: they cover the truth and say nothing."
+        if found
+        else ""
+    )
+
+
+def _beyond(output: StudyOutput) -> str:
+    rows = output.table("out_of_space_detection", score=COMPLETE)
+    said = [
+        f"{percent(row.out_of_space_deferral)} of {count(row.n_out_of_space)} on {row.setting} with {row.backbone} "
+        f"({percent(row.in_space_deferral)} of the others)"
+        for row in rows.itertuples(index=False)
+    ]
+    return f"Of images with a diagnosis that no set can hold, CALCoDe defers {listed(said)}." if said else ""
+
+
+def _other_splits(output: StudyOutput) -> str:
+    """How far the complete method's coverage moves when the same images are dealt into other roles."""
+    rows = output.table("resplit_spread", method=COMPLETE, metric="coverage")
+    known = [row for row in rows.itertuples(index=False) if row.n_splits > 1]
+    if not known:
+        return ""
+    widest = max(known, key=lambda row: row.highest - row.lowest)
+    return (
+        f"Over {widest.n_splits} other deals of the same images into the roles, CALCoDe's coverage on {widest.setting} "
+        f"with {widest.backbone} goes from {percent(widest.lowest)} to {percent(widest.highest)}; the given split has "
+        f"{percent(widest.given)}."
+    )
+
+
+def _observed(output: StudyOutput) -> str:
+    if not output.shifted:
+        return ""
+    verb = "differ" if len(output.shifted) > 1 else "differs"
+    return (
+        f"{listed(output.shifted)} {verb} from the calibration images by more than chance: every figure there is "
+        "observed, and nothing is promised."
+    )
+
+
+def _summary_table(output: StudyOutput) -> Table | None:
+    """Rows are figures, columns are settings; a cell leads from the ordinary predictor to the complete method."""
+    compared = [name for name in (output.ordinary, COMPLETE) if name is not None]
+    rows = {
+        setting.name: [output.mean(setting.name, name) for name in compared] for setting in output.settings
+    }
+    settings = [name for name, found in rows.items() if None not in found]
+    if not settings:
+        return None
+    shown = (
+        ("coverage", lambda row: percent(row.coverage)),
+        ("coverage of the least covered disease", lambda row: percent(row.worst_class_coverage)),
+        ("labels per set", lambda row: number(row.set_size)),
+        ("full sets", lambda row: percent(row.full_set_rate)),
+        ("informative answers", lambda row: percent(row.informative_rate)),
+        ("single answers", single_words),
+        ("deferred", lambda row: percent(row.deferral)),
+    )
+    return Table(
+        name="summary",
+        caption=f"{' → '.join(map(title_of, compared))}. Averages over {counted(len(output.backbones), 'backbone')}.",
+        columns=[Column("", numeric=False), *(Column(name) for name in settings)],
+        rows=[[label, *(" → ".join(map(write, rows[name])) for name in settings)] for label, write in shown],
+        layout="matrix",
+    )
+
+
+# ---------------------------------------------------------------------- the paper, and the record
+
+
+def _reported(output: StudyOutput) -> tuple[Part, ...]:
+    """Which cells this study shares with the paper, then every printed table in a fold."""
+    settings = [setting.name for setting in output.settings if paper_setting(setting.name)]
+    backbones = [name for name in output.backbones if paper_backbone(name)]
+    printed = counted(len(reported_tables()), "table")
+    if settings and backbones:
+        sentence = (
+            f"The {printed} that the paper prints, as data. This study shares the cohorts {listed(settings)} and the "
+            f"backbones {listed(backbones)} with it; where both have the same cell, the tables above show the paper's "
+            'number next to ours in a column marked "reported".'
+        )
+    else:
+        sentence = (
+            f"The {printed} that the paper prints, as data. This study shares "
+            f"{f'the cohorts {listed(settings)}' if settings else 'no cohort'} and "
+            f"{f'the backbones {listed(backbones)}' if backbones else 'no backbone'} with it, so no cell of the one is "
+            "a cell of the other: they are shown for orientation, not for comparison."
+        )
+    folds = tuple(
+        Fold(title=f"{table.place}: {table.title}", parts=(_printed(table),))
+        for table in reported_tables().values()
+    )
+    return (Text(sentences=(sentence,)), *folds)
+
+
+def _printed(table: ReportedTable) -> Table:
+    shown = [column for column in table.columns if column != "method" or "printed_name" not in table.columns]
+    return Table(
+        name=f"reported-{table.name.replace('_', '-')}",
+        caption=f"({table.place}): {table.title}.{f' {table.note}' if table.note else ''}",
+        columns=[
+            Column("method" if name == "printed_name" else name.replace("_", " "), numeric=name not in _WORDS)
+            for name in shown
+        ],
+        rows=[[row[column] for column in shown] for row in table.rows],
+        layout="scroll",
+        reported=True,
+    )
+
+
+def record_parts(output: StudyOutput) -> list[Part]:
+    """Failures, warnings, inputs, settings, versions and durations."""
+    return [
+        *_failures(output),
+        *_warnings(output),
+        *input_parts(output),
+        *_settings(output),
+        *_durations(output),
+    ]
+
+
+def _text_table(name: str, caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    columns = [Column(heading, numeric=False) for heading in headings]
+    return Table(name=name, caption=caption, columns=columns, rows=rows)
+
+
+def _failures(output: StudyOutput) -> list[Part]:
+    failures = output.manifest["failures"]
+    sentences = [f"All {counted(len(output.manifest['combinations']), 'job')} were done; none failed."]
+    if failures:
+        sentences = [f"{counted(len(failures), 'failure')}: {listed([entry['what'] for entry in failures])}."]
+    sentences += [f"Backbone {name} was left out: {why}." for name, why in output.study.left_out.items()]
+    parts: list[Part] = [Text(heading="Failures", sentences=tuple(sentences))]
+    if failures:
+        rows = [[entry["what"], entry["error"]] for entry in failures]
+        parts.append(_text_table("failures", "What failed, and why.", ("what", "error"), rows))
+    return parts
+
+
+def _warnings(output: StudyOutput) -> list[Part]:
+    found: dict[str, list[str]] = {}
+    for entry in output.manifest["combinations"]:
+        for warning in entry["warnings"]:
+            found.setdefault(warning, []).append(entry["name"])
+    if not found:
+        return []
+    rows = [[warning, ", ".join(names)] for warning, names in found.items()]
+    table = _text_table("warnings", "Warnings of the methods.", ("warning", "where"), rows)
+    return [Fold(title=f"{counted(len(found), 'warning')} of the methods", parts=(table,))]
+
+
+def input_parts(output: StudyOutput) -> list[Part]:
+    """Feature files by hash, versions, commit and hardware."""
+    rows = [
+        [backbone.name, setting, features.path.name, features.digest]
+        for backbone in output.study.backbones
+        for setting, features in backbone.features.items()
+    ]
+    manifest = output.manifest
+    libraries = ", ".join(f"{name} {version}" for name, version in manifest["libraries"].items())
+    commit = f" (commit {manifest['commit']})" if manifest.get("commit") else ""
+    hardware = manifest.get("hardware") or {}
+    machine = ", ".join(
+        str(text)
+        for text in (
+            hardware.get("processor"),
+            counted(hardware["cores"], "core") if hardware.get("cores") else None,
+            f"{hardware['memory_gib']} GiB of memory" if hardware.get("memory_gib") else None,
+            hardware.get("system"),
+        )
+        if text
+    )
+    caption = "Feature files with the SHA-256 of features and prompts; * stands for every setting."
+    made = [f"calcode {manifest['calcode']}{commit}, Python {manifest['python']}, {libraries}."]
+    return [
+        Text(heading="Inputs and versions", sentences=(*made, *((f"Run on {machine}.",) if machine else ()))),
+        _text_table("inputs", caption, ("backbone", "setting", "file", "SHA-256"), rows),
+    ]
+
+
+def _settings(output: StudyOutput) -> list[Part]:
+    resolved = output.manifest["study"]
+    hidden = ("output", "title", "backbones", "left_out", "settings", "options")
+    rows = [[name, _value(value)] for name, value in resolved.items() if name not in hidden]
+    rows += [[name, _value(value)] for name, value in resolved["options"].items()]
+    for entry in resolved["settings"]:
+        kept = {
+            name: value
+            for name, value in entry.items()
+            if name not in ("name", "title", "description") and value
+        }
+        rows.append(
+            [f"setting {entry['name']}", "; ".join(f"{name} {_value(v)}" for name, v in kept.items())]
+        )
+    table = _text_table("settings", "The resolved study.", ("key", "value"), rows)
+    return [Fold(title="The resolved study", parts=(table,))]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list) and all(isinstance(entry, str | int | float) for entry in value):
+        return ", ".join(str(entry) for entry in value) or "none"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _durations(output: StudyOutput) -> list[Part]:
+    durations = output.manifest["durations"]
+    timed = {name: seconds for name, seconds in durations["combinations"].items() if seconds is not None}
+    reused = len(durations["combinations"]) - len(timed)
+    sentence = (
+        f"The last run took {number(durations['total_seconds'], digits=0)} s and did {counted(len(timed), 'job')}; "
+        f"{count(reused)} had been finished before or failed."
+    )
+    slowest = sorted(timed.items(), key=lambda entry: -entry[1])[:_SLOWEST]
+    if not slowest:
+        return [Text(sentences=(sentence,))]
+    table = Table(
+        name="durations",
+        caption=f"The {len(slowest)} longest jobs; manifest.json holds all of them.",
+        columns=[Column("job", numeric=False), Column("seconds")],
+        rows=[[name.rsplit(".", 1)[0], number(seconds, digits=1)] for name, seconds in slowest],
+    )
+    return [Text(sentences=(sentence,)), Fold(title="The longest jobs", parts=(table,))]

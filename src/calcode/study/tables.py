@@ -1,0 +1,266 @@
+"""Tables of a study: columns with types, units and a sentence each; pandas frames; CSV files.
+
+A frame has one representation per kind: text is str ("" where undefined), numbers are float64 (nan where
+undefined), integers and flags are int64 and bool, or their nullable forms where a value is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from calcode.errors import StudyError
+from calcode.files import replacing
+
+Kind = Literal["text", "integer", "number", "flag"]
+#: One row before it enters a frame; None and nan where a value is undefined or does not apply.
+Row = dict[str, Any]
+SCHEMA_FILE = "schemas.json"
+_TYPES: dict[Kind, tuple[type, ...]] = {
+    "text": (str,),
+    "integer": (int, np.integer),
+    "number": (int, float, np.number),
+    "flag": (bool, np.bool_),
+}
+#: From the text of a cell to its value.
+_PARSED: dict[Kind, Callable[[str], Any]] = {
+    "text": str,
+    "integer": int,
+    "number": float,
+    "flag": lambda cell: cell == "true",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column of a table.
+
+    Attributes
+    ----------
+    name : str
+    kind : {"text", "integer", "number", "flag"}
+    unit : str
+        "share" for numbers between 0 and 1, "labels", "ms" and so on; empty where there is none.
+    about : str
+        One sentence for the documentation.
+    varies : bool
+        A measured duration: the only kind of value that differs between two runs of the same study.
+    """
+
+    name: str
+    kind: Kind
+    unit: str = ""
+    about: str
+    varies: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSchema:
+    """One table: the file `<name>.csv` and its columns.
+
+    Attributes
+    ----------
+    name : str
+        File name without its ending.
+    about : str
+        What a row is, in one sentence.
+    columns : tuple of Column
+    key : tuple of str
+        The columns that identify a row.
+    """
+
+    name: str
+    about: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        names = self.column_names
+        if len(set(names)) != len(names) or not set(self.key) <= set(names):
+            raise StudyError(f"{self.name}: column names must differ and the key must be among them")
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names in the order of the file."""
+        return tuple(column.name for column in self.columns)
+
+    def frame(self, rows: Sequence[Row] | pd.DataFrame) -> pd.DataFrame:
+        """The rows as a frame with the columns of the schema.
+
+        Parameters
+        ----------
+        rows : sequence of dict, or DataFrame
+            With every column of the schema and no other.
+
+        Raises
+        ------
+        StudyError
+            Naming the table, the column and the value: a column missing or unknown, another type, a key twice.
+        """
+        given = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows, dtype=object)
+        if len(given) == 0:
+            given = pd.DataFrame(columns=list(self.column_names))
+        wrong = sorted(set(given.columns) ^ set(self.column_names))
+        if wrong or (
+            not isinstance(rows, pd.DataFrame) and any(len(row) != len(self.columns) for row in rows)
+        ):
+            raise StudyError(f"{self.name}: columns {wrong} are missing or not in the schema")
+        frame = pd.DataFrame({c.name: self._typed(given[c.name].tolist(), c) for c in self.columns})
+        twice = frame[frame.duplicated(list(self.key))]
+        if len(twice):
+            raise StudyError(f"{self.name}: two rows with {twice.iloc[0][list(self.key)].to_dict()}")
+        return frame
+
+    def _typed(self, values: list[Any], column: Column) -> pd.Series:
+        missing = [value is None or value is pd.NA or value != value for value in values]
+        for value, absent in zip(values, missing, strict=True):
+            boolean = isinstance(value, bool | np.bool_)
+            if not absent and (
+                not isinstance(value, _TYPES[column.kind]) or boolean is not (column.kind == "flag")
+            ):
+                raise StudyError(f"{self.name}: {value!r} in column {column.name!r} is no {column.kind}")
+        kept = [None if absent else value for value, absent in zip(values, missing, strict=True)]
+        if column.kind == "text":
+            return pd.Series(["" if value is None else str(value) for value in kept], dtype=object)
+        if column.kind == "number":
+            return pd.Series(
+                [math.nan if value is None else float(value) for value in kept], dtype=np.float64
+            )
+        plain, nullable = ("int64", "Int64") if column.kind == "integer" else ("bool", "boolean")
+        return pd.Series(kept, dtype=nullable if any(missing) else plain)
+
+    def csv(self, rows: Sequence[Row] | pd.DataFrame) -> str:
+        """Comma-separated values: numbers in the shortest form that reads back exactly, nothing where undefined."""
+        frame = self.frame(rows)
+        for column in self.columns:
+            if column.kind == "flag":
+                frame[column.name] = frame[column.name].map({True: "true", False: "false"}).astype(object)
+        content: str = frame.to_csv(index=False, lineterminator="\n")
+        return content
+
+    def write(self, folder: Path, rows: Sequence[Row] | pd.DataFrame) -> Path:
+        """Write `<name>.csv`."""
+        content = self.csv(rows)
+        path = folder / f"{self.name}.csv"
+        with replacing(path) as temporary:
+            temporary.write_text(content, encoding="utf-8", newline="")
+        return path
+
+    def read(self, folder: Path) -> pd.DataFrame:
+        """The frame that `write` was given, from the folder `tables` of a study's output."""
+        path = folder / f"{self.name}.csv"
+        # As text first: how pandas itself rounds a number depends on its version.
+        cells = pd.read_csv(path, dtype=str, keep_default_na=False, lineterminator="\n", encoding="utf-8")
+        if tuple(cells.columns) != self.column_names:
+            raise StudyError(f"{path}: its columns are not those of the schema; run the study again")
+        return self.frame(
+            pd.DataFrame(
+                {
+                    column.name: pd.Series(
+                        [_PARSED[column.kind](cell) if cell else None for cell in cells[column.name]],
+                        dtype=object,
+                    )
+                    for column in self.columns
+                }
+            )
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The schema as plain values, for the file next to the tables."""
+        columns = [asdict(column) for column in self.columns]
+        return {"about": self.about, "key": list(self.key), "columns": columns}
+
+
+def write_schemas(folder: Path, schemas: Sequence[TableSchema]) -> None:
+    """Describe the tables in one JSON file next to them."""
+    content = {f"{schema.name}.csv": schema.to_dict() for schema in schemas}
+    with replacing(folder / SCHEMA_FILE) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def text(name: str, about: str) -> Column:
+    """A column of words."""
+    return Column(name=name, kind="text", about=about)
+
+
+def integer(name: str, about: str, *, unit: str = "") -> Column:
+    """A column of whole numbers."""
+    return Column(name=name, kind="integer", about=about, unit=unit)
+
+
+def number(name: str, about: str, *, unit: str = "") -> Column:
+    """A column of numbers."""
+    return Column(name=name, kind="number", about=about, unit=unit)
+
+
+def share(name: str, about: str) -> Column:
+    """A column of shares, 0 to 1."""
+    return Column(name=name, kind="number", about=about, unit="share")
+
+
+def flag(name: str, about: str) -> Column:
+    """A column of true and false."""
+    return Column(name=name, kind="flag", about=about)
+
+
+def duration(name: str, about: str, *, unit: str) -> Column:
+    """A column of measured durations, which differ between runs."""
+    return Column(name=name, kind="number", about=about, unit=unit, varies=True)
+
+
+def defined_mean(values: pd.Series) -> float:
+    """The mean of the values, undefined where a single one is: an average over fewer combinations is another figure.
+
+    Examples
+    --------
+    >>> defined_mean(pd.Series([0.5, 1.0])), defined_mean(pd.Series([0.5, math.nan]))
+    (0.75, nan)
+    """
+    return math.fsum(values) / len(values) if len(values) and values.notna().all() else math.nan
+
+
+def averages(
+    frame: pd.DataFrame,
+    scopes: Mapping[str, Sequence[str]],
+    *,
+    by: Sequence[str],
+    of: Sequence[str],
+    sums: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
+    """Averages over backbones, seeds and the settings of every scope.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        With a column `setting`.
+    scopes : mapping of str to sequence of str
+        Name of an average to its settings.
+    by, of : sequence of str
+        Columns that stay apart, and columns that are averaged by `defined_mean`.
+    sums : mapping of str to str, optional
+        New column to the column that it is the sum of.
+
+    Returns
+    -------
+    DataFrame
+        One row per scope and value of `by`: `scope`, `by`, `of`, `n_combinations` and the sums.
+    """
+    parts = []
+    for scope, settings in scopes.items():
+        own = frame[frame["setting"].isin(settings)]
+        if len(own) == 0:
+            continue
+        groups = own.groupby(list(by), sort=False, dropna=False)
+        part = groups[list(of)].agg(defined_mean)
+        part["n_combinations"] = groups.size()
+        for name, column in (sums or {}).items():
+            part[name] = groups[column].sum().astype("int64")
+        parts.append(part.reset_index().assign(scope=scope))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()

@@ -1,0 +1,168 @@
+"""Variants of CALCoDe that share every stage in which they agree.
+
+A sensitivity changes one setting. What comes before the stage that looks at it is the same for all values, so
+the audit, the bandwidth and the discovery are computed once for all variants that have them in common.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from calcode.baselines.evidence import trim_for
+from calcode.baselines.protocol import Prediction, Roles
+from calcode.cohorts import Cohort
+from calcode.errors import CalcodeWarning, SettingsError
+from calcode.method.evidence import Evidence
+from calcode.method.model import Calcode
+from calcode.method.settings import Settings
+from calcode.method.tail import discover_tail
+from calcode.study.cohorts import SettingCohorts
+from calcode.study.decisions import MethodDecisions, decisions_from, to_arrow
+from calcode.study.specification import Study
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Settings that each stage looks at, besides those of the stages before it.
+_AUDIT = ("audit", "n_neighbors", "trim", "fused", "random_state")
+_DISCOVERY = ("deferral_level", "miscoverage", "level_grid", "bandwidth", "support_budget", "n_folds")
+_CALIBRATION = ("guard_miscoverage", "level", "class_local_min", "binary_utility", "keep_top")
+_Key = tuple[Any, ...]
+
+
+class VariantModels:
+    """Fitted models by their settings.
+
+    Parameters
+    ----------
+    roles : Roles
+    base : mapping of str to object
+        Settings of `Calcode` that all variants share unless they change them.
+    """
+
+    def __init__(self, roles: Roles, base: Mapping[str, Any]) -> None:
+        self._roles = roles
+        self._base = Calcode(**base).get_params()
+        self._audited: dict[_Key, Calcode] = {}
+        self._discovered: dict[_Key, Calcode] = {}
+        self._calibrated: dict[_Key, Calcode] = {}
+
+    def audited(self, changes: Mapping[str, Any]) -> Calcode:
+        """A model that knows its audit."""
+        params = self._base | dict(changes)
+        key = _key(params, _AUDIT)
+        if key not in self._audited:
+            self._audited[key] = Calcode(**params).fit_audit(
+                reference=self._roles.reference, validation=self._roles.validation, gate=self._roles.gate
+            )
+        return _copied(self._audited[key], params)
+
+    def fitted(self, changes: Mapping[str, Any]) -> Calcode:
+        """A fitted model; variants that differ in nothing that counts are one and the same."""
+        params = self._base | dict(changes)
+        model = self._with_tail(params)
+        key = (
+            *_key(params, (*_AUDIT, *_DISCOVERY, *_CALIBRATION)),
+            tuple(model.tail_reasons_),
+        )
+        if key not in self._calibrated:
+            self._calibrated[key] = model.calibrate(calibration=self._roles.calibration)
+        return self._calibrated[key]
+
+    def _with_tail(self, params: Mapping[str, Any]) -> Calcode:
+        key = _key(params, (*_AUDIT, *_DISCOVERY))
+        if key not in self._discovered:
+            self._discovered[key] = self.audited(params).discover_tail(validation=self._roles.validation)
+        model = _copied(self._discovered[key], params)
+        settings = model.settings_
+        bound = 1.0 - settings.miscoverage - settings.discovery_margin
+        model.tail_evidence_ = tuple(replace(row, bound=bound) for row in model.tail_evidence_)
+        model.tail_reasons_ = discover_tail(
+            model.tail_evidence_,
+            min_class_count=settings.min_class_count,
+            protect=settings.protect,
+            always_protect=settings.always_protect,
+        )
+        return model
+
+
+def point_settings(point: Mapping[str, Any], *, evidence: Evidence, seed: int) -> dict[str, Any]:
+    """Settings of `Calcode` at an operating point, as the compared method has them."""
+    return {
+        "miscoverage": point["miscoverage"],
+        "guard_miscoverage": point["guard_miscoverage"],
+        "deferral_level": point["deferral_level"],
+        "trim": trim_for(evidence),
+        "random_state": seed,
+    }
+
+
+def point_options(study: Study) -> dict[str, Any]:
+    """The part of a job's options that `variant_models` reads."""
+    return {"point": study.point.model_dump(exclude={"name"}), "seed": study.seed}
+
+
+def variant_models(cohorts: SettingCohorts, options: Mapping[str, Any]) -> VariantModels:
+    """Models for the roles of a setting at the operating point of a job."""
+    base = point_settings(options["point"], evidence=cohorts.roles.calibration, seed=options["seed"])
+    return VariantModels(cohorts.roles, base)
+
+
+def decide_variants(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+    """Decisions on the target of every variant in `options["variants"]`, name to changed settings.
+
+    A variant that these features do not allow, such as a trim that leaves no prompt over, is left out with a
+    warning.
+    """
+    models = variant_models(cohorts, options)
+    decided: dict[int, MethodDecisions] = {}
+    kept: dict[str, MethodDecisions] = {}
+    for name, changes in options["variants"].items():
+        try:
+            model = models.fitted(changes)
+        except SettingsError as error:
+            warnings.warn(f"variant {name} left out: {error}", CalcodeWarning, stacklevel=2)
+            continue
+        if id(model) not in decided:
+            decided[id(model)] = decided_by(model, cohorts.target)
+        kept[name] = decided[id(model)]
+    return to_arrow(kept)
+
+
+def decided_by(model: Calcode, target: Cohort) -> MethodDecisions:
+    """What a fitted model decides on images."""
+    decisions = model.decide(target.evidence)
+    prediction = Prediction(
+        sets=decisions.sets,
+        top_label=decisions.top_label,
+        top_probability=decisions.top_probability,
+        deferred=~decisions.accepted,
+        p_values=decisions.p_audit,
+        details={
+            "diagnostic": model.audit_name_ or "none",
+            "bandwidth": model.bandwidth_,
+            "protected": " ".join(model.tail_classes_),
+            "in_every_set": " ".join(model.in_every_set_),
+        },
+    )
+    return decisions_from(prediction, target.evidence)
+
+
+def _copied(model: Calcode, params: Mapping[str, Any]) -> Calcode:
+    """The same stages with other settings for what follows."""
+    variant = copy.copy(model).set_params(**params)
+    variant.settings_ = Settings(**params).checked()
+    return variant
+
+
+def _key(params: Mapping[str, Any], names: tuple[str, ...]) -> _Key:
+    def hashable(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return tuple(sorted(value.items()))
+        return tuple(value) if isinstance(value, list) else value
+
+    return tuple(hashable(params[name]) for name in names)
