@@ -320,3 +320,23 @@ def test_no_audit() -> None:
         cohort_of(model_with(THREE, audit=None, protect="none"), labels=[2] * 30, sets=repeated(C, 30))
     )
     assert "There is no audit" in text
+
+
+def test_a_class_of_few_images_is_not_called_clearly_below() -> None:
+    model = model_with(protect="none")
+    for n, judged in ((19, False), (20, True)):
+        cohort = cohort_of(model, labels=[0] * 40 + [1] * n, sets=repeated(A, 40 + n))
+        figures = cohort_figures(cohort)
+        assert bool(figures.guarded.clearly_below(0.95)) == judged
+        _, section, *_ = report_sections([cohort])
+        (row,) = [row for row in section.figures[0].charts[0].rows if row.label == "b"]
+        assert ("few" in row.note) == (not judged)
+        assert (f"too few to judge: b ({n})" in sentences_about(cohort)) == (not judged)
+
+
+def test_more_deferrals_than_the_audit_was_set_to_are_said_only_if_they_are_clear() -> None:
+    model = model_with(protect="none")
+    for deferred, clear in ((3, False), (12, True)):
+        p_values = [0.0] * deferred + [1.0] * (40 - deferred)
+        cohort = cohort_of(model, labels=[0] * 40, sets=repeated(A, 40), p_audit=p_values)
+        assert ("clearly more than the 5 % that its audit" in sentences_about(cohort)) == clear

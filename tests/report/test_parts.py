@@ -105,8 +105,8 @@ def test_latex_prints_text_as_it_stands(content: str) -> None:
 
 
 def test_the_best_cell_is_bold_in_latex() -> None:
-    table = small_table("a_b", Cell("7", below="6 to 8", best=True), "9")
-    assert r"a\_b & \textbf{7} {\scriptsize (6 to 8)} & 9 \\" in tabular(table)
+    table = small_table("a_b", Cell("7", best=True), Cell("9", below="8 to 10"))
+    assert r"a\_b & \textbf{7} & 9 {\scriptsize (8 to 10)} \\" in tabular(table)
     assert r"\label{tab:" in latex_table(table)
     assert (
         latex_table(Table(caption="c", columns=[], rows=[], reported=True)).count("Reported in the paper.")
