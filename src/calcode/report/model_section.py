@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from calcode.cohorts import ROLES
 from calcode.method.cross_fit import coverage_floor
 from calcode.method.model import Calcode
 from calcode.method.quantiles import smallest_finite_count
 from calcode.metrics.intervals import Estimate, proportion
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart
 from calcode.report.cohort import ReportCohort
-from calcode.report.model_facts import audit_sentence, bandwidth_sentence
+from calcode.report.model_facts import audit_sentence, bandwidth_sentence, images_text, level_sentence
 from calcode.report.parts import Cell, Column, Figure, Fold, Part, Table, Terms, Text
 from calcode.report.wording import count, counted, listed, number, percent, short_percent
 
@@ -203,17 +202,13 @@ def sorted_promises(promises: Sequence[str]) -> tuple[list[str], list[str], list
 def provenance_parts(model: Calcode) -> list[Part]:
     """Digests, roles and settings."""
     prompts = model.evidence_format_
-    # In the order of the method: a model that was read from a file has them in the order of the alphabet.
-    manifest = model.manifest_
-    roles = ", ".join(f"{role} {count(int(manifest[role]['n']))}" for role in ROLES if role in manifest)
     entries = (
         ("model digest", model.digest_),
         ("backbone", prompts.backbone or "not recorded"),
         ("prompt digest", prompts.prompt_digest or "not recorded"),
-        ("images fitted on", roles),
+        ("images fitted on", images_text(model)),
         ("classes", ", ".join(model.classes_)),
-        ("level rule", model.settings_.level),
-        ("level", "one per image" if model.local_level_ is None else number(model.local_level_, digits=4)),
+        ("level", level_sentence(model)),
     )
     settings = Table(
         caption="Settings of this model",
