@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calcode.cli.options import AsJson, names_in
+from calcode.cli.options import AsJson, names_in, option_group
 from calcode.cli.running import Command, ExitCode, guarded
 from calcode.errors import CalcodeWarning
 
@@ -16,32 +16,46 @@ if TYPE_CHECKING:
     from calcode.datasets import CheckReport, CsvColumns, ImageListing
 
 _OWN = "For images of your own (csv, folders)"
+#: What each column of a CSV file holds, and its usual name.
+_COLUMNS = {
+    "id": "Holds the ids of the images; usually 'id'.",
+    "path": "Holds the paths of the images; usually 'path'.",
+    "label": "Holds the labels; usually 'label_name'.",
+    "group": "Holds lesion or patient; usually 'group'.",
+    "role": "Holds the data roles; usually 'role'.",
+}
 
 
-def _column(what: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(help=what, metavar="COLUMN", rich_help_panel=_OWN)
-    return option
+def _columns(values: dict[str, str | None]) -> CsvColumns:
+    from calcode.datasets import CsvColumns
+
+    return CsvColumns(**{name.removesuffix("_column"): value for name, value in values.items()})  # type: ignore[arg-type]
 
 
-IdColumn = Annotated[str | None, _column("Holds the ids of the images; usually 'id'.")]
-PathColumn = Annotated[str | None, _column("Holds the paths of the images; usually 'path'.")]
-LabelColumn = Annotated[str | None, _column("Holds the labels; usually 'label_name'.")]
-GroupColumn = Annotated[str | None, _column("Holds lesion or patient; usually 'group'.")]
-RoleColumn = Annotated[str | None, _column("Holds the data roles; usually 'role'.")]
-
-
+@option_group(
+    "columns",
+    {
+        f"{name}_column": (
+            Annotated[str | None, typer.Option(help=words, metavar="COLUMN", rich_help_panel=_OWN)],
+            None,
+        )
+        for name, words in _COLUMNS.items()
+    },
+    build=_columns,
+)
 def check(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A name that 'calcode data list' shows.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Holds the images and their CSV file.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="Holds the images; or the CSV file that 'calcode embed' takes."
+        ),
+    ],
+    columns: Any,
     csv: Annotated[
         Path | None,
         typer.Option("--csv", help="CSV file that lists the images.", metavar="FILE", rich_help_panel=_OWN),
     ] = None,
-    id_column: IdColumn = None,
-    path_column: PathColumn = None,
-    label_column: LabelColumn = None,
-    group_column: GroupColumn = None,
-    role_column: RoleColumn = None,
     classes: Annotated[
         list[str] | None,
         typer.Option("--classes", help="The label space, separated by commas.", rich_help_panel=_OWN),
@@ -68,12 +82,10 @@ def check(
     fixed.
     """
     from calcode.cli.screen import Screen
-    from calcode.datasets import CsvColumns
     from calcode.datasets.check import check_listing
 
-    columns = CsvColumns(
-        id=id_column, path=path_column, label=label_column, group=group_column, role=role_column
-    )
+    if folder.is_file() and dataset == "csv" and csv is None:
+        csv, folder = folder, folder.parent
     screen = Screen()
     with warnings.catch_warnings(), screen.working("Looking for files"):
         # The findings say all of this again, with examples.
@@ -206,7 +218,8 @@ CHECK = Command(
     run=check,
     examples=(
         "calcode data check ham10000 data/HAM10000",
-        "calcode data check csv photos --csv photos/list.csv --label-column diagnosis --group-column patient",
+        "calcode data check csv photos/list.csv",
+        "calcode data check csv photos --csv list.csv --label-column diagnosis",
         "calcode data check folders photos --json",
     ),
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calcode.cli.options import AsJson, output_file
+from calcode.cli.options import AsJson, option_group, output_file
 from calcode.cli.running import Command
 
 if TYPE_CHECKING:
@@ -32,6 +32,30 @@ class Engine(StrEnum):
     RAY = "ray"
 
 
+def _run_options(values: dict[str, Any]) -> dict[str, Any]:
+    known = ("auto", "float32", "bfloat16", "float16")
+    if values["precision"] not in known:
+        raise typer.BadParameter(
+            f"{values['precision']!r} is none of {', '.join(known)}", param_hint="--precision"
+        )
+    return values
+
+
+@option_group(
+    "how",
+    {
+        "revision": (
+            Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.", metavar="NAME")],
+            None,
+        ),
+        "device": (Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")], "auto"),
+        "precision": (
+            Annotated[str, typer.Option(help="auto (bfloat16 on a GPU), float32, bfloat16 or float16.")],
+            "auto",
+        ),
+    },
+    build=_run_options,
+)
 def embed(
     images: Annotated[Path, typer.Argument(metavar="IMAGES", help="Folder of a data set, or a CSV file.")],
     output: Annotated[
@@ -47,6 +71,7 @@ def embed(
             "hf-hub:owner/model for open_clip); a local folder of either; or an .onnx file.",
         ),
     ],
+    how: Any,
     dataset: Annotated[
         str,
         typer.Option(
@@ -73,13 +98,6 @@ def embed(
             help="Prompt file (.prompts.safetensors) instead of templates; an .onnx file needs one.",
         ),
     ] = None,
-    revision: Annotated[
-        str | None, typer.Option("--revision", help="Branch, tag or commit on the hub.", metavar="NAME")
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.")] = "auto",
-    precision: Annotated[
-        str, typer.Option("--precision", help="auto (bfloat16 on a GPU), float32, bfloat16 or float16.")
-    ] = "auto",
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="Images at a time.", min=1)] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", help="Decoding processes; one per core unless given.", min=0)
@@ -105,8 +123,9 @@ def embed(
     from calcode.cohorts import Prompts
 
     target = output_file(output, suffixes=(".parquet",))
-    asked = _precision(precision)
-    load = partial(load_backbone, _anywhere(backbone), revision=revision, device=device, precision=asked)
+    # A local folder or file by a name that holds in every working directory.
+    name = str(Path(backbone).resolve()) if Path(backbone).exists() else backbone
+    load = partial(load_backbone, name, **how)
     # What is cheap to check comes before the model is loaded.
     embed_images = _engine(engine, load=load, workers=workers)
     words = _words(dataset=dataset, templates=templates, prompts=prompts)
@@ -160,11 +179,6 @@ def _engine(
     return partial(embed_on_ray, load=load)
 
 
-def _anywhere(backbone: str) -> str:
-    """A local folder or file by a name that holds in every working directory; other names as they are."""
-    return str(Path(backbone).resolve()) if Path(backbone).exists() else backbone
-
-
 def _listing(images: Path, *, dataset: str, classes: Sequence[str]) -> ImageListing:
     """The images; the prompts say which labels are inside the label space."""
     from calcode.datasets import read_class_folders, read_csv_images, read_dataset
@@ -174,13 +188,6 @@ def _listing(images: Path, *, dataset: str, classes: Sequence[str]) -> ImageList
     return (
         read_class_folders(images, classes=classes) if dataset == "folders" else read_dataset(dataset, images)
     )
-
-
-def _precision(name: str) -> Any:
-    known = ("auto", "float32", "bfloat16", "float16")
-    if name not in known:
-        raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint="--precision")
-    return name
 
 
 def _words(*, dataset: str, templates: str | None, prompts: Path | None) -> Prompts | PromptTemplates:

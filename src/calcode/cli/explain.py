@@ -16,7 +16,7 @@ from calcode.errors import FeatureFileError, RoleError
 
 if TYPE_CHECKING:
     from calcode.cli.screen import Screen
-    from calcode.cohorts import Cohort, FeatureFile
+    from calcode.cohorts import FeatureFile
     from calcode.method.evidence import Evidence
     from calcode.method.explain import Explanation
     from calcode.method.model import Calcode
@@ -63,6 +63,7 @@ def explain(
     and which reference images are nearest. An answer of one diagnosis comes with its record: how often such answers
     were right on the labelled images of the role test, where FEATURES has them.
     """
+    from calcode.cli.rows import remembered
     from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
     from calcode.method.explain import explain as explained
@@ -78,7 +79,8 @@ def explain(
         fitted = Calcode.load(model)
         file = open_features(features, prompts=prompts)
     cases = _photographs(image, file, backbone=backbone or "") if image else _rows(wanted, file)
-    cohort = _reference(fitted, file if reference is None else open_features(reference, prompts=file.prompts))
+    holder = file if reference is None else open_features(reference, prompts=file.prompts)
+    cohort = remembered(fitted, holder, role="reference")
     titles = dict(zip(file.classes, file.prompts.label_texts or file.classes, strict=True))
     explanations, record = [], None
     for name, evidence in cases:
@@ -159,17 +161,6 @@ def _photographs(paths: list[Path], file: FeatureFile, *, backbone: str) -> Iter
 
     model = load_backbone(backbone)
     return ((path.name, photograph_evidence(path, backbone=model, prompts=file.prompts)) for path in paths)
-
-
-def _reference(model: Calcode, file: FeatureFile) -> Cohort | None:
-    """The reference images, if they are those that the model remembers by their digest."""
-    from calcode.method.roles import embeddings_digest
-
-    if "reference" not in file.role_counts:
-        return None
-    cohort = file.read(role="reference", columns=[])
-    remembered = model.manifest_["reference"]["embeddings"]
-    return cohort if embeddings_digest(cohort.evidence.embeddings) == remembered else None
 
 
 def _record(model: Calcode, file: FeatureFile) -> str:

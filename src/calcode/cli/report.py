@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from calcode.cli.rows import Choice, Judged
     from calcode.cli.screen import Screen
     from calcode.method.model import Calcode
-    from calcode.report import CohortFigures, ReportCohort
+    from calcode.report import CohortFigures, MethodResult, ReportCohort
 
 
 def report(
@@ -83,7 +83,6 @@ COMMAND = Command(
 
 
 def _cohort(model: Calcode, choice: Choice, result: Judged, *, shifted: bool) -> ReportCohort:
-    from calcode.cli.ordinary import split_aps
     from calcode.report import ReportCohort
 
     prompts = choice.features.prompts
@@ -95,10 +94,28 @@ def _cohort(model: Calcode, choice: Choice, result: Judged, *, shifted: bool) ->
         labels=result.labels,
         model=model,
         decisions=result.decisions,
-        ordinary=split_aps(model, choice.features, result.decisions),
+        ordinary=_split_aps(model, choice, result),
         metadata={name: values for name, values in result.metadata.items() if name != "label_name"},
         class_titles=dict(zip(prompts.classes, prompts.label_texts or prompts.classes, strict=True)),
     )
+
+
+def _split_aps(model: Calcode, choice: Choice, result: Judged) -> MethodResult | None:
+    """What split APS says about the same images, if the file holds the calibration images of the model."""
+    from calcode.baselines.aps import RECORD
+    from calcode.baselines.split import closed_sets, threshold
+    from calcode.cli.rows import remembered
+    from calcode.method.evidence import robust_probabilities
+    from calcode.method.scores import aps_scores
+    from calcode.report import MethodResult
+
+    cohort = remembered(model, choice.features, role="calibration")
+    if cohort is None or cohort.evidence.labels is None:
+        return None
+    calibration = cohort.evidence
+    scores = aps_scores(robust_probabilities(calibration.prompt_logits, trim=model.settings_.trim))
+    limit = threshold(scores, calibration.require_labels(), miscoverage=model.settings_.miscoverage)
+    return MethodResult.without_audit(RECORD.title, closed_sets(result.decisions.scores, limit))
 
 
 def _show(figures: CohortFigures, *, described: str, target: Path, screen: Screen) -> None:

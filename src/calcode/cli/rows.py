@@ -22,6 +22,7 @@ from calcode.errors import CalcodeWarning, FeatureFileError, NothingChosenError,
 from calcode.method.decisions import Decisions
 from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
+from calcode.method.roles import embeddings_digest
 
 if TYPE_CHECKING:
     import pyarrow
@@ -225,6 +226,17 @@ def _evidence(
         )
         return kept.evidence
     return cohort.evidence
+
+
+def remembered(model: Calcode, file: FeatureFile, *, role: str) -> Cohort | None:
+    """The images of a role, if they are those that the model was fitted on, which it knows by their digest."""
+    if role not in file.role_counts:
+        return None
+    cohort = file.read(role=role, classes=model.classes_, columns=[])
+    if role in _LABELLED and cohort.evidence.labels is not None:
+        cohort = cohort.in_space_only()
+    digest = embeddings_digest(cohort.evidence.embeddings)
+    return cohort if digest == model.manifest_[role]["embeddings"] else None
 
 
 def warn_of_unknown_labels(file: FeatureFile) -> None:
