@@ -179,7 +179,7 @@ def test_integer_labels_count_through_the_classes_of_the_file(feature_path: Path
     ):
         open_features(feature_path)
     rewrite(feature_path, numbered.replace_schema_metadata({"classes": "nv, mel"}))
-    with pytest.raises(FeatureFileError, match="'classes' in the schema metadata is not JSON"):
+    with pytest.raises(FeatureFileError, match="'classes' in the schema metadata: not valid JSON"):
         open_features(feature_path)
     rewrite(feature_path, numbered.replace_schema_metadata({"classes": '{"nv": 0}'}))
     with pytest.raises(FeatureFileError, match="is not a JSON list of names"):

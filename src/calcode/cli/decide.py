@@ -65,13 +65,21 @@ def decide(
     from calcode.cohorts import open_features
 
     target = output_file(output, suffixes=(".parquet", ".csv"), inputs=(model, features, prompts))
-    decide_file = _engine(engine, device=device)
+    if device is not None and engine is not Engine.GPU:
+        raise typer.BadParameter(f"{device!r} is for --engine gpu; leave it out", param_hint="--device")
+    decide_file: Callable[..., DecidedFile]
+    if engine is Engine.RAY:
+        from calcode.engines.ray_decisions import decide_file
+    else:
+        from calcode.engines import local
+
+        decide_file = partial(local.decide_file, device=None if engine is Engine.LOCAL else device or "cuda")
     choice = Choice.checked(open_features(features, prompts=prompts), role=role, conditions=where)
     screen = Screen()
     # Every row of the file is read, also where a role or a condition leaves some out.
     with (
         choice.errors_in_words_of_options(),
-        screen.counting("Rows of the file", total=len(choice.features)) as advance,
+        screen.counting("Rows of the file", total=choice.features.n_rows) as advance,
     ):
         decided = decide_file(model, choice.features, target, role=role, where=choice.where, progress=advance)
     if as_json:
@@ -98,19 +106,6 @@ COMMAND = Command(
         "calcode decide model.safetensors all.parquet -o decided.parquet --engine ray",
     ),
 )
-
-
-def _engine(engine: Engine, *, device: str | None) -> Callable[..., DecidedFile]:
-    """The function that does the work, or a usage error."""
-    from calcode.engines import local
-
-    if device is not None and engine is not Engine.GPU:
-        raise typer.BadParameter(f"{device!r} is for --engine gpu; leave it out", param_hint="--device")
-    if engine is Engine.RAY:
-        from calcode.engines.ray_decisions import decide_file
-
-        return decide_file
-    return partial(local.decide_file, device=None if engine is Engine.LOCAL else device or "cuda")
 
 
 def _show(decided: DecidedFile, *, described: str, screen: Screen) -> None:

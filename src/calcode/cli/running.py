@@ -86,7 +86,8 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
             except Exception as error:
                 show_warnings(caught)
                 _report(error)
-        show_warnings(caught)
+        if caught:
+            show_warnings(caught)
 
     return run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import numpy as np
 from calcode.arrays import AnyArray, BoolArray, IntArray, TextArray
 from calcode.cohorts.parquet import damage_named, file_schema, stream_tables
 from calcode.errors import FeatureFileError
+from calcode.files import parsed_json
 
 if TYPE_CHECKING:
     import pyarrow
@@ -98,7 +98,12 @@ def read_contents(path: Path) -> Contents:
     schema = file_schema(path)
     label_column = _checked_columns(schema, path=path)
     metadata = {key: value.decode(errors="replace") for key, value in (schema.metadata or {}).items()}
-    file_classes = _file_classes(metadata.get(CLASSES_KEY), needed=label_column == "label", path=path)
+    file_classes = _file_classes(metadata[CLASSES_KEY], path=path) if CLASSES_KEY in metadata else None
+    if label_column == "label" and file_classes is None:
+        raise FeatureFileError(
+            f"{path}: column 'label' holds indices, but the schema metadata have no 'classes' to count through; add a "
+            "JSON list of names there, or name the diagnoses in a column 'label_name'"
+        )
     kind = schema.field("embedding").type
     columns = [name for name in ("id", label_column or "", "role") if name in schema.names]
     labels: Counter[str] = Counter()
@@ -124,7 +129,10 @@ def read_contents(path: Path) -> Contents:
                 roles.update(name for name in text_values(table["role"]).tolist() if name)
     if n_rows == 0:
         raise FeatureFileError(f"{path}: no rows; write one per image")
-    _refuse_repeated(np.concatenate(hashes), path=path)
+    ordered = np.sort(np.concatenate(hashes))
+    suspects = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+    if suspects:
+        _refuse_repeated(suspects, path=path)
     return Contents(
         columns=tuple(schema.names),
         label_column=label_column,
@@ -248,19 +256,8 @@ def _checked_columns(schema: pyarrow.Schema, *, path: Path) -> str | None:
     return "label"
 
 
-def _file_classes(text: str | None, *, needed: bool, path: Path) -> tuple[str, ...] | None:
-    """The classes that the schema metadata name; integer labels need them."""
-    if text is None:
-        if needed:
-            raise FeatureFileError(
-                f"{path}: column 'label' holds indices, but the schema metadata have no 'classes' to count through; "
-                "add a JSON list of names there, or name the diagnoses in a column 'label_name'"
-            )
-        return None
-    try:
-        names = json.loads(text)
-    except ValueError as error:
-        raise FeatureFileError(f"{path}: 'classes' in the schema metadata is not JSON ({error})") from error
+def _file_classes(text: str, *, path: Path) -> tuple[str, ...]:
+    names = parsed_json(text, source=f"{path}: 'classes' in the schema metadata")
     if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise FeatureFileError(
             f"{path}: 'classes' in the schema metadata is not a JSON list of names: {names!r}"
@@ -268,11 +265,8 @@ def _file_classes(text: str | None, *, needed: bool, path: Path) -> tuple[str, .
     return tuple(names)
 
 
-def _refuse_repeated(hashes: IntArray, *, path: Path) -> None:
-    ordered = np.sort(hashes)
-    suspects = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
-    if not suspects:
-        return
+def _refuse_repeated(suspects: set[int], *, path: Path) -> None:
+    """Refuse ids that occur twice, among those whose hashes do."""
     # Different ids may share a hash; only equal ids are an error.
     seen: Counter[str] = Counter()
     for table in stream_tables(path, columns=["id"], batch_size=_ROWS):

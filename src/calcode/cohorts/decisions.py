@@ -5,7 +5,6 @@ Only released sets are written: a deferred image shows none.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from calcode.errors import FeatureFileError, MismatchError
-from calcode.files import canonical_json, replacing, require_regular
+from calcode.files import canonical_json, parsed_json, replacing_together, require_regular
 from calcode.method.decisions import Action, Decisions, Reason
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ class DecisionWriter:
 
     def __enter__(self) -> Self:
         self._stack = ExitStack()
-        self._temporary = self._stack.enter_context(replacing(self._path))
+        (self._temporary,) = self._stack.enter_context(replacing_together(self._path))
         return self
 
     def append(self, decisions: Decisions) -> None:
@@ -171,15 +170,26 @@ class DecisionWriter:
             raise FeatureFileError(
                 "DecisionWriter: not open; use it as `with DecisionWriter(path) as writer:`"
             )
+        content = _flat(table) if self._path.suffix == ".csv" else table
         if self._writer is None:
+            import pyarrow.csv
+            import pyarrow.parquet
+
             self._schema = table.schema
-            self._writer = self._stack.enter_context(_table_writer(self._temporary, table, final=self._path))
+            writer: Any
+            if self._path.suffix == ".csv":
+                writer = pyarrow.csv.CSVWriter(self._temporary, content.schema)
+            else:
+                writer = pyarrow.parquet.ParquetWriter(
+                    self._temporary, content.schema, compression="zstd", write_page_checksum=True
+                )
+            self._writer = self._stack.enter_context(writer)
         elif not table.schema.equals(self._schema, check_metadata=True):
             raise MismatchError(
                 "decisions: this block has another model, other classes or ids where the first block had "
                 "none; write it to a file of its own"
             )
-        self._writer.write_table(_flat(table) if self._path.suffix == ".csv" else table)
+        self._writer.write_table(content)
         self._rows += table.num_rows
 
     def __exit__(
@@ -196,17 +206,6 @@ class DecisionWriter:
             stack.__exit__(FeatureFileError, error, None)
             raise error
         stack.__exit__(kind, error, traceback)
-
-
-def _table_writer(temporary: Path, table: pyarrow.Table, *, final: Path) -> Any:
-    """Arrow's own writer for Parquet or CSV, a context manager with `write_table`."""
-    if final.suffix == ".csv":
-        import pyarrow.csv
-
-        return pyarrow.csv.CSVWriter(temporary, _flat(table).schema)
-    import pyarrow.parquet as pq
-
-    return pq.ParquetWriter(temporary, table.schema, compression="zstd", write_page_checksum=True)
 
 
 def _flat(table: pyarrow.Table) -> pyarrow.Table:
@@ -264,7 +263,7 @@ def decision_facts(table: pyarrow.Table) -> dict[str, Any]:
     text = (table.schema.metadata or {}).get(_METADATA_KEY)
     if text is None:
         raise FeatureFileError("table: no 'calcode' in its schema metadata; it is not a table of decisions")
-    return dict(json.loads(text))
+    return dict(parsed_json(text, source="decisions: schema metadata"))
 
 
 def decisions_from(table: pyarrow.Table) -> Decisions:

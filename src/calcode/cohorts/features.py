@@ -179,8 +179,9 @@ class FeatureFile:
         role, where, classes
             As in `read`.
         """
-        chosen = self.chosen_rows(table, role=role, where=where)
-        return self._evidence(chosen, labels=None, classes=classes) if chosen.num_rows else None
+        if role is not None or where is not None:
+            table = self.chosen_rows(table, role=role, where=where)
+        return self._evidence(table, labels=None, classes=classes) if table.num_rows else None
 
     def chosen_rows(
         self,
@@ -287,11 +288,11 @@ class FeatureFile:
     ) -> Evidence:
         try:
             evidence = Evidence.from_text(
-                embeddings=_embedding_matrix(table, dimension=self.dimension, path=self.path),
+                embeddings=_embedding_matrix(table, dimension=self.prompts.dimension, path=self.path),
                 text=self.prompts.text,
                 temperature=self.prompts.temperature,
                 labels=labels,
-                classes=self.classes,
+                classes=self.prompts.classes,
                 ids=text_values(table["id"]),
                 groups=text_values(table["group"]) if "group" in self.contents.columns else None,
                 prompt_digest=self.prompts.digest,
@@ -299,7 +300,11 @@ class FeatureFile:
             )
         except EvidenceError as error:
             raise FeatureFileError(f"{self.path}: {error}") from error
-        return evidence if classes is None or tuple(classes) == self.classes else evidence.restrict(classes)
+        return (
+            evidence
+            if classes is None or tuple(classes) == self.prompts.classes
+            else evidence.restrict(classes)
+        )
 
     def _labels(self, table: pyarrow.Table) -> tuple[TextArray, IntArray]:
         """Name and class index of every row, -1 for a diagnosis outside the classes; no label may be missing."""
@@ -464,22 +469,24 @@ def _stored_matrix(table: pyarrow.Table, *, dimension: int, path: Path) -> AnyAr
     column = table["embedding"].combine_chunks()
     if isinstance(column, pa.ChunkedArray):  # what older versions give for a table without rows
         return np.empty((0, dimension))
-    refuse = partial(_refuse, table=table, path=path)
-    refuse(column.is_null().to_numpy(zero_copy_only=False), "no embedding")
+    if column.null_count:
+        _refuse(column.is_null().to_numpy(zero_copy_only=False), "no embedding", table=table, path=path)
     lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
-    refuse(lengths != dimension, f"another number of dimensions than the {dimension} of the prompts")
+    if (lengths != dimension).any():
+        what = f"another number of dimensions than the {dimension} of the prompts"
+        _refuse(lengths != dimension, what, table=table, path=path)
     values: AnyArray = column.flatten().to_numpy(zero_copy_only=False)
     return values.reshape(len(column), dimension)
 
 
 def _embedding_matrix(table: pyarrow.Table, *, dimension: int, path: Path) -> FloatArray:
     """The embeddings as an array of shape (n, d); nulls, NaN, zero rows and other lengths are refused."""
-    refuse = partial(_refuse, table=table, path=path)
     matrix: FloatArray = _stored_matrix(table, dimension=dimension, path=path).astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         squared = np.einsum("ij,ij->i", matrix, matrix)
     # One pass tells whether there is anything to refuse; what it is takes more.
     if not (np.isfinite(squared) & (squared > 0)).all():
+        refuse = partial(_refuse, table=table, path=path)
         refuse(np.asarray(~np.isfinite(matrix).all(axis=1)), "NaN, infinity or a null")
         refuse(np.asarray(~matrix.any(axis=1)), "a vector of length zero")
     return matrix

@@ -85,6 +85,11 @@ class RowReader:
     columns : sequence of str
     batch_size : int
         Rows decoded at a time.
+
+    Attributes
+    ----------
+    n_rows : int
+        Rows of the file.
     """
 
     def __init__(self, path: Path, *, columns: Sequence[str], batch_size: int = 4096) -> None:
@@ -95,7 +100,11 @@ class RowReader:
         metadata = self._file.metadata
         sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self._first_rows = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-        self._jump(0)
+        self.n_rows = int(self._first_rows[-1])
+        self._batches: Iterator[pyarrow.RecordBatch] = iter(())
+        self._held: list[pyarrow.RecordBatch] = []
+        # Nothing is held yet: the first range jumps to its row group.
+        self._held_from = self._held_to = -1
 
     def __enter__(self) -> Self:
         return self
@@ -104,11 +113,6 @@ class RowReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of the file."""
-        return int(self._first_rows[-1])
 
     def spans(self, *, at_least: int) -> list[tuple[int, int]]:
         """All rows in runs of whole row groups, each of `at_least` rows but for the last; one huge group is one run."""
@@ -127,24 +131,18 @@ class RowReader:
             raise FeatureFileError(f"{self._path}: it has {self.n_rows} rows, not {start} to {stop}")
         group = int(np.searchsorted(self._first_rows, start, side="right")) - 1
         if start < self._held_from or self._first_rows[group] > self._held_to:
-            self._jump(group)
+            self._batches = self._file.iter_batches(
+                batch_size=self._batch_size,
+                row_groups=list(range(group, len(self._first_rows) - 1)),
+                columns=self._columns,
+            )
+            self._held = []
+            self._held_from = self._held_to = int(self._first_rows[group])
         with damage_named(self._path):
             while self._held_to < stop:
-                self._take(start)
+                self._held.append(next(self._batches))
+                self._held_to += len(self._held[-1])
+                while self._held and self._held_from + len(self._held[0]) <= start:
+                    self._held_from += len(self._held.pop(0))
         whole = pa.Table.from_batches(self._held)
         return without_views(whole.slice(start - self._held_from, stop - start))
-
-    def _jump(self, group: int) -> None:
-        groups = list(range(group, len(self._first_rows) - 1))
-        self._batches = self._file.iter_batches(
-            batch_size=self._batch_size, row_groups=groups, columns=self._columns
-        )
-        self._held: list[pyarrow.RecordBatch] = []
-        self._held_from = self._held_to = int(self._first_rows[group])
-
-    def _take(self, start: int) -> None:
-        """One more batch, without those that end before `start`."""
-        self._held.append(next(self._batches))
-        self._held_to += len(self._held[-1])
-        while self._held and self._held_from + len(self._held[0]) <= start:
-            self._held_from += len(self._held.pop(0))

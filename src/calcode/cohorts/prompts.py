@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calcode.errors import CalcodeError, EvidenceError, FeatureFileError
-from calcode.files import canonical_json, replacing, require_regular
+from calcode.files import canonical_json, parsed_json, replacing, require_regular, require_small_archive
 
 #: Ending of a prompt file: `derm.parquet` has its prompts in `derm.prompts.safetensors`.
 PROMPTS_SUFFIX = ".prompts.safetensors"
@@ -71,15 +70,28 @@ class Prompts:
     ) -> None:
         names = tuple(str(name) for name in classes)
         bank = _checked_text(text, classes=names)
-        number = _checked_temperature(temperature)
-        values: dict[str, object] = {
+        try:
+            number = float(temperature)
+        except (TypeError, ValueError) as error:
+            raise EvidenceError(f"temperature: {temperature!r} is not a number") from error
+        if not (np.isfinite(number) and number > 0):
+            raise EvidenceError(f"temperature: {temperature!r} must be a positive number")
+        values: dict[str, Any] = {
             "text": bank,
             "temperature": number,
             "classes": names,
-            "templates": _checked_texts(templates, count=bank.shape[1], name="templates", of="prompts"),
-            "label_texts": _checked_texts(label_texts, count=len(names), name="label_texts", of="classes"),
+            "templates": tuple(str(text) for text in templates),
+            "label_texts": tuple(str(text) for text in label_texts),
             "digest": prompt_digest(text=bank, temperature=number, classes=names),
         }
+        for name, count, noun in (
+            ("templates", bank.shape[1], "prompts"),
+            ("label_texts", len(names), "classes"),
+        ):
+            if len(values[name]) not in (0, count):
+                raise EvidenceError(
+                    f"{name}: {len(values[name])} given for {count} {noun}; give one for each, or none"
+                )
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -240,42 +252,37 @@ def _from_safetensors(file: Path) -> Prompts:
 
 
 def _parsed_facts(text: str, *, file: Path) -> dict[str, Any]:
-    try:
-        facts = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise FeatureFileError(f"{file}: its metadata are not JSON ({error})") from error
-    needed = {
+    facts = parsed_json(text, source=f"{file}: its metadata")
+    needed: dict[str, Any] = {
         "version": int,
         "classes": list,
         "templates": list,
         "label_texts": list,
-        "temperature": float,
+        "temperature": int | float,
         "shape": list,
         "digest": str,
     }
+    found = facts if isinstance(facts, dict) else {}
     wrong = [
-        name for name, kind in needed.items() if not isinstance(facts, dict) or not _is(facts.get(name), kind)
+        name
+        for name, kind in needed.items()
+        if not isinstance(found.get(name), kind) or isinstance(found.get(name), bool)
     ]
-    if "version" not in wrong and facts["version"] > _VERSION:
+    if "version" not in wrong and found["version"] > _VERSION:
         raise FeatureFileError(
-            f"{file}: written in version {facts['version']} of the prompt format and this is version "
+            f"{file}: written in version {found['version']} of the prompt format and this is version "
             f"{_VERSION}; install a newer calcode"
         )
     if wrong:
         raise FeatureFileError(f"{file}: its metadata lack {wrong}, or hold another type there")
-    return dict(facts)
-
-
-def _is(value: object, kind: type) -> bool:
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, kind)
+    return found
 
 
 def _from_archive(file: Path) -> Prompts:
     import zipfile
     import zlib
 
+    require_small_archive(file)
     try:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             content = {name: archive[name] for name in archive.files}
@@ -317,20 +324,3 @@ def _checked_text(text: ArrayLike, *, classes: tuple[str, ...]) -> NDArray[np.fl
         )
     bank.flags.writeable = False
     return bank
-
-
-def _checked_temperature(temperature: float) -> float:
-    try:
-        number = float(temperature)
-    except (TypeError, ValueError) as error:
-        raise EvidenceError(f"temperature: {temperature!r} is not a number") from error
-    if not (np.isfinite(number) and number > 0):
-        raise EvidenceError(f"temperature: {temperature!r} must be a positive number")
-    return number
-
-
-def _checked_texts(texts: Sequence[str], *, count: int, name: str, of: str) -> tuple[str, ...]:
-    values = tuple(str(text) for text in texts)
-    if values and len(values) != count:
-        raise EvidenceError(f"{name}: {len(values)} given for {count} {of}; give one for each, or none")
-    return values
