@@ -166,7 +166,7 @@ def test_foreign_files_are_refused(tmp_path: Path, prompts: Prompts) -> None:
 def test_an_archive_with_pickled_objects_is_never_loaded(tmp_path: Path, prompts: Prompts) -> None:
     path = tmp_path / "prompts.npz"
     np.savez(path, text=prompts.text, temperature=0.1, classes=np.array(["a", "b", "c"], dtype=object))
-    with pytest.raises(FeatureFileError, match="not a readable archive"):
+    with pytest.raises(FeatureFileError, match="not a NumPy archive"):
         read_prompts(path)
 
 

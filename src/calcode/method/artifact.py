@@ -31,15 +31,24 @@ def write_artifact(path: Path, *, key: str, metadata: dict[str, Any], tensors: d
 
 def artifact_key(path: Path) -> str:
     """Which kind of model a file holds: its key in the header."""
+    with _opened(path) as file:
+        return _key(file, path)
+
+
+def _opened(path: Path) -> Any:
+    """The safetensors file, open; its tensors are not read yet."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise ArtifactError(f"{path}: no such file")
+        raise ArtifactError(f"{path}: {'a folder, not a model file' if path.is_dir() else 'no such file'}")
     try:
-        with safe_open(path, framework="numpy") as file:
-            found = [key for key in _KINDS if key in (file.metadata() or {})]
+        return safe_open(path, framework="numpy")
     except SafetensorError as error:
         raise ArtifactError(f"{path}: truncated, or not a safetensors file ({error})") from error
+
+
+def _key(file: Any, path: Path) -> str:
+    found = [key for key in _KINDS if key in (file.metadata() or {})]
     if not found:
         raise ArtifactError(f"{path}: foreign, a safetensors file but not a calcode model")
     return found[0]
@@ -61,12 +70,12 @@ def read_artifact(path: Path, *, key: str, newest: int) -> tuple[dict[str, Any],
         With the digest under "digest".
     tensors : dict of str to ndarray
     """
-    from safetensors import safe_open
-
-    found = artifact_key(path)
-    if found != key:
-        raise ArtifactError(f"{path}: a {_KINDS[found]} where a {_KINDS[key]} is needed; pass the other file")
-    with safe_open(path, framework="numpy") as file:
+    with _opened(path) as file:
+        found = _key(file, path)
+        if found != key:
+            raise ArtifactError(
+                f"{path}: a {_KINDS[found]} where a {_KINDS[key]} is needed; pass the other file"
+            )
         try:
             metadata = _numbers_back(parsed_json(file.metadata()[key], source=path))
         except FeatureFileError as error:
