@@ -95,11 +95,18 @@ def load_open_clip(
         ) from error
     on_hub = name.startswith(HUB_PREFIX)
     try:
-        folder = (
-            _fetched(name.removeprefix(HUB_PREFIX), revision=revision) if on_hub else Path(name).resolve()
-        )
+        folder = Path(name).resolve()
+        if on_hub:
+            from huggingface_hub import snapshot_download
+
+            # The snapshot in the local cache, fetched if it is not there; its name is the commit.
+            repository = name.removeprefix(HUB_PREFIX)
+            folder = Path(snapshot_download(repository, revision=revision, allow_patterns=list(_FETCHED)))
         require_safetensors(folder, name=name)
-        weights = _weights(folder)
+        # That of open_clip if there are several.
+        weights = min(
+            folder.glob("*.safetensors"), key=lambda file: (not file.name.startswith("open_clip"), file.name)
+        )
         # The weights that open_clip would look for itself may be pickles.
         options = {"load_weights": False, "pretrained_image": False, "pretrained_text": False}
         model = open_clip.create_model(f"local-dir:{folder}", precision="fp32", device="cpu", **options)
@@ -145,16 +152,3 @@ def preprocessing_of(config: Mapping[str, Any], *, source: str) -> Preprocessing
         std=triple(config.get("std"), source=source),
         centre="nearest",
     )
-
-
-def _fetched(repository: str, *, revision: str | None) -> Path:
-    """The snapshot of a model in the local cache, fetched if it is not there; its name is the commit."""
-    from huggingface_hub import snapshot_download
-
-    return Path(snapshot_download(repository, revision=revision, allow_patterns=list(_FETCHED)))
-
-
-def _weights(folder: Path) -> Path:
-    """The file of weights: that of open_clip if there are several."""
-    files = sorted(folder.glob("*.safetensors"))
-    return min(files, key=lambda file: (not file.name.startswith("open_clip"), file.name))

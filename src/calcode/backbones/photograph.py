@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from calcode.backbones.backbone import Backbone, encode_images
 from calcode.cohorts import Prompts
-from calcode.datasets import read_image
-from calcode.errors import DatasetError, ImageError
+from calcode.datasets import Unreadable, image_or_reason
+from calcode.datasets.workers import CRASHED, DecodingPool
+from calcode.errors import DatasetError
 from calcode.method.evidence import Evidence
 
 
@@ -26,10 +28,12 @@ def photograph_evidence(
     name : str, optional
         The backbone as a model knows it; its own identity if not given.
     """
-    try:
-        image = read_image(path)
-    except ImageError as error:
-        raise DatasetError(f"{os.fspath(path)}: {error.reason}") from error
+    # In a process of its own: a photograph that takes all memory shall not take this process with it.
+    unreadable = Unreadable(path=Path(path), reason=CRASHED)
+    with DecodingPool(image_or_reason, workers=1, crashed=lambda file: unreadable) as pool:
+        (image,) = pool.results(pool.submit([os.fspath(path)]))
+    if isinstance(image, Unreadable):
+        raise DatasetError(f"{os.fspath(path)}: {image.reason}")
     return Evidence.from_text(
         embeddings=encode_images(backbone, [image]),
         text=prompts.text,

@@ -104,8 +104,19 @@ class Preprocessing:
         """One RGB photograph, (h, w, 3), as the bytes that the model sees, (height, width, 3)."""
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
             raise BackboneError(f"image: {image.dtype} of shape {image.shape} is not uint8 of (h, w, 3)")
-        target = self._resized_shape(*image.shape[:2])
-        resized = image if target == image.shape[:2] else _resampled(image, target, self.interpolation)
+        height, width = image.shape[:2]
+        if isinstance(self.resize, tuple):
+            target = self.resize
+        else:
+            other = int(self.resize * max(height, width) / min(height, width))
+            target = (self.resize, other) if height <= width else (other, self.resize)
+        resized = image
+        if target != (height, width):
+            from PIL import Image
+
+            picture = Image.fromarray(np.ascontiguousarray(image))
+            filter_number = _FILTERS.index(self.interpolation)
+            resized = np.asarray(picture.resize((target[1], target[0]), resample=filter_number))
         return resized if self.crop is None else _centre_crop(resized, self.crop, centre=self.centre)
 
     def normalised(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -118,13 +129,6 @@ class Preprocessing:
         if self.std != (1.0, 1.0, 1.0):
             values /= np.array(self.std, dtype=np.float32)[:, None, None]
         return values
-
-    def _resized_shape(self, height: int, width: int) -> tuple[int, int]:
-        if isinstance(self.resize, tuple):
-            return self.resize
-        short, long = sorted((height, width))
-        other = int(self.resize * long / short)
-        return (self.resize, other) if height <= width else (other, self.resize)
 
 
 def preprocessing_from(config: Mapping[str, Any], *, source: str) -> Preprocessing:
@@ -179,13 +183,6 @@ def triple(values: object, *, source: str) -> tuple[float, float, float]:
         case [int() | float() as red, int() | float() as green, int() | float() as blue]:
             return float(red), float(green), float(blue)
     raise BackboneError(f"{source}: {values!r} in its preprocessing is not one number per channel")
-
-
-def _resampled(image: NDArray[np.uint8], shape: tuple[int, int], name: Interpolation) -> NDArray[np.uint8]:
-    from PIL import Image
-
-    picture = Image.fromarray(np.ascontiguousarray(image))
-    return np.asarray(picture.resize((shape[1], shape[0]), resample=_FILTERS.index(name)))
 
 
 def _centre_crop(image: NDArray[np.uint8], crop: tuple[int, int], *, centre: str) -> NDArray[np.uint8]:

@@ -129,7 +129,14 @@ class TorchBackbone:
     def _submit_to_gpu(self, batch: NDArray[np.uint8]) -> PendingRows:
         import torch
 
-        stage = self._free_stage(batch.shape)
+        # A host buffer whose last copy has ended, or a new one.
+        stage = None
+        if len(self._stages) >= _STAGES:
+            stage = self._stages.popleft()
+            stage.copied.synchronize()
+        if stage is None or len(stage.host) < len(batch):
+            host = torch.empty(batch.shape, dtype=torch.uint8, pin_memory=True)
+            stage = _Stage(host=host, copied=torch.cuda.Event())
         # Into pinned memory first: a copy from there does not wait for the batches that are still being computed.
         np.copyto(stage.host.numpy()[: len(batch)], batch)
         with torch.cuda.device(self._device):
@@ -140,18 +147,6 @@ class TorchBackbone:
             done.record()
         self._stages.append(stage)
         return _RowsOnTheWay(features, done)
-
-    def _free_stage(self, shape: tuple[int, ...]) -> _Stage:
-        """A host buffer large enough for the batch whose last copy has ended."""
-        import torch
-
-        if len(self._stages) >= _STAGES:
-            stage = self._stages.popleft()
-            stage.copied.synchronize()
-            if len(stage.host) >= shape[0]:
-                return stage
-        host = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
-        return _Stage(host=host, copied=torch.cuda.Event())
 
 
 @dataclass(frozen=True)

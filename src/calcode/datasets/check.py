@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from calcode.datasets.duplicates import ImageFacts, duplicates_among, inspect_images
+from calcode.datasets.duplicates import duplicates_among, inspect_images
 from calcode.datasets.listing import ImageListing, count_sentences
 from calcode.datasets.registry import dataset_named
 from calcode.errors import RoleError
@@ -95,18 +95,139 @@ def check_listing(
     CheckReport
     """
     facts = inspect_images(listing, workers=workers, advance=advance)
-    findings = [
-        *_about_rows(listing),
-        *_about_labels(listing),
-        *_about_groups(listing),
-        *_about_files(listing, facts, smallest_side=smallest_side),
-        *_about_duplicates(listing, facts),
-        *(Finding(kind="note", level=Level.NOTE, message=note) for note in listing.notes),
+    found = [
+        (name, one) for name, one, there in zip(listing.ids, facts, listing.has_file, strict=True) if there
     ]
+    roles_of: dict[str, set[str]] = defaultdict(set)
+    if listing.roles is not None:
+        for group, role in zip(listing.groups.tolist(), listing.roles.tolist(), strict=True):
+            if group and role:
+                roles_of[group].add(role)
+    copies = duplicates_among(listing, facts=facts).groups
+    conflicting = [one for one in copies if one.conflicting]
+    crossing = [one for one in copies if one.across_roles and not one.conflicting]
+    apart = [one for one in copies if not one.conflicting and not one.across_roles and one.across_groups]
+    # What is wrong, what to do about it, and the images, groups or labels concerned.
+    table: list[tuple[str, Level, str, str, Iterable[str]]] = [
+        (
+            "repeated-ids",
+            Level.FIX,
+            "ids that occur more than once",
+            "give every image its own",
+            listing.repeated_ids,
+        ),
+        (
+            "missing-files",
+            Level.FIX,
+            "missing image files",
+            "download or unpack the rest, or leave their rows out",
+            listing.ids[~listing.has_file].tolist(),
+        ),
+        (
+            "unknown-labels",
+            Level.FIX,
+            "labels that are neither classes nor known to lie outside them",
+            "correct their spelling, or say that they lie outside",
+            listing.unknown_labels,
+        ),
+        (
+            "unlabelled",
+            Level.WARNING,
+            "images without a label",
+            "they can be decided on, but neither calibrate nor test",
+            listing.ids[listing.label_names == ""].tolist(),
+        ),
+        (
+            "empty-classes",
+            Level.WARNING,
+            "classes without an image",
+            "without calibration images they would be in every set",
+            [name for name in listing.classes if name not in listing.counts],
+        ),
+        (
+            "straddling-groups",
+            Level.FIX,
+            "groups in more than one role",
+            "keep all images of a lesion or patient in one role (calcode.split_roles does)",
+            [group for group, roles in roles_of.items() if len(roles) > 1],
+        ),
+        (
+            "unreadable",
+            Level.FIX,
+            "images that cannot be read",
+            "download them again or leave their rows out",
+            [f"{name}: {one.reason}" for name, one in found if one.reason is not None],
+        ),
+        (
+            "small-images",
+            Level.WARNING,
+            f"images with a side shorter than {smallest_side} pixels",
+            "they may be thumbnails",
+            [
+                f"{name}: {one.width} x {one.height}"
+                for name, one in found
+                if one.reason is None and min(one.width, one.height) < smallest_side
+            ],
+        ),
+        (
+            "burned-in-text",
+            Level.WARNING,
+            "DICOM images with text in their pixels, by their own header",
+            "look whether it names a patient before they go anywhere",
+            [str(name) for name, one in found if one.burned_in_text],
+        ),
+        (
+            "conflicting-duplicates",
+            Level.FIX,
+            "identical images with different labels",
+            "drop them whole: which label is right cannot be known",
+            [_joined(one.ids, [label or "no label" for label in one.label_names]) for one in conflicting],
+        ),
+        (
+            "duplicates-across-roles",
+            Level.FIX,
+            "identical images in more than one role",
+            "keep one image of each",
+            [_joined(one.ids, one.roles) for one in crossing],
+        ),
+        (
+            "duplicates",
+            Level.WARNING,
+            "identical images of different lesions or patients, or of none",
+            "keep one image of each",
+            [" = ".join(one.ids) for one in apart],
+        ),
+    ]
+    findings = [
+        Finding(
+            kind=kind,
+            level=level,
+            message=f"{what}: {len(names):,}; {remedy}",
+            count=len(names),
+            examples=tuple(names[:_SHOWN]),
+        )
+        for kind, level, what, remedy, examples in table
+        if (names := list(examples))
+    ]
+    harmless = len(copies) - len(conflicting) - len(crossing) - len(apart)
+    if harmless:
+        text = f"identical images within one lesion or patient: {harmless:,}; they do no harm"
+        findings.append(
+            Finding(kind="duplicates-within-groups", level=Level.NOTE, message=text, count=harmless)
+        )
+    findings += [
+        Finding(kind="counts", level=Level.WARNING, message=f"not as published: {sentence}")
+        for sentence in count_sentences(listing)
+    ]
+    findings += [Finding(kind="note", level=Level.NOTE, message=note) for note in listing.notes]
     order = list(Level)
     return CheckReport(
         listing=listing, findings=tuple(sorted(findings, key=lambda one: order.index(one.level)))
     )
+
+
+def _joined(ids: Sequence[str], words: Sequence[str]) -> str:
+    return " = ".join(f"{name} ({word})" for name, word in zip(ids, words, strict=True))
 
 
 def listing_to_check(name: str, folder: str | Path) -> ImageListing:
@@ -122,157 +243,6 @@ def listing_to_check(name: str, folder: str | Path) -> ImageListing:
         return replace(listing, roles=known.roles(listing))
     except RoleError as error:
         return replace(listing, notes=(*listing.notes, f"not split into roles ({error})"))
-
-
-def _finding(
-    kind: str, level: Level, what: str, remedy: str, *, examples: Iterable[str], of: int | None = None
-) -> list[Finding]:
-    """One finding with its count, or none if there are no examples."""
-    names = list(examples)
-    if not names:
-        return []
-    total = "" if of is None else f" of {of:,}"
-    message = f"{what}: {len(names):,}{total}; {remedy}"
-    return [
-        Finding(kind=kind, level=level, message=message, count=len(names), examples=tuple(names[:_SHOWN]))
-    ]
-
-
-def _about_rows(listing: ImageListing) -> list[Finding]:
-    findings = _finding(
-        "repeated-ids",
-        Level.FIX,
-        "ids that occur more than once",
-        "give every image its own",
-        examples=listing.repeated_ids,
-    )
-    findings += _finding(
-        "missing-files",
-        Level.FIX,
-        "missing image files",
-        "download or unpack the rest, or leave their rows out",
-        examples=listing.ids[~listing.has_file].tolist(),
-        of=len(listing),
-    )
-    return findings + [
-        Finding(kind="counts", level=Level.WARNING, message=f"not as published: {sentence}")
-        for sentence in count_sentences(listing)
-    ]
-
-
-def _about_labels(listing: ImageListing) -> list[Finding]:
-    findings = _finding(
-        "unknown-labels",
-        Level.FIX,
-        "labels that are neither classes nor known to lie outside them",
-        "correct their spelling, or say that they lie outside",
-        examples=listing.unknown_labels,
-    )
-    findings += _finding(
-        "unlabelled",
-        Level.WARNING,
-        "images without a label",
-        "they can be decided on, but neither calibrate nor test",
-        examples=listing.ids[listing.label_names == ""].tolist(),
-    )
-    counts = listing.counts
-    return findings + _finding(
-        "empty-classes",
-        Level.WARNING,
-        "classes without an image",
-        "without calibration images they would be in every set",
-        examples=[name for name in listing.classes if name not in counts],
-    )
-
-
-def _about_groups(listing: ImageListing) -> list[Finding]:
-    if listing.roles is None:
-        return []
-    roles_of: dict[str, set[str]] = defaultdict(set)
-    for group, role in zip(listing.groups.tolist(), listing.roles.tolist(), strict=True):
-        if group and role:
-            roles_of[group].add(role)
-    return _finding(
-        "straddling-groups",
-        Level.FIX,
-        "groups in more than one role",
-        "keep all images of a lesion or patient in one role (calcode.split_roles does)",
-        examples=[group for group, roles in roles_of.items() if len(roles) > 1],
-    )
-
-
-def _about_files(listing: ImageListing, facts: Sequence[ImageFacts], *, smallest_side: int) -> list[Finding]:
-    ids = listing.ids.tolist()
-    pairs = [(name, one) for name, one, there in zip(ids, facts, listing.has_file, strict=True) if there]
-    findings = _finding(
-        "unreadable",
-        Level.FIX,
-        "images that cannot be read",
-        "download them again or leave their rows out",
-        examples=[f"{name}: {one.reason}" for name, one in pairs if one.reason is not None],
-    )
-    findings += _finding(
-        "small-images",
-        Level.WARNING,
-        f"images with a side shorter than {smallest_side} pixels",
-        "they may be thumbnails",
-        examples=[
-            f"{name}: {one.width} x {one.height}"
-            for name, one in pairs
-            if one.reason is None and min(one.width, one.height) < smallest_side
-        ],
-    )
-    return findings + _finding(
-        "burned-in-text",
-        Level.WARNING,
-        "DICOM images with text in their pixels, by their own header",
-        "look whether it names a patient before they go anywhere",
-        examples=[name for name, one in pairs if one.burned_in_text],
-    )
-
-
-def _about_duplicates(listing: ImageListing, facts: Sequence[ImageFacts]) -> list[Finding]:
-    groups = duplicates_among(listing, facts=facts).groups
-    conflicting = [one for one in groups if one.conflicting]
-    crossing = [one for one in groups if one.across_roles and not one.conflicting]
-    apart = [one for one in groups if not one.conflicting and not one.across_roles and one.across_groups]
-    harmless = len(groups) - len(conflicting) - len(crossing) - len(apart)
-    findings = _finding(
-        "conflicting-duplicates",
-        Level.FIX,
-        "identical images with different labels",
-        "drop them whole: which label is right cannot be known",
-        examples=(
-            " = ".join(
-                f"{name} ({label or 'no label'})"
-                for name, label in zip(one.ids, one.label_names, strict=True)
-            )
-            for one in conflicting
-        ),
-    )
-    findings += _finding(
-        "duplicates-across-roles",
-        Level.FIX,
-        "identical images in more than one role",
-        "keep one image of each",
-        examples=(
-            " = ".join(f"{name} ({role})" for name, role in zip(one.ids, one.roles, strict=True))
-            for one in crossing
-        ),
-    )
-    findings += _finding(
-        "duplicates",
-        Level.WARNING,
-        "identical images of different lesions or patients, or of none",
-        "keep one image of each",
-        examples=(" = ".join(one.ids) for one in apart),
-    )
-    if harmless:
-        text = f"identical images within one lesion or patient: {harmless:,}; they do no harm"
-        findings.append(
-            Finding(kind="duplicates-within-groups", level=Level.NOTE, message=text, count=harmless)
-        )
-    return findings
 
 
 def role_totals(listing: ImageListing) -> dict[str, int]:

@@ -92,13 +92,18 @@ def read_csv_images(
     # Looked up among the files of the folder; a name that is not there is never opened.
     exact = files.existing(Path(name).as_posix() for name in names.tolist())
     paths = np.where(exact != "", exact, files.paths_of(_stem(name) for name in names.tolist()))
+    # Where there is no file, a name without the ending of an ordinary image could be that of a patient.
+    stems = [
+        _stem(name) if path or Path(name).suffix.lower() in IMAGE_SUFFIXES - DICOM_SUFFIXES else f"row-{row}"
+        for row, (name, path) in enumerate(zip(names.tolist(), paths.tolist(), strict=True), start=1)
+    ]
     source = table.get("label", empty)
     label_names = LabelMap(classes=(), inside=label_map or {}).names(source)
     return announced(
         ImageListing(
             dataset=path.stem,
             classes=_classes(label_names, classes=classes, outside=outside),
-            ids=np.where(ids != "", ids, _derived_ids(names.tolist(), paths.tolist(), key=dicom_key)),
+            ids=np.where(ids != "", ids, _ids(stems, paths.tolist(), key=dicom_key)),
             paths=paths,
             label_names=label_names,
             source_labels=source,
@@ -157,6 +162,11 @@ def read_class_folders(
         )
     label_names = np.array([one.partition("/")[0] for one in inside], dtype=np.str_)
     paths = files.existing(inside)
+    counts = Counter(Path(one).stem for one in inside)
+    plain = [
+        Path(one).stem if counts[Path(one).stem] == 1 else Path(one).with_suffix("").as_posix()
+        for one in inside
+    ]
     loose = len(files.relative) - len(inside)
     notes = [f"images in no class folder, left out: {loose}"] if loose else []
     if files.special:
@@ -165,7 +175,7 @@ def read_class_folders(
         ImageListing(
             dataset=Path(folder).resolve().name,
             classes=_classes(label_names, classes=classes, outside=outside),
-            ids=_folder_ids(inside, paths.tolist(), key=dicom_key),
+            ids=_ids(plain, paths.tolist(), key=dicom_key),
             paths=paths,
             label_names=label_names,
             source_labels=label_names,
@@ -193,35 +203,19 @@ def _stem(name: str) -> str:
     return file.stem if file.suffix.lower() in IMAGE_SUFFIXES else file.name
 
 
-def _derived_ids(names: list[str], paths: list[str], *, key: bytes) -> TextArray:
-    """Ids for rows without one: the stem; for DICOM, and where the kind of file is unknown, no name."""
-    ids = []
-    for row, (name, path) in enumerate(zip(names, paths, strict=True), start=1):
-        if path:
-            ids.append(content_id(Path(path), key=key) if is_dicom(Path(path)) else _stem(name))
-        else:
-            plain = Path(name).suffix.lower() in IMAGE_SUFFIXES - DICOM_SUFFIXES
-            ids.append(_stem(name) if plain else f"row-{row}")
-    return _numbered(ids)
+def _ids(plain: Sequence[str], paths: Sequence[str], *, key: bytes) -> TextArray:
+    """The plain id of every image, or a hash of the content for DICOM files, whose names may identify a patient.
 
-
-def _folder_ids(relative: list[str], paths: list[str], *, key: bytes) -> TextArray:
-    stems = Counter(Path(one).stem for one in relative)
-    ids = []
-    for one, path in zip(relative, paths, strict=True):
-        plain = Path(one).stem if stems[Path(one).stem] == 1 else Path(one).with_suffix("").as_posix()
-        ids.append(content_id(Path(path), key=key) if is_dicom(Path(path)) else plain)
-    return _numbered(ids)
-
-
-def _numbered(ids: list[str]) -> TextArray:
-    """Copies of one DICOM file have one content: the second becomes `dicom-...-2`, and so on."""
+    Copies of one DICOM file have one content: the second becomes `dicom-...-2`, and so on.
+    """
     seen: Counter[str] = Counter()
-    out = []
-    for one in ids:
+    ids = []
+    for name, path in zip(plain, paths, strict=True):
+        hashed = bool(path) and is_dicom(Path(path))
+        one = content_id(Path(path), key=key) if hashed else name
         seen[one] += 1
-        out.append(f"{one}-{seen[one]}" if one.startswith("dicom-") and seen[one] > 1 else one)
-    return np.array(out, dtype=np.str_)
+        ids.append(f"{one}-{seen[one]}" if hashed and seen[one] > 1 else one)
+    return np.array(ids, dtype=np.str_)
 
 
 def _typed(values: TextArray) -> AnyArray:

@@ -117,9 +117,8 @@ def embed(
                 if full or time.monotonic() - since > _SHARD_SECONDS:
                     job.keep(pending)
                     since = time.monotonic()
-                job.advance(
-                    len(batch.rows) + len(batch.unreadable), skipped=_by_id(listing, batch.unreadable)
-                )
+                skipped = {str(listing.ids[row]): reason for row, reason in batch.unreadable.items()}
+                job.advance(len(batch.rows) + len(batch.unreadable), skipped=skipped)
         finally:
             # Also when the work is interrupted: what is done stays done.
             job.keep(pending)
@@ -245,11 +244,24 @@ class EmbedJob:
         )
         skipped = tuple(
             SkippedImage(
-                id=str(listing.ids[row]), path=_shown(path), reason=self._skipped[str(listing.ids[row])]
+                id=image,
+                # The name of a DICOM file may identify a patient.
+                path="" if not path or is_dicom(Path(path)) else path,
+                reason=self._skipped[image],
             )
-            for row, path in zip(missing, listing.paths[missing].tolist(), strict=True)
+            for image, path in zip(
+                listing.ids[missing].tolist(), listing.paths[missing].tolist(), strict=True
+            )
         )
-        self._list_skipped(skipped)
+        skipped_file(self._target).unlink(missing_ok=True)
+        if skipped:
+            with (
+                replacing(skipped_file(self._target)) as temporary,
+                temporary.open("w", newline="", encoding="utf-8") as stream,
+            ):
+                writer = csv.writer(stream)
+                writer.writerow(["id", "path", "reason"])
+                writer.writerows([entry.id, entry.path, entry.reason] for entry in skipped)
         self.journal.remove()
         fresh = len(self.todo) - len(skipped)
         return EmbedSummary(
@@ -285,16 +297,6 @@ class EmbedJob:
                     done[image] = row
         return done
 
-    def _list_skipped(self, skipped: Sequence[SkippedImage]) -> None:
-        file = skipped_file(self._target)
-        if not skipped:
-            file.unlink(missing_ok=True)
-            return
-        with replacing(file) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.writer(stream)
-            writer.writerow(["id", "path", "reason"])
-            writer.writerows([entry.id, entry.path, entry.reason] for entry in skipped)
-
 
 def embedding_table(
     ids: Sequence[str], sources: Sequence[str], embeddings: NDArray[np.float32]
@@ -319,14 +321,6 @@ def _source(path: str) -> str:
     except (OSError, ValueError):
         return ""
     return f"{status.st_size} {status.st_mtime_ns}"
-
-
-def _by_id(listing: ImageListing, reasons: Mapping[int, str]) -> dict[str, str]:
-    return {str(listing.ids[row]): reason for row, reason in reasons.items()}
-
-
-def _shown(path: str) -> str:
-    return "" if not path or is_dicom(Path(path)) else path
 
 
 def _texts(values: AnyArray) -> list[str | None] | None:

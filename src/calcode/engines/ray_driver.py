@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from calcode import errors
 from calcode.arrays import AnyArray
 from calcode.engines.journal import Journal
 from calcode.errors import CalcodeError, CalcodeWarning, EngineError
@@ -93,7 +94,9 @@ def finished_shards(
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     kept = f"finished parts are kept in {journal.path}, run again to go on from there"
-    with _private_folder() as folder:
+    # Only its owner may enter it.
+    place = tempfile.gettempdir() if len(tempfile.gettempdir()) <= _LONGEST_FOLDER else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="calcode-ray-", dir=place, ignore_cleanup_errors=True) as folder:
         driver = context.Process(
             target=_drive, args=(sender, folder, address, dict(tasks), load, journal, use_gpus), daemon=True
         )
@@ -118,7 +121,8 @@ def finished_shards(
                 elif kind == "ray":
                     raise EngineError(f"engine: Ray failed ({text}); {kept}")
                 else:
-                    raise _error_class(kind)(text)
+                    # An error of ours by its name, as the local engine would raise it.
+                    raise getattr(errors, kind, EngineError)(text)
         finally:
             receiver.close()
             driver.terminate()
@@ -257,17 +261,6 @@ def _unreachable(address: str) -> str:
     return f"the cluster at RAY_ADDRESS={address} cannot be reached"
 
 
-@contextmanager
-def _private_folder() -> Iterator[str]:
-    """A new folder that only its owner may enter, removed at the end."""
-    place = tempfile.gettempdir()
-    folder = tempfile.mkdtemp(prefix="calcode-ray-", dir="/tmp" if len(place) > _LONGEST_FOLDER else None)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _drive(
     sender: Connection,
     folder: str,
@@ -289,7 +282,18 @@ def _drive(
     try:
         with ray_session(folder, address=address) as ray:
             size = pool_size(ray, tasks=len(tasks), use_gpus=use_gpus)
-            for answer in _answers(ray, tasks, load=load, journal=journal, size=size):
+            ray.data.DataContext.get_current().enable_progress_bars = False
+            items = [{"name": name, "task": canonical_json(task)} for name, task in tasks.items()]
+            # One block per task: that is what a worker is given, and what is given again when the worker dies.
+            answers = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
+                ShardWorker,
+                fn_constructor_kwargs={"load": load, "size": size, "journal": journal},
+                batch_size=1,
+                compute=ray.data.ActorPoolStrategy(size=size.workers),
+                num_cpus=size.cpus,
+                num_gpus=size.gpus or None,
+            )
+            for answer in answers.iter_rows():
                 kind = answer["kind"]
                 sender.send((kind, answer["message"]) if kind else ("finished", answer["name"]))
             sender.send(("done", ""))
@@ -297,30 +301,6 @@ def _drive(
         sender.send((type(error).__name__, str(error)))
     except Exception as error:
         sender.send(("ray", _last_line(error)))
-
-
-def _answers(
-    ray: Any,
-    tasks: Mapping[str, Any],
-    *,
-    load: Callable[[PoolSize], ShardWork],
-    journal: Journal,
-    size: PoolSize,
-) -> Iterator[dict[str, Any]]:
-    """What the workers answer, task by task."""
-    data = ray.data
-    data.DataContext.get_current().enable_progress_bars = False
-    items = [{"name": name, "task": canonical_json(task)} for name, task in tasks.items()]
-    # One block per task: that is what a worker is given, and what is given again when the worker dies.
-    answers = data.from_items(items, override_num_blocks=len(items)).map_batches(
-        ShardWorker,
-        fn_constructor_kwargs={"load": load, "size": size, "journal": journal},
-        batch_size=1,
-        compute=data.ActorPoolStrategy(size=size.workers),
-        num_cpus=size.cpus,
-        num_gpus=size.gpus or None,
-    )
-    return iter(answers.iter_rows())
 
 
 def _end_with_parent(folder: str) -> None:
@@ -337,17 +317,6 @@ def _kill_session(leader: int | None) -> None:
     if leader is not None and hasattr(os, "killpg"):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, signal.SIGKILL)
-
-
-def _error_class(name: str) -> type[Exception]:
-    """The class of an error by its name; a plain `EngineError` for those of other libraries."""
-    waiting: list[type[CalcodeError]] = [CalcodeError]
-    while waiting:
-        kind = waiting.pop()
-        if kind.__name__ == name:
-            return kind
-        waiting += kind.__subclasses__()
-    return EngineError
 
 
 def _last_line(error: Exception) -> str:
