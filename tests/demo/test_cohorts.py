@@ -13,7 +13,7 @@ from calcode.cohorts import Cohort
 from calcode.demo.cohorts import INTRODUCTION, SETTINGS, Comparison, class_titles, compare, demo_features
 from calcode.method.quantiles import conformal_quantile
 from calcode.report.cohort_page import report_sections
-from calcode.report.parts import Text
+from calcode.report.parts import Text, leaves
 
 pytest.importorskip("calcode_demo_data", reason="the demonstration data are a distribution of their own")
 
@@ -107,7 +107,7 @@ def test_the_opening_explains_the_images_and_does_not_name_them_by_their_code(
 ) -> None:
     cohorts = [entry.figures.cohort for entry in comparisons.values()]
     opening = report_sections(cohorts, introduction=INTRODUCTION)[0]
-    introduction, findings = opening.parts[:2]
+    introduction, findings, *_ = leaves(opening.parts)
     assert isinstance(introduction, Text)
     assert isinstance(findings, Text)
     assert len(findings.sentences) == 3

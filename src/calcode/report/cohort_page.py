@@ -135,8 +135,12 @@ def report_sections(
 def opening_section(cohorts: Sequence[CohortFigures], introduction: Sequence[str]) -> Section:
     """What was tried and on which images, three sentences, one picture, and the price."""
     parts: list[Part] = [
-        Text(sentences=tuple(introduction or usual_introduction(cohorts))),
-        Text(sentences=tuple(headline(cohorts)), style="lead"),
+        Columns(
+            columns=(
+                (Text(sentences=tuple(introduction or usual_introduction(cohorts))),),
+                (Text(sentences=tuple(headline(cohorts)), style="lead"),),
+            )
+        ),
         opening_figure(cohorts),
     ]
     if len(cohorts) > 1:
