@@ -117,6 +117,8 @@ def test_going_on_tomorrow_is_the_same_as_one_run(clinic: Path, run: Run) -> Non
     again = facts_of(run("monitor", "model.safetensors", *both, "--state", "cut.json", "--json"))
     assert again["images"]["recognised"] == again["images"]["n"] == 240
     assert again["alarm"]
+    # Yesterday's file alone does not turn the clock back.
+    run("monitor", "model.safetensors", *both[:1], *both[2:], "--state", "cut.json")
     assert (clinic / "cut.json").read_text() == (clinic / "whole.json").read_text()
 
 
@@ -224,7 +226,6 @@ def test_images_of_the_fitted_roles_are_refused(here: Path, run: Run) -> None:
     result = run("monitor", "model.safetensors", "split.parquet")
     assert result.exit_code == 1
     assert "are in the" in " ".join(result.output.split())
-    assert run("monitor", "model.safetensors", "split.parquet", "--role", "test").exit_code == 0
 
 
 def test_a_model_without_gate_distances_turns_support_off_and_says_so(clinic: Path, run: Run) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from calcode.cli.options import AsJson, ModelFile, PromptFile, RoleName, output_file
+from calcode.cli.options import AsJson, ModelFile, PromptFile, output_file
 from calcode.cli.running import Command, ExitCode
 from calcode.errors import FeatureFileError, MismatchError
 
@@ -73,7 +73,6 @@ def monitor(
             "anew, at half the level.",
         ),
     ] = False,
-    role: RoleName = None,
     time: Annotated[
         str | None,
         typer.Option(
@@ -121,11 +120,8 @@ def monitor(
     counts, seen = [], dict[str, Path]()
     with screen.counting("Images", total=None) as advance:
         for path in features:
-            stream = _read(
-                open_features(path, prompts=prompts), classes=fitted.classes_, role=role, time=time
-            )
-            _require_new(stream, path, seen=seen)
-            _require_later(stream, path, watch=watch)
+            stream = _read(open_features(path, prompts=prompts), classes=fitted.classes_, time=time)
+            _require_order(stream, path, seen=seen, watch=watch)
             decided = None if given is None else given.rows(stream.ids, path)
             counts.append(
                 replay(watch, fitted, stream.evidence, decisions=decided, times=stream.times, secret=key)
@@ -194,11 +190,10 @@ class _Stream(NamedTuple):
     times: list[str] | None
 
 
-def _read(file: FeatureFile, *, classes: Sequence[str], role: str | None, time: str | None) -> _Stream:
+def _read(file: FeatureFile, *, classes: Sequence[str], time: str | None) -> _Stream:
     """The images of a file, in the order of their times if a column says so; labels are not looked at."""
     import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     from calcode.cohorts.contents import text_values
     from calcode.cohorts.parquet import stream_tables
@@ -209,17 +204,11 @@ def _read(file: FeatureFile, *, classes: Sequence[str], role: str | None, time: 
         raise FeatureFileError(
             f"{file.path}: no column {time!r} for --time; it has {', '.join(file.contents.columns)}"
         )
-    wanted = {"id", "group", "role", "embedding", time} & set(file.contents.columns)
-    table = pa.concat_tables(
-        stream_tables(
-            file.path, columns=[name for name in file.contents.columns if name in wanted], batch_size=65_536
-        )
-    )
-    if role is not None and "role" in file.contents.columns:
-        table = table.filter(pc.equal(table["role"].cast(pa.string()), role))
-    evidence = file.evidence_from(table, role=role, classes=classes)
-    if evidence is None or evidence.ids is None:
-        raise FeatureFileError(f"{file.path}: holds no images{f' of role {role}' * bool(role)}")
+    wanted = [name for name in file.contents.columns if name in ("id", "group", "embedding", time)]
+    table = pa.concat_tables(stream_tables(file.path, columns=wanted, batch_size=65_536))
+    evidence = file.evidence_from(table, classes=classes)
+    if evidence is None:
+        raise FeatureFileError(f"{file.path}: holds no images")
     times = None
     if time is not None:
         times = text_values(table[time]).tolist()
@@ -240,24 +229,25 @@ def _sortable(times: Sequence[str]) -> list[Any]:
         return list(times)
 
 
-def _require_new(stream: _Stream, path: Path, *, seen: dict[str, Path]) -> None:
-    """Raise where an image is in two of the files; those of an earlier run are recognised later."""
+def _require_order(stream: _Stream, path: Path, *, seen: dict[str, Path], watch: Watch) -> None:
+    """Raise where an image is in two files, or a new one is older than images that have voted.
+
+    Images of an earlier run are no error: they are recognised.
+    """
     twice = [name for name in stream.ids if name in seen]
     if twice:
         raise FeatureFileError(
             f"{path}: {len(twice)} of its images are in {seen[twice[0]]} too (first: {twice[0]!r}); give each once"
         )
     seen.update(dict.fromkeys(stream.ids, path))
-
-
-def _require_later(stream: _Stream, path: Path, *, watch: Watch) -> None:
-    """Raise where new images are older than images that have voted."""
-    if stream.times is None or not watch.seen_until:
+    times = zip(stream.ids, stream.times or (), strict=False)
+    oldest = next((when for name, when in times if not watch.knows(name)), None)
+    if oldest is None or not watch.seen_until:
         return
-    new = [when for name, when in zip(stream.ids, stream.times, strict=True) if not watch.knows(name)]
-    if new and _sortable([new[0], watch.seen_until])[0] < _sortable([new[0], watch.seen_until])[1]:
+    earlier, newest = _sortable([oldest, watch.seen_until])
+    if earlier < newest:
         raise FeatureFileError(
-            f"{path}: out of order, its first new image is of {new[0]} and images up to {watch.seen_until} have voted; "
+            f"{path}: out of order, it has a new image of {oldest} and images up to {watch.seen_until} have voted; "
             "give the files in the order of time"
         )
 

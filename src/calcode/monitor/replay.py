@@ -183,6 +183,6 @@ def replay(
             )
             when = "" if times is None else times[row]
             watch.observe(ids[row], group=groups[row], case=case, distance=distances[i], when=when)
-    if times is not None and len(times):
-        watch.seen_until = times[-1]
+    if times is not None and new:
+        watch.seen_until = times[new[-1]]
     return Replayed(len(ids), len(ids) - len(new), len(chosen), int(in_model.sum()))
