@@ -17,6 +17,7 @@ output = "out"
 experiments = {experiments}
 bootstrap_resamples = 50
 projected_images = 20
+monitored_streams = 3
 
 [[backbones]]
 name = "first"

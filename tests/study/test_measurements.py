@@ -9,12 +9,22 @@ import pytest
 from worlds import World
 
 from calcode.baselines.protocol import Roles
+from calcode.cohorts import Cohort
 from calcode.method.audit import DIAGNOSTICS, SupportAudit, auroc
 from calcode.method.decisions import COST_REGIMES
 from calcode.method.evidence import robust_probabilities
 from calcode.method.operating_point import select_operating_point
 from calcode.study.audits import single_audits, top_one_errors
-from calcode.study.experiments import audit_stability, cross_modal, geometry, neighbours, operating_points
+from calcode.study.cohorts import SettingCohorts
+from calcode.study.experiments import (
+    audit_stability,
+    cross_modal,
+    geometry,
+    monitoring,
+    neighbours,
+    operating_points,
+)
+from calcode.study.specification import Setting
 
 
 @pytest.fixture(scope="module")
@@ -126,3 +136,38 @@ def test_the_disagreement_without_reference_images_of_the_class(roles) -> None:
     audit = cross_modal.disagreement_audits(without, trim=1, n_neighbors=10)[cross_modal.DISAGREEMENT]
     robust = robust_probabilities(roles.validation[7].prompt_logits, trim=1)
     assert audit.statistic(roles.validation[7])[0] == pytest.approx(2.0 * robust.max())
+
+
+@pytest.mark.parametrize("shifted", [True, False])
+def test_monitors_of_a_combination(shifted: bool) -> None:
+    world = World(n_classes=3)
+    drawn = world.roles(n=160, n_test=160, named=True)
+    cohorts = SettingCohorts(
+        setting=Setting(name="X", target={"role": "test"}, shifted=shifted),
+        roles=Roles(**{name: evidence for name, evidence in drawn.items() if name != "test"}),
+        target=Cohort(evidence=world.draw(400, seed=77, shift=-3.0, name="away")),
+        out_of_space=None,
+        held_out=Cohort(evidence=drawn["test"]),
+    )
+    rows = monitoring.measure(cohorts, {"seed": 0, "n_streams": 6}).to_pylist()
+    found = {(row["monitor"], row["statistic"], row["audit_rate"], row["votes"]): row for row in rows}
+    assert len(found) == len(rows) == 9
+    one = [row for row in rows if row["votes"] == "one image per group"]
+    assert sum(row["false_alarms"] for row in one) <= 1 / 6
+    distance = found["M1", "distance", 0.0, "one image per group"]
+    if shifted:
+        assert distance["detected"] == 1.0
+        assert 5 <= distance["median_delay"] <= 40
+    else:
+        assert all(np.isnan(row["detected"]) and np.isnan(row["median_delay"]) for row in rows)
+
+
+def test_without_held_out_images_there_is_nothing_to_monitor(roles) -> None:
+    cohorts = SettingCohorts(
+        setting=Setting(name="X", target={"role": "test"}),
+        roles=roles,
+        target=Cohort(evidence=roles.gate),
+        out_of_space=None,
+        held_out=None,
+    )
+    assert monitoring.measure(cohorts, {"seed": 0, "n_streams": 2}).num_rows == 0

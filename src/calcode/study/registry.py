@@ -19,6 +19,7 @@ _FILES = (
     "ablations",
     "sensitivity",
     "audit_stability",
+    "monitoring",
     "geometry",
     "out_of_space",
     "cost_risk",

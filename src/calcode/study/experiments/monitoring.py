@@ -1,0 +1,411 @@
+"""Monitors on real streams: false alarms while nothing changes, and how soon a change is seen (SITE.md S7)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from calcode.arrays import BoolArray, FloatArray, IntArray
+from calcode.errors import CalcodeWarning
+from calcode.method.audit import BASE_DIAGNOSTICS, SupportAudit
+from calcode.method.evidence import Evidence, robust_probabilities
+from calcode.method.model import Calcode
+from calcode.metrics.intervals import proportion
+from calcode.monitor import CapitalMonitor, CoverageProcess, ExchangeabilityMartingale, miss_lines
+from calcode.report.charts import ChartRow, ReferenceLine, RowChart, from_zero
+from calcode.report.parts import Figure, Part, Text
+from calcode.report.wording import count, listed, number, percent
+from calcode.study.audits import single_audits
+from calcode.study.cohorts import FITTED_ROLES, SettingCohorts
+from calcode.study.experiment import Experiment, Tables
+from calcode.study.figures import BACKBONE, SETTING, place
+from calcode.study.jobs import Job, job
+from calcode.study.results import Results
+from calcode.study.specification import Backbone, Setting, Study
+from calcode.study.tables import TableSchema, integer, share, text
+from calcode.study.tables import number as number_column
+from calcode.study.view import PLACE, Col, shares, view, words
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from calcode.study.output import StudyOutput
+
+_LEVEL = 0.01
+#: Images of a stream while nothing changes, and those before a change.
+_LONGEST = 2000
+_N_CALM = 300
+_AUDIT_RATES = (0.1, 0.3)
+_ONE, _EVERY = "one image per group", "every image (not valid)"
+
+SCHEMA = TableSchema(
+    name="monitoring",
+    about="One row per setting, backbone, monitor, statistic, audit rate and kind of vote: false alarms in streams of "
+    "source images, and the delay after a change from source to target.",
+    columns=(
+        SETTING,
+        BACKBONE,
+        text("monitor", "M1 support, M2 scores, M3 coverage."),
+        text("statistic", "What is watched; several classes share the level in M2 and M3."),
+        share("audit_rate", "Share of the images that get a label; 0 for M1, which needs none."),
+        text("votes", "Whose image counts."),
+        number_column("level", "Bound on the probability of ever raising a false alarm."),
+        integer("n_streams", "Streams, each with its own deal of gate and stream, its own order and draws."),
+        integer("n_images", "Most images of a stream without a change."),
+        share("false_alarms", "Streams without a change in which an alarm was raised."),
+        share("detected", "Streams with a change in which an alarm was raised after it and none before."),
+        number_column(
+            "median_delay", "Median images from the change to the alarm; undefined if fewer than half alarm."
+        ),
+        integer("n_calm", "Images before the change."),
+    ),
+    key=("setting", "backbone", "monitor", "statistic", "audit_rate", "votes"),
+)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Images:
+    """What the monitors look at, for n images."""
+
+    groups: IntArray
+    labels: IntArray
+    diagnostics: Mapping[str, FloatArray]
+    scores: FloatArray
+    accepted: BoolArray
+    missed: BoolArray
+
+    @classmethod
+    def measure(
+        cls, evidence: Evidence, *, audits: Mapping[str, SupportAudit], model: Calcode, fitted: bool
+    ) -> _Images:
+        """`fitted`: the model was fitted on these images, so it decides on none of them."""
+        labels = evidence.require_labels()
+        robust = robust_probabilities(evidence.prompt_logits, trim=model.settings_.trim)
+        rows = np.arange(len(labels))
+        covered = np.ones(len(labels), dtype=np.bool_)
+        if not fitted:
+            covered = model.decide(evidence.without_identity()).sets[rows, labels]
+        return cls(
+            groups=rows if evidence.groups is None else np.unique(evidence.groups, return_inverse=True)[1],
+            labels=labels,
+            diagnostics={name: audits[name].statistic(evidence) for name in BASE_DIAGNOSTICS},
+            scores=1.0 - robust[rows, labels],
+            accepted=model.audit_p_values(evidence) >= model.settings_.deferral_level,
+            missed=~covered,
+        )
+
+    def joined(self, other: _Images) -> _Images:
+        """Both, one after the other; their groups differ, because roles share none."""
+        return _Images(
+            groups=np.concatenate([self.groups, other.groups + self.n_groups]),
+            labels=np.concatenate([self.labels, other.labels]),
+            diagnostics={n: np.concatenate([v, other.diagnostics[n]]) for n, v in self.diagnostics.items()},
+            scores=np.concatenate([self.scores, other.scores]),
+            accepted=np.concatenate([self.accepted, other.accepted]),
+            missed=np.concatenate([self.missed, other.missed]),
+        )
+
+    @property
+    def n_groups(self) -> int:
+        """Lesions or patients."""
+        return int(self.groups.max()) + 1
+
+    def representatives(self, rng: np.random.Generator) -> IntArray:
+        """One row per group, in random order."""
+        shuffled = rng.permutation(len(self.groups))
+        _, first = np.unique(self.groups[shuffled], return_index=True)
+        drawn: IntArray = shuffled[rng.permutation(first)]
+        return drawn
+
+
+class _Tally:
+    """Alarms of one kind of monitor over the streams."""
+
+    def __init__(self) -> None:
+        self.false: list[bool] = []
+        self.delays: list[float] = []
+
+    def row(self) -> dict[str, Any]:
+        """The figures of a table row."""
+        delays = np.array(self.delays)
+        detected = float(np.isfinite(delays).mean()) if len(delays) else np.nan
+        return {
+            "false_alarms": float(np.mean(self.false)),
+            "detected": detected,
+            "median_delay": float(np.median(delays)) if detected > 0.5 else np.nan,
+        }
+
+
+def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+    """The rows of a combination, without its name; none where the source has no held-out images."""
+    import pyarrow as pa
+
+    if cohorts.held_out is None:
+        return pa.table({"monitor": pa.array([], type=pa.string())})
+    roles = cohorts.roles
+    with warnings.catch_warnings():
+        # Classes with few images are named where the method itself is shown.
+        warnings.simplefilter("ignore", CalcodeWarning)
+        model = Calcode(random_state=options["seed"]).fit(
+            **{role: getattr(roles, role) for role in FITTED_ROLES}
+        )
+    audits = single_audits(roles, seed=options["seed"])
+    gate, calibration, calm, changed = (
+        _Images.measure(evidence, audits=audits, model=model, fitted=fitted)
+        for evidence, fitted in (
+            (roles.gate, True),
+            (roles.calibration, True),
+            (cohorts.held_out.evidence, False),
+            (cohorts.target.evidence, False),
+        )
+    )
+    lines = list(miss_lines(model).values())
+    gate_and_calm, calibration_and_calm = gate.joined(calm), calibration.joined(calm)
+    tallies: dict[tuple[str, str, float, str], _Tally] = {}
+    for stream in range(options["n_streams"]):
+        rng = np.random.default_rng([options["seed"], stream])
+        after = changed.representatives(rng) if cohorts.setting.shifted else None
+        supports = _support_streams(gate_and_calm, gate.n_groups, changed, after, rng)
+        labels = _label_streams(calibration_and_calm, calibration.n_groups, calm, changed, after, lines, rng)
+        for key, (false, delay) in {**supports, **labels}.items():
+            tally = tallies.setdefault(key, _Tally())
+            tally.false.append(false)
+            if delay is not None:
+                tally.delays.append(delay)
+    return pa.Table.from_pylist(
+        [
+            {"monitor": monitor, "statistic": statistic, "audit_rate": rate, "votes": votes}
+            | {"level": _LEVEL, "n_streams": options["n_streams"], "n_images": _LONGEST, "n_calm": _N_CALM}
+            | tally.row()
+            for (monitor, statistic, rate, votes), tally in tallies.items()
+        ]
+    )
+
+
+_Outcome = tuple[bool, float | None]
+
+
+def _support_streams(
+    home: _Images, n_gate: int, changed: _Images, after: IntArray | None, rng: np.random.Generator
+) -> dict[tuple[str, str, float, str], _Outcome]:
+    """M1 on every diagnostic, with gate and calm images dealt anew; and once with every image of a group."""
+    dealt = home.representatives(rng)
+    gate, calm = dealt[:n_gate], dealt[n_gate:][:_LONGEST]
+    seed = int(rng.integers(2**31))
+    outcomes: dict[tuple[str, str, float, str], _Outcome] = {}
+    for name, values in home.diagnostics.items():
+        arrivals = None if after is None else changed.diagnostics[name][after]
+        false = _alarm_at(values[gate], values[calm], seed=seed) is not None
+        delay = (
+            None if arrivals is None else _delay(values[gate], values[calm[:_N_CALM]], arrivals, seed=seed)
+        )
+        outcomes["M1", name, 0.0, _ONE] = false, delay
+    # A lesion's images follow each other, as they do in a clinic.
+    turn = np.full(home.n_groups, len(calm))
+    turn[home.groups[calm]] = np.arange(len(calm))
+    order = np.argsort(turn[home.groups], kind="stable")
+    members = order[: int((turn[home.groups] < len(calm)).sum())][:_LONGEST]
+    distances = home.diagnostics["distance"]
+    several = _alarm_at(distances[gate], distances[members], seed=seed) is not None
+    outcomes["M1", "distance", 0.0, _EVERY] = several, None
+    return outcomes
+
+
+def _alarm_at(gate: FloatArray, values: FloatArray, *, seed: int) -> int | None:
+    martingale = ExchangeabilityMartingale(gate.tolist(), alpha=_LEVEL, seed=seed)
+    for value in values.tolist():
+        alarm_at = martingale.update(value).alarm_at
+        if alarm_at is not None:
+            return alarm_at
+    return None
+
+
+def _delay(gate: FloatArray, calm: FloatArray, changed: FloatArray, *, seed: int) -> float:
+    """Images from the change to the alarm; infinite if there is none, or if one came too early."""
+    alarm_at = _alarm_at(gate, np.concatenate([calm, changed]), seed=seed)
+    return float(alarm_at - len(calm)) if alarm_at is not None and alarm_at > len(calm) else np.inf
+
+
+def _label_streams(
+    home: _Images,
+    n_reference: int,
+    calm: _Images,
+    changed: _Images,
+    after: IntArray | None,
+    lines: Sequence[float],
+    rng: np.random.Generator,
+) -> dict[tuple[str, str, float, str], _Outcome]:
+    """M2 and M3 at every audit rate; reference and calm images of M2 are dealt anew."""
+    dealt = home.representatives(rng)
+    before = calm.representatives(rng)[:_LONGEST]
+    seed = int(rng.integers(2**31))
+    outcomes: dict[tuple[str, str, float, str], _Outcome] = {}
+    for rate in _AUDIT_RATES:
+        drawn = rng.random((2, _LONGEST + len(changed.labels))) < rate
+        for monitor, source, rows in (("M2", home, dealt[n_reference:][:_LONGEST]), ("M3", calm, before)):
+            delay = None
+            calm_events = _events(source, rows, drawn[0])
+            watched = _class_monitors(monitor, home, dealt[:n_reference], lines, seed)
+            false = _first_alarm(monitor, watched, calm_events) is not None
+            if after is not None:
+                events = _events(source, rows[:_N_CALM], drawn[0])
+                later = _events(changed, after, drawn[1], first=len(rows[:_N_CALM]))
+                watched = _class_monitors(monitor, home, dealt[:n_reference], lines, seed)
+                alarm = _first_alarm(monitor, watched, events + later)
+                n_calm = len(rows[:_N_CALM])
+                delay = float(alarm - n_calm) if alarm is not None and alarm > n_calm else np.inf
+            outcomes[monitor, {"M2": "zero-shot scores", "M3": "misses"}[monitor], rate, _ONE] = false, delay
+    return outcomes
+
+
+_Event = tuple[int, int, float, bool]
+
+
+def _events(images: _Images, rows: IntArray, drawn: BoolArray, *, first: int = 0) -> list[_Event]:
+    """Reviewed and accepted cases in order: number of the image, class, score, miss."""
+    return [
+        (first + position + 1, int(images.labels[row]), float(images.scores[row]), bool(images.missed[row]))
+        for position, row in enumerate(rows.tolist())
+        if drawn[position] and images.accepted[row] and images.labels[row] >= 0
+    ]
+
+
+def _class_monitors(
+    monitor: str, home: _Images, reference: IntArray, lines: Sequence[float], seed: int
+) -> list[CapitalMonitor]:
+    """One per class, each with its share of the level."""
+    alpha = _LEVEL / len(lines)
+    if monitor == "M3":
+        return [CoverageProcess(line=line, alpha=alpha) for line in lines]
+    of_class = [
+        reference[(home.labels[reference] == k) & home.accepted[reference]] for k in range(len(lines))
+    ]
+    return [
+        ExchangeabilityMartingale(home.scores[rows].tolist(), alpha=alpha, seed=[seed, k])
+        for k, rows in enumerate(of_class)
+    ]
+
+
+def _first_alarm(monitor: str, watched: Sequence[CapitalMonitor], events: Sequence[_Event]) -> int | None:
+    """Number of the image whose label raised the first alarm."""
+    for image, label, score, missed in events:
+        if watched[label].update(missed if monitor == "M3" else score).alarm_at is not None:
+            return image
+    return None
+
+
+def _job(study: Study, where: tuple[Setting, Backbone]) -> Job:
+    options = {"seed": study.seed, "n_streams": study.options["monitored_streams"]}
+    return job(f"{__name__}:measure", "monitoring", where, options)
+
+
+def jobs(study: Study) -> list[Job]:
+    """One per combination."""
+    return [_job(study, where) for where in study.combinations()]
+
+
+def tables(study: Study, results: Results) -> Tables:
+    """The measured rows with their names."""
+    found = [
+        place(*where) | row for where in study.combinations() for row in results.rows(_job(study, where))
+    ]
+    return {SCHEMA.name: found}
+
+
+def section(output: StudyOutput) -> list[Part]:
+    """Sentences, false alarms as a figure, and the table."""
+    rows = output.table(SCHEMA.name)
+    if not len(rows):
+        return []
+    support = rows[(rows["statistic"] == "distance") & (rows["votes"] == _ONE)]
+    known = support[support["median_delay"].notna()]
+    streams = f"{count(int(rows['n_streams'].iloc[0]))} streams"
+    sentences = [
+        f"Monitors at level {_LEVEL:g} on {streams} of up to {count(_LONGEST)} source images. Gate, order and draws "
+        "are dealt anew for each. A monitor keeps its level if false alarms stay near it or below."
+    ]
+    if len(known):
+        delays = listed(
+            [
+                f"{number(row.median_delay, digits=0)} ({row.setting}, {row.backbone})"
+                for row in known.itertuples()
+            ]
+        )
+        sentences.append(
+            f"If the target follows after {_N_CALM} images, M1 on the distance alarms after {delays} images (median)."
+        )
+    sentences.append(
+        "With every image of a lesion voting, the same monitor is no longer valid: images of a lesion are alike."
+    )
+    shown = {
+        row.Index: proportion(round(row.false_alarms * row.n_streams), row.n_streams)
+        for row in rows.itertuples()
+    }
+    highest = from_zero([estimate.high for estimate in shown.values()]).high
+    figure = Figure(
+        heading="False alarms while nothing changes",
+        sentence=f"Share of {streams} with a false alarm, with its 95 % interval; the line is the level.",
+        legend=((0, "false alarms"),),
+        charts=tuple(
+            RowChart(
+                heading=f"{setting}, {backbone}",
+                rows=[
+                    ChartRow(
+                        label=f"{row.monitor} {row.statistic}",
+                        note=row.votes
+                        if np.isnan(row.audit_rate)
+                        else f"{percent(row.audit_rate, digits=0)} reviewed",
+                        values={0: shown[row.Index]},
+                        marked=row.votes == _EVERY,
+                    )
+                    for row in group.itertuples()
+                ],
+                references=(ReferenceLine(_LEVEL, "level"),),
+                low=0.0,
+                high=highest,
+            )
+            for (setting, backbone), group in rows.groupby(["setting", "backbone"], sort=False)
+        ),
+        name="monitoring-false-alarms",
+    )
+    table = view(
+        "monitoring",
+        f"False alarms of monitors at level {_LEVEL:g}, and the median number of images from a change to the alarm.",
+        rows,
+        (
+            *PLACE,
+            words("monitor"),
+            words("statistic"),
+            Col(
+                heading="reviewed",
+                cell=lambda row: "" if row.audit_rate == 0 else percent(row.audit_rate, digits=0),
+            ),
+            words("votes"),
+            shares("false_alarms", "false alarms"),
+            Col(
+                heading="change seen",
+                cell=lambda row: "" if np.isnan(row.detected) else percent(row.detected),
+            ),
+            Col(
+                heading="median delay, images",
+                cell=lambda row: "" if np.isnan(row.median_delay) else number(row.median_delay, digits=0),
+            ),
+        ),
+    )
+    return [Text(sentences=tuple(sentences)), figure, table]
+
+
+EXPERIMENT = Experiment(
+    name="monitoring",
+    title="Monitors: false alarms and delays",
+    schemas=(SCHEMA,),
+    jobs=jobs,
+    tables=tables,
+    section=section,
+    options=("monitored_streams", Annotated[int, Field(ge=1)], 200),
+)
