@@ -52,7 +52,10 @@ def test_a_disease_that_is_missed_and_then_kept() -> None:
         in text
     )
     assert "The guard lifts b from 0.0 % with the localized sets to 100.0 % of 40 answered images." in text
-    assert "sets grow from 1.00 to 1.50 labels on average" in text
+    assert (
+        "sets grow from 1.00 to 1.50 labels on average, full sets go from 0.0 % to 0.0 %, and single" in text
+    )
+    assert "single answers from 80 (40 right) to 40 (40 right)." in text
     assert "No class lies below the target of 95 %" in text
     assert (
         "The guard made the difference for 40 answered images (b 40): the localized set missed the truth."

@@ -205,10 +205,10 @@ def opening_figure(cohorts: Sequence[CohortFigures]) -> Figure:
 def cohort_section(key: str, figures: CohortFigures) -> Section:
     """Everything about one cohort and the model that decided on it."""
     cohort, summary = figures.cohort, figures.guarded.summary
-    outside = summary.n - summary.n_in_space
+    n_outside = summary.n - summary.n_in_space
     images = f"{counted(summary.n, 'image')}, {counted(len(summary.classes), 'class')}"
-    if outside:
-        images += f", {counted(outside, 'image')} outside the label space"
+    if n_outside:
+        images += f", {counted(n_outside, 'image')} outside the label space"
     badge = (
         "shifted: every figure is observed only"
         if cohort.shifted

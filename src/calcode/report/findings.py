@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from calcode.method.quantiles import smallest_finite_count
-from calcode.metrics import ClassCoverage
+from calcode.metrics import ClassCoverage, Summary
 from calcode.report.cohort import CohortFigures, MethodFigures
 from calcode.report.comparison import differs
 from calcode.report.wording import (
@@ -64,8 +64,7 @@ def headline(cohorts: Sequence[CohortFigures]) -> list[str]:
             [number(f.ordinary.summary.set_size.value) for f in answering if f.ordinary is not None]
         )
         instead = f" instead of {before}" if before else ""
-        records = [figures.guarded.summary.singles for figures in answering]
-        singles = listed([f"{count(r.n)} ({count(r.right)} right)" if r.n else "none" for r in records])
+        singles = listed([_record(figures.guarded.summary) for figures in answering])
         sentences.append(
             f"Its sets hold {sizes} labels on average{instead}. Answers that name one diagnosis: {singles}."
         )
@@ -90,6 +89,12 @@ def _remaining(cohorts: Sequence[CohortFigures], misses: str) -> str:
         return f"{misses} for no diagnosis"
     verb = "does so" if any(figures.ordinary is not None for figures in cohorts) else misses
     return f"{verb} for {listed(found)}"
+
+
+def _record(summary: Summary) -> str:
+    """How many single answers there are, and how many of them are right."""
+    singles = summary.singles
+    return f"{count(singles.n)} ({count(singles.right)} right)" if singles.n else "none"
 
 
 # ---------------------------------------------------------------------- one cohort
@@ -167,11 +172,11 @@ def shortfall_sentences(figures: CohortFigures) -> list[str]:
             f"It defers {percent_estimate(summary.deferral)} of the images, clearly more than the "
             f"{short_percent(level)} that its audit was set to defer among images like those of the gate."
         )
-    outside = summary.n - summary.n_in_space
-    if outside:
+    n_outside = summary.n - summary.n_in_space
+    if n_outside:
         rejected = method.outcome.deferred[cohort.labels < 0]
         sentences.append(
-            f"{counted(outside, 'image')} outside the label space: {percent(float(rejected.mean()))} deferred"
+            f"{counted(n_outside, 'image')} outside the label space: {percent(float(rejected.mean()))} deferred"
             + ("." if rejected.all() else "; the others got an answer that cannot be right.")
         )
     if summary.absent_classes and summary.coverage.n:
@@ -240,8 +245,9 @@ def guard_sentences(figures: CohortFigures) -> list[str]:
     if after.set_size.value > before.set_size.value:
         sentences.append(
             f"The price of the guard: sets grow from {number(before.set_size.value)} to "
-            f"{number(after.set_size.value)} labels on average, and full sets go from "
-            f"{percent(before.full_set_rate.value)} to {percent(after.full_set_rate.value)}."
+            f"{number(after.set_size.value)} labels on average, full sets go from "
+            f"{percent(before.full_set_rate.value)} to {percent(after.full_set_rate.value)}, and single answers from "
+            f"{_record(before)} to {_record(after)}."
         )
     else:
         sentences.append("The guard adds no label to any answer here.")
