@@ -240,6 +240,27 @@ def test_a_worker_that_dies_costs_one_item() -> None:
         assert pool.results(pool.submit(["f"])) == [1]
 
 
+@pytest.mark.parametrize("from_file", [True, False])
+def test_a_script_is_not_run_again_by_the_workers(tmp_path: Path, from_file: bool) -> None:
+    write_image(tmp_path / "images" / "mel" / "one.png", shade=70)
+    script = (
+        "from calcode.datasets import check_listing, read_class_folders\n"
+        "print('begun')\n"
+        "print([one.kind for one in check_listing(read_class_folders('images')).findings])\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, *(["script.py"] if from_file else ["-"])],
+        input=None if from_file else script,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["begun", "[]"]
+
+
 def test_an_image_that_ends_its_process_is_a_finding_of_the_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

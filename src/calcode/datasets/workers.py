@@ -5,13 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
-from types import TracebackType
+from multiprocessing.reduction import ForkingPickler
+from types import ModuleType, TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 Item = TypeVar("Item")
@@ -83,11 +85,11 @@ class DecodingPool(Generic[Item, Result]):
             done.set_result(_all_results(self._work, items))
             return items, done
         try:
-            return items, self._pool.submit(_all_results, self._work, items)
+            return items, self._submitted(self._pool, items)
         except BrokenProcessPool:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = self._new_pool(self._workers)
-            return items, self._pool.submit(_all_results, self._work, items)
+            return items, self._submitted(self._pool, items)
 
     def results(self, submitted: tuple[Sequence[Item], Future[list[Result]]]) -> list[Result]:
         """The results, in the order of the items."""
@@ -101,7 +103,7 @@ class DecodingPool(Generic[Item, Result]):
     def _results_one_by_one(self, items: Sequence[Item]) -> list[Result]:
         self._single = self._single or self._new_pool(1)
         try:
-            return self._single.submit(_all_results, self._work, items).result()
+            return self._submitted(self._single, items).result()
         except BrokenProcessPool:
             self._single.shutdown(wait=False)
             self._single = None
@@ -109,6 +111,10 @@ class DecodingPool(Generic[Item, Result]):
             return [self._crashed(items[0])]
         middle = len(items) // 2
         return self._results_one_by_one(items[:middle]) + self._results_one_by_one(items[middle:])
+
+    def _submitted(self, pool: ProcessPoolExecutor, items: Sequence[Item]) -> Future[list[Result]]:
+        with without_script(self._work, self._arguments):
+            return pool.submit(_all_results, self._work, items)
 
     def _new_pool(self, workers: int) -> ProcessPoolExecutor:
         # Forking a process that holds a GPU or the threads of a model is not safe; a new interpreter is.
@@ -118,6 +124,21 @@ class DecodingPool(Generic[Item, Result]):
             initializer=_start_worker,
             initargs=(self._prepare, self._arguments, self._clean_up),
         )
+
+
+@contextmanager
+def without_script(*payload: object) -> Iterator[None]:
+    """Processes started in this block do not run the caller's script again, unless the payload is defined in it.
+
+    So a script needs no `if __name__ == "__main__":`, and one that is read from standard input works too.
+    """
+    script = sys.modules["__main__"]
+    if b"__main__" not in bytes(ForkingPickler.dumps(payload)):
+        sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def _all_results(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

@@ -24,6 +24,7 @@ import numpy as np
 
 from calcode import errors
 from calcode.arrays import AnyArray
+from calcode.datasets.workers import without_script
 from calcode.engines.journal import Journal
 from calcode.errors import CalcodeError, CalcodeWarning, EngineError
 from calcode.files import canonical_json
@@ -100,7 +101,8 @@ def finished_shards(
         driver = context.Process(
             target=_drive, args=(sender, folder, address, dict(tasks), load, journal, use_gpus), daemon=True
         )
-        driver.start()
+        with without_script(load, journal):
+            driver.start()
         sender.close()
         try:
             while True:
