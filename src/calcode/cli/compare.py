@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, PromptFile, names_in
+from calcode.cli.options import Conditions, FeatureFileArgument, PromptFile, names_in, option_group
 from calcode.cli.running import Command, ExitCode
 from calcode.errors import CalcodeError, FeatureFileError, RoleError, SettingsError
 
@@ -27,15 +26,92 @@ _TEST = "Test images"
 _WIDE = 124
 
 
-class _Form(StrEnum):
-    TABLES = "tables"
-    JSON = "--json"
-    CSV = "--csv"
-    LATEX = "--latex"
+#: Forms of the output besides tables, and their options.
+_FORMS = {
+    "json": "Print JSON for machines instead of text and tables.",
+    "csv": "Print a line of comma-separated values per method instead.",
+    "latex": "Print LaTeX tabulars (booktabs) instead.",
+}
 
 
+def _form(asked: dict[str, bool]) -> str:
+    """The one form that was asked for, "" for tables."""
+    forms = [f"--{name.removeprefix('as_')}" for name, wanted in asked.items() if wanted]
+    if len(forms) > 1:
+        raise typer.BadParameter(f"given with {forms[0]}; ask for one form", param_hint=forms[1])
+    return forms[0] if forms else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TestImages:
+    """Which images the methods are judged on."""
+
+    role: str | None
+    where: list[str] | None
+    keep_outside: bool
+
+    @property
+    def own(self) -> bool:
+        """Whether they are the file's own test role, and so exchangeable with the fitted roles by design."""
+        return self.role in (None, "test") and not self.where
+
+
+@option_group(
+    "test",
+    {
+        "test_role": (
+            Annotated[
+                str | None,
+                typer.Option(
+                    help="Test on this role, such as external. Unless given, on the role test, or with --test-where "
+                    "on all.",
+                    metavar="NAME",
+                    rich_help_panel=_TEST,
+                ),
+            ],
+            None,
+        ),
+        "test_where": (
+            Annotated[
+                list[str] | None,
+                typer.Option(
+                    help="Test on the images for which this holds, such as 'site=rosendahl'. Without it the "
+                    "conditions of --where hold for the role test too.",
+                    metavar="CONDITION",
+                    rich_help_panel=_TEST,
+                ),
+            ],
+            None,
+        ),
+        "keep_outside": (
+            Annotated[
+                bool,
+                typer.Option(
+                    "--keep-outside",
+                    help="Keep test images of diagnoses outside the classes: they count for deferral and informative "
+                    "rate.",
+                    rich_help_panel=_TEST,
+                ),
+            ],
+            False,
+        ),
+    },
+    build=lambda values: _TestImages(
+        role=values["test_role"], where=values["test_where"], keep_outside=values["keep_outside"]
+    ),
+)
+@option_group(
+    "form",
+    {
+        f"as_{name}": (Annotated[bool, typer.Option(f"--{name}", help=words)], False)
+        for name, words in _FORMS.items()
+    },
+    build=_form,
+)
 def compare(
     features: FeatureFileArgument,
+    test: Any,
+    form: Any,
     methods: Annotated[
         list[str] | None,
         typer.Option(
@@ -54,31 +130,6 @@ def compare(
         ),
     ] = None,
     where: Conditions = None,
-    test_role: Annotated[
-        str | None,
-        typer.Option(
-            help="Test on this role, such as external. Unless given, on the role test, or with --test-where on all.",
-            metavar="NAME",
-            rich_help_panel=_TEST,
-        ),
-    ] = None,
-    test_where: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Test on the images for which this holds, such as 'site=rosendahl'. Without it the conditions of "
-            "--where hold for the role test too.",
-            metavar="CONDITION",
-            rich_help_panel=_TEST,
-        ),
-    ] = None,
-    keep_outside: Annotated[
-        bool,
-        typer.Option(
-            "--keep-outside",
-            help="Keep test images of diagnoses outside the classes: they count for deferral and informative rate.",
-            rich_help_panel=_TEST,
-        ),
-    ] = False,
     by: Annotated[
         str | None,
         typer.Option(help="Also compare within every value of this column, such as site.", metavar="COLUMN"),
@@ -88,39 +139,34 @@ def compare(
     ] = 20,
     seed: Annotated[int, typer.Option(help="Seeds every draw of every method.", metavar="N")] = 0,
     prompts: PromptFile = None,
-    as_json: AsJson = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print a line of comma-separated values per method instead.")
-    ] = False,
-    as_latex: Annotated[
-        bool, typer.Option("--latex", help="Print LaTeX tabulars (booktabs) instead.")
-    ] = False,
 ) -> None:
     """Run compared methods on the roles of a feature file: same images, same metrics, only the method differs.
 
-    Prints coverage with its interval, the worst class by name, set size, full-set rate, informative rate, deferral,
-    selective accuracy, calibration error and who reaches the target. A method that fails is a row that says why. The
-    records of all methods: docs/baselines.md.
+    Prints coverage with its interval, the worst class by name, set size, full-set rate, single answers and how many
+    are right, deferral, selective accuracy, calibration error and who reaches the target. A method that fails is a
+    row that says why. The records of all methods: docs/baselines.md.
     """
+    from calcode.baselines import Roles
+    from calcode.cli.rows import Choice, read_fitted_roles, row_filter
     from calcode.cli.screen import Screen
+    from calcode.cohorts import open_features
 
-    form = _form(as_json=as_json, as_csv=as_csv, as_latex=as_latex)
     chosen = _chosen(names_in(methods) or ["all"])
     terms = _terms(miscoverage=miscoverage, min_images=min_images, seed=seed)
     screen = Screen()
-    own_role = test_role in (None, "test") and not test_where
     with screen.working(f"Reading {features}"):
-        choice = _test_choice(
-            features,
-            prompts=prompts,
-            role=test_role or ("test" if own_role else None),
-            conditions=where if own_role else test_where,
+        choice = Choice.checked(
+            open_features(features, prompts=prompts),
+            role=test.role or ("test" if test.own else None),
+            conditions=where if test.own else test.where,
         )
-        roles = _roles(choice, where=where, classes=names_in(classes))
-        test, left_out = _test(choice, classes=names_in(classes), by=by, keep_outside=keep_outside)
-    rows = _run(chosen, roles, test, terms=terms, path=features, screen=screen)
-    told = _Told(choice=choice, roles=roles, test=test, left_out=left_out, own_role=own_role, by=by)
-    _tell(told, rows, form=form, screen=screen)
+        file = choice.features
+        fitted = read_fitted_roles(file, where=row_filter(where, file), classes=names_in(classes))
+        cohort, left_out = _test(choice, classes=names_in(classes), by=by, keep_outside=test.keep_outside)
+    roles = Roles(**fitted)
+    rows = _run(chosen, roles, cohort, terms=terms, path=features, screen=screen)
+    about = _Comparison(choice=choice, roles=roles, test=cohort, left_out=left_out, own_role=test.own, by=by)
+    _output(about, rows, form=form, screen=screen)
     if all(row.problem for row in rows):
         raise typer.Exit(int(ExitCode.DATA))
 
@@ -134,17 +180,6 @@ COMMAND = Command(
         "    --test-where site=rosendahl --min-images 20 --csv",
     ),
 )
-
-
-def _form(*, as_json: bool, as_csv: bool, as_latex: bool) -> _Form:
-    asked = [
-        form
-        for form, wanted in ((_Form.JSON, as_json), (_Form.CSV, as_csv), (_Form.LATEX, as_latex))
-        if wanted
-    ]
-    if len(asked) > 1:
-        raise typer.BadParameter(f"stands beside {asked[0]}; ask for one form", param_hint=asked[1])
-    return asked[0] if asked else _Form.TABLES
 
 
 def _chosen(names: list[str]) -> tuple[Method, ...]:
@@ -163,23 +198,6 @@ def _terms(*, miscoverage: float, min_images: int, seed: int) -> Terms:
         return Terms(miscoverage=miscoverage, min_n=min_images, random_state=seed)
     except SettingsError as error:
         raise typer.BadParameter(str(error).partition(": ")[2], param_hint="--miscoverage") from error
-
-
-def _test_choice(
-    path: Path, *, prompts: Path | None, role: str | None, conditions: list[str] | None
-) -> Choice:
-    from calcode.cli.rows import Choice
-    from calcode.cohorts import open_features
-
-    return Choice.checked(open_features(path, prompts=prompts), role=role, conditions=conditions)
-
-
-def _roles(choice: Choice, *, where: list[str] | None, classes: list[str]) -> Roles:
-    from calcode.baselines import Roles
-    from calcode.cli.rows import read_fitted_roles, row_filter
-
-    file = choice.features
-    return Roles(**read_fitted_roles(file, where=row_filter(where, file), classes=classes))
 
 
 def _test(choice: Choice, *, classes: list[str], by: str | None, keep_outside: bool) -> tuple[Cohort, int]:
@@ -221,7 +239,7 @@ def _run(
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Told:
+class _Comparison:
     """What the output says about the comparison besides its rows."""
 
     choice: Choice
@@ -264,57 +282,59 @@ class _Told:
         return {entry.name: len(getattr(self.roles, entry.name)) for entry in fields(self.roles)}
 
 
-def _tell(told: _Told, rows: list[MethodRow], *, form: _Form, screen: Screen) -> None:
+def _output(about: _Comparison, rows: list[MethodRow], *, form: str, screen: Screen) -> None:
     from calcode.report.latex import tabular
     from calcode.study.comparison import EVERYTHING, SCHEMA, comparison_frame, comparison_table
 
-    groups = told.groups(rows)
-    if form is _Form.JSON:
-        screen.emit("compare", _facts(told, rows, groups))
-    elif form is _Form.CSV:
-        frame = comparison_frame(rows, groups, column=told.by or "")
+    groups = about.groups(rows)
+    if form == "--json":
+        screen.emit("compare", _facts(about, rows, groups))
+    elif form == "--csv":
+        frame = comparison_frame(rows, groups, column=about.by or "")
         typer.echo(SCHEMA.csv(frame), nl=False)
-    elif form is _Form.LATEX:
-        lines = [f"% {' '.join(note.split())}" for note in (told.sentence(), told.note)]
+    elif form == "--latex":
+        lines = [f"% {' '.join(note.split())}" for note in (about.sentence(), about.note)]
         lines.append(tabular(comparison_table(rows, EVERYTHING[:-1])))
         for value, members in groups.items():
             lines += [
-                f"% {told.by} = {' '.join(value.split())}",
+                f"% {about.by} = {' '.join(value.split())}",
                 tabular(comparison_table(members, EVERYTHING[:-1])),
             ]
         typer.echo("\n".join(lines))
     else:
-        _show(told, rows, groups, screen=screen)
+        _show(about, rows, groups, screen=screen)
 
 
-def _facts(told: _Told, rows: list[MethodRow], groups: dict[str, list[MethodRow]]) -> dict[str, Any]:
+def _facts(about: _Comparison, rows: list[MethodRow], groups: dict[str, list[MethodRow]]) -> dict[str, Any]:
     terms = rows[0].terms
     facts: dict[str, Any] = {
-        "file": str(told.choice.features.path),
+        "file": str(about.choice.features.path),
         "test": {
-            "described": told.choice.described,
-            "images": len(told.test),
-            "left_out": told.left_out,
-            "exchangeable_by_design": told.own_role,
+            "described": about.choice.described,
+            "images": len(about.test),
+            "left_out": about.left_out,
+            "exchangeable_by_design": about.own_role,
         },
-        "fitted_on": told.counts(),
-        "classes": list(told.test.evidence.classes),
+        "fitted_on": about.counts(),
+        "classes": list(about.test.evidence.classes),
         "miscoverage": terms.miscoverage,
         "target": terms.point.target,
         "min_n": terms.min_n,
         "seed": terms.random_state,
-        "note": told.note,
+        "note": about.note,
         "rows": [row.to_dict() for row in rows],
     }
-    if told.by is not None:
+    if about.by is not None:
         facts["by"] = {
-            "column": told.by,
+            "column": about.by,
             "groups": {value: [row.to_dict() for row in members] for value, members in groups.items()},
         }
     return facts
 
 
-def _show(told: _Told, rows: list[MethodRow], groups: dict[str, list[MethodRow]], *, screen: Screen) -> None:
+def _show(
+    about: _Comparison, rows: list[MethodRow], groups: dict[str, list[MethodRow]], *, screen: Screen
+) -> None:
     """One wide table, or two narrow ones where the terminal has no room for it."""
     from rich.console import Console
 
@@ -330,7 +350,7 @@ def _show(told: _Told, rows: list[MethodRow], groups: dict[str, list[MethodRow]]
 
     wide = Console().width >= _WIDE
     shown = {EVERYTHING: ""} if wide else {RELIABILITY: "Reliability, and what it cost", UTILITY: "Utility"}
-    screen.say(told.sentence())
+    screen.say(about.sentence())
     for headings, title in shown.items():
         screen.say()
         screen.show(terminal_table(comparison_table(rows, headings), title=title))
@@ -339,9 +359,9 @@ def _show(told: _Told, rows: list[MethodRow], groups: dict[str, list[MethodRow]]
         screen.say(sentence)
     for value, members in groups.items():
         images = next((len(row.decided) for row in members if row.decided is not None), 0)
-        screen.heading(f"{told.by} = {value}: {counted(images, 'image')}")
+        screen.heading(f"{about.by} = {value}: {counted(images, 'image')}")
         screen.show(terminal_table(comparison_table(members, RELIABILITY)))
     screen.heading("What is promised, and what is only observed")
-    screen.say(told.note)
+    screen.say(about.note)
     for sentence in comparison_warnings(rows):
         screen.warn(sentence)
