@@ -10,7 +10,7 @@ import pytest
 from browser.opened import Visit, luminance, overflowing
 from study_outputs import copied, finished_study, with_manifest
 
-from calcode.study.page import write_study_report
+from calcode.study import write_study_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -29,7 +29,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         manifest["failures"] = [{"what": "x" * 90, "error": "y" * 300}]
 
     made = with_manifest(copied(finished_study(folder / "study"), folder / "copy"), change)
-    return write_study_report(made).page
+    return write_study_page(made)
 
 
 @pytest.fixture(params=WIDTHS, ids=[f"{width}px" for width in WIDTHS])
@@ -63,11 +63,12 @@ def test_nothing_is_requested_and_nothing_is_wrong(visit: Visit) -> None:
 
 def test_charts_are_drawn_and_their_text_can_be_read(visit: Visit) -> None:
     sizes = visit.page.evaluate(
-        """() => [...document.querySelectorAll("svg.chart")]
+        """() => [...document.querySelectorAll(".plot")]
             .map(e => [e.getBoundingClientRect().width, e.getBoundingClientRect().height])"""
     )
     assert len(sizes) > 20
     assert min(width for width, _ in sizes) > 180
+    assert min(height for _, height in sizes) > 40
     smallest = visit.page.evaluate(
         """() => Math.min(...[...document.querySelectorAll("svg text")]
             .map(e => parseFloat(getComputedStyle(e).fontSize)))"""
@@ -106,6 +107,17 @@ def test_every_cell_of_a_table_has_room(visit: Visit) -> None:
     assert squeezed == []
 
 
+def test_the_page_opens_at_its_figures(browser: Browser, report: Path) -> None:
+    opened = Visit(browser, report, viewport={"width": 1280, "height": 900})
+    first, height = opened.page.evaluate(
+        """() => [document.querySelector(".plot").getBoundingClientRect().top,
+                  document.scrollingElement.scrollHeight]"""
+    )
+    opened.context.close()
+    assert first < 1800
+    assert height < 27900 * 0.9
+
+
 def test_links_lead_to_sections(visit: Visit) -> None:
     visit.page.click("nav a[href='#record']")
     top = visit.page.evaluate("document.querySelector('#record').getBoundingClientRect().top")
@@ -116,7 +128,7 @@ def test_links_lead_to_sections(visit: Visit) -> None:
 def test_the_colour_scheme_is_followed(browser: Browser, report: Path, scheme: str, dark: bool) -> None:
     opened = Visit(browser, report, color_scheme=scheme)
     paper, ink = opened.page.evaluate("(s => [s.backgroundColor, s.color])(getComputedStyle(document.body))")
-    chart = opened.page.evaluate("getComputedStyle(document.querySelector('svg text.label')).fill")
+    chart = opened.page.evaluate("getComputedStyle(document.querySelector('.plot .name')).color")
     fills = opened.page.evaluate(
         """() => [...new Set([...document.querySelectorAll("svg .marker path, svg .fill")]
             .map(e => getComputedStyle(e).fill))]"""

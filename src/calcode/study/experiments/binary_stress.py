@@ -123,8 +123,6 @@ def section(output: StudyOutput) -> list[Part]:
         (
             *head,
             *FIGURE_COLS,
-            shares("selective_accuracy", "selective accuracy"),
-            numbers("calibration_error", "calibration error", 3),
             *printed,
         ),
         within=group,
@@ -145,6 +143,8 @@ def section(output: StudyOutput) -> list[Part]:
             shares("utility_deferral", "deferred after"),
             shares("singleton_coverage", "coverage of single answers"),
             counts("n_singletons", "single answers"),
+            shares("selective_accuracy", "selective accuracy"),
+            numbers("calibration_error", "calibration error", 3),
             *known,
         ),
     )

@@ -1,0 +1,67 @@
+"""Pages of the documentation that are written from the study: they say what the schemas and the kept tables say."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from doc_blocks import ROOT
+from study_outputs import copied
+
+from calcode.report.wording import number, percent
+from calcode.study import TABLES, StudyOutput
+
+PAGE = ROOT / "docs" / "results-dermatology.md"
+AGAIN = "run: python tools/docs_pages.py results"
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "tools" / "docs_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_table_is_described(tool: ModuleType, tmp_path: Path) -> None:
+    tool.on_pre_build({"docs_dir": str(tmp_path)})
+    page = (tmp_path / "study-tables.md").read_text()
+    for schema in TABLES.values():
+        assert f"### {schema.name}.csv" in page
+        for column in schema.columns:
+            assert f"| `{column.name}` | {column.kind} |" in page
+
+
+def test_the_results_are_written_from_the_kept_tables(tool: ModuleType) -> None:
+    text = tool.results_page()
+    assert PAGE.read_text() == text, AGAIN
+    pictures = re.findall(r"\((data/dermatology/[^)]+\.svg)\)", text)
+    assert len(pictures) >= 2
+    assert all((PAGE.parent / name).is_file() for name in pictures), AGAIN
+    (command,) = re.findall(r"^\$ calcode study run (\S+)", text, re.MULTILINE)
+    assert (ROOT / command).is_file()
+    assert "not a medical device" in text
+
+
+def test_numbers_of_the_page_are_those_of_the_tables(tool: ModuleType) -> None:
+    text = PAGE.read_text()
+    output = StudyOutput(tool.KEPT)
+    for method in ("calcode", "aps"):
+        row = output.mean(output.average, method)
+        (line, *_) = [line for line in text.splitlines() if line.startswith(f"| {row.title} |")]
+        for expected in (percent(row.coverage), percent(row.worst_class_coverage), number(row.set_size)):
+            assert expected.replace("\u00a0", " ") in line
+
+
+def test_nothing_of_this_machine_and_no_image_is_kept(tool: ModuleType, study_folder, tmp_path) -> None:
+    kept = tmp_path / "kept"
+    tool.keep_tables(copied(study_folder, tmp_path / "copy"), kept)
+    everything = "".join(path.read_text() for path in kept.rglob("*") if path.is_file())
+    assert str(tmp_path) not in everything
+    assert "image-00" not in everything
+    assert "CALCoDe" in tool.results_page(kept)
