@@ -175,6 +175,9 @@ def files(torch: Any, world: World, model: Calcode, *, options: argparse.Namespa
             path = folder / f"{label}.parquet"
             write_cohort(world, path, n=n)
             start = time.perf_counter()
+            Calcode.load(folder / "model.safetensors")
+            result["model_load_seconds"] = round(time.perf_counter() - start, 3)
+            start = time.perf_counter()
             pq.read_table(path, columns=["id", "embedding"])
             result[f"{label}_reading_seconds"] = round(time.perf_counter() - start, 3)
             for turn in ("first", "second"):

@@ -16,13 +16,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from speed import peers, single, sizes, start, stream
+from speed import levels, peers, single, sizes, start, stream
 from speed.measuring import keep, machine
 
-QUICK = ("paper-512", "paper-1152", "single", "start", "peers")
+QUICK = ("paper-512", "paper-1152", "levels", "single", "start", "peers")
 SLOW = ("square-20000", "stream")
 TASKS: dict[str, Callable[..., dict[str, Any]]] = {
     **sizes.TASKS,
+    **levels.TASKS,
     **single.TASKS,
     **stream.TASKS,
     **peers.TASKS,
@@ -34,7 +35,9 @@ def measured(name: str, options: argparse.Namespace) -> dict[str, Any]:
         return sizes.measure(name, repeats=options.repeats)
     if name == "stream":
         return stream.measure(repeats=options.repeats, n_images=options.images)
-    return {"single": single, "start": start, "peers": peers}[name].measure(repeats=options.repeats)
+    return {"levels": levels, "single": single, "start": start, "peers": peers}[name].measure(
+        repeats=options.repeats
+    )
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -87,20 +88,25 @@ def test_the_nearest_of_many_columns_are_found_tile_by_tile(n: int, monkeypatch:
     assert (np.abs(tiled[0] - exact) <= tiled[1][:, None]).all()
 
 
+def weighed(anchors: np.ndarray, queries: np.ndarray, *, bandwidth: float) -> Iterator[tuple]:
+    """Row slices, float32 weights and doubts, as a threshold search gets them."""
+    for rows, weigh, doubt in ScreenedAnchors(anchors).weighing(queries, bandwidth=bandwidth, tiled=False):
+        yield rows, weigh(np.arange(len(doubt)), slice(None)), doubt
+
+
 def largest_share_of_doubt(anchors: np.ndarray, queries: np.ndarray, *, bandwidth: float) -> float:
     """Change of any mass by float32, over the change that is allowed for; scores ascend by row and by distance."""
     n = len(anchors)
     distances = cosine_distances(queries, anchors)
     plain = kernel_weights(distances, bandwidth=bandwidth)
     largest = 0.0
-    for rows, weights, doubt in ScreenedAnchors(anchors).weight_blocks(queries, bandwidth=bandwidth):
-        assert (weights[:, n:] == 0).all()
+    for rows, weights, doubt in weighed(anchors, queries, bandwidth=bandwidth):
         scale = 1 + plain[rows].sum(axis=1)
         allowed = doubt * mass_error(scale)
         for order in (np.arange(n)[None], np.argsort(distances[rows], axis=1)):
             masses = [
                 np.cumsum(np.take_along_axis(w[:, :n].astype(np.float64), order, axis=1), axis=1)
-                / (1 + w.sum(axis=1, dtype=np.float64, keepdims=True))
+                / (1 + w[:, :n].sum(axis=1, dtype=np.float64, keepdims=True))
                 for w in (plain[rows], weights)
             ]
             changed = np.abs(masses[0] - masses[1]).max(axis=1)
@@ -130,14 +136,13 @@ def test_the_error_of_masses_grows_as_the_bandwidth_shrinks(bandwidth: float) ->
     assert largest_share_of_doubt(both[:700], both[700:], bandwidth=bandwidth) < 0.75
 
 
-def test_an_infinite_bandwidth_weighs_every_anchor_one_and_no_filler() -> None:
+def test_an_infinite_bandwidth_weighs_every_anchor_one() -> None:
     rng = np.random.default_rng(2)
     anchors, queries = unit(rng, 45, 6), unit(rng, 3, 6)
-    ((_, weights, doubt),) = ScreenedAnchors(anchors).weight_blocks(queries, bandwidth=math.inf)
+    ((_, weights, doubt),) = weighed(anchors, queries, bandwidth=math.inf)
     assert (doubt == 0).all()
     assert weights.shape == (3, 64)
     assert (weights[:, :45] == 1).all()
-    assert (weights[:, 45:] == 0).all()
 
 
 @given(seed=seeds, n=st.sampled_from([1, 5, 31, 32, 64, 96, 100]), cut=st.floats(0.001, 0.999))

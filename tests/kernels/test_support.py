@@ -171,7 +171,7 @@ def test_a_model_with_a_graph_reads_back_and_decides_the_same(tmp_path: Path) ->
 def test_without_the_library_such_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = fit_quietly(Calcode(audit=["distance"]), World().roles(n=150, n_test=2))
     model.save(tmp_path / "model.safetensors")
-    monkeypatch.setattr("calcode.method.model_file.library_installed", lambda: False)
+    monkeypatch.setattr("calcode.method.audit_file.library_installed", lambda: False)
     with pytest.raises(ArtifactError, match=r"calcode\[ann\]"):
         Calcode.load(tmp_path / "model.safetensors")
 

@@ -103,7 +103,7 @@ def test_class_global_below_50_and_the_larger_of_both_from_50_on() -> None:
     expected = np.maximum(guard.quantile, alone.thresholds(queries))
     assert guard.searches
     localized = rule.thresholds(queries)
-    found = GuardedThresholds(rule, guards=[guard], n_classes=3).of(queries)
+    found = GuardedThresholds(rule, guards=[guard], n_classes=3).thresholds(queries)
     np.testing.assert_array_equal(found[0], localized)
     np.testing.assert_array_equal(found[1][:, 1], np.maximum(localized, expected))
     np.testing.assert_array_equal(found[1][:, [0, 2]], np.stack([localized] * 2, axis=1))

@@ -12,16 +12,17 @@ from worlds import World, fit_quietly
 
 from calcode import Calcode
 from calcode.kernels import (
+    CHUNK,
     CutRule,
+    CutSearch,
     ScreenedAnchors,
     cosine_distances,
     first_reaching,
     kernel_weights,
-    tiled_positions,
 )
 from calcode.method.localized import LocalizedRule
 from calcode.method.tail import ClassGuard
-from calcode.method.thresholds import GuardedThresholds, TiledThresholds, tiling_pays
+from calcode.method.thresholds import GuardedThresholds
 
 seeds = st.integers(0, 2**20)
 
@@ -31,20 +32,25 @@ def fitted(seed: int, **settings: object) -> tuple[Calcode, dict]:
     return fit_quietly(Calcode(protect="all", class_local_min=30, **settings), roles), roles
 
 
+def in_tiles(monkeypatch: pytest.MonkeyPatch, *, columns: int) -> None:
+    """From now on every search goes in tiles of so many columns."""
+    monkeypatch.setattr("calcode.kernels.searches.TILED_FROM", 1)
+    monkeypatch.setattr("calcode.kernels.searches._COLUMNS", columns)
+
+
 @pytest.mark.parametrize("level", ["loo", "certified"])
 @pytest.mark.parametrize("bandwidth", ["auto", 0.02, math.inf])
-@pytest.mark.parametrize("columns", [1, 7, 64, 4096])
+@pytest.mark.parametrize("columns", [32, 64, 4096])
 def test_tiles_give_the_thresholds_of_whole_rows(
     level: str, bandwidth: float | str, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tiles so narrow that guards have none of their points in some of them, and one that holds everything."""
-    monkeypatch.setattr("calcode.kernels.tiled._COLUMNS", columns)
     model, roles = fitted(1, level=level, bandwidth=bandwidth)
     assert any(guard.searches for guard in model.guards_)
-    arguments = {"guards": model.guards_, "n_classes": 4}
     embeddings = roles["test"].embeddings
-    whole = GuardedThresholds(model.rule_, **arguments).of(embeddings)
-    tiled = TiledThresholds(model.rule_, **arguments).of(embeddings)
+    whole = model.thresholds(embeddings)
+    in_tiles(monkeypatch, columns=columns)
+    tiled = GuardedThresholds(model.rule_, guards=model.guards_, n_classes=4).thresholds(embeddings)
     for one, other in zip(whole, tiled, strict=True):
         np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(whole[0], model.rule_.thresholds(embeddings))
@@ -52,46 +58,46 @@ def test_tiles_give_the_thresholds_of_whole_rows(
 
 @given(
     seed=seeds,
-    n=st.integers(1, 90),
-    columns=st.sampled_from([1, 5, 32]),
+    n=st.integers(1, 190),
+    columns=st.sampled_from([32, 64, 256]),
     cut=st.sampled_from([0.01, 0.5, 0.9, 0.999, math.inf]),
     few=st.booleans(),
 )
-def test_tiled_positions_are_those_of_first_reaching(
+def test_rules_searched_together_are_those_searched_alone(
     seed: int, n: int, columns: int, cut: float, few: bool
 ) -> None:
     rng = np.random.default_rng(seed)
-    weights = rng.random((7, n)) ** 6
+    width = -(-n // CHUNK) * CHUNK
+    weights = rng.random((7, width)) ** 6  # fillers weigh something: no rule may count them
     members = np.flatnonzero(rng.random(n) < (0.05 if few else 0.6))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calcode.kernels.tiled._COLUMNS", columns)
-        positions, margins = tiled_positions(
-            lambda rows, tile: weights[rows, tile],
-            n_rows=7,
-            n_columns=n,
-            rules=[CutRule(members=None, cut=cut), CutRule(members=members, cut=cut)],
-        )
-    for index, own in enumerate((weights, weights[:, members])):
+        in_tiles(patch, columns=columns)
+        search = CutSearch([CutRule(members=None, cut=cut), CutRule(members=members, cut=cut)], n_columns=n)
+        positions, margins = search.positions(lambda rows, tile: weights[rows, tile], n_rows=7)
+    for index, own in enumerate((np.arange(n), members)):
         if math.isinf(cut):
-            assert (positions[:, index] == own.shape[1]).all()
+            assert (positions[:, index] == width).all()
             assert (margins[:, index] == math.inf).all()
             continue
-        expected, expected_margins = first_reaching(own, cuts=np.array([cut]))
+        expected, expected_margins = first_reaching(weights[:, own], cuts=np.array([cut]))
         clear = expected_margins * 1e-6 > 1e-12
-        np.testing.assert_array_equal(positions[clear, index], expected[clear])
-        if own.shape[1]:
+        columns_of = np.append(own, width)
+        np.testing.assert_array_equal(positions[clear, index], columns_of[expected][clear])
+        if len(own):
             np.testing.assert_allclose(
                 margins[clear, index], expected_margins[clear], rtol=1e-6, atol=1e-12 / 4e-8
             )
 
 
-@pytest.mark.parametrize("search", [GuardedThresholds, TiledThresholds])
-def test_what_float32_gets_wrong_is_settled_in_float64(search: type, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tiled", [False, True])
+def test_what_float32_gets_wrong_is_settled_in_float64(tiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first look that is far too coarse, which is then allowed for: the answer stays."""
     model, roles = fitted(2)
     embeddings = roles["test"].embeddings
-    arguments = {"guards": model.guards_, "n_classes": 4}
-    expected = search(model.rule_, **arguments).of(embeddings)
+    if tiled:
+        in_tiles(monkeypatch, columns=64)
+    search = GuardedThresholds(model.rule_, guards=model.guards_, n_classes=4)
+    expected = search.thresholds(embeddings)
     np.testing.assert_array_equal(expected[0], model.rule_.thresholds(embeddings))
     rows_of = ScreenedAnchors.query_rows
 
@@ -101,17 +107,19 @@ def test_what_float32_gets_wrong_is_settled_in_float64(search: type, monkeypatch
         return rows
 
     monkeypatch.setattr(ScreenedAnchors, "query_rows", coarse)
-    wrong = search(model.rule_, **arguments).of(embeddings)
+    wrong = search.thresholds(embeddings)
     assert any((one != other).any() for one, other in zip(wrong, expected, strict=True))
     doubt = ScreenedAnchors.doubt
     monkeypatch.setattr(ScreenedAnchors, "doubt", lambda *args, **named: 1e6 * doubt(*args, **named))
-    for one, other in zip(search(model.rule_, **arguments).of(embeddings), expected, strict=True):
+    for one, other in zip(search.thresholds(embeddings), expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("bandwidth", [10.0, 1e3, 1e6])
 @pytest.mark.parametrize("n", [99, 105, 499])
-def test_wide_kernels_weigh_no_filler_and_round_no_threshold_away(n: int, bandwidth: float) -> None:
+def test_wide_kernels_weigh_no_filler_and_round_no_threshold_away(
+    n: int, bandwidth: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Masses close to a level of the grid, where every rounding error shows."""
     rng = np.random.default_rng(n)
     points, images = (rng.normal(size=(size, 16)) + 5.0 for size in (n, 400))
@@ -119,8 +127,10 @@ def test_wide_kernels_weigh_no_filler_and_round_no_threshold_away(n: int, bandwi
     rule = LocalizedRule.fit(points, rng.random(n), bandwidth=bandwidth, miscoverage=0.05)
     expected = rule.thresholds(images)
     assert np.isfinite(expected).all()
-    for search in (GuardedThresholds, TiledThresholds):
-        np.testing.assert_array_equal(search(rule, guards=(), n_classes=2).of(images)[0], expected)
+    for _ in ("whole rows", "tiles"):
+        search = GuardedThresholds(rule, guards=(), n_classes=2)
+        np.testing.assert_array_equal(search.thresholds(images)[0], expected)
+        in_tiles(monkeypatch, columns=64)
 
 
 def test_guards_of_any_size_are_those_of_float64() -> None:
@@ -142,7 +152,7 @@ def test_guards_of_any_size_are_those_of_float64() -> None:
         )
         for index, name in enumerate("ab")
     ]
-    localized, guarded = GuardedThresholds(rule, guards=guards, n_classes=2).of(images)
+    localized, guarded = GuardedThresholds(rule, guards=guards, n_classes=2).thresholds(images)
     np.testing.assert_array_equal(localized, rule.thresholds(images))
     for guard in guards:
         assert guard.local is not None
@@ -150,27 +160,18 @@ def test_guards_of_any_size_are_those_of_float64() -> None:
         np.testing.assert_array_equal(guarded[:, guard.index], np.maximum(localized, own))
 
 
-def test_tiles_are_for_many_points_and_one_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, roles = fitted(3)
-    model.decide(roles["test"])
-    assert isinstance(model._search, GuardedThresholds)
-    monkeypatch.setattr("calcode.method.thresholds.TILED_FROM", 10)
-    again, _ = fitted(3)
-    assert tiling_pays(again.rule_)
-    decided = again.decide(roles["test"])
-    assert isinstance(again._search, TiledThresholds)
-    np.testing.assert_array_equal(decided.threshold, model.decide(roles["test"]).threshold)
-    for level in ("exact", "upper"):
-        assert not tiling_pays(fitted(3, level=level)[0].rule_)
-
-
-def test_one_image_and_many_get_the_same_thresholds_from_tiles() -> None:
-    model, roles = fitted(4)
-    search = TiledThresholds(model.rule_, guards=model.guards_, n_classes=4)
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize("level", ["loo", "certified", "upper", "exact"])
+def test_one_image_and_many_get_the_same_thresholds(
+    level: str, tiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tiled:
+        in_tiles(monkeypatch, columns=64)
+    model, roles = fitted(4, level=level)
     embeddings = roles["test"].embeddings[:40]
-    localized, guarded = search.of(embeddings)
+    localized, guarded = model.thresholds(embeddings)
     for i in range(0, 40, 9):
-        alone = search.of(embeddings[i : i + 1])
+        alone = model.thresholds(embeddings[i : i + 1])
         assert alone[0][0] == localized[i]
         np.testing.assert_array_equal(alone[1][0], guarded[i])
 
@@ -183,4 +184,6 @@ def test_float64_is_what_the_literal_rule_gives() -> None:
     expected = [
         rule.scores[np.argmax(row >= rule.cut)] if (row >= rule.cut).any() else math.inf for row in masses
     ]
-    np.testing.assert_array_equal(GuardedThresholds(rule, guards=(), n_classes=4).of(embeddings)[0], expected)
+    np.testing.assert_array_equal(
+        GuardedThresholds(rule, guards=(), n_classes=4).thresholds(embeddings)[0], expected
+    )

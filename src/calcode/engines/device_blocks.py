@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from calcode.arrays import IntArray
 from calcode.cohorts import decisions_table
 from calcode.cohorts.parquet import RowReader
 from calcode.engines.device import DeviceDecider
@@ -100,6 +99,8 @@ class DeviceBlocks:
         chosen = self._job.features.chosen_rows(table, role=self._job.role, where=self._job.where)
         if chosen.num_rows == 0:
             return None
+        with naming(self._job.features.path):
+            self.model.role_hashes_.require_disjoint("test", _identities(chosen))
         embeddings = torch.from_numpy(np.array(self._job.features.stored_embeddings(chosen)))
         return RawBlock(
             rows=chosen, embeddings=embeddings.pin_memory() if self._device.type == "cuda" else embeddings
@@ -117,13 +118,10 @@ class DeviceBlocks:
             # NaN, zeros and rows that are not of unit length: the evidence names them, in an error or a warning.
             self._evidence(block.rows)
         answers = self._decider.answers_from_text(raw, self._text, self._job.features.prompts.temperature)
-        with naming(self._job.features.path):
-            self.model.role_hashes_.require_disjoint("test", _identities(block.rows))
-            decisions = self._decider.decisions(answers, ids=None, settle=lambda at: self._settled(block, at))
+        decisions = self._decider.decisions(
+            answers, ids=None, settle=lambda at: self._evidence(block.rows.take(at)).without_identity()
+        )
         return decisions, block.rows
-
-    def _settled(self, block: RawBlock, rows: IntArray) -> Evidence:
-        return self._evidence(block.rows.take(rows)).without_identity()
 
     def _evidence(self, rows: pyarrow.Table) -> Evidence:
         evidence = self._job.features.evidence_from(rows, classes=self.model.classes_)

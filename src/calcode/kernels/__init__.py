@@ -6,9 +6,10 @@ from calcode.kernels.distances import PairDistances, cosine_distances, negative_
 from calcode.kernels.nearest import nearest_distances, smallest_columns
 from calcode.kernels.neighbours import NeighbourGraph, library_installed, restore_graph, search_graph
 from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors, product_blocks, screened_weights
+from calcode.kernels.searches import CutRule, CutSearch, Weigh
 from calcode.kernels.threads import run_blocks, slices
-from calcode.kernels.tiled import CutRule, Weigh, tiled_positions
 from calcode.kernels.weights import (
+    CHUNK,
     Weights,
     first_reaching,
     kernel_weights,
@@ -18,8 +19,10 @@ from calcode.kernels.weights import (
 )
 
 __all__ = [
+    "CHUNK",
     "SCREENING_ERROR",
     "CutRule",
+    "CutSearch",
     "NeighbourGraph",
     "PairDistances",
     "ScreenedAnchors",
@@ -41,6 +44,5 @@ __all__ = [
     "search_graph",
     "slices",
     "smallest_columns",
-    "tiled_positions",
     "weights_from_squares",
 ]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from calcode.arrays import FloatArray
 from calcode.kernels.nearest import smallest_columns
+from calcode.kernels.searches import Weigh
 from calcode.kernels.threads import run_blocks, slices
 from calcode.kernels.weights import CHUNK
 
@@ -33,6 +34,10 @@ _RELATIVE_ERROR = 2e-6
 #: nearer to the core, but then threads spend their time handing each other the interpreter (benchmarks/NOTES.md).
 _PRODUCT_NUMBERS = 1 << 21
 _CACHED_NUMBERS = 1 << 19
+#: Rows that are weighed together however many columns they have: fewer would keep the threads waiting for each other.
+_WEIGHED_ROWS = 128
+#: Rows that are looked at together where columns come in tiles.
+_TILED_ROWS = 512
 #: Columns whose smallest distances are sought together.
 _TILE = 1 << 14
 #: Distance of a filler column: it is never among the nearest.
@@ -78,21 +83,32 @@ class ScreenedAnchors:
         rows[:, :-2] = np.multiply(centred, scale, out=centred)
         return rows
 
-    def weight_blocks(
-        self, queries: FloatArray, *, bandwidth: float
-    ) -> Iterator[tuple[slice, SingleArray, FloatArray]]:
-        """Kernel weights a few rows at a time, shape (rows, width), fillers weigh 0, and the `doubt` of each row.
+    def blocks(self, n_rows: int, *, tiled: bool) -> Iterator[slice]:
+        """Row slices for `weighing`."""
+        return slices(n_rows, step=_TILED_ROWS) if tiled else product_blocks(n_rows, n_columns=self.width)
 
-        Multiplied together, which a product likes, weighed where the cache holds them.
+    def weighing(
+        self, queries: FloatArray, *, bandwidth: float, tiled: bool
+    ) -> Iterator[tuple[slice, Weigh, FloatArray]]:
+        """How to weigh some rows at a time: their slice, the kernel weights by `Weigh`, and the `doubt` of each row.
+
+        Whole rows are multiplied together, which a product likes, and weighed where the cache holds them; they are
+        asked for once. Tiles are multiplied when they are asked for.
         """
         prepared = self.query_rows(queries, scale=1.0 / bandwidth)
         doubt = self.doubt(prepared, bandwidth=bandwidth)
+        if tiled:
+            columns = self.columns
+            yield (
+                slice(0, len(prepared)),
+                lambda rows, tile: screened_weights(prepared[rows] @ columns[:, tile]),
+                doubt,
+            )
+            return
         scaled = prepared @ self.columns
-        for rows in _cached_rows(len(queries), n_columns=self.width):
-            weights = screened_weights(scaled[rows])
-            # However wide the kernel, a filler weighs nothing.
-            weights[:, self.n :] = 0.0
-            yield rows, weights, doubt[rows]
+        for part in slices(len(scaled), step=max(_WEIGHED_ROWS, _CACHED_NUMBERS // max(1, self.width))):
+            weights = screened_weights(scaled[part])
+            yield part, lambda rows, tile, weights=weights: weights, doubt[part]  # type: ignore[misc]
 
     def doubt(self, prepared: SingleArray, *, bandwidth: float) -> FloatArray:
         """Margins, as `first_reaching` gives them, up to which float64 must decide; shape (m,).

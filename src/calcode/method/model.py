@@ -42,7 +42,7 @@ from calcode.method.tail import (
     in_every_set_sentence,
     miscoverage_of,
 )
-from calcode.method.thresholds import GuardedThresholds, ThresholdSearch, TiledThresholds, tiling_pays
+from calcode.method.thresholds import GuardedThresholds
 
 
 class Calcode(Settings):
@@ -248,7 +248,7 @@ class Calcode(Settings):
         )
         # Made when first needed, never saved.
         self._digest: str | None = None
-        self._search: ThresholdSearch | None = None
+        self._search: GuardedThresholds | None = None
 
     # ------------------------------------------------------------------ deciding
 
@@ -358,9 +358,8 @@ class Calcode(Settings):
             Unit rows.
         """
         if self._search is None:
-            search = TiledThresholds if tiling_pays(self.rule_) else GuardedThresholds
-            self._search = search(self.rule_, guards=self.guards_, n_classes=len(self.classes_))
-        return self._search.of(embeddings)
+            self._search = GuardedThresholds(self.rule_, guards=self.guards_, n_classes=len(self.classes_))
+        return self._search.thresholds(embeddings)
 
     def _scores(self, evidence: Evidence) -> tuple[FloatArray, FloatArray]:
         """Robust probabilities and APS scores, each of shape (n, K)."""
