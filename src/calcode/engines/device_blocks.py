@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     import pyarrow
     import torch
 
-#: Threads that decode the feature file, and that make tables of decisions: more would wait for the device.
-_READERS, _WRITERS = 8, 2
-#: Rows that are read and decided on together, unless the device holds fewer.
-_LARGEST_SPAN = 1 << 16
+#: Rows that are read and decided on together, unless the device holds fewer: the first block is ready early.
+_LARGEST_SPAN = 1 << 14
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -74,9 +72,9 @@ class DeviceBlocks:
             self.model.evidence_format_.require(first, role="evidence")
         self.ranges = tuple(RowRange(*span) for span in spans)
         self.stages: tuple[tuple[Callable[[Any], Any], int], ...] = (
-            (self.read, min(_READERS, available_cores())),
+            (self.read, available_cores()),
             (self.decide, 1),
-            (_table, min(_WRITERS, available_cores())),
+            (_table, 1),
         )
 
     def __enter__(self) -> Self:
@@ -101,10 +99,11 @@ class DeviceBlocks:
             return None
         with naming(self._job.features.path):
             self.model.role_hashes_.require_disjoint("test", _identities(chosen))
-        embeddings = torch.from_numpy(np.array(self._job.features.stored_embeddings(chosen)))
-        return RawBlock(
-            rows=chosen, embeddings=embeddings.pin_memory() if self._device.type == "cuda" else embeddings
-        )
+        stored = self._job.features.stored_embeddings(chosen)
+        kind = torch.float16 if stored.dtype == np.float16 else torch.float32
+        embeddings = torch.empty(stored.shape, dtype=kind, pin_memory=self._device.type == "cuda")
+        embeddings.numpy()[...] = stored
+        return RawBlock(rows=chosen, embeddings=embeddings)
 
     def decide(self, block: RawBlock | None) -> tuple[Decisions, pyarrow.Table] | None:
         """Decisions on a block, and its rows."""
@@ -141,7 +140,7 @@ def _identities(rows: pyarrow.Table) -> dict[str, set[str]]:
     """Different ids and groups of some rows, as `calcode.method.roles.identities` gives them."""
     columns = {"ids": "id", "groups": "group"}
     return {
-        kind: {str(value) for value in rows[name].unique().to_pylist() if value not in (None, "")}
+        kind: {str(value) for value in rows[name].to_pylist() if value not in (None, "")}
         for kind, name in columns.items()
         if name in rows.column_names
     }
