@@ -154,7 +154,7 @@ def test_labels_vote_once_and_late_labels_find_their_decision(clinic: Path, run:
     assert first["labels"] == {
         "votes": 20,
         "without_label": 1,
-        "outside": 1,
+        "out_of_space": 1,
         "not_drawn": 0,
         "no_vote": 1,
         "unknown": 1,

@@ -104,7 +104,7 @@ def test_what_counts_where() -> None:
     assert (mel.coverage.misses, mel.coverage.reading.n) == (2, 5)
     assert mel.scores.reading.n == 4
     assert tuple(nv.counts) == (0, 0, 1)
-    assert (watch.n_outside, watch.n_not_accepted) == (1, 1)
+    assert (watch.n_out_of_space, watch.n_not_accepted) == (1, 1)
     # Answered: all but the empty and the deferred one.
     assert tuple(watch.answers) == (7, 2, 1, 2 + 1 + 3 + 1 + 1)
 

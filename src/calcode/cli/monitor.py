@@ -295,7 +295,7 @@ def _decisions(paths: Sequence[Path], digest: str) -> _Given:
 def _review(watch: Watch, path: Path, *, time: str | None) -> dict[str, int]:
     """Let the labels of a CSV file vote, in its order; how many did, and why others did not."""
     names = list(watch.classes)
-    counts = dict.fromkeys(("votes", "without_label", "outside", "not_drawn", "no_vote", "unknown"), 0)
+    counts = dict.fromkeys(("votes", "without_label", "out_of_space", "not_drawn", "no_vote", "unknown"), 0)
     known: dict[str, str] = {}
     with path.open(newline="", encoding="utf-8-sig") as stream:
         rows = csv.DictReader(stream)
@@ -326,7 +326,7 @@ def _review(watch: Watch, path: Path, *, time: str | None) -> dict[str, int]:
                 elif index is None:
                     counts["without_label"] += 1
                 else:
-                    counts["outside" if index < 0 else "votes"] += 1
+                    counts["out_of_space" if index < 0 else "votes"] += 1
         except (csv.Error, UnicodeDecodeError) as error:
             raise FeatureFileError(f"{path}: not a CSV file in UTF-8 ({error})") from error
     return counts
@@ -388,7 +388,7 @@ def _show(
 def _labels_sentence(reviews: dict[str, int]) -> str:
     words = {
         "without_label": "stayed without a label",
-        "outside": "lie outside the label space",
+        "out_of_space": "lie outside the label space",
         "not_drawn": "were not drawn at random",
         "no_vote": "do not stand for their group or had voted before",
         "unknown": "are of images that were not given",

@@ -127,7 +127,7 @@ class Watch:
         self.alarms: list[Alarm] = []
         self.support_history: list[float] = []
         self.answers = Answers()
-        self.n_outside = 0
+        self.n_out_of_space = 0
         self.n_not_accepted = 0
         #: Time of the newest image, where the caller has times.
         self.seen_until = ""
@@ -210,7 +210,7 @@ class Watch:
             for watch in self.classes.values():
                 watch.unlabelled(current=current)
         elif label < 0:
-            self.n_outside += 1
+            self.n_out_of_space += 1
         else:
             watch = self.classes[names[label]]
             watch.labelled(
@@ -293,7 +293,7 @@ class Watch:
             "classes": [{"name": name, "watch": watch.to_state()} for name, watch in self.classes.items()],
             "alarms": [alarm._asdict() for alarm in self.alarms],
             "answers": self.answers._asdict(),
-            "n_outside": self.n_outside,
+            "n_out_of_space": self.n_out_of_space,
             "n_not_accepted": self.n_not_accepted,
             "seen_until": self.seen_until,
             "hash_key": self._hash_key,
@@ -332,7 +332,7 @@ class Watch:
             watch.support = ExchangeabilityMartingale.from_state(entry["support"])
         watch.support_history = entry.numbers("support_history")
         watch.alarms = [Alarm.from_state(alarm) for alarm in entry.items("alarms")]
-        watch.n_outside, watch.n_not_accepted = entry.integer("n_outside"), entry.integer("n_not_accepted")
+        watch.n_out_of_space, watch.n_not_accepted = entry.integer("n_out_of_space"), entry.integer("n_not_accepted")
         answers = State(entry["answers"], name="answers")
         n = answers.integer("n", high=len(entry.items("groups")))
         watch.answers = Answers(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from calcode.metrics.intervals import Estimate
-from calcode.monitor import ClassWatch, Watch, labels_needed
+from calcode.monitor import Watch, labels_needed
 from calcode.report.charts import Axis, ChartRow, Marks, PlaneChart, ReferenceLine, RowChart, plain_number
 from calcode.report.page import write_page
 from calcode.report.parts import Cell, Column, Figure, Section, Table, Terms, Text
@@ -159,14 +159,21 @@ def _coverage(watch: Watch) -> tuple[Text | Figure | Table, ...]:
         sentence = f"{answers.n:,} cases, none of them answered."
     aside = (
         f"Reviewed cases that the audit had not accepted: {watch.n_not_accepted:,}. Reviewed cases with a diagnosis "
-        f"outside the label space: {watch.n_outside:,}. Neither has a vote."
+        f"outside the label space: {watch.n_out_of_space:,}. Neither has a vote."
     )
     known = {name: entry for name, entry in watch.classes.items() if entry.counts.n}
     rows = [
         ChartRow(
             label=name,
             note=f"{entry.counts.hits + entry.counts.misses:,} labels",
-            values={0: _estimate(entry, missing_as=True)},
+            values={
+                0: Estimate(
+                    value=entry.counts.coverage(missing_as=True),
+                    low=entry.as_hits.interval.low,
+                    high=entry.as_hits.interval.high,
+                    n=entry.counts.n,
+                )
+            },
         )
         for name, entry in known.items()
     ]
@@ -273,28 +280,19 @@ def _capitals(watch: Watch) -> tuple[Figure, ...]:
 
 def _labels(watch: Watch) -> Table:
     """How long each class waits; classes with the same line and level share a row."""
-    waits = {(entry.coverage.line, entry.coverage.alpha): None for entry in watch.classes.values()}
+    names: dict[tuple[float, float], list[str]] = {}
+    for name, entry in watch.classes.items():
+        names.setdefault((entry.coverage.line, entry.coverage.alpha), []).append(name)
     rows = []
-    for line, alpha in waits:
-        names = [
-            name
-            for name, entry in watch.classes.items()
-            if (entry.coverage.line, entry.coverage.alpha) == (line, alpha)
-        ]
-        needed = [
-            labels_needed(line=line, alpha=alpha, miss_rate=1 - coverage, longest=_LONGEST_WAIT)
-            if 1 - coverage > line
-            else None
-            for coverage in _SUPPOSED
-        ]
-        rows.append(
-            [
-                ", ".join(names),
-                f"{1 - line:.2f}",
-                f"{1 / alpha:,.0f}",
-                *(_wait(n, tolerated=1 - c <= line) for n, c in zip(needed, _SUPPOSED, strict=True)),
-            ]
-        )
+    for (line, alpha), members in names.items():
+        waits = []
+        for coverage in _SUPPOSED:
+            if 1 - coverage <= line + 1e-12:
+                waits.append("tolerated")
+                continue
+            needed = labels_needed(line=line, alpha=alpha, miss_rate=1 - coverage, longest=_LONGEST_WAIT)
+            waits.append(f"over {_LONGEST_WAIT:,}" if needed is None else f"{needed:,}")
+        rows.append([", ".join(members), f"{1 - line:.2f}", f"{1 / alpha:,.0f}", *waits])
     return Table(
         caption="Labels of a class after which M3 has alarmed with probability one half, if this is its true coverage",
         columns=[
@@ -306,17 +304,6 @@ def _labels(watch: Watch) -> Table:
         rows=rows,
         name="monitor_labels",
     )
-
-
-def _wait(n: int | None, *, tolerated: bool) -> str:
-    if tolerated:
-        return "tolerated"
-    return f"over {_LONGEST_WAIT:,}" if n is None else f"{n:,}"
-
-
-def _estimate(entry: ClassWatch, *, missing_as: bool) -> Estimate:
-    _, low, high = (entry.as_hits if missing_as else entry.as_misses).interval
-    return Estimate(value=entry.counts.coverage(missing_as=missing_as), low=low, high=high, n=entry.counts.n)
 
 
 def _capital_chart(histories: Mapping[str, Sequence[float]], *, alpha: float, across: str) -> PlaneChart:
