@@ -202,6 +202,17 @@ def test_without_protected_classes_the_promises_say_that_the_two_rules_are_one()
     assert same not in fit_quietly(Calcode(protect="all"), ROLES).promises_[0]
 
 
+def test_a_p_value_at_the_deferral_level_is_accepted_in_every_role() -> None:
+    """With 19 gate images the smallest p-value is 1/20: exactly the level, so nothing is rejected."""
+    roles = ROLES | {"gate": ROLES["gate"][:19]}
+    model = fit_quietly(Calcode(audit=("distance",)), roles)
+    for role in ("validation", "calibration", "test"):
+        assert model.audit_p_values(roles[role]).min() == model.deferral_level == 0.05, role
+    assert sum(row.n for row in model.tail_evidence_) == len(roles["validation"])
+    assert sum(model.n_accepted_per_class_.values()) == len(roles["calibration"])
+    assert model.decide(roles["test"]).accepted.all()
+
+
 def test_audit_none_accepts_everything() -> None:
     model = fit_quietly(Calcode(audit=None), ROLES)
     decisions = model.decide(WORLD.draw(20, seed=5, shift=50.0))

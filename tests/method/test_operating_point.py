@@ -90,6 +90,20 @@ def test_numbers_equal_the_oracles(settings: dict[str, object]) -> None:
     )
 
 
+def test_a_p_value_at_the_deferral_level_counts_as_accepted() -> None:
+    """With 19 gate images the smallest p-value is 1/20, one of the levels."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalcodeWarning)
+        chosen = select_operating_point(
+            reference=ROLES["reference"],
+            validation=ROLES["validation"],
+            gate=ROLES["gate"][:19],
+            model=Calcode(audit=("distance",), bandwidth=0.6),
+        )
+    accepted = {point.deferral_level: point.n_accepted for point in chosen.points}
+    assert accepted[0.05] == len(ROLES["validation"]) > accepted[0.10]
+
+
 def test_costs_by_name_by_vector_and_wrong() -> None:
     assert select("safety-heavy").costs == COST_REGIMES["safety-heavy"]
     assert select((10, 3, 1)).costs == COST_REGIMES["efficiency-heavy"]

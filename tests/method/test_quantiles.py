@@ -17,6 +17,15 @@ def test_rank_is_the_exact_ceiling(n: int, percent: int) -> None:
     assert conformal_rank(n, miscoverage=percent / 100) == exact
 
 
+def test_rank_is_not_lifted_by_rounding() -> None:
+    """50 * 0.58 is 29.000000000000004 in floating point; every such case up to 300 points."""
+    assert conformal_rank(49, miscoverage=0.42) == 29
+    for percent in range(1, 100):
+        for n in range(300):
+            exact = math.ceil((n + 1) * (1 - Fraction(percent, 100)))
+            assert conformal_rank(n, miscoverage=percent / 100) == exact, (n, percent)
+
+
 @pytest.mark.parametrize(("miscoverage", "needed"), [(0.05, 19), (0.1, 9), (0.01, 99), (0.2, 4), (0.075, 13)])
 def test_smallest_count_is_where_the_quantile_turns_finite(miscoverage: float, needed: int) -> None:
     assert smallest_finite_count(miscoverage=miscoverage) == needed
