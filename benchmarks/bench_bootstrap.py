@@ -24,8 +24,8 @@ def cohort(*, n: int, seed: int) -> tuple[np.ndarray, Outcome, Outcome]:
     labels = rng.choice(N_CLASSES, size=n, p=CLASS_SHARES)
     wide = rng.random((n, N_CLASSES)) < 0.92
     narrow = wide & (rng.random((n, N_CLASSES)) < 0.9)
-    first = Outcome.of(sets=wide, accepted=rng.random(n) < 0.87)
-    return labels, first, Outcome.of(sets=narrow, accepted=np.ones(n, dtype=bool))
+    first = Outcome.from_arrays(sets=wide, answered=rng.random(n) < 0.87)
+    return labels, first, Outcome.from_arrays(sets=narrow, answered=np.ones(n, dtype=bool))
 
 
 def by_indices(cohorts: list[tuple[np.ndarray, Outcome, Outcome]], *, n_resamples: int) -> np.ndarray:

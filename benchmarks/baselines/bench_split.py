@@ -22,8 +22,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 
-from calcode.baselines.split import class_thresholds, closed_sets, threshold
-from calcode.method.scores import aps_scores, lac_scores, raps_scores
+from calcode.baselines.split import class_thresholds, threshold
+from calcode.method.scores import aps_scores, label_sets, lac_scores, raps_scores
 
 LEVEL = 0.05
 PEERS = ("torchcp", "mapie", "crepes")
@@ -40,7 +40,7 @@ def our_work(data: dict[str, np.ndarray]) -> dict[str, Callable[[], object]]:
     calibration, labels, test = data["calibration"], data["labels"], data["test"]
 
     def run(score: Callable[[np.ndarray], np.ndarray], limits: Callable[..., object]) -> Callable[[], object]:
-        return lambda: closed_sets(score(test), limits(score(calibration), labels, miscoverage=LEVEL))
+        return lambda: label_sets(score(test), limits(score(calibration), labels, miscoverage=LEVEL))
 
     def raps(probabilities: np.ndarray) -> np.ndarray:
         return raps_scores(probabilities, penalty=0.01, free_ranks=2)

@@ -12,12 +12,11 @@ from worlds import World, fit_quietly
 from calcode import Calcode, CalcodeError, CalcodeWarning, Evidence
 from calcode.baselines import METHODS, Roles, methods_named
 from calcode.baselines.evidence import robust
-from calcode.baselines.split import closed_sets
 from calcode.baselines.support import accepted_by, fitted_audit
 from calcode.kernels import nearest_distances
 from calcode.method.audit import neighbour_distance, rank_p_values
 from calcode.method.quantiles import conformal_quantile
-from calcode.method.scores import aps_scores, true_label_scores
+from calcode.method.scores import aps_scores, label_sets, true_label_scores
 
 MISCOVERAGE = 0.1
 
@@ -82,7 +81,7 @@ def test_global_calibration_is_split_aps_on_accepted_images(drawn):
     assert 0 < kept.sum() < len(kept)
     own = true_label_scores(aps_scores(robust(calibration)), calibration.labels)[kept]
     threshold = conformal_quantile(own, miscoverage=MISCOVERAGE)
-    np.testing.assert_array_equal(found.sets, closed_sets(aps_scores(robust(test)), threshold))
+    np.testing.assert_array_equal(found.sets, label_sets(aps_scores(robust(test)), threshold))
     np.testing.assert_array_equal(found.deferred, audit.p_values(test) < 0.05)
 
 

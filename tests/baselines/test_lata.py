@@ -14,8 +14,8 @@ from calcode.baselines.lata import (
     refined_probabilities,
     union_graph,
 )
-from calcode.baselines.split import closed_sets, threshold
-from calcode.method.scores import aps_scores
+from calcode.baselines.split import threshold
+from calcode.method.scores import aps_scores, label_sets
 
 
 @pytest.mark.parametrize(("kind", "graph_of"), [(1, mutual_graph), (0, union_graph)])
@@ -33,7 +33,7 @@ def test_reconstruction(kind, graph_of, vectors, inputs, assert_same_sets):
         limit = threshold(scores[:200], inputs["y_cal"], miscoverage=miscoverage)
         key = f"mutual{kind}_a{miscoverage}"
         np.testing.assert_allclose(limit, golden[f"{key}__q"], rtol=0, atol=1e-12)
-        sets = closed_sets(scores[200:], limit)
+        sets = label_sets(scores[200:], limit)
         assert_same_sets(sets, golden[f"{key}__sets"], scores[200:], limit, 1e-12)
 
 

@@ -13,8 +13,7 @@ from calcode.baselines.lcp_vlm import KernelTrials, LcpVlm, select_kernel
 from calcode.baselines.protocol import Roles
 from calcode.baselines.sigmoid import SigmoidKernel, SigmoidRule
 from calcode.method.cross_fit import fold_numbers
-from calcode.method.localized import label_sets
-from calcode.method.scores import aps_scores, true_label_scores
+from calcode.method.scores import aps_scores, label_sets, true_label_scores
 
 
 def validation(n=130, decimals=12):
@@ -30,7 +29,7 @@ def held_out_sets(embeddings, scores, labels, kernel, *, miscoverage):
     for fold in range(5):
         out = folds == fold
         rule = SigmoidRule.fit(embeddings[~out], own[~out], kernel=kernel, miscoverage=miscoverage)
-        sets[out] = label_sets(scores[out], rule.thresholds(embeddings[out]))
+        sets[out] = label_sets(scores[out], rule.thresholds(embeddings[out])[:, None])
     return sets
 
 
@@ -95,4 +94,4 @@ def test_prediction_uses_the_chosen_kernel_on_calibration():
     own = true_label_scores(aps_scores(robust(calibration)), calibration.labels)
     rule = SigmoidRule.fit(calibration.embeddings, own, kernel=kernel, miscoverage=0.1)
     thresholds = rule.thresholds(test.embeddings)
-    np.testing.assert_array_equal(found.sets, label_sets(aps_scores(robust(test)), thresholds))
+    np.testing.assert_array_equal(found.sets, label_sets(aps_scores(robust(test)), thresholds[:, None]))

@@ -11,8 +11,8 @@ from worlds import World
 from calcode.baselines.evidence import robust
 from calcode.baselines.local_cp import LocalCp, supported_bandwidth
 from calcode.baselines.protocol import Roles
-from calcode.method.localized import LocalizedRule, label_sets
-from calcode.method.scores import aps_scores, true_label_scores
+from calcode.method.localized import LocalizedRule
+from calcode.method.scores import aps_scores, label_sets, true_label_scores
 
 FILES = ["public", "public_ties"]
 BANDWIDTHS = ["0.05", "0.2", "1"]
@@ -40,7 +40,7 @@ def test_published_thresholds_and_sets(file, squared, miscoverage, vectors):
     rule = fitted(inputs, golden["V_cal"], squared=squared, miscoverage=miscoverage, level="exact")
     thresholds = rule.thresholds(inputs["z_test"])
     np.testing.assert_array_equal(thresholds, golden[f"bandV_h{squared}_a{miscoverage}"])
-    sets = label_sets(golden["scores_test"], thresholds)
+    sets = label_sets(golden["scores_test"], thresholds[:, None])
     np.testing.assert_array_equal(sets, golden[f"sets_h{squared}_a{miscoverage}"])
 
 
@@ -87,6 +87,6 @@ def test_prediction_is_the_exact_rule_with_the_bandwidth_of_all_validation_image
         calibration.embeddings, scores, bandwidth=bandwidth, miscoverage=0.1, level="exact"
     )
     thresholds = rule.thresholds(test.embeddings)
-    np.testing.assert_array_equal(found.sets, label_sets(aps_scores(robust(test)), thresholds))
+    np.testing.assert_array_equal(found.sets, label_sets(aps_scores(robust(test)), thresholds[:, None]))
     assert found.details["infinite_share"] == np.isinf(thresholds).mean()
     assert found.deferred is None

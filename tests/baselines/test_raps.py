@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calcode.baselines.raps import PENALTIES, tune, tuned_free_ranks
-from calcode.baselines.split import closed_sets, threshold
-from calcode.method.scores import aps_scores, label_ranks, raps_scores
+from calcode.baselines.split import threshold
+from calcode.method.scores import aps_scores, label_ranks, label_sets, raps_scores
 
 
 def sample(seed=0, n=300, k=6):
@@ -30,7 +30,7 @@ def test_tuned_penalty_gives_the_smallest_sets():
 
     def size(penalty, free_ranks):
         scores = raps_scores(probabilities, penalty=penalty, free_ranks=free_ranks)
-        return closed_sets(scores, threshold(scores, labels, miscoverage=0.1)).sum()
+        return label_sets(scores, threshold(scores, labels, miscoverage=0.1)).sum()
 
     best, free_ranks = tune(probabilities, labels, miscoverage=0.1)
     sizes = [size(penalty, free_ranks) for penalty in PENALTIES]

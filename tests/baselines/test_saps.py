@@ -7,9 +7,8 @@ import pytest
 from baselines.conventions import torchcp_current
 
 from calcode.baselines.saps import PENALTIES, tune
-from calcode.baselines.split import closed_sets
 from calcode.method.quantiles import conformal_quantile
-from calcode.method.scores import saps_scores, true_label_scores
+from calcode.method.scores import label_sets, saps_scores, true_label_scores
 
 
 @pytest.mark.parametrize("penalty", [0.05, 0.2])
@@ -27,7 +26,7 @@ def test_torchcp(penalty, vectors, assert_same_sets):
     for miscoverage in (0.05, 0.1):
         limit = conformal_quantile(calibration, miscoverage=miscoverage)
         np.testing.assert_allclose(limit, golden[f"w{penalty}_a{miscoverage}__q"], rtol=0, atol=1e-6)
-        sets = closed_sets(test, limit)
+        sets = label_sets(test, limit)
         assert_same_sets(sets, golden[f"w{penalty}_a{miscoverage}__sets"], test, limit, 1e-6)
 
 
@@ -46,7 +45,7 @@ def test_tuned_weight_gives_the_smallest_sets():
     def size(penalty):
         scores = saps_scores(probabilities, uniforms, penalty=penalty)
         limit = conformal_quantile(true_label_scores(scores, labels), miscoverage=0.1)
-        return closed_sets(scores, limit).sum()
+        return label_sets(scores, limit).sum()
 
     best = tune(probabilities, labels, uniforms, miscoverage=0.1)
     assert size(best) == min(size(penalty) for penalty in PENALTIES)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from baselines.conventions import torchcp_current
 
-from calcode.baselines.split import class_thresholds, closed_sets, threshold
-from calcode.method.scores import aps_scores, lac_scores
+from calcode.baselines.split import class_thresholds, threshold
+from calcode.method.scores import aps_scores, label_sets, lac_scores
 
 LEVELS = (0.05, 0.1)
 SCORES = {
@@ -34,15 +34,15 @@ def test_continuous(name, miscoverage, vectors, inputs, assert_same_sets):
     # Ranks tie with their threshold by nature; they are whole numbers, so that rounding cannot move them.
     tolerance = 0.0 if name == "topk" else 1e-12
     if name == "topk":
-        np.testing.assert_array_equal(closed_sets(test, limit), golden[f"{key}__sets"])
+        np.testing.assert_array_equal(label_sets(test, limit), golden[f"{key}__sets"])
     else:
-        assert_same_sets(closed_sets(test, limit), golden[f"{key}__sets"], test, limit, tolerance)
+        assert_same_sets(label_sets(test, limit), golden[f"{key}__sets"], test, limit, tolerance)
     key = f"{name}_classcond_a{miscoverage}"
     np.testing.assert_allclose(limits, golden[f"{key}__q"], rtol=0, atol=1e-12)
     if name == "topk":
-        np.testing.assert_array_equal(closed_sets(test, limits), golden[f"{key}__sets"])
+        np.testing.assert_array_equal(label_sets(test, limits), golden[f"{key}__sets"])
     else:
-        assert_same_sets(closed_sets(test, limits), golden[f"{key}__sets"], test, limits, tolerance)
+        assert_same_sets(label_sets(test, limits), golden[f"{key}__sets"], test, limits, tolerance)
 
 
 @pytest.mark.parametrize("miscoverage", LEVELS)
@@ -59,18 +59,18 @@ def test_tied(name, miscoverage, vectors, tied_inputs):
     own[np.arange(len(labels)), labels] = golden[f"{name}__cal_scores"]
     limit = threshold(own, labels, miscoverage=miscoverage)
     assert limit == golden[f"{name}_split_a{miscoverage}__q"]
-    np.testing.assert_array_equal(closed_sets(theirs, limit), golden[f"{name}_split_a{miscoverage}__sets"])
+    np.testing.assert_array_equal(label_sets(theirs, limit), golden[f"{name}_split_a{miscoverage}__sets"])
     limits = torchcp_current.class_thresholds(own, labels, miscoverage=miscoverage)
     np.testing.assert_array_equal(limits, golden[f"{name}_classcond_a{miscoverage}__q"])
     np.testing.assert_array_equal(
-        closed_sets(theirs, limits), golden[f"{name}_classcond_a{miscoverage}__sets"]
+        label_sets(theirs, limits), golden[f"{name}_classcond_a{miscoverage}__sets"]
     )
 
 
 def test_lac_on_ties_is_exact(vectors, tied_inputs):
     golden = vectors("golden/torchcp_1_2_1/public_ties.npz")
     limit = threshold(lac_scores(tied_inputs["probs_cal"]), tied_inputs["y_cal"], miscoverage=0.1)
-    sets = closed_sets(lac_scores(tied_inputs["probs_test"]), limit)
+    sets = label_sets(lac_scores(tied_inputs["probs_test"]), limit)
     np.testing.assert_array_equal(sets, golden["lac_split_a0.1__sets"])
 
 
@@ -79,4 +79,4 @@ def test_class_without_examples_is_in_every_set():
     limits = class_thresholds(scores, np.zeros(40, dtype=np.int64), miscoverage=0.1)
     assert np.isfinite(limits[0])
     assert np.isinf(limits[1:]).all()
-    assert closed_sets(scores, limits)[:, 1:].all()
+    assert label_sets(scores, limits)[:, 1:].all()

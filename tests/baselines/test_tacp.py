@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calcode.baselines.split import closed_sets, threshold
+from calcode.baselines.split import threshold
 from calcode.baselines.tacp import class_prior, head_classes, select, tail_scores
-from calcode.method.scores import true_label_scores
+from calcode.method.scores import label_sets, true_label_scores
 
 SETTINGS = [(0.0, 2), (0.1, 2), (0.5, 1)]
 
@@ -34,7 +34,7 @@ def test_reconstruction(method, penalty, free_ranks, miscoverage, vectors, input
     limit = threshold(calibration, labels, miscoverage=miscoverage)
     key = f"{method}_a{miscoverage}_lam{penalty}_kr{free_ranks}"
     np.testing.assert_allclose(limit, golden[f"{key}__q"], rtol=0, atol=1e-12)
-    assert_same_sets(closed_sets(test, limit), golden[f"{key}__sets"], test, limit, 1e-12)
+    assert_same_sets(label_sets(test, limit), golden[f"{key}__sets"], test, limit, 1e-12)
 
 
 def test_head_is_the_single_class_above_one_half():
@@ -67,7 +67,7 @@ def test_search_brings_classes_nearer_to_the_target():
 
     def gap(chosen):
         scores = tail_scores(probabilities, prior, penalty=chosen, free_ranks=free_ranks)
-        sets = closed_sets(scores, threshold(scores, labels, miscoverage=0.1))
+        sets = label_sets(scores, threshold(scores, labels, miscoverage=0.1))
         covered = sets[np.arange(400), labels]
         return np.mean([abs(covered[labels == y].mean() - 0.9) for y in range(2)])
 

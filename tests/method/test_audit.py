@@ -101,13 +101,6 @@ def test_selection_takes_the_largest_auroc() -> None:
     assert list(audit.aurocs) == ["distance", "energy", "msp", "prompt", "fused"]
 
 
-def test_equal_auroc_goes_to_the_earlier_name_whatever_the_order_given() -> None:
-    """With one prompt the disagreement is a rounding error and with one class order msp ties with itself."""
-    world = World(n_prompts=1)
-    audit, _ = fitted(world, candidates=("msp", "energy"))
-    assert list(audit.aurocs) == ["energy", "msp"]
-
-
 def test_never_wrong_falls_back_to_distance_with_a_warning() -> None:
     roles = World().roles()
     validation = roles["validation"]
@@ -180,3 +173,26 @@ def test_the_gate_distances_hold_one_image_per_group_whatever_the_audit_uses(
     drawn = [np.flatnonzero(gate.groups == group)[rng.integers(2)] for group in np.unique(gate.groups)]
     np.testing.assert_allclose(audit.gate_distances, np.sort(everything[drawn]), atol=1e-15)
     np.testing.assert_allclose(audit.distances(gate), everything, atol=1e-15)
+
+
+def test_equal_aurocs_go_to_the_earlier_diagnostic() -> None:
+    """One place for all images and one prompt: neither distance nor disagreement tells anything apart."""
+
+    def role(labels: list[int]) -> Evidence:
+        n = len(labels)
+        return Evidence(
+            embeddings=np.ones((n, 2)) / np.sqrt(2),
+            prompt_logits=np.tile([1.0, 0.0], (n, 1, 1)),
+            labels=labels,
+            classes=["a", "b"],
+        )
+
+    audit = SupportAudit.fit(
+        reference=role([0, 0]),
+        validation=role([0, 1, 0, 1]),
+        gate=role([0, 1]),
+        candidates=("prompt", "distance"),
+        trim=0,
+    )
+    assert audit.aurocs == {"distance": 0.5, "prompt": 0.5}
+    assert audit.name == "distance"

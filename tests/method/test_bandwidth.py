@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -8,53 +9,53 @@ from method.test_cross_fit import draw
 
 from calcode import CalcodeWarning
 from calcode.method.bandwidth import NEIGHBOUR_SHARES, candidate_bandwidths, choose_bandwidth
-from calcode.method.cross_fit import CrossFit, coverage_floor
+from calcode.method.cross_fit import CrossFit, HeldOut, coverage_floor
 
 
-def make_pilot(seed: int, *, n: int = 60) -> CrossFit:
+def make_cross_fit(seed: int, *, n: int = 60) -> CrossFit:
     embeddings, scores, labels = draw(seed, n=n)
     return CrossFit(embeddings=embeddings, scores=scores, labels=labels, n_folds=5, random_state=0)
 
 
 @pytest.mark.parametrize("n", [31, 60])
 def test_every_candidate_holds_its_share(n: int) -> None:
-    pilot = make_pilot(0, n=n)
-    candidates = list(candidate_bandwidths(pilot))
+    cross_fit = make_cross_fit(0, n=n)
+    candidates = list(candidate_bandwidths(cross_fit))
     assert [share for share, _ in candidates] == list(NEIGHBOUR_SHARES)
     for share, bandwidth in candidates:
-        assert pilot.neighbour_mass(bandwidth) == pytest.approx(share * (n - 1), rel=1e-6)
+        assert cross_fit.neighbour_mass(bandwidth) == pytest.approx(share * (n - 1), rel=1e-6)
 
 
 def test_identical_images_end_at_the_lowest_bandwidth() -> None:
-    pilot = CrossFit(
+    cross_fit = CrossFit(
         embeddings=np.tile([[1.0, 0.0]], (30, 1)),
         scores=np.full((30, 2), 0.5),
         labels=np.arange(30) % 2,
         n_folds=5,
         random_state=0,
     )
-    assert {round(bandwidth, 9) for _, bandwidth in candidate_bandwidths(pilot)} == {1e-6}
+    assert {round(bandwidth, 9) for _, bandwidth in candidate_bandwidths(cross_fit)} == {1e-6}
 
 
 def test_the_first_supported_candidate_is_taken_and_the_trace_says_why() -> None:
-    pilot = make_pilot(4, n=300)
-    bandwidth, trace = choose_bandwidth(pilot, miscoverage=0.1, grid=1001, support_budget=0.25)
+    cross_fit = make_cross_fit(4, n=300)
+    bandwidth, trace = choose_bandwidth(cross_fit, miscoverage=0.1, grid=1001, support_budget=0.25)
     floor = coverage_floor(300, miscoverage=0.1)
     assert trace[-1].bandwidth == bandwidth
     assert [trial.accepted for trial in trace] == [False] * (len(trace) - 1) + [True]
     for trial in trace:
-        outcome = pilot.judge(bandwidth=trial.bandwidth, miscoverage=0.1, grid=1001)
+        outcome = cross_fit.judge(bandwidth=trial.bandwidth, miscoverage=0.1, grid=1001)
         assert trial.infinite_share == outcome.infinite.mean()
         assert trial.coverage == outcome.covered.mean()
         assert trial.accepted == (trial.infinite_share <= 0.25 and trial.coverage >= floor)
 
 
 def test_a_budget_nobody_meets_takes_the_widest_with_a_warning() -> None:
-    pilot = make_pilot(1, n=12)  # too few for a finite threshold at 0.95
+    cross_fit = make_cross_fit(1, n=12)  # too few for a finite threshold at 0.95
     with pytest.warns(
         CalcodeWarning, match="no candidate kept infinite thresholds within support_budget=0.25"
     ):
-        bandwidth, trace = choose_bandwidth(pilot, miscoverage=0.05, grid=1001, support_budget=0.25)
+        bandwidth, trace = choose_bandwidth(cross_fit, miscoverage=0.05, grid=1001, support_budget=0.25)
     assert len(trace) == len(NEIGHBOUR_SHARES)
     assert bandwidth == trace[-1].bandwidth
     assert math.isfinite(bandwidth)
@@ -67,19 +68,33 @@ def test_a_plateau_of_the_mass_does_not_fool_the_search(n_clusters: int, size: i
     centres = np.eye(n_clusters)[np.repeat(np.arange(n_clusters), size)]
     rows = centres + 1e-4 * rng.normal(size=centres.shape)
     n = len(rows)
-    pilot = CrossFit(
+    cross_fit = CrossFit(
         embeddings=rows / np.linalg.norm(rows, axis=1, keepdims=True),
         scores=rng.random((n, 2)),
         labels=np.arange(n) % 2,
         n_folds=5,
         random_state=0,
     )
-    for share, bandwidth in candidate_bandwidths(pilot):
+    for share, bandwidth in candidate_bandwidths(cross_fit):
         low, high = math.log(1e-6), math.log(1e6)
         while high - low > 1e-9:
             middle = (low + high) / 2
-            reached = pilot.neighbour_mass(math.exp(middle)) >= share * (n - 1)
+            reached = cross_fit.neighbour_mass(math.exp(middle)) >= share * (n - 1)
             low, high = (low, middle) if reached else (middle, high)
         # Either the same bandwidth, or one at which the mass is the target as well.
-        mass = pilot.neighbour_mass(bandwidth)
+        mass = cross_fit.neighbour_mass(bandwidth)
         assert abs(math.log(bandwidth) - high) < 1e-6 or mass == pytest.approx(share * (n - 1), rel=1e-9)
+
+
+@pytest.mark.parametrize(("covered", "infinite", "tried"), [(1, 1, 1), (0, 1, 10), (1, 2, 10)])
+def test_a_candidate_exactly_at_both_bounds_is_taken(
+    monkeypatch: pytest.MonkeyPatch, covered: int, infinite: int, tried: int
+) -> None:
+    """Four examples at miscoverage 0.5: the floor is 0.5 - sqrt(0.25 / 4) = 0.25, the budget 0.25."""
+    rank = np.arange(4)
+    held_out = HeldOut(sets=np.zeros((4, 3), dtype=bool), covered=rank < covered, infinite=rank < infinite)
+    monkeypatch.setattr(CrossFit, "judge", lambda self, **_: held_out)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalcodeWarning)
+        _, trace = choose_bandwidth(make_cross_fit(0, n=4), miscoverage=0.5, grid=None, support_budget=0.25)
+    assert len(trace) == tried

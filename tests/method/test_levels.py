@@ -82,3 +82,15 @@ def test_exact_counting_equals_the_published_three_lists(seed: int) -> None:
     for row in range(6):
         expected = literal_exact(weights[row], scores, below, total, miscoverage)
         assert extended[found[row]] == extended[expected]
+
+
+def test_rounding_decides_neither_a_level_nor_a_threshold() -> None:
+    """Masses that are equal to a level but for their last digits (METHOD.md 5: one tolerance of 1e-12)."""
+    at_most = 0.3 - 1e-16
+    assert at_most < 0.3
+    # Equal to 0.3 is not below it, so the level is the next one.
+    assert grid_level(np.array([at_most]), rank=1, grid=11) == 0.4
+    assert at_most >= cut_reaching(0.3)
+    # The sum exceeds 0.3 by rounding alone.
+    assert 0.1 + 0.2 > 0.3
+    assert cut_exceeding(0.3) > 0.1 + 0.2

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calcode.method.levels import LEVELS
-from calcode.method.localized import LocalizedRule, label_sets
+from calcode.method.localized import LocalizedRule
 from calcode.method.quantiles import conformal_quantile
+from calcode.method.scores import label_sets
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 

@@ -20,6 +20,7 @@ def test_rank_is_the_exact_ceiling(n: int, percent: int) -> None:
 def test_rank_is_not_lifted_by_rounding() -> None:
     """50 * 0.58 is 29.000000000000004 in floating point; every such case up to 300 points."""
     assert conformal_rank(49, miscoverage=0.42) == 29
+    assert conformal_rank(0, miscoverage=1 - 1e-12) == 1  # a rank counts from 1, whatever the slack
     for percent in range(1, 100):
         for n in range(300):
             exact = math.ceil((n + 1) * (1 - Fraction(percent, 100)))

@@ -112,4 +112,4 @@ def test_class_global_below_50_and_the_larger_of_both_from_50_on() -> None:
 def test_guard_miscoverage_is_one_number_or_one_per_class() -> None:
     assert miscoverage_of("a", 0.1, default=0.05) == 0.1
     assert miscoverage_of("a", {"a": 0.2}, default=0.05) == 0.2
-    assert miscoverage_of("b", {"a": 0.2}, default=0.05) == 0.05
+    assert miscoverage_of("b", {"a": 0.2}, default=0.07) == 0.07

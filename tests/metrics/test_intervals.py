@@ -93,7 +93,7 @@ def test_undefined_replicates_are_left_out() -> None:
 
 def test_cells_collect_equal_rows_within_a_stratum() -> None:
     columns = np.array([[1, 0], [1, 0], [0, 2], [1, 0]])
-    cells = Cells.of(columns, strata=np.array([0, 0, 2, 2]), n_strata=4)
+    cells = Cells.collect(columns, strata=np.array([0, 0, 2, 2]), n_strata=4)
     assert cells.stratum.tolist() == [0, 2, 2]
     assert cells.values.tolist() == [[1, 0], [0, 2], [1, 0]]
     assert cells.count.tolist() == [2, 1, 1]
@@ -102,15 +102,15 @@ def test_cells_collect_equal_rows_within_a_stratum() -> None:
 
 def test_cells_refuse_strata_that_do_not_fit() -> None:
     with pytest.raises(EvidenceError, match=r"^strata: must lie between 0 and 1"):
-        Cells.of(np.zeros((2, 1)), strata=np.array([0, 2]), n_strata=2)
+        Cells.collect(np.zeros((2, 1)), strata=np.array([0, 2]), n_strata=2)
     with pytest.raises(EvidenceError, match=r"^columns: shape \(2, 1\)"):
-        Cells.of(np.zeros((2, 1)), strata=np.array([0]), n_strata=2)
+        Cells.collect(np.zeros((2, 1)), strata=np.array([0]), n_strata=2)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40), st.integers(0, 9))
 def test_draws_keep_the_number_of_rows(rows: list[tuple[int, int]], seed: int) -> None:
     table = np.array(rows)
-    cells = Cells.of(table[:, 1:], strata=table[:, 0], n_strata=4)
+    cells = Cells.collect(table[:, 1:], strata=table[:, 0], n_strata=4)
     rng = np.random.default_rng(seed)
     simple = cells.simple_draws(n_resamples=7, generator=rng)
     assert (simple.sum(axis=1) == len(rows)).all()
@@ -125,7 +125,7 @@ def test_counts_are_distributed_like_resampled_indices() -> None:
     columns = rng.integers(0, 4, size=(60, 1))
     strata = rng.integers(0, 3, size=60)
     n_resamples = 5000
-    cells = Cells.of(columns, strata=strata, n_strata=3)
+    cells = Cells.collect(columns, strata=strata, n_strata=3)
     indices = rng.integers(0, 60, size=(n_resamples, 60))
     by_index = np.stack(
         [(columns[indices, 0] * (strata[indices] == s)).sum(axis=1) for s in range(3)], axis=1
@@ -149,7 +149,7 @@ def test_stratified_counts_are_distributed_like_indices_drawn_within_strata() ->
     strata = np.repeat([0, 1, 2], [40, 15, 5])
     columns[strata == 2] += 20  # so that drawing across strata would be far too wide
     n_resamples = 5000
-    cells = Cells.of(columns, strata=strata, n_strata=3)
+    cells = Cells.collect(columns, strata=strata, n_strata=3)
     literal = np.zeros(n_resamples)
     for stratum in range(3):
         members = columns[strata == stratum, 0]

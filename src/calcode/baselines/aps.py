@@ -1,6 +1,6 @@
 """Split conformal prediction with the deterministic APS score of METHOD.md 3.
 
-`scores.aps_scores`, `split.threshold` and `split.closed_sets` reproduce golden ``torchcp_1_2_1``
+`scores.aps_scores`, `split.threshold` and `scores.label_sets` reproduce golden ``torchcp_1_2_1``
 ``aps_det_split_*``.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Detail, Prediction, Record, Roles
-from calcode.baselines.split import closed_sets, prediction, threshold
+from calcode.baselines.split import prediction, threshold
 from calcode.method.evidence import Evidence
-from calcode.method.scores import aps_scores
+from calcode.method.scores import aps_scores, label_sets
 
 RECORD = Record(
     name="aps",
@@ -49,7 +49,7 @@ def aps_prediction(
         Added to the threshold.
     """
     limit = threshold(aps_scores(calibration), labels, miscoverage=miscoverage)
-    sets = closed_sets(aps_scores(probabilities), limit)
+    sets = label_sets(aps_scores(probabilities), limit)
     return prediction(sets, probabilities, details={**(details or {}), "threshold": limit})
 
 

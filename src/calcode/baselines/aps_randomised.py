@@ -11,9 +11,9 @@ import numpy as np
 
 from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import closed_sets, prediction, threshold
+from calcode.baselines.split import prediction, threshold
 from calcode.method.evidence import Evidence
-from calcode.method.scores import randomised_aps_scores
+from calcode.method.scores import label_sets, randomised_aps_scores
 
 RECORD = Record(
     name="aps-randomised",
@@ -40,5 +40,5 @@ class RandomisedAps:
         scores = randomised_aps_scores(robust(calibration), generator.random(len(calibration)))
         limit = threshold(scores, calibration.require_labels(), miscoverage=miscoverage)
         probabilities = robust(test)
-        sets = closed_sets(randomised_aps_scores(probabilities, generator.random(len(test))), limit)
+        sets = label_sets(randomised_aps_scores(probabilities, generator.random(len(test))), limit)
         return prediction(sets, probabilities, details={"threshold": limit})

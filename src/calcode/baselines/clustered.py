@@ -14,10 +14,10 @@ import numpy as np
 from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import closed_sets, prediction
+from calcode.baselines.split import prediction
 from calcode.method.evidence import Evidence
 from calcode.method.quantiles import conformal_quantile, kth_smallest, smallest_finite_count
-from calcode.method.scores import aps_scores, true_label_scores
+from calcode.method.scores import aps_scores, label_sets, true_label_scores
 
 RECORD = Record(
     name="clustered",
@@ -162,7 +162,7 @@ class Clustered:
         own = true_label_scores(aps_scores(robust(calibration)), calibration.require_labels())
         limits = cluster_thresholds(own, calibration.require_labels(), clusters, miscoverage=miscoverage)
         probabilities = robust(test)
-        sets = closed_sets(aps_scores(probabilities), limits)
+        sets = label_sets(aps_scores(probabilities), limits)
         details = {
             "clusters": len(np.unique(clusters[clusters >= 0])),
             "null_cluster_classes": int((clusters < 0).sum()),

@@ -1,6 +1,6 @@
 """Split conformal prediction with the LAC score 1 - p_y.
 
-`scores.lac_scores`, `split.threshold` and `split.closed_sets` reproduce golden ``torchcp_1_2_1``
+`scores.lac_scores`, `split.threshold` and `scores.label_sets` reproduce golden ``torchcp_1_2_1``
 ``lac_split_*`` and ``mapie`` ``lac_*``; `conventions.torchcp_early` golden ``clip_conformal`` ``lac_*`` and
 `conventions.crepes_rule` golden ``crepes`` ``hinge_split_*``.
 """
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import closed_sets, prediction, threshold
+from calcode.baselines.split import prediction, threshold
 from calcode.method.evidence import Evidence
-from calcode.method.scores import lac_scores
+from calcode.method.scores import label_sets, lac_scores
 
 RECORD = Record(
     name="lac",
@@ -38,5 +38,5 @@ class SplitLac:
             lac_scores(robust(calibration)), calibration.require_labels(), miscoverage=miscoverage
         )
         probabilities = robust(test)
-        sets = closed_sets(lac_scores(probabilities), limit)
+        sets = label_sets(lac_scores(probabilities), limit)
         return prediction(sets, probabilities, details={"threshold": limit})

@@ -2,7 +2,7 @@
 
 `nearest_neighbours`, `mutual_graph` (or `union_graph`) and `refined_probabilities` reproduce golden
 ``reconstructed_lata`` ``ztilde_mutual{1|0}`` on the pooled ``probs``; `neighbour_scale` its ``sigma_*`` and
-the graph's stored entries its ``nnz_*``; `split.threshold` and `split.closed_sets` on
+the graph's stored entries its ``nnz_*``; `split.threshold` and `scores.label_sets` on
 `scores.aps_scores` its ``__q`` and ``__sets``.
 """
 

@@ -20,9 +20,9 @@ from calcode.kernels import PairDistances, prefix_masses
 from calcode.method.cross_fit import MIN_EXAMPLES, fold_numbers
 from calcode.method.evidence import Evidence
 from calcode.method.levels import exact_positions
-from calcode.method.localized import first_positions, label_sets
+from calcode.method.localized import first_positions
 from calcode.method.quantiles import conformal_rank
-from calcode.method.scores import aps_scores, true_label_scores
+from calcode.method.scores import aps_scores, label_sets, true_label_scores
 
 RECORD = Record(
     name="lcp-vlm",
@@ -94,7 +94,7 @@ class KernelTrials:
                 thresholds[rows.start + held_out] = np.append(self._own[fitted], math.inf)[positions]
 
         self._pairs.each(search)
-        return label_sets(self._scores, thresholds)
+        return label_sets(self._scores, thresholds[:, None])
 
     def judge(self, kernel: SigmoidKernel, *, miscoverage: float) -> tuple[int, int]:
         """Images covered and labels given, counted over all held-out images."""
@@ -165,4 +165,6 @@ class LcpVlm:
             "midpoint": kernel.midpoint,
             "infinite_share": float((thresholds == math.inf).mean()),
         }
-        return prediction(label_sets(aps_scores(probabilities), thresholds), probabilities, details=details)
+        return prediction(
+            label_sets(aps_scores(probabilities), thresholds[:, None]), probabilities, details=details
+        )

@@ -1,7 +1,7 @@
 """Local conformal prediction: Guan's exact rule with the bandwidth of METHOD.md 6 on all validation images.
 
 `localize.LocalizedRule` with ``level="exact"`` and ``bandwidth=sqrt(h)`` reproduces golden ``guan_lcp``
-``bandV_h*_a*`` (its kernel is exp(-D / h) with D = (1 - cos)^2) and `localize.label_sets` its ``sets_*``;
+``bandV_h*_a*`` (its kernel is exp(-D / h) with D = (1 - cos)^2) and `scores.label_sets` its ``sets_*``;
 `conventions.guan_counting` its ``Smat_*``.
 """
 
@@ -15,8 +15,8 @@ from calcode.method.bandwidth import choose_bandwidth
 from calcode.method.cross_fit import CrossFit
 from calcode.method.evidence import Evidence
 from calcode.method.levels import LevelName
-from calcode.method.localized import LocalizedRule, label_sets
-from calcode.method.scores import aps_scores, true_label_scores
+from calcode.method.localized import LocalizedRule
+from calcode.method.scores import aps_scores, label_sets, true_label_scores
 
 RECORD = Record(
     name="local-cp",
@@ -99,7 +99,9 @@ def localized_prediction(
     thresholds = rule.thresholds(test.embeddings)
     probabilities = robust(test)
     details = {"bandwidth": bandwidth, "infinite_share": float((thresholds == float("inf")).mean())}
-    return prediction(label_sets(aps_scores(probabilities), thresholds), probabilities, details=details)
+    return prediction(
+        label_sets(aps_scores(probabilities), thresholds[:, None]), probabilities, details=details
+    )
 
 
 class LocalCp:

@@ -1,6 +1,6 @@
 """Mondrian (class-conditional) conformal prediction with deterministic APS.
 
-`split.class_thresholds` and `split.closed_sets` reproduce golden ``torchcp_1_2_1`` ``*_classcond_*`` for
+`split.class_thresholds` and `scores.label_sets` reproduce golden ``torchcp_1_2_1`` ``*_classcond_*`` for
 every score; `conventions.crepes_rule.class_p_values` golden ``crepes`` ``hinge_classcond_*``.
 """
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import class_thresholds, closed_sets, prediction
+from calcode.baselines.split import class_thresholds, prediction
 from calcode.method.evidence import Evidence
-from calcode.method.scores import aps_scores
+from calcode.method.scores import aps_scores, label_sets
 
 RECORD = Record(
     name="mondrian",
@@ -39,6 +39,6 @@ class Mondrian:
             aps_scores(robust(calibration)), calibration.require_labels(), miscoverage=miscoverage
         )
         probabilities = robust(test)
-        sets = closed_sets(aps_scores(probabilities), limits)
+        sets = label_sets(aps_scores(probabilities), limits)
         details = {"infinite_thresholds": int(np.isinf(limits).sum())}
         return prediction(sets, probabilities, details=details)

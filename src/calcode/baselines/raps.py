@@ -14,9 +14,9 @@ import numpy as np
 from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import closed_sets, prediction, threshold
+from calcode.baselines.split import prediction, threshold
 from calcode.method.evidence import Evidence
-from calcode.method.scores import label_ranks, raps_scores, true_label_scores
+from calcode.method.scores import label_ranks, label_sets, raps_scores, true_label_scores
 
 RECORD = Record(
     name="raps",
@@ -53,7 +53,7 @@ def tune(probabilities: FloatArray, labels: IntArray, *, miscoverage: float) -> 
     for penalty in PENALTIES:
         scores = raps_scores(probabilities, penalty=penalty, free_ranks=free_ranks)
         limit = threshold(scores, labels, miscoverage=miscoverage)
-        size = float(closed_sets(scores, limit).sum(axis=1).mean())
+        size = float(label_sets(scores, limit).sum(axis=1).mean())
         if size < smallest:
             best, smallest = penalty, size
     return best, free_ranks
@@ -71,6 +71,6 @@ class Raps:
         scores = raps_scores(robust(calibration), penalty=penalty, free_ranks=free_ranks)
         limit = threshold(scores, calibration.require_labels(), miscoverage=miscoverage)
         probabilities = robust(test)
-        sets = closed_sets(raps_scores(probabilities, penalty=penalty, free_ranks=free_ranks), limit)
+        sets = label_sets(raps_scores(probabilities, penalty=penalty, free_ranks=free_ranks), limit)
         details = {"threshold": limit, "penalty": penalty, "free_ranks": free_ranks}
         return prediction(sets, probabilities, details=details)

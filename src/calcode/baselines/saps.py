@@ -13,9 +13,9 @@ import numpy as np
 from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import closed_sets, prediction, threshold
+from calcode.baselines.split import prediction, threshold
 from calcode.method.evidence import Evidence
-from calcode.method.scores import saps_scores
+from calcode.method.scores import label_sets, saps_scores
 
 RECORD = Record(
     name="saps",
@@ -39,7 +39,7 @@ def tune(probabilities: FloatArray, labels: IntArray, uniforms: FloatArray, *, m
     for penalty in PENALTIES:
         scores = saps_scores(probabilities, uniforms, penalty=penalty)
         limit = threshold(scores, labels, miscoverage=miscoverage)
-        size = float(closed_sets(scores, limit).sum(axis=1).mean())
+        size = float(label_sets(scores, limit).sum(axis=1).mean())
         if size < smallest:
             best, smallest = penalty, size
     return best
@@ -59,5 +59,5 @@ class Saps:
         scores = saps_scores(robust(calibration), draws[1], penalty=penalty)
         limit = threshold(scores, calibration.require_labels(), miscoverage=miscoverage)
         probabilities = robust(test)
-        sets = closed_sets(saps_scores(probabilities, draws[2], penalty=penalty), limit)
+        sets = label_sets(saps_scores(probabilities, draws[2], penalty=penalty), limit)
         return prediction(sets, probabilities, details={"threshold": limit, "penalty": penalty})

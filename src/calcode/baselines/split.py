@@ -2,7 +2,7 @@
 
 `threshold` reproduces golden ``torchcp_1_2_1`` ``{score}_split_a*__q``, `class_thresholds` its
 ``{score}_classcond_a*__q`` up to their float32 rounding (`conventions.torchcp_current.class_thresholds` has it
-too), `closed_sets` its ``__sets``, also MAPIE's LAC and top-k sets.
+too), `scores.label_sets` its ``__sets``, also MAPIE's LAC and top-k sets.
 """
 
 from __future__ import annotations
@@ -52,11 +52,6 @@ def class_thresholds(scores: FloatArray, labels: IntArray, *, miscoverage: float
     own = true_label_scores(scores, labels)
     n_classes = scores.shape[1]
     return np.array([conformal_quantile(own[labels == y], miscoverage=miscoverage) for y in range(n_classes)])
-
-
-def closed_sets(scores: FloatArray, thresholds: float | FloatArray) -> BoolArray:
-    """Labels whose score reaches at most the threshold, one for all or one per class."""
-    return np.asarray(scores <= thresholds)
 
 
 def prediction(

@@ -2,7 +2,7 @@
 
 `tail_scores` with the weights of `head_classes` (``tacp``) or of `class_prior` (``stacp``) reproduces golden
 ``reconstructed_tacp`` ``*__cal`` and ``*__test``; `class_prior` and `head_classes` its ``prior`` and ``head``;
-`split.threshold` and `split.closed_sets` its ``__q`` and ``__sets``.
+`split.threshold` and `scores.label_sets` its ``__q`` and ``__sets``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.baselines.conf_ot import label_marginal
 from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import closed_sets, prediction, threshold
+from calcode.baselines.split import prediction, threshold
 from calcode.method.cross_fit import fold_numbers
 from calcode.method.evidence import Evidence
-from calcode.method.scores import aps_scores, rank_penalty
+from calcode.method.scores import aps_scores, label_sets, rank_penalty
 
 _PAPER = "Liu, Huang, Ong, Conformal Prediction Meets Long-Tail Classification"
 _ASSUMES = (
@@ -138,7 +138,7 @@ def _held_out_sets(scores: FloatArray, labels: IntArray, folds: IntArray, *, mis
     for fold in np.unique(folds):
         held_out = folds == fold
         limit = threshold(scores[~held_out], labels[~held_out], miscoverage=miscoverage)
-        sets[held_out] = closed_sets(scores[held_out], limit)
+        sets[held_out] = label_sets(scores[held_out], limit)
     return sets
 
 
@@ -156,7 +156,7 @@ def _tail_prediction(
     scores = tail_scores(robust(calibration), weights, penalty=penalty, free_ranks=free_ranks)
     limit = threshold(scores, calibration.require_labels(), miscoverage=miscoverage)
     probabilities = robust(test)
-    sets = closed_sets(tail_scores(probabilities, weights, penalty=penalty, free_ranks=free_ranks), limit)
+    sets = label_sets(tail_scores(probabilities, weights, penalty=penalty, free_ranks=free_ranks), limit)
     details = {"threshold": limit, "penalty": penalty, "free_ranks": free_ranks}
     return prediction(sets, probabilities, details=details)
 

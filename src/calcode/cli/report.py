@@ -103,7 +103,8 @@ def _cohort(model: Calcode, choice: Choice, result: Judged, *, shifted: bool) ->
 def _split_aps(model: Calcode, choice: Choice, result: Judged) -> MethodResult | None:
     """What split APS says about the same images, if the file holds the calibration images of the model."""
     from calcode.baselines.aps import RECORD
-    from calcode.baselines.split import closed_sets, threshold
+    from calcode.baselines.split import threshold
+from calcode.method.scores import label_sets
     from calcode.cli.rows import remembered
     from calcode.method.evidence import robust_probabilities
     from calcode.method.scores import aps_scores
@@ -115,7 +116,7 @@ def _split_aps(model: Calcode, choice: Choice, result: Judged) -> MethodResult |
     calibration = cohort.evidence
     scores = aps_scores(robust_probabilities(calibration.prompt_logits, trim=model.settings_.trim))
     limit = threshold(scores, calibration.require_labels(), miscoverage=model.settings_.miscoverage)
-    return MethodResult.without_audit(RECORD.title, closed_sets(result.decisions.scores, limit))
+    return MethodResult.without_audit(RECORD.title, label_sets(result.decisions.scores, limit))
 
 
 def _show(figures: CohortFigures, *, described: str, target: Path, screen: Screen) -> None:

@@ -99,11 +99,8 @@ class CrossFit:
     def neighbour_mass(self, bandwidth: float) -> float:
         """Median over the examples of sum over the others of H, the size of a neighbourhood."""
         # Searches for several miscoverages visit the same bandwidths.
-        if bandwidth not in self._neighbour_masses:
-            self._neighbour_masses[bandwidth] = self._median_mass(bandwidth)
-        return self._neighbour_masses[bandwidth]
-
-    def _median_mass(self, bandwidth: float) -> float:
+        if bandwidth in self._neighbour_masses:
+            return self._neighbour_masses[bandwidth]
         sums = np.empty(len(self))
 
         def add(rows: slice, squares: FloatArray) -> None:
@@ -112,7 +109,8 @@ class CrossFit:
             sums[rows] = weights @ np.ones(weights.shape[1]) - own
 
         self._squares.each(add)
-        return float(np.median(sums))
+        self._neighbour_masses[bandwidth] = float(np.median(sums))
+        return self._neighbour_masses[bandwidth]
 
     def judge(self, *, bandwidth: float, miscoverage: float, grid: int | None) -> HeldOut:
         """Fit on all folds but one, judge the one, for every fold."""

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from calcode.arrays import BoolArray, FloatArray, IntArray
+from calcode.arrays import FloatArray, IntArray
 from calcode.kernels import (
     Weights,
     cosine_distances,
@@ -193,18 +193,6 @@ def canonical_order(embeddings: FloatArray, scores: FloatArray) -> IntArray:
 def first_positions(scores: FloatArray) -> IntArray:
     """Number of scores strictly below each, for ascending scores."""
     return np.searchsorted(scores, scores, side="left")
-
-
-def label_sets(scores: FloatArray, thresholds: FloatArray) -> BoolArray:
-    """{y: s(x, y) <= threshold} (Eqs. 12 and 16).
-
-    Parameters
-    ----------
-    scores : ndarray of shape (n, K)
-    thresholds : ndarray of shape (n,) or (n, K)
-    """
-    bounds = thresholds[:, None] if thresholds.ndim == 1 else thresholds
-    return np.asarray(scores <= bounds)
 
 
 def _masses_below(

@@ -18,7 +18,7 @@ from calcode.method.cross_fit import MIN_EXAMPLES, CrossFit
 from calcode.method.decisions import Decisions, choose_actions
 from calcode.method.evidence import Evidence, one_per_group, robust_probabilities
 from calcode.method.home_sums import HomeSums
-from calcode.method.localized import LocalizedRule, canonical_order, label_sets
+from calcode.method.localized import LocalizedRule, canonical_order
 from calcode.method.promises import promises_of
 from calcode.method.quantiles import smallest_finite_count
 from calcode.method.roles import (
@@ -30,7 +30,7 @@ from calcode.method.roles import (
     labels_in_space,
     require_evidence,
 )
-from calcode.method.scores import aps_scores, true_label_scores
+from calcode.method.scores import aps_scores, label_sets, true_label_scores
 from calcode.method.settings import Settings, parameters_section
 from calcode.method.singles import NOT_CERTIFIED, SinglesCertificate, with_second_label
 from calcode.method.tail import (
@@ -171,7 +171,21 @@ class Calcode(Settings):
                 n_folds=settings.n_folds,
                 random_state=settings.random_state,
             )
-        self.bandwidth_, self.bandwidth_trace_ = _bandwidth_for(cross_fit, settings)
+        self.bandwidth_trace_ = ()
+        if settings.bandwidth != "auto":
+            self.bandwidth_ = float(settings.bandwidth)
+        elif cross_fit is None:
+            raise RoleError(
+                f"deferral_level: fewer than {MIN_EXAMPLES} validation images reach {settings.deferral_level}, so "
+                "bandwidth='auto' has nothing to choose on; lower deferral_level or give a number for bandwidth"
+            )
+        else:
+            self.bandwidth_, self.bandwidth_trace_ = choose_bandwidth(
+                cross_fit,
+                miscoverage=settings.miscoverage,
+                grid=settings.level_grid,
+                support_budget=settings.support_budget,
+            )
         outcome = None
         if cross_fit is not None:
             outcome = cross_fit.judge(
@@ -299,7 +313,7 @@ class Calcode(Settings):
         robust, scores = self._scores(evidence)
         supported = np.asarray(p_audit >= self.settings_.deferral_level)
         localized, guarded = self.thresholds(evidence.embeddings)
-        localized_sets = label_sets(scores, localized)
+        localized_sets = label_sets(scores, localized[:, None])
         top_label = robust.argmax(axis=1)
         if self.settings_.keep_top:
             first = np.arange(len(scores)), top_label
@@ -350,7 +364,7 @@ class Calcode(Settings):
         return self.rule_
 
     def thresholds(self, embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """tau(x), shape (n,), and the guarded thresholds (Eq. 15), shape (n, K).
+        """tau(x), shape (n,), and the guarded thresholds (Eq. 15), shape (n, K), before the first label is kept.
 
         Parameters
         ----------
@@ -509,24 +523,6 @@ class Calcode(Settings):
 
 if Calcode.__doc__ is not None:  # python -OO has none
     Calcode.__doc__ = Calcode.__doc__.replace("{settings}", parameters_section())
-
-
-def _bandwidth_for(
-    cross_fit: CrossFit | None, settings: Settings
-) -> tuple[float, tuple[BandwidthTrial, ...]]:
-    if settings.bandwidth != "auto":
-        return float(settings.bandwidth), ()
-    if cross_fit is None:
-        raise RoleError(
-            f"deferral_level: fewer than {MIN_EXAMPLES} validation images reach {settings.deferral_level}, so "
-            "bandwidth='auto' has nothing to choose on; lower deferral_level or give a number for bandwidth"
-        )
-    return choose_bandwidth(
-        cross_fit,
-        miscoverage=settings.miscoverage,
-        grid=settings.level_grid,
-        support_budget=settings.support_budget,
-    )
 
 
 def library_versions() -> dict[str, str]:

@@ -16,7 +16,6 @@ from calcode.method.decisions import COST_REGIMES, Costs, selective_risk, shown_
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.method.model import Calcode
 from calcode.method.scores import aps_scores
-from calcode.method.settings import Settings
 
 TARGET_COVERAGES = (0.90, 0.925, 0.95)
 DEFERRAL_LEVELS = (0.01, 0.02, 0.05, 0.10)
@@ -122,55 +121,34 @@ def select_operating_point(
     audited = Calcode(**template.get_params()).fit_audit(
         reference=reference, validation=validation, gate=gate
     )
-    p_values = audited.audit_p_values(validation)
+    settings, p_values = audited.settings_, audited.audit_p_values(validation)
     points = []
     for deferral_level in DEFERRAL_LEVELS:
-        points += _score_level(
-            validation, np.asarray(p_values >= deferral_level), deferral_level, audited.settings_, priced
-        )
+        kept = validation[np.flatnonzero(p_values >= deferral_level)]
+        labels = kept.require_labels()
+        cross_fit = None
+        if len(kept) >= MIN_EXAMPLES:
+            cross_fit = CrossFit(
+                embeddings=kept.embeddings,
+                scores=aps_scores(robust_probabilities(kept.prompt_logits, trim=settings.trim)),
+                labels=labels,
+                n_folds=settings.n_folds,
+                random_state=settings.random_state,
+            )
+        for target in TARGET_COVERAGES:
+            sets = np.zeros((len(kept), kept.n_classes), dtype=np.bool_)
+            if cross_fit is not None:
+                miscoverage, grid = round(1.0 - target, 12), settings.level_grid
+                bandwidth = settings.bandwidth
+                if bandwidth == "auto":
+                    bandwidth, _ = choose_bandwidth(
+                        cross_fit, miscoverage=miscoverage, grid=grid, support_budget=settings.support_budget
+                    )
+                held_out = cross_fit.judge(bandwidth=float(bandwidth), miscoverage=miscoverage, grid=grid)
+                sets = held_out.sets
+            points.append(_point(target, deferral_level, sets, labels, n_all=len(validation), costs=priced))
     chosen, relaxed = least_risk(points)
     return OperatingPoint(chosen=chosen, relaxed=relaxed, points=tuple(points), costs=priced)
-
-
-def _score_level(
-    validation: Evidence, accepted: BoolArray, deferral_level: float, settings: Settings, costs: Costs
-) -> list[GridPoint]:
-    """All target coverages at one deferral level, on one cross-fit."""
-    n_classes = validation.n_classes
-    if accepted.sum() < MIN_EXAMPLES:
-        empty = np.zeros((int(accepted.sum()), n_classes), dtype=np.bool_)
-        labels = validation.require_labels()[accepted]
-        return [
-            _point(target, deferral_level, empty, labels, n_all=len(validation), costs=costs)
-            for target in TARGET_COVERAGES
-        ]
-    labels = validation.require_labels()[accepted]
-    scores = aps_scores(robust_probabilities(validation.prompt_logits[accepted], trim=settings.trim))
-    cross_fit = CrossFit(
-        embeddings=validation.embeddings[accepted],
-        scores=scores,
-        labels=labels,
-        n_folds=settings.n_folds,
-        random_state=settings.random_state,
-    )
-    points = []
-    for target in TARGET_COVERAGES:
-        miscoverage = round(1.0 - target, 12)
-        bandwidth = settings.bandwidth
-        if bandwidth == "auto":
-            bandwidth, _ = choose_bandwidth(
-                cross_fit,
-                miscoverage=miscoverage,
-                grid=settings.level_grid,
-                support_budget=settings.support_budget,
-            )
-        outcome = cross_fit.judge(
-            bandwidth=float(bandwidth), miscoverage=miscoverage, grid=settings.level_grid
-        )
-        points.append(
-            _point(target, deferral_level, outcome.sets, labels, n_all=len(validation), costs=costs)
-        )
-    return points
 
 
 def _point(

@@ -52,16 +52,10 @@ def promises_of(
     else:
         sentences.append(f"Promised: {localized}.")
     for guard in guards:
-        sentences.append(_guard_sentence(guard, binary_utility=binary_utility))
-    sentences.append(SHIFT_NOTE)
-    return tuple(sentences)
-
-
-def _guard_sentence(guard: ClassGuard, *, binary_utility: bool) -> str:
-    target = 1 - guard.miscoverage
-    sentence = f"Promised: coverage of '{guard.name}' at {target:g} among its accepted exchangeable images"
-    if math.isinf(guard.quantile):
-        sentence += f" (with {guard.n} calibration examples only by putting the label in every set)"
-    if binary_utility:
-        sentence += ", before full sets are deferred"
-    return sentence + "."
+        only = f" (with {guard.n} calibration examples only by putting the label in every set)"
+        sentences.append(
+            f"Promised: coverage of '{guard.name}' at {1 - guard.miscoverage:g} among its accepted exchangeable images"
+            f"{only if math.isinf(guard.quantile) else ''}"
+            f"{', before full sets are deferred' if binary_utility else ''}."
+        )
+    return (*sentences, SHIFT_NOTE)

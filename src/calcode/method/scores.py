@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calcode.arrays import FloatArray, IntArray
+from calcode.arrays import BoolArray, FloatArray, IntArray
 
 #: Up to here comparing all pairs of classes is faster than sorting every row.
 _FEW_CLASSES = 16
@@ -72,6 +72,23 @@ def true_label_scores(scores: FloatArray, labels: IntArray) -> FloatArray:
         Class indices; every one must lie in the label space.
     """
     return scores[np.arange(len(labels)), labels]
+
+
+def label_sets(scores: FloatArray, thresholds: float | FloatArray) -> BoolArray:
+    """{y: s(x, y) <= threshold} (Eqs. 12 and 16): a score at the threshold is in.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n, K)
+    thresholds : float or ndarray
+        One for all, one per class with shape (K,), one per image with shape (n, 1), or shape (n, K).
+
+    Examples
+    --------
+    >>> label_sets(np.array([[0.5, 0.7, 1.0]]), 0.7)
+    array([[ True,  True, False]])
+    """
+    return np.asarray(scores <= thresholds)
 
 
 def label_ranks(probabilities: FloatArray) -> IntArray:

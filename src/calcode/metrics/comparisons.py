@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calcode.arrays import BoolArray, FloatArray, IntArray
+from calcode.arrays import BoolArray, FloatArray
 from calcode.errors import EvidenceError, SettingsError
 from calcode.method.decisions import WORST_CLASS_MIN, shown_classes
 from calcode.method.evidence import checked_labels
@@ -94,73 +94,36 @@ def paired_difference(
             f"labels: {len(first)}, {len(second)} and {len(labels)} backbones given for first, second and "
             "labels; give the same number of each, at least one"
         )
-    pairs = [_checked_pair(*entry) for entry in zip(first, second, labels, strict=True)]
     generator = np.random.default_rng(random_state)
-    observed: dict[str, list[float]] = {}
-    replicates: dict[str, list[FloatArray]] = {}
-    for pair in pairs:
-        values, resampled = pair.differences(min_n=min_n, n_resamples=n_resamples, generator=generator)
-        for name in values:
-            observed.setdefault(name, []).append(values[name])
-            replicates.setdefault(name, []).append(resampled[name])
-    differences = {
-        name: _macro_average(observed[name], replicates[name], confidence=confidence) for name in observed
-    }
-    return PairedDifference(**differences, n_backbones=len(pairs))
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _Pair:
-    """Both methods on one backbone: outcome columns of the first, then of the second, shape (n, 22)."""
-
-    columns: IntArray
-    labels: IntArray
-    n_classes: int
-
-    def differences(
-        self, *, min_n: int, n_resamples: int, generator: np.random.Generator
-    ) -> tuple[dict[str, float], dict[str, FloatArray]]:
-        cells = Cells.of(
-            self.columns,
-            strata=tallies.class_strata(self.labels, n_classes=self.n_classes),
-            n_strata=self.n_classes + 1,
+    observed: dict[str, list[float]] = {name: [] for name in _METRICS}
+    replicates: dict[str, list[FloatArray]] = {name: [] for name in _METRICS}
+    for ours, theirs, truth in zip(first, second, labels, strict=True):
+        point, resampled = _differences(
+            ours, theirs, labels=truth, min_n=min_n, n_resamples=n_resamples, generator=generator
         )
-        observed = _split(cells.sums(cells.count[None, :])[0])
-        shown = [shown_classes(tally.in_space("answered"), min_n=min_n) for tally in observed]
-        draws = cells.stratified_draws(n_resamples=n_resamples, generator=generator)
-        resampled = _split(cells.sums(draws))
-        point = [_metrics(*entry) for entry in zip(observed, shown, strict=True)]
-        replicate = [_metrics(*entry) for entry in zip(resampled, shown, strict=True)]
-        return (
-            {name: float(point[0][name] - point[1][name]) for name in point[0]},
-            {name: replicate[0][name] - replicate[1][name] for name in replicate[0]},
-        )
+        for name in _METRICS:
+            observed[name].append(float(point[name]))
+            replicates[name].append(resampled[name])
+    differences = {}
+    for name in _METRICS:
+        value = float(np.mean(observed[name]))
+        low, high = math.nan, math.nan
+        if not math.isnan(value):
+            low, high = percentile_interval(np.mean(replicates[name], axis=0), confidence=confidence)
+        differences[name] = Difference(value, low, high)
+    return PairedDifference(**differences, n_backbones=len(labels))
 
 
-def _split(sums: FloatArray) -> list[Tally]:
-    return [Tally(sums[..., : len(OUTCOMES)]), Tally(sums[..., len(OUTCOMES) :])]
-
-
-def _metrics(tally: Tally, shown: BoolArray) -> dict[str, FloatArray]:
-    return {
-        "coverage": tallies.coverage(tally),
-        "worst_class_coverage": tallies.worst_class_coverage(tally, shown=shown),
-        "set_size": tallies.set_size(tally),
-        "full_set_rate": tallies.full_set_rate(tally),
-        "informative_rate": tallies.informative_rate(tally),
-        "deferral": tallies.deferral(tally),
-    }
-
-
-def _macro_average(observed: list[float], replicates: list[FloatArray], *, confidence: float) -> Difference:
-    value = float(np.mean(observed))
-    if math.isnan(value):
-        return Difference(math.nan, math.nan, math.nan)
-    low, high = percentile_interval(np.mean(replicates, axis=0), confidence=confidence)
-    return Difference(value, low, high)
-
-
-def _checked_pair(first: Outcome, second: Outcome, labels: ArrayLike) -> _Pair:
+def _differences(
+    first: Outcome,
+    second: Outcome,
+    *,
+    labels: ArrayLike,
+    min_n: int,
+    n_resamples: int,
+    generator: np.random.Generator,
+) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+    """Every metric of the first minus that of the second on one backbone: observed, and of every resample."""
     if first.sets.shape != second.sets.shape:
         raise EvidenceError(
             f"second: sets of shape {second.sets.shape} beside {first.sets.shape} in first; "
@@ -168,5 +131,35 @@ def _checked_pair(first: Outcome, second: Outcome, labels: ArrayLike) -> _Pair:
         )
     n, n_classes = first.sets.shape
     truth = checked_labels(labels, n=n, n_classes=n_classes)
-    columns = [tallies.outcome_columns(outcome, labels=truth) for outcome in (first, second)]
-    return _Pair(columns=np.column_stack(columns), labels=truth, n_classes=n_classes)
+    cells = Cells.collect(
+        np.column_stack([tallies.outcome_columns(outcome, labels=truth) for outcome in (first, second)]),
+        strata=tallies.class_strata(truth, n_classes=n_classes),
+        n_strata=n_classes + 1,
+    )
+    draws = cells.stratified_draws(n_resamples=n_resamples, generator=generator)
+    both = (slice(None, len(OUTCOMES)), slice(len(OUTCOMES), None))
+    observed = [Tally(cells.sums(cells.count[None, :])[0][..., columns]) for columns in both]
+    resampled = [Tally(cells.sums(draws)[..., columns]) for columns in both]
+    # Which classes compete for the worst is fixed by what was observed.
+    shown = [shown_classes(tally.in_space("answered"), min_n=min_n) for tally in observed]
+    ours, theirs = (
+        [metric(t, s) for metric in _METRICS.values()] for t, s in zip(observed, shown, strict=True)
+    )
+    drawn, drawn_theirs = (
+        [metric(t, s) for metric in _METRICS.values()] for t, s in zip(resampled, shown, strict=True)
+    )
+    return (
+        {name: a - b for name, a, b in zip(_METRICS, ours, theirs, strict=True)},
+        {name: a - b for name, a, b in zip(_METRICS, drawn, drawn_theirs, strict=True)},
+    )
+
+
+#: From a tally and the classes that compete for the worst to the metric.
+_METRICS: dict[str, Callable[[Tally, BoolArray], FloatArray]] = {
+    "coverage": lambda tally, _: tallies.coverage(tally),
+    "worst_class_coverage": lambda tally, shown: tallies.worst_class_coverage(tally, shown=shown),
+    "set_size": lambda tally, _: tallies.set_size(tally),
+    "full_set_rate": lambda tally, _: tallies.full_set_rate(tally),
+    "informative_rate": lambda tally, _: tallies.informative_rate(tally),
+    "deferral": lambda tally, _: tallies.deferral(tally),
+}

@@ -163,7 +163,7 @@ class Cells:
     n_strata: int
 
     @classmethod
-    def of(cls, columns: AnyArray, *, strata: IntArray, n_strata: int) -> Cells:
+    def collect(cls, columns: AnyArray, *, strata: IntArray, n_strata: int) -> Cells:
         """Collect the rows of `columns`, shape (n, C), that are equal and lie in the same stratum.
 
         The cells are sorted, so the order of the rows has no influence on what is drawn later.
@@ -242,7 +242,7 @@ def bootstrap_interval(
     if len(columns) == 0:
         return math.nan, math.nan
     groups = np.zeros(len(columns), dtype=np.int64) if strata is None else strata
-    cells = Cells.of(columns, strata=groups, n_strata=n_strata)
+    cells = Cells.collect(columns, strata=groups, n_strata=n_strata)
     generator = np.random.default_rng(random_state)
     draws = cells.simple_draws(n_resamples=n_resamples, generator=generator)
     return percentile_interval(statistic(cells.sums(draws)), confidence=confidence)

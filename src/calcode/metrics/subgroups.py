@@ -73,13 +73,7 @@ def subgroup_rows(groups_column: Sequence[object] | AnyArray) -> dict[str, IntAr
     for row, value in enumerate(plain):
         key = "unknown" if str(value) in _MISSING else str(value)
         rows.setdefault(key, []).append(row)
-        order[key] = _sort_key(value, key)
+        number = isinstance(value, int | float | np.integer | np.floating)
+        kind = 2 if key == "unknown" else 0 if number else 1
+        order[key] = (kind, float(value) if kind == 0 else 0.0, key)
     return {key: np.array(rows[key], dtype=np.int64) for key in sorted(rows, key=order.__getitem__)}
-
-
-def _sort_key(value: object, key: str) -> tuple[int, float, str]:
-    if key == "unknown":
-        return (2, 0.0, "")
-    if isinstance(value, int | float | np.integer | np.floating):
-        return (0, float(value), key)
-    return (1, 0.0, key)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calcode.arrays import FloatArray, IntArray
+from calcode.arrays import FloatArray
 from calcode.errors import EvidenceError, SettingsError
 from calcode.method.decisions import WORST_CLASS_MIN, shown_classes
 from calcode.method.evidence import checked_labels
@@ -247,8 +247,16 @@ def summarize_sets(
     if n_classes != len(names):
         raise EvidenceError(f"sets: shape {(n, n_classes)} is not (images, classes) = (n, {len(names)})")
     truth = checked_labels(labels, n=n, n_classes=n_classes)
-    first = _checked_top_label(top_label, n=n, n_classes=n_classes)
-    confidence = _checked_probability(top_probability, n=n)
+    first = np.asarray(top_label) if n else np.empty(np.shape(top_label), dtype=np.int64)
+    if first.shape != (n,):
+        raise EvidenceError(f"top_label: shape {first.shape} is not ({n},)")
+    if first.dtype.kind not in "iu" or bool(np.any((first < 0) | (first >= n_classes))):
+        raise EvidenceError(f"top_label: class indices 0 to {n_classes - 1} needed for every image")
+    confidence = np.asarray(top_probability, dtype=np.float64)
+    if confidence.shape != (n,):
+        raise EvidenceError(f"top_probability: shape {confidence.shape} is not ({n},)")
+    if not bool(np.all((confidence >= 0) & (confidence <= 1 + _ROUNDING))):
+        raise EvidenceError("top_probability: must lie between 0 and 1 for every image")
 
     tally = Tally.count(outcome, labels=truth)
     rows, answered = tally.in_space("rows"), tally.in_space("answered")
@@ -284,7 +292,7 @@ def summarize_sets(
         singles=SingleAnswers(n=n_single, right=n_right, accuracy=proportion(n_right, n_single)),
         empty_set_rate=among_answered("empty"),
         selective_accuracy=proportion(float(correct.sum()), len(correct)),
-        calibration_error=expected_calibration_error(confidence[scored], correct),
+        calibration_error=expected_calibration_error(np.minimum(confidence[scored], 1.0), correct),
         deferral=_share(deferred, tally.column("rows")),
         in_space_deferral=_share(deferred[:-1], rows),
         out_of_space_deferral=_share(deferred[-1:], tally.column("rows")[-1:]),
@@ -360,24 +368,6 @@ def worst_class(
 
 def _share(part: FloatArray, whole: FloatArray) -> Estimate:
     return proportion(float(part.sum()), float(whole.sum()))
-
-
-def _checked_top_label(top_label: ArrayLike, *, n: int, n_classes: int) -> IntArray:
-    first = np.asarray(top_label) if np.size(top_label) else np.empty(np.shape(top_label), dtype=np.int64)
-    if first.shape != (n,):
-        raise EvidenceError(f"top_label: shape {first.shape} is not ({n},)")
-    if first.dtype.kind not in "iu" or bool(np.any((first < 0) | (first >= n_classes))):
-        raise EvidenceError(f"top_label: class indices 0 to {n_classes - 1} needed for every image")
-    return first.astype(np.int64)
-
-
-def _checked_probability(top_probability: ArrayLike, *, n: int) -> FloatArray:
-    values = np.asarray(top_probability, dtype=np.float64)
-    if values.shape != (n,):
-        raise EvidenceError(f"top_probability: shape {values.shape} is not ({n},)")
-    if not bool(np.all((values >= 0) & (values <= 1 + _ROUNDING))):
-        raise EvidenceError("top_probability: must lie between 0 and 1 for every image")
-    return np.minimum(values, 1.0)
 
 
 def _json_ready(value: Any) -> Any:

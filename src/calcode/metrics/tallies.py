@@ -63,7 +63,13 @@ class Outcome:
         >>> outcome.deferred
         array([False,  True])
         """
-        members = _checked_sets(sets)
+        members = np.asarray(sets)
+        if members.ndim != 2:
+            raise EvidenceError(f"sets: shape {members.shape} is not (images, classes) = (n, K)")
+        if members.dtype != np.bool_:
+            raise EvidenceError(
+                f"sets: {members.dtype} given, booleans needed (True where the class is in the set)"
+            )
         said = _checked_mask(answered, n=len(members), name="answered")
         if accepted is None:
             return cls(sets=members, answered=said, accepted=said)
@@ -208,17 +214,6 @@ def ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
     shares: FloatArray = np.full(np.shape(whole), np.nan)
     np.divide(part, whole, out=shares, where=np.asarray(whole) > 0)
     return shares
-
-
-def _checked_sets(sets: ArrayLike) -> BoolArray:
-    array = np.asarray(sets)
-    if array.ndim != 2:
-        raise EvidenceError(f"sets: shape {array.shape} is not (images, classes) = (n, K)")
-    if array.dtype != np.bool_:
-        raise EvidenceError(
-            f"sets: {array.dtype} given, booleans needed (True where the class is in the set)"
-        )
-    return array
 
 
 def _checked_mask(mask: ArrayLike, *, n: int, name: str) -> BoolArray:

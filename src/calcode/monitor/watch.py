@@ -332,7 +332,10 @@ class Watch:
             watch.support = ExchangeabilityMartingale.from_state(entry["support"])
         watch.support_history = entry.numbers("support_history")
         watch.alarms = [Alarm.from_state(alarm) for alarm in entry.items("alarms")]
-        watch.n_out_of_space, watch.n_not_accepted = entry.integer("n_out_of_space"), entry.integer("n_not_accepted")
+        watch.n_out_of_space, watch.n_not_accepted = (
+            entry.integer("n_out_of_space"),
+            entry.integer("n_not_accepted"),
+        )
         answers = State(entry["answers"], name="answers")
         n = answers.integer("n", high=len(entry.items("groups")))
         watch.answers = Answers(

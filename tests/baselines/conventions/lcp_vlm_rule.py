@@ -3,7 +3,7 @@
 Reproduces golden ``lcp_vlm``: ``{lac|aps|topk}__cal_scores`` by `calibration_scores` or `scores.lac_scores` and
 `rank_scores`; ``__test_scores`` by `scores.aps_scores`, `scores.lac_scores`, `rank_scores`; ``__thr`` by
 `published_thresholds` with `sigmoid.SigmoidKernel`, the cosines themselves (``identity``) or ones (``nonlocal``);
-``_sl{False|True|randomized}__sets`` by `localize.label_sets`, `with_next_label` and `with_drawn_label`. Its
+``_sl{False|True|randomized}__sets`` by `scores.label_sets`, `with_next_label` and `with_drawn_label`. Its
 ``raps_*`` and ``cv_*`` vectors are known defects and no target.
 """
 
@@ -15,8 +15,8 @@ from baselines.conventions.guan_counting import three_lists
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import SettingsError
 from calcode.kernels import prefix_masses
-from calcode.method.localized import first_positions, label_sets
-from calcode.method.scores import label_ranks, randomised_aps_scores, true_label_scores
+from calcode.method.localized import first_positions
+from calcode.method.scores import label_ranks, label_sets, randomised_aps_scores, true_label_scores
 
 #: Slack with which a drawn label is added.
 _DRAW_SLACK = 1e-8
@@ -83,7 +83,7 @@ def published_thresholds(
 
 def with_next_label(scores: FloatArray, thresholds: FloatArray) -> BoolArray:
     """The set and the first label above its threshold, ``select_last=True``; never empty; shape (m, K)."""
-    sets = label_sets(scores, thresholds)
+    sets = label_sets(scores, thresholds[:, None])
     sets[np.arange(len(sets)), _next_label(scores, sets)] = True
     return sets
 
@@ -98,7 +98,7 @@ def with_drawn_label(
     scores, probabilities : ndarray of shape (m, K)
     thresholds, uniforms : ndarray of shape (m,)
     """
-    sets = label_sets(scores, thresholds)
+    sets = label_sets(scores, thresholds[:, None])
     rows = np.arange(len(sets))
     following = _next_label(scores, sets)
     excess, mass = scores[rows, following] - thresholds, probabilities[rows, following]

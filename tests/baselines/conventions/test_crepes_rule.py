@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from baselines.conventions import crepes_rule
 
-from calcode.baselines.split import closed_sets, threshold
-from calcode.method.scores import lac_scores, true_label_scores
+from calcode.baselines.split import threshold
+from calcode.method.scores import label_sets, lac_scores, true_label_scores
 
 
 @pytest.mark.parametrize("ties", ["", "_ties"])
@@ -39,4 +39,4 @@ def test_larger_where_the_level_is_a_whole_count():
     kept = crepes_rule.kept(crepes_rule.p_values(calibration, test), miscoverage=0.1)
     limit = threshold(calibration[:, None], np.zeros(9, dtype=np.int64), miscoverage=0.1)
     assert kept.all()
-    assert not closed_sets(test, limit).any()
+    assert not label_sets(test, limit).any()

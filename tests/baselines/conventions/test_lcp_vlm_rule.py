@@ -8,8 +8,7 @@ from baselines.conventions import lcp_vlm_rule
 
 from calcode import CalcodeError
 from calcode.baselines.sigmoid import SigmoidKernel
-from calcode.method.localized import label_sets
-from calcode.method.scores import aps_scores, lac_scores, true_label_scores
+from calcode.method.scores import aps_scores, label_sets, lac_scores, true_label_scores
 
 FILES = ["public", "public_ties"]
 SETTINGS = [
@@ -84,7 +83,7 @@ def test_thresholds_and_sets(file, score, transform, steepness, midpoint, miscov
     np.testing.assert_array_equal(thresholds, golden[f"{key}__thr"])
 
     scores = golden[f"{score}__test_scores"].astype(float)
-    np.testing.assert_array_equal(label_sets(scores, thresholds), golden[f"{key}_slFalse__sets"])
+    np.testing.assert_array_equal(label_sets(scores, thresholds[:, None]), golden[f"{key}_slFalse__sets"])
     if score == "aps":
         found = lcp_vlm_rule.with_next_label(scores, thresholds)
         np.testing.assert_array_equal(found, golden[f"{key}_slTrue__sets"])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from baselines.conventions import torchcp_current
 
-from calcode.baselines.split import closed_sets, threshold
-from calcode.method.scores import randomised_aps_scores, true_label_scores
+from calcode.baselines.split import threshold
+from calcode.method.scores import label_sets, randomised_aps_scores, true_label_scores
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_randomised_aps(miscoverage, draws, vectors, inputs, assert_same_sets):
     ):
         key = f"aps_rand_{kind}_a{miscoverage}"
         np.testing.assert_allclose(limits, golden[f"{key}__q"].squeeze(), rtol=0, atol=1e-12)
-        assert_same_sets(closed_sets(test, limits), golden[f"{key}__sets"], test, limits, 1e-12)
+        assert_same_sets(label_sets(test, limits), golden[f"{key}__sets"], test, limits, 1e-12)
 
 
 def test_randomised_aps_on_ties(draws, vectors, tied_inputs, assert_same_up_to_ties):
