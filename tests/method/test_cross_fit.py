@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -90,3 +91,14 @@ def test_neighbour_mass_leaves_the_example_itself_out() -> None:
 
 def test_coverage_floor_is_one_standard_error_below() -> None:
     assert coverage_floor(100, miscoverage=0.05) == pytest.approx(0.95 - math.sqrt(0.05 * 0.95 / 100))
+
+
+def test_one_class_with_as_many_examples_as_folds_makes_the_folds_stratified() -> None:
+    """METHOD.md 7: plain folds only where every class has fewer."""
+    labels = np.repeat([0, 1], [5, 3])
+    splitter = StratifiedKFold(n_splits=5, shuffle=True, random_state=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        expected = [held_out.tolist() for _, held_out in splitter.split(labels, labels)]
+    folds = fold_numbers(labels, n_folds=5, random_state=3)
+    assert [np.flatnonzero(folds == fold).tolist() for fold in range(5)] == expected

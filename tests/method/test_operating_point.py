@@ -58,6 +58,15 @@ def test_constraints_are_given_up_in_their_order() -> None:
     )
 
 
+def test_a_point_exactly_at_the_constraints_meets_them() -> None:
+    exact = point(0.95, 0.05, 1.0, coverage=0.95, n_accepted=50, informative=0.02)
+    for change in ({"coverage": 0.949}, {"n_accepted": 49}, {"informative": 0.019}):
+        cheaper = point(
+            0.95, 0.05, 0.5, **({"coverage": 0.95, "n_accepted": 50, "informative": 0.02} | change)
+        )
+        assert least_risk([cheaper, exact]) == (exact, ())
+
+
 def test_ties_go_to_higher_coverage_then_lower_deferral() -> None:
     points = [point(0.9, 0.01, 1.0), point(0.95, 0.05, 1.0), point(0.95, 0.02, 1.0)]
     assert least_risk(points)[0] is points[2]

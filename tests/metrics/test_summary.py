@@ -319,8 +319,8 @@ def test_decisions_are_summarised_with_their_promises() -> None:
     assert summary.empty_set_rate == proportion(0, 5)
     assert summary.coverage == proportion(4, 5)
     assert summary.audit_coverage == proportion(4, 6)
-    assert "coverage of all accepted images" in str(summary)
-    assert "coverage of all accepted images" not in str(cohort.summary())
+    assert "coverage, empty sets as misses" in str(summary)
+    assert "coverage, empty sets as misses" not in str(cohort.summary())
 
 
 @pytest.mark.parametrize(

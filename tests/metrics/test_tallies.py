@@ -133,6 +133,21 @@ def test_an_empty_set_that_passed_the_audit_is_a_deferral_and_no_miss() -> None:
     assert tally.in_space("accepted_covered").sum() / tally.in_space("accepted").sum() == 4 / 6
 
 
+def test_a_full_set_that_is_deferred_covers_among_the_accepted() -> None:
+    """Binary utility mode: what the promises speak of is counted before full sets are deferred (METHOD.md 10)."""
+    outcome = Outcome.from_arrays(
+        sets=[[True, True], [True, False]], answered=[False, True], accepted=[True, True]
+    )
+    tally = Tally.count(outcome, labels=np.array([1, 1]))
+    assert tally.in_space("accepted_covered").tolist() == [0, 1]
+    assert tally.in_space("covered").tolist() == [0, 0]
+
+
+def test_a_class_that_vanished_from_a_resample_is_left_out_of_its_worst_class() -> None:
+    tally = tally_of(by_hand())  # no image of class c is answered
+    assert float(worst_class_coverage(tally, shown=np.ones(3, dtype=bool))) == 1 / 2
+
+
 @pytest.mark.parametrize(
     ("labels", "message"),
     [

@@ -104,10 +104,9 @@ def _split_aps(model: Calcode, choice: Choice, result: Judged) -> MethodResult |
     """What split APS says about the same images, if the file holds the calibration images of the model."""
     from calcode.baselines.aps import RECORD
     from calcode.baselines.split import threshold
-from calcode.method.scores import label_sets
     from calcode.cli.rows import remembered
     from calcode.method.evidence import robust_probabilities
-    from calcode.method.scores import aps_scores
+    from calcode.method.scores import aps_scores, label_sets
     from calcode.report import MethodResult
 
     cohort = remembered(model, choice.features, role="calibration")
