@@ -57,8 +57,8 @@ def decide(
 ) -> None:
     """Decide on every image: one diagnosis, a set, or a deferral with its reason.
 
-    Reads and writes in blocks, so that a file larger than memory goes through. Labels are not needed and not looked
-    at. Images that the model was fitted on are refused. A deferred image shows no set.
+    Reads and writes in blocks, so that a file larger than memory goes through. Labels are not needed and not
+    used. Images that the model was fitted on are refused. A deferred image shows no set.
     """
     from calcode.cli.rows import Choice
     from calcode.cli.screen import Screen

@@ -32,7 +32,7 @@ def evaluate(
     by: Annotated[
         str | None,
         typer.Option(
-            help="Also tell the figures for every value of this column, such as site.", metavar="COLUMN"
+            help="Also show the figures for every value of this column, such as site.", metavar="COLUMN"
         ),
     ] = None,
     min_n: Annotated[
@@ -44,9 +44,9 @@ def evaluate(
 ) -> None:
     """Compare decisions with the true labels.
 
-    Coverage never comes alone: set size, full-set rate, informative rate and deferral stand beside it, with 95 %
-    intervals, and the worst class by name. Ends with what the model promises. On images that are not exchangeable with
-    the calibration images every figure is an observation.
+    Coverage never comes alone: set size, full-set rate, single answers and how many are right, and deferral come with
+    it, with 95 % intervals, and the worst class by name. Ends with what the model promises. On images that are not
+    exchangeable with the calibration images every figure is an observation.
     """
     from calcode.cli.rows import Choice, warn_of_unknown_labels
     from calcode.cli.screen import Screen

@@ -26,7 +26,7 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
     from calcode.report.model_facts import model_facts
 
     with warnings.catch_warnings():
-        # Infinite thresholds are told below, with their numbers.
+        # Infinite thresholds are shown below, with their numbers.
         warnings.simplefilter("ignore", CalcodeWarning)
         fitted = Calcode.load(model)
     screen = Screen()

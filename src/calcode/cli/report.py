@@ -49,7 +49,7 @@ def report(
 
     Class-wise coverage before and after the guard, set sizes, deferrals and their reasons, the audit's p-values,
     subgroups where the file has site, sex or skin type, and what is promised. Where the file holds the calibration
-    images of the model, split APS is shown beside it.
+    images of the model, split APS is shown for comparison.
     """
     from calcode.cli.rows import Choice, judged
     from calcode.cli.screen import Screen
@@ -133,8 +133,6 @@ def _show(figures: CohortFigures, *, described: str, target: Path, screen: Scree
     screen.show(method_table({method.name: method.summary for method in figures.methods}))
     show_notes(cohort.model, figures.guarded.summary, screen=screen)
     if cohort.ordinary is None:
-        screen.say(
-            "Split APS is not shown beside it: the file does not hold the calibration images of this model."
-        )
+        screen.say("Split APS is not shown: the file does not hold the calibration images of this model.")
     screen.say()
     screen.say(f"Wrote {target}. Open it in a browser.")

@@ -113,7 +113,7 @@ def _report(error: Exception) -> NoReturn:
     if os.environ.get("CALCODE_DEBUG") == "1":
         traceback.print_exception(error)
     if isinstance(error, CalcodeError):
-        # Python callers are told which argument is wrong; here the file that follows says it.
+        # Messages for Python begin with the wrong argument; here the file that follows says it.
         _fail(re.sub(r"^(path|out|folder|file): ", "", str(error)), ExitCode.DATA)
     if isinstance(error, OSError):
         where = error.filename or "standard output or the temporary folder"

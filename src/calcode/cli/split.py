@@ -47,7 +47,7 @@ def split(
     """Give every image one of the five data roles.
 
     Images of one group (column 'group': patient or lesion) stay together, and every class is spread over the roles as
-    evenly as the groups allow. Writes the same file with a column 'role', and its prompts beside it. Says how many
+    evenly as the groups allow. Writes the same file with a column 'role', and its prompts next to it. Says how many
     images of each class every role got, and which classes have too few calibration images for a finite guard.
     """
     from calcode.cli.rows import warn_of_unknown_labels

@@ -126,6 +126,11 @@ def show_notes(model: Calcode, summary: Summary, *, screen: Screen) -> None:
     marked = [f"{name} ({calibration_images(n)})" for name, n in model.in_every_set_.items()]
     if marked:
         screen.say(f"In every set of CALCoDe, whatever the image: {', '.join(marked)}.")
+    if summary.full_set_rate.value > 0.5:
+        screen.say(
+            f"{summary.full_set_rate.value:.0%} of CALCoDe's answers hold every label, and so say nothing.",
+            style="yellow",
+        )
     if not model.guards_:
         screen.say("No class is protected here, so CALCoDe and its localized rule give the same sets.")
 
