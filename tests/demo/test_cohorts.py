@@ -10,10 +10,12 @@ import pytest
 
 from calcode import Calcode, CalcodeWarning
 from calcode.cohorts import Cohort
+from calcode.datasets.pad_ufes_20 import CLASSES as SHARED_CLASSES
 from calcode.demo.cohorts import INTRODUCTION, SETTINGS, Comparison, class_titles, compare, demo_features
 from calcode.method.quantiles import conformal_quantile
 from calcode.report.cohort_page import report_sections
 from calcode.report.parts import Text, leaves
+from calcode.study.cohorts import FITTED_ROLES, select_cohorts
 
 pytest.importorskip("calcode_demo_data", reason="the demonstration data are a distribution of their own")
 
@@ -39,34 +41,38 @@ def sizes(cohort: Cohort) -> dict[str, int]:
 
 
 def test_ham_is_all_seven_classes_and_the_test_role(images: Cohort) -> None:
-    source, test = BY_NAME["HAM"].select(images)
-    assert sizes(source) == {
+    cohorts = select_cohorts(images, BY_NAME["HAM"])
+    assert {role: len(getattr(cohorts.roles, role)) for role in FITTED_ROLES} == {
         "reference": 2041,
         "validation": 1934,
         "gate": 1986,
         "calibration": 2050,
-        "test": 2004,
     }
-    assert sizes(test) == {"test": 2004}
-    assert len(test.evidence.classes) == 7
+    assert sizes(cohorts.target) == {"test": 2004}
+    assert len(cohorts.target.evidence.classes) == 7
 
 
 def test_pad_is_five_classes_and_no_image_outside_them(images: Cohort) -> None:
-    source, test = BY_NAME["PAD"].select(images)
-    assert source.evidence.classes == test.evidence.classes == ("akiec", "bcc", "bkl", "mel", "nv")
+    cohorts = select_cohorts(images, BY_NAME["PAD"])
+    test = cohorts.target
+    assert test.evidence.classes == ("akiec", "bcc", "bkl", "mel", "nv") == SHARED_CLASSES
     assert sizes(test) == {"external": 2085}
-    assert source.evidence.in_space.all()
     assert test.evidence.in_space.all()
-    assert set(source.column("label_name")) == set(test.evidence.classes)
+    for role in FITTED_ROLES:
+        fitted = getattr(cohorts.roles, role)
+        assert fitted.classes == test.evidence.classes
+        assert fitted.in_space.all()
 
 
 def test_rosendahl_is_one_practice_of_which_the_model_saw_nothing(images: Cohort) -> None:
-    source, test = BY_NAME["ROSENDAHL"].select(images)
-    assert set(test.column("site")) == {"rosendahl"}
-    assert "rosendahl" not in set(source.column("site"))
-    assert set(source.column("dataset")) == set(test.column("dataset")) == {"ham10000"}
-    assert len(source) + len(test) == 10_015
-    assert len(test) == 2259
+    cohorts = select_cohorts(images, BY_NAME["ROSENDAHL"])
+    assert set(cohorts.target.column("site")) == {"rosendahl"}
+    assert len(cohorts.target) == 2259
+    practice = set(cohorts.target.column("id"))
+    seen = [set(getattr(cohorts.roles, role).ids) for role in FITTED_ROLES]
+    assert not practice.intersection(*[set().union(*seen)])
+    assert cohorts.held_out is not None
+    assert sum(map(len, seen)) + len(cohorts.held_out) + len(practice) == 10_015
 
 
 def test_every_setting_is_the_default(comparisons: dict[str, Comparison]) -> None:
@@ -124,8 +130,8 @@ def test_split_aps_is_one_quantile_over_all_calibration_images(
     from calcode.method.evidence import robust_probabilities
     from calcode.method.scores import aps_scores, true_label_scores
 
-    source, test = BY_NAME["HAM"].select(images)
-    calibration = source.with_role("calibration").evidence
+    cohorts = select_cohorts(images, BY_NAME["HAM"])
+    calibration, test = cohorts.roles.calibration, cohorts.target
     own = true_label_scores(
         aps_scores(robust_probabilities(calibration.prompt_logits, trim=1)), calibration.require_labels()
     )

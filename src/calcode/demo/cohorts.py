@@ -6,18 +6,19 @@ non-commercial.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from calcode.baselines import METHODS, Roles
+from calcode.baselines import METHODS
 from calcode.cohorts import Cohort, FeatureFile, open_features
-from calcode.datasets.pad_ufes_20 import CLASSES as SHARED_CLASSES
 from calcode.errors import FeatureFileError
 from calcode.method.model import Calcode
 from calcode.report import MethodResult, ReportCohort
 from calcode.report.cohort import CohortFigures, cohort_figures
+from calcode.study.cohorts import select_cohorts
+from calcode.study.specification import Setting, packaged_settings
 
 TITLE = "Which diseases does a conformal predictor miss?"
 #: What was tried and on which images, for readers who see the page for the first time.
@@ -44,80 +45,8 @@ _MISSING = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """Which images a model is fitted on, and which it decides on.
-
-    Attributes
-    ----------
-    name : str
-        As in the study of the paper's settings.
-    short, title, description : str
-        As `name`, `title` and `description` in `ReportCohort`.
-    shifted : bool
-        Whether the images differ from the calibration images by more than chance.
-    select : callable
-        All images in, the images with the fitted roles and the test images out.
-    """
-
-    name: str
-    short: str
-    title: str
-    description: str
-    shifted: bool
-    select: Callable[[Cohort], tuple[Cohort, Cohort]]
-
-
-def _of_dataset(images: Cohort, name: str) -> Cohort:
-    return images[images.column("dataset") == name]
-
-
-def _ham(images: Cohort) -> tuple[Cohort, Cohort]:
-    ham = _of_dataset(images, "ham10000")
-    return ham, ham.with_role("test")
-
-
-def _pad(images: Cohort) -> tuple[Cohort, Cohort]:
-    # The source loses its other classes, the target its one diagnosis outside the label space.
-    shared = images.restrict(SHARED_CLASSES).in_space_only()
-    return _of_dataset(shared, "ham10000"), _of_dataset(shared, "padufes20")
-
-
-def _rosendahl(images: Cohort) -> tuple[Cohort, Cohort]:
-    ham = _of_dataset(images, "ham10000")
-    there = ham.column("site") == "rosendahl"
-    return ham[~there], ham[there]
-
-
-SETTINGS = (
-    Setting(
-        name="HAM",
-        short="held-out images",
-        title="Held-out images: HAM10000, the same clinics",
-        description="Dermoscopy from Vienna and Queensland, all seven diseases, from the same clinics as the "
-        "calibration images.",
-        shifted=False,
-        select=_ham,
-    ),
-    Setting(
-        name="PAD",
-        short="smartphone photographs",
-        title="Smartphone photographs: PAD-UFES-20",
-        description="Photographs taken with smartphones in Brazil, the five diseases shared with HAM10000: another "
-        "device and another population than the dermoscopic calibration images.",
-        shifted=True,
-        select=_pad,
-    ),
-    Setting(
-        name="ROSENDAHL",
-        short="images of an unseen practice",
-        title="An unseen practice: HAM10000, the images of Rosendahl",
-        description="Dermoscopy from the practice of Cliff Rosendahl in Queensland, all seven diseases. The model was "
-        "fitted on images from Vienna alone: the same kind of image, another place.",
-        shifted=True,
-        select=_rosendahl,
-    ),
-)
+#: The same settings as in studies/dermatology.toml.
+SETTINGS: tuple[Setting, ...] = packaged_settings("dermatology")
 
 
 def demo_features() -> FeatureFile:
@@ -162,13 +91,8 @@ def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> C
     titles : mapping of str to str
         What the classes' names stand for.
     """
-    source, test = setting.select(images)
-    roles = Roles(
-        reference=source.with_role("reference").evidence,
-        validation=source.with_role("validation").evidence,
-        gate=source.with_role("gate").evidence,
-        calibration=source.with_role("calibration").evidence,
-    )
+    cohorts = select_cohorts(images, setting)
+    roles, test = cohorts.roles, cohorts.target
     model = Calcode().fit(
         reference=roles.reference,
         validation=roles.validation,

@@ -25,7 +25,7 @@ _NO_PART = frozenset(
 _SHARED = ("audits", "cohorts", "decisions", "method_decisions", "methods", "pool", "variants")
 _LIBRARIES = ("numpy", "scipy", "scikit-learn")
 #: Words for people; changing one repeats no work.
-_WORDS = {"title", "description", "shifted", "min_n", "backbones"}
+_WORDS = {"short", "title", "description", "shifted", "min_n", "backbones"}
 _KEY_LENGTH = 20
 
 

@@ -452,7 +452,7 @@ def _settings(output: StudyOutput) -> list[Part]:
         kept = {
             name: value
             for name, value in entry.items()
-            if name not in ("name", "title", "description") and value
+            if name not in ("name", "short", "title", "description") and value
         }
         rows.append(
             [f"setting {entry['name']}", "; ".join(f"{name} {_value(v)}" for name, v in kept.items())]

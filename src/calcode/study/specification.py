@@ -102,6 +102,10 @@ class Setting(Entry):
 
     Attributes
     ----------
+    name : str
+        Part of file names.
+    short, title, description : str
+        Words for readers, from the shortest to the longest.
     shifted : bool
         Whether the target differs from the source by more than chance.
     source, target : tuple of Condition
@@ -119,6 +123,7 @@ class Setting(Entry):
     """
 
     name: Name
+    short: str = ""
     title: str = ""
     description: str = ""
     shifted: bool = True
