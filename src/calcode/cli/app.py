@@ -19,6 +19,7 @@ from calcode.cli import (
     inspect,
     monitor,
     report,
+    site,
     split,
     study,
 )
@@ -81,4 +82,5 @@ for _command in COMMANDS:
     )
 
 app.add_typer(data.group, name="data", rich_help_panel=OWN_IMAGES)
+app.add_typer(site.group, name="site", rich_help_panel=OWN_IMAGES)
 app.add_typer(study.group, name="study", rich_help_panel=study.PANEL)

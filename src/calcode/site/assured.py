@@ -100,6 +100,11 @@ class SplitConformal:
         ]
         return np.asarray(np.array(smallest) > self.rule.miscoverage + TOLERANCE)
 
+    @property
+    def miscoverage(self) -> FloatArray:
+        """The level of each class; shape (K,)."""
+        return self.rule.miscoverage
+
     def labels_needed(self, miscoverage: float) -> int:
         """Fewest calibrating labels n with (1 - delta)^n <= failure."""
         return math.ceil(math.log(self.failure) / math.log1p(-miscoverage) - SLACK)

@@ -231,16 +231,13 @@ class SiteModel:
         chosen = reviewed[rows]
         labels = chosen.require_labels()
         features = site_features(chosen, trim=trim)
-        calibrates = np.ones(len(rows), dtype=np.bool_)
-        if settings.slack == "thin":
-            calibrates = thinned_rows(labels, miscoverage=settings.levels, random_state=settings.random_state)
         weights = None
         if settings.calibrate_with == "weighted" and probabilities is not None:
             weights = 1.0 / probabilities[rows]
         self.bag_ = Bag(
             features=features,
             labels=labels,
-            calibrates=calibrates,
+            calibrates=np.ones(len(rows), dtype=np.bool_),
             weights=weights,
         )
         self.bag_ids_ = tuple(map(str, rows if chosen.ids is None else chosen.ids))
@@ -366,9 +363,11 @@ class SiteModel:
             self.n_trainers_ = len(trainers)
         self.prior_outer_, self.prior_by_class_ = outer, by_class
 
-    def _install(self) -> None:
-        """Build the ranking from bag and prior, and what is read from it; also after loading."""
-        settings, bag = self.settings_, self.bag_
+    def ranking_for(self, bag: Bag) -> FullConformal | SplitConformal:
+        """The ranking that these reviewed rows would give with this model's prior and settings."""
+        settings = self.settings_
+        if settings.rare == "pool":
+            settings.require_one_level(bag.labels)
         rule = RankRule(
             miscoverage=settings.levels,
             sharpness=settings.sharpness,
@@ -377,28 +376,30 @@ class SiteModel:
             n_unlabelled=self.n_unlabelled_ if settings.unlabelled == "inf" else 0,
         )
         prior = (self.prior_outer_, self.prior_by_class_)
-        ranking: FullConformal | SplitConformal
-        if settings.assurance is None:
-            adapter = Adapter.fit(*prior, features=bag.features, labels=bag.labels)
-            ranking = FullConformal(adapter=adapter, bag=bag, rule=rule)
-            levels = ranking.ranks.levels.miscoverage
-        else:
+        if settings.assurance is not None:
             failure = failure_of_look(self.look_, assurance=settings.assurance)
-            ranking = SplitConformal.fit(
+            return SplitConformal.fit(
                 *prior, bag=bag, rule=rule, failure=failure, random_state=settings.random_state
             )
-            levels = rule.miscoverage
-        self.ranking_ = ranking
-        if settings.rare == "pool":
-            settings.require_one_level(bag.labels)
-        counts = np.bincount(bag.labels, minlength=len(self.classes_))
+        calibrates = bag.calibrates
+        if settings.slack == "thin":
+            calibrates = thinned_rows(
+                bag.labels, miscoverage=settings.levels, random_state=settings.random_state
+            )
+        adapter = Adapter.fit(*prior, features=bag.features, labels=bag.labels)
+        return FullConformal(adapter=adapter, bag=replace(bag, calibrates=calibrates), rule=rule)
+
+    def _install(self) -> None:
+        """Build the ranking from bag and prior, and what is read from it; also after loading."""
+        self.ranking_ = self.ranking_for(self.bag_)
+        counts = np.bincount(self.bag_.labels, minlength=len(self.classes_))
         self.counts_ = dict(zip(self.classes_, counts.tolist(), strict=True))
-        self.levels_ = dict(zip(self.classes_, levels.tolist(), strict=True))
+        self.levels_ = dict(zip(self.classes_, self.ranking_.miscoverage.tolist(), strict=True))
         self.silenced_classes_ = tuple(
-            name for name, silent in zip(self.classes_, ranking.silenced, strict=True) if silent
+            name for name, silent in zip(self.classes_, self.ranking_.silenced, strict=True) if silent
         )
         self.bag_scores_ = {
-            name: self.zero_shot_scores_[bag.labels == k] for k, name in enumerate(self.classes_)
+            name: self.zero_shot_scores_[self.bag_.labels == k] for k, name in enumerate(self.classes_)
         }
         self._digest: str | None = None
 
@@ -545,6 +546,14 @@ class SiteModel:
         """The label space."""
         self._require_fitted()
         return self.evidence_format_.classes
+
+    @property
+    def spent_failure_(self) -> float:
+        """What the looks so far have spent of the failure probability (SITE.md S6)."""
+        assurance = self.settings_.assurance
+        if assurance is None:
+            return 0.0
+        return sum(failure_of_look(look, assurance=assurance) for look in range(1, self.look_ + 1))
 
     @property
     def promises_(self) -> tuple[str, ...]:

@@ -85,7 +85,6 @@ def _tensors(model: SiteModel) -> dict[str, AnyArray]:
         "prior_by_class": model.prior_by_class_,
         "features": bag.features,
         "labels": bag.labels,
-        "calibrates": bag.calibrates,
         "zero_shot_scores": model.zero_shot_scores_,
         "weights": model.ranking_.adapter.weights,
     }
@@ -108,6 +107,7 @@ def _metadata(model: SiteModel) -> dict[str, Any]:
         "settings": model.settings_.to_dict(),
         "evidence_format": asdict(model.evidence_format_),
         "counts": model.counts_,
+        "spent_failure": model.spent_failure_,
         "known_key": model.known_.key.hex(),
         "audit": None
         if audit is None
@@ -137,7 +137,7 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> SiteMode
     model.bag_ = Bag(
         features=tensors["features"],
         labels=tensors["labels"],
-        calibrates=tensors["calibrates"],
+        calibrates=np.ones(len(tensors["labels"]), dtype=np.bool_),
         weights=tensors.get("review_weights"),
     )
     model.bag_ids_ = None

@@ -108,6 +108,11 @@ class Ranking(Protocol):
         """Classes that are in every set; shape (K,)."""
         ...
 
+    @property
+    def miscoverage(self) -> FloatArray:
+        """The level of each class, which may follow its count; shape (K,)."""
+        ...
+
     def labels_needed(self, miscoverage: float) -> int:
         """Fewest calibrating labels with which a class can leave a set."""
         ...
@@ -363,6 +368,11 @@ class FullConformal:
     def silenced(self) -> BoolArray:
         """Classes that are in every set, whatever the image; shape (K,)."""
         return self.ranks.silenced
+
+    @property
+    def miscoverage(self) -> FloatArray:
+        """The level of each class, which may follow its count; shape (K,)."""
+        return self.ranks.levels.miscoverage
 
     def labels_needed(self, miscoverage: float) -> int:
         """Fewest calibrating labels with which a class can leave a set."""

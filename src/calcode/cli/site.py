@@ -1,0 +1,545 @@
+"""`calcode site`: from a sheet of reviewed cases to a model that knows its hospital."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calcode.cli.options import AsJson, FeatureFileArgument, ModelFile, PromptFile, names_in, output_file
+from calcode.cli.running import Command, guarded
+
+if TYPE_CHECKING:
+    from calcode.cli.screen import Screen
+    from calcode.cohorts import Cohort
+    from calcode.method.evidence import Evidence
+    from calcode.method.model import Calcode
+    from calcode.site.model import SiteModel
+    from calcode.site.plan import ReviewPlan
+
+#: Unreviewed images that a curve looks at, at most.
+_CURVE_IMAGES = 600
+
+
+class Design(StrEnum):
+    """How the reviewed cases are chosen."""
+
+    ARCHIVE = "archive"
+    COIN = "coin"
+    CONSECUTIVE = "consecutive"
+
+
+class Rare(StrEnum):
+    """What happens to classes with too few labels."""
+
+    KEEP = "keep"
+    COUNT = "count"
+    POOL = "pool"
+
+
+class Slack(StrEnum):
+    """Whether rows that a level does not need calibrate."""
+
+    KEEP = "keep"
+    THIN = "thin"
+
+
+class Audit(StrEnum):
+    """Which images the site model defers for support."""
+
+    OFF = "off"
+    SITE = "site"
+    HOME = "home"
+
+
+ReviewSheet = Annotated[
+    Path,
+    typer.Argument(metavar="REVIEW", help="The sheet of 'calcode site plan', with its labels filled in."),
+]
+Levels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--miscoverage",
+        help="Allowed share of missed diagnoses: a number for all classes, or CLASS=SHARE, repeated. Others: 0.05.",
+        metavar="SHARE",
+    ),
+]
+
+
+def plan(
+    model: ModelFile,
+    features: FeatureFileArgument,
+    budget: Annotated[
+        int | None,
+        typer.Option(
+            help="Cases to review. The coin takes it as a share of the patients.", metavar="N", min=1
+        ),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Sheet to write, .csv.", metavar="FILE")
+    ] = Path("review.csv"),
+    design: Annotated[Design, typer.Option(help="How the cases are chosen.")] = Design.ARCHIVE,
+    rate: Annotated[
+        float | None, typer.Option(help="Share of the patients that the coin draws.", metavar="SHARE")
+    ] = None,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option(help="With archive: the classes to serve, instead of the best ones.", metavar="CLASSES"),
+    ] = None,
+    visit: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with the date of the image; only first visits are reviewed.", metavar="COLUMN"
+        ),
+    ] = None,
+    coin: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the secret of the draw. Unless given, NAME.coin.json beside the sheet. Keep it: with it "
+            "nobody is drawn twice.",
+            metavar="FILE",
+        ),
+    ] = None,
+    miscoverage: Levels = None,
+    prompts: PromptFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose whom to review, one image per patient, and write the sheet to fill in.
+
+    An archive needs known diagnoses in the column label_name: they choose the cases and are not written to the sheet.
+    Coin and consecutive need none. The sheet never shows what the model thinks. Fill in the column label with a
+    diagnosis, 'other' for one that the model does not know, or 'cannot tell'.
+    """
+    import numpy as np
+
+    from calcode.cli.screen import Screen
+    from calcode.site.plan import CoinFile, plan_archive, plan_coin, plan_consecutive
+    from calcode.site.sheet import write_sheet
+
+    target = output_file(output, suffixes=(".csv",), inputs=(model, features, prompts))
+    if rate is not None and design is not Design.COIN:
+        raise typer.BadParameter("is for --design coin; leave it out", param_hint="--rate")
+    if budget is None and rate is None:
+        raise typer.BadParameter("say how many cases can be reviewed", param_hint="--budget")
+    screen = Screen()
+    with screen.working(f"Reading {features}"):
+        home, cohort = _opened(model, features, prompts=prompts)
+    evidence = cohort.evidence
+    visits = None if visit is None else [str(value) for value in cohort.column(visit)]
+    coin_path = target.with_suffix(".coin.json") if coin is None else coin
+    coins = CoinFile.opened(coin_path)
+    levels = _levels(miscoverage, home.classes_)
+    if design is Design.ARCHIVE:
+        wanted = names_in(classes)
+        _require_classes(wanted, home.classes_)
+        planned = plan_archive(
+            home,
+            evidence,
+            budget=budget or 0,
+            secret=coins.secret,
+            miscoverage=np.array(list(levels.values())),
+            classes=[home.classes_.index(name) for name in wanted] or None,
+            visits=visits,
+        )
+    elif design is Design.COIN:
+        share = rate if rate is not None else min(1.0, (budget or 0) / _n_groups(evidence))
+        planned = plan_coin(evidence, rate=share, coins=coins, visits=visits)
+    else:
+        planned = plan_consecutive(evidence, budget=budget or 0, secret=coins.secret, visits=visits)
+    coins.save(coin_path)
+    write_sheet(target, evidence, planned)
+    facts = _plan_facts(planned, home, levels)
+    if as_json:
+        screen.emit(
+            "site plan", {"output": str(target), "coin": str(coin_path), "design": design.value, **facts}
+        )
+        return
+    _show_plan(facts, planned, design=design, target=target, coin=coin_path, screen=screen)
+
+
+def fit(
+    model: ModelFile,
+    features: FeatureFileArgument,
+    review: ReviewSheet,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Site model to write, .safetensors.", metavar="FILE")
+    ],
+    sampling: Annotated[Design, typer.Option(help="How the reviewed cases were chosen.")],
+    miscoverage: Levels = None,
+    rare: Annotated[
+        Rare,
+        typer.Option(
+            help="Classes with too few labels: keep them in every set, let their level follow the count, or pool them."
+        ),
+    ] = Rare.KEEP,
+    slack: Annotated[
+        Slack, typer.Option(help="thin: exactly as many cases calibrate as the level needs.")
+    ] = Slack.KEEP,
+    always_protect: Annotated[
+        list[str] | None,
+        typer.Option(help="Classes that keep their level whatever their count.", metavar="CLASSES"),
+    ] = None,
+    assurance: Annotated[
+        float | None,
+        typer.Option(
+            help="Hold for this very sample with this probability, such as 0.9; needs about 99 labels of a class.",
+            metavar="SHARE",
+        ),
+    ] = None,
+    look: Annotated[
+        int,
+        typer.Option(help="With --assurance: the how-manieth fit of a growing sample.", min=1, metavar="N"),
+    ] = 1,
+    audit: Annotated[
+        Audit,
+        typer.Option(
+            help="Defer images unlike the site's own (site: the patients that are not on the sheet), unlike home's, or "
+            "none."
+        ),
+    ] = Audit.OFF,
+    seed: Annotated[int, typer.Option(help="Seeds every draw; fix it beforehand.", metavar="N", min=0)] = 0,
+    prompts: PromptFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a site model on a filled sheet.
+
+    Every label trains and calibrates, and every class with enough labels is covered at its level. Cases without a
+    label are counted: their share weakens the promise. The site model takes the place of the model in decide,
+    evaluate, report, inspect and explain. It holds embeddings of patients: keep it at the site.
+    """
+    from calcode.cli.screen import Screen
+
+    target = output_file(output, suffixes=(".safetensors",), inputs=(model, features, review, prompts))
+    screen = Screen()
+    with screen.working(f"Reading {features}"):
+        home, cohort = _opened(model, features, prompts=prompts)
+    settings = {
+        "miscoverage": _levels(miscoverage, home.classes_),
+        "rare": rare.value,
+        "slack": slack.value,
+        "always_protect": names_in(always_protect),
+        "assurance": assurance,
+        "audit": audit.value,
+        "random_state": seed,
+    }
+    with screen.working("Fitting"):
+        site, _ = _fitted(home, cohort, review, sampling=sampling.value, settings=settings, look=look)
+        site.save(target)
+        facts = _site_facts(site)
+    if as_json:
+        screen.emit("site fit", {"output": str(target), **facts})
+        return
+    _show_site(site, facts, screen=screen)
+    screen.say()
+    screen.say(f"Wrote {target}. Decide with it: calcode decide {target} {features} -o decisions.csv")
+
+
+def curve(
+    model: ModelFile,
+    features: FeatureFileArgument,
+    review: ReviewSheet,
+    sampling: Annotated[Design, typer.Option(help="How the reviewed cases were chosen.")],
+    labels: Annotated[
+        str, typer.Option(help="Numbers of labels to look at, separated by commas.", metavar="N,N,...")
+    ] = "60,100,200,400",
+    miscoverage: Levels = None,
+    draws: Annotated[int, typer.Option(help="Draws of the reviewed cases for each number.", min=2)] = 20,
+    seed: Annotated[int, typer.Option(help="Seeds every draw.", metavar="N", min=0)] = 0,
+    prompts: PromptFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what more labels would bring: the informative rate by resampling the reviewed cases.
+
+    It is measured on images that are not on the sheet, whose labels are not needed. Beyond the number of reviewed
+    cases these are drawn with replacement, which is a guess.
+    """
+    import warnings
+
+    from calcode.cli.screen import Screen, plain_table
+    from calcode.errors import CalcodeWarning
+    from calcode.method.evidence import one_per_group
+    from calcode.site.expected import learning_curve
+
+    sizes = _numbers(labels)
+    screen = Screen()
+    with screen.working(f"Reading {features}"):
+        home, cohort = _opened(model, features, prompts=prompts)
+    settings = {"miscoverage": _levels(miscoverage, home.classes_), "random_state": seed}
+    with screen.working("Resampling"), warnings.catch_warnings():
+        # Every number of labels has its own silenced classes.
+        warnings.simplefilter("ignore", CalcodeWarning)
+        site, others = _fitted(home, cohort, review, sampling=sampling.value, settings=settings, look=1)
+        images = others[one_per_group(others, random_state=seed)[:_CURVE_IMAGES]]
+        points = learning_curve(site, images, sizes, n_draws=draws, random_state=seed)
+    if as_json:
+        rows = [
+            {"labels": point.labels, "informative": point.informative, "low": point.low, "high": point.high}
+            | {"beyond": point.beyond}
+            for point in points
+        ]
+        screen.emit("site curve", {"reviewed": len(site.bag_), "images": len(images), "curve": rows})
+        return
+    table = plain_table()
+    for head in ("labels", "informative", "8 of 10 draws"):
+        table.add_column(head, justify="right")
+    table.add_column("")
+    for point in points:
+        note = "a guess: more labels than reviewed cases" if point.beyond else ""
+        table.add_row(
+            f"{point.labels:,}", f"{point.informative:.0%}", f"{point.low:.0%} to {point.high:.0%}", note
+        )
+    screen.say(
+        f"{len(site.bag_):,} reviewed cases, {len(images):,} images that were not reviewed. Informative: at least one "
+        "diagnosis is ruled out and one remains."
+    )
+    screen.show(table)
+
+
+def _opened(model: Path, features: Path, *, prompts: Path | None) -> tuple[Calcode, Cohort]:
+    """The home model and all images of the site."""
+    from calcode.cohorts import open_features
+    from calcode.engines.job import naming
+    from calcode.method.model import Calcode
+
+    home = Calcode.load(model)
+    file = open_features(features, prompts=prompts)
+    cohort = file.read(classes=home.classes_)
+    with naming(features):
+        home.evidence_format_.require(cohort.evidence, role="images")
+    return home, cohort
+
+
+def _fitted(
+    home: Calcode, cohort: Cohort, review: Path, *, sampling: str, settings: dict[str, Any], look: int
+) -> tuple[SiteModel, Evidence]:
+    """The site model of a sheet, and the images of patients who are not on it."""
+    import numpy as np
+
+    from calcode.engines.job import naming
+    from calcode.errors import EvidenceError, FeatureFileError
+    from calcode.method.evidence import Evidence, one_per_group
+    from calcode.site.model import SiteModel
+    from calcode.site.sheet import read_sheet
+
+    evidence = cohort.evidence
+    with naming(review):
+        if evidence.ids is None or evidence.groups is None:
+            raise EvidenceError("groups: the images have none; fill the column 'group' with the patient")
+    cases = read_sheet(review, ids=evidence.ids.tolist(), classes=home.classes_)
+    ungrouped = [str(evidence.ids[row]) for row in cases.rows if not evidence.groups[row]]
+    if ungrouped:
+        raise FeatureFileError(
+            f"{review}: image {ungrouped[0]!r} has no group in the feature file; fill the column 'group' with the "
+            "patient"
+        )
+    if cases.without_label.all():
+        raise FeatureFileError(
+            f"{review}: no label is filled in yet; write a diagnosis into the column 'label'"
+        )
+
+    def labelled(rows: Any, labels: Any) -> Evidence:
+        return Evidence(
+            embeddings=evidence.embeddings[rows],
+            prompt_logits=evidence.prompt_logits[rows],
+            labels=labels,
+            classes=evidence.classes,
+            ids=None if evidence.ids is None else evidence.ids[rows],
+            groups=None if evidence.groups is None else evidence.groups[rows],
+            prompt_digest=evidence.prompt_digest,
+            backbone=evidence.backbone,
+        )
+
+    drawn, training = ~cases.training, cases.training & ~cases.without_label
+    others = evidence[~np.isin(evidence.groups, evidence.groups[cases.rows])]
+    gate = None
+    if settings.get("audit") == "site":
+        gate = others[one_per_group(others, random_state=settings["random_state"])]
+    trainers = labelled(cases.rows[training], cases.labels[training]) if training.any() else None
+    with naming(review):
+        site = SiteModel(home, sampling=sampling, **settings).fit(
+            reviewed=labelled(cases.rows[drawn], cases.labels[drawn]),
+            trainers=trainers,
+            gate=gate,
+            look=look,
+            without_label=cases.without_label[drawn],
+        )
+    return site, others
+
+
+def _levels(texts: list[str] | None, classes: tuple[str, ...]) -> dict[str, float]:
+    """Miscoverage of every class from the texts of the option."""
+    from calcode.errors import SettingsError
+    from calcode.method.setting_kinds import Shares
+    from calcode.site.settings import DEFAULT_MISCOVERAGE
+
+    try:
+        given = Shares().check(
+            "--miscoverage", Shares().parse("--miscoverage", texts or [str(DEFAULT_MISCOVERAGE)])
+        )
+    except SettingsError as error:
+        raise typer.BadParameter(str(error).partition(": ")[2], param_hint="--miscoverage") from error
+    if not isinstance(given, dict):
+        return dict.fromkeys(classes, given)
+    _require_classes(list(given), classes)
+    return {name: given.get(name, DEFAULT_MISCOVERAGE) for name in classes}
+
+
+def _require_classes(names: list[str], classes: tuple[str, ...]) -> None:
+    unknown = [name for name in names if name not in classes]
+    if unknown:
+        raise typer.BadParameter(
+            f"{', '.join(unknown)}: no such class; the model has {', '.join(classes)}", param_hint="--classes"
+        )
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        sizes = [int(part) for part in names_in([text])]
+    except ValueError:
+        sizes = []
+    if not sizes or min(sizes) < 1:
+        raise typer.BadParameter(
+            f"{text!r} is no list of whole numbers, such as 60,100,200", param_hint="--labels"
+        )
+    return sizes
+
+
+def _n_groups(evidence: Evidence) -> int:
+    return max(1, len(set([] if evidence.groups is None else evidence.groups.tolist())))
+
+
+def _plan_facts(planned: ReviewPlan, home: Calcode, levels: dict[str, float]) -> dict[str, Any]:
+    from calcode.site.levels import labels_needed
+
+    rows = []
+    for k, name in enumerate(home.classes_):
+        planned_labels = None if planned.quota is None else planned.quota.labels.get(k, 0)
+        rows.append({"class": name, "needed": labels_needed(levels[name]), "planned": planned_labels})
+    return {
+        "cases": len(planned.rows),
+        "training": planned.why.count("training"),
+        "already_tossed": planned.already,
+        "classes": rows,
+    }
+
+
+def _show_plan(
+    facts: dict[str, Any], planned: ReviewPlan, *, design: Design, target: Path, coin: Path, screen: Screen
+) -> None:
+    from calcode.cli.screen import plain_table
+
+    screen.say(f"{facts['cases']:,} cases to review, one image per patient, chosen by {design.value}.")
+    if planned.already:
+        screen.say(f"{planned.already:,} patients were drawn or passed over before and are not tossed again.")
+    table = plain_table()
+    table.add_column("class", overflow="fold")
+    for head in ("needed", "planned"):
+        table.add_column(head, justify="right")
+    table.add_column("")
+    for row in facts["classes"]:
+        if row["planned"] is None:
+            table.add_row(row["class"], f"{row['needed']}", "-", "as many as come")
+        else:
+            served = row["planned"] >= row["needed"]
+            table.add_row(
+                row["class"],
+                f"{row['needed']}",
+                f"{row['planned']}",
+                "" if served else "stays in every set",
+                style="" if served else "yellow",
+            )
+    screen.show(table)
+    if facts["training"]:
+        screen.say(f"{facts['training']} further cases train the model and do not calibrate it.")
+    screen.say()
+    screen.say(
+        f"Wrote {target}. Fill in the column label: a diagnosis, 'other', or 'cannot tell'. {coin} holds the secret of "
+        "the draw: keep it, and keep it to yourself."
+    )
+
+
+def _site_facts(site: SiteModel) -> dict[str, Any]:
+    from calcode.site.expected import informative_share
+
+    sets = site.leave_one_out()
+    return {
+        "reviewed": len(site.bag_),
+        "unlabelled": site.n_unlabelled_,
+        "unlabelled_share": site.unlabelled_share_,
+        "outside": site.n_outside_,
+        "rejected": site.n_rejected_,
+        "trainers": site.n_trainers_,
+        "counts": site.counts_,
+        "levels": site.levels_,
+        "in_every_set": list(site.silenced_classes_),
+        "expected_set_size": float(sets.sum(axis=1).mean()),
+        "expected_informative": informative_share(sets),
+        "audit": site.audit_kind_,
+        "model_digest": site.digest_,
+        "promises": list(site.promises_),
+    }
+
+
+def _show_site(site: SiteModel, facts: dict[str, Any], *, screen: Screen) -> None:
+    from calcode.cli.screen import plain_table
+
+    screen.say(
+        f"{facts['reviewed']:,} reviewed cases calibrate; {facts['trainers']} more train; {facts['unlabelled']} got no "
+        f"label ({facts['unlabelled_share']:.1%}), {facts['outside']} are outside the label space, "
+        f"{facts['rejected']} were unlike the site's images."
+    )
+    table = plain_table()
+    table.add_column("class", overflow="fold")
+    for head in ("labels", "promised"):
+        table.add_column(head, justify="right")
+    table.add_column("")
+    for name, count in facts["counts"].items():
+        silent = name in facts["in_every_set"]
+        needed = site.ranking_.labels_needed(site.settings_.miscoverage[name])
+        table.add_row(
+            name,
+            f"{count}",
+            f"{1 - facts['levels'][name]:.1%}",
+            f"in every set: {needed} needed" if silent else "",
+            style="yellow" if silent else "",
+        )
+    screen.show(table)
+    screen.say()
+    screen.say(
+        f"Expected of new cases like these, by leaving each out: {facts['expected_set_size']:.2f} of "
+        f"{len(facts['counts'])} diagnoses remain, {facts['expected_informative']:.0%} of the answers are informative."
+    )
+    screen.heading("What is promised, and for whom")
+    for promise in facts["promises"]:
+        screen.point(promise)
+
+
+PLAN = Command(
+    run=plan,
+    examples=(
+        "calcode site plan model.safetensors clinic.parquet --budget 100",
+        "calcode site plan model.safetensors clinic.parquet --budget 200 --design coin",
+    ),
+)
+FIT = Command(
+    run=fit,
+    examples=(
+        "calcode site fit model.safetensors clinic.parquet review.csv \\",
+        "    -o site.safetensors --sampling archive",
+    ),
+)
+CURVE = Command(
+    run=curve,
+    examples=("calcode site curve model.safetensors clinic.parquet review.csv --sampling archive",),
+)
+
+#: The group; `calcode.cli.app` adds it under the name "site".
+group = typer.Typer(
+    help="Let a model learn a new site from a few reviewed cases: plan, fit, curve.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+for _command in (PLAN, FIT, CURVE):
+    group.command(_command.name, help=_command.help_text())(guarded(_command.run))

@@ -1,0 +1,141 @@
+"""What to expect of more labels, and what an exactly valid method would show (SITE.md S8, S10 and S15)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calcode.arrays import BoolArray, FloatArray, IntArray
+from calcode.errors import SettingsError
+from calcode.method.evidence import Evidence
+from calcode.method.home_sums import site_features
+from calcode.method.quantiles import conformal_rank
+from calcode.site.model import SiteModel
+from calcode.site.p_values import TOLERANCE, Bag
+
+
+def informative_share(sets: BoolArray) -> float:
+    """Share of images with at least one label left out and one in.
+
+    Examples
+    --------
+    >>> informative_share(np.array([[True, False], [True, True], [False, False]]))
+    0.3333333333333333
+    """
+    size = sets.sum(axis=1)
+    return float(((size > 0) & (size < sets.shape[1])).mean())
+
+
+def ideal_worst_coverage(
+    labels: Mapping[str, int],
+    images: Mapping[str, int],
+    *,
+    miscoverage: float | Mapping[str, float] = 0.05,
+    n_draws: int = 4000,
+    random_state: int = 0,
+) -> float:
+    """The smallest class coverage that an exactly valid method would show on average (SITE.md S15).
+
+    Each class's coverage is drawn from Beta(k, n + 1 - k), its covered test images from a binomial; the smallest share
+    is averaged over the draws.
+
+    Parameters
+    ----------
+    labels : mapping of str to int
+        Calibrating labels of each class. A class with too few is in every set and covered always.
+    images : mapping of str to int
+        Test images of each class that is shown; the others are left out.
+    miscoverage : float or mapping of str to float
+    n_draws, random_state : int
+
+    Examples
+    --------
+    >>> counts = dict.fromkeys("abcde", 50)
+    >>> 0.90 < ideal_worst_coverage(counts, dict.fromkeys("abcde", 400)) < 0.94
+    True
+    """
+    rng = np.random.default_rng(random_state)
+    shown = np.ones((n_draws, max(1, len(images))))
+    for column, (name, n_images) in enumerate(images.items()):
+        n = labels.get(name, 0)
+        delta = miscoverage[name] if isinstance(miscoverage, Mapping) else miscoverage
+        rank = conformal_rank(n, miscoverage=delta)
+        if rank <= n:
+            coverage = rng.beta(rank, n + 1 - rank, size=n_draws)
+            shown[:, column] = rng.binomial(n_images, coverage) / n_images
+    return float(shown.min(axis=1).mean())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePoint:
+    """Informative rate that a number of labels can be expected to give.
+
+    Attributes
+    ----------
+    labels : int
+    informative, low, high : float
+        Mean over draws, and the second smallest and largest tenth of them.
+    beyond : bool
+        Whether there are more labels than reviewed cases, so that these were drawn with replacement: a guess.
+    """
+
+    labels: int
+    informative: float
+    low: float
+    high: float
+    beyond: bool
+
+
+def learning_curve(
+    site: SiteModel, images: Evidence, sizes: Sequence[int], *, n_draws: int = 20, random_state: int = 0
+) -> tuple[CurvePoint, ...]:
+    """Informative rate on unlabelled images against the number of labels, by resampling the reviewed cases.
+
+    Parameters
+    ----------
+    site : SiteModel
+        Fitted; its prior and settings serve every draw.
+    images : Evidence
+        Images of the site that were not reviewed; labels are not looked at.
+    sizes : sequence of int
+    n_draws, random_state : int
+    """
+    if len(images) == 0:
+        raise SettingsError("images: none to look at; give images of the site that were not reviewed")
+    features = site_features(images, trim=site.settings_.trim)
+    bag, n = site.bag_, len(site.bag_)
+    points = []
+    for size in sizes:
+        shares = []
+        for draw in range(n_draws):
+            rng = np.random.default_rng([random_state, size, draw])
+            rows = rng.choice(n, size=size, replace=size > n)
+            shares.append(informative_share(_sets(site, _rows(bag, rows), features)))
+        low, high = np.quantile(shares, [0.1, 0.9])
+        points.append(
+            CurvePoint(
+                labels=size,
+                informative=float(np.mean(shares)),
+                low=float(low),
+                high=float(high),
+                beyond=size > n,
+            )
+        )
+    return tuple(points)
+
+
+def _rows(bag: Bag, rows: IntArray) -> Bag:
+    return Bag(
+        features=bag.features[rows],
+        labels=bag.labels[rows],
+        calibrates=bag.calibrates[rows],
+        weights=None if bag.weights is None else bag.weights[rows],
+    )
+
+
+def _sets(site: SiteModel, bag: Bag, features: FloatArray) -> BoolArray:
+    """Sets of a site model with another bag."""
+    ranked = site.ranking_for(bag).rank(features, own_rows=np.full(len(features), -1), weights=None)
+    return np.asarray(ranked.p_values > ranked.levels + TOLERANCE)

@@ -1,0 +1,193 @@
+"""Whom to review at a new site: a plan by archive, by coin or in order of arrival (SITE.md S1 and S5)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from calcode.arrays import FloatArray, IntArray
+from calcode.errors import EvidenceError, FeatureFileError, SettingsError
+from calcode.files import parsed_json, replacing
+from calcode.method.evidence import Evidence
+from calcode.method.home_sums import HOME_WEIGHT, RIDGE
+from calcode.method.model import Calcode
+from calcode.site.review import Quota, archive_quota, coin, predicted_exclusions, representatives
+
+#: Why a case is on the sheet; "training" cases train and never calibrate.
+TRAINING = "training"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReviewPlan:
+    """The cases to review.
+
+    Attributes
+    ----------
+    rows : ndarray of int
+        Rows of the evidence, in an order that tells nothing about the cases.
+    why : tuple of str
+        The design that chose each, or "training".
+    quota : Quota or None
+        How the archive's budget was spent.
+    already : int
+        Groups whose coin had been tossed before and is not tossed again.
+    """
+
+    rows: IntArray
+    why: tuple[str, ...]
+    quota: Quota | None = None
+    already: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class CoinFile:
+    """The site's secret and the groups whose coin has been tossed, as keyed numbers.
+
+    Parameters
+    ----------
+    secret : bytes
+    tossed : set of str
+    """
+
+    secret: bytes
+    tossed: set[str]
+
+    @classmethod
+    def opened(cls, path: Path) -> CoinFile:
+        """The file's content; a new secret where there is no file yet."""
+        if not path.exists():
+            return cls(os.urandom(32), set())
+        try:
+            content = parsed_json(path.read_bytes(), source=path)
+            return cls(bytes.fromhex(content["secret"]), set(content["tossed"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise FeatureFileError(f"{path}: not a coin file of 'calcode site plan' ({error})") from error
+
+    def save(self, path: Path) -> None:
+        """Write it for its owner alone."""
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps({"secret": self.secret.hex(), "tossed": sorted(self.tossed)}))
+
+    def toss(self, group: str) -> float | None:
+        """The group's number in [0, 1), or None if it was tossed before."""
+        number = coin(self.secret, group)
+        mark = number.hex()
+        if mark in self.tossed:
+            return None
+        self.tossed.add(mark)
+        return number
+
+
+def plan_archive(
+    home: Calcode,
+    evidence: Evidence,
+    *,
+    budget: int,
+    secret: bytes,
+    miscoverage: FloatArray,
+    classes: Sequence[int] | None = None,
+    visits: Sequence[str] | None = None,
+) -> ReviewPlan:
+    """Draw from an archive with known diagnoses, by the quota of SITE.md S1.
+
+    Parameters
+    ----------
+    home : Calcode
+    evidence : Evidence
+        The archive, with labels, ids and groups. Its labels choose cases and are not copied to the sheet.
+    budget : int
+        Cases to review.
+    secret : bytes
+    miscoverage : ndarray of shape (K,)
+    classes : sequence of int, optional
+        Classes to serve instead of the greedy choice.
+    visits : sequence of str, optional
+        When each image was taken.
+    """
+    if home.sums_ is None:
+        raise SettingsError("home: this model was made without the sums that a site needs; fit it again")
+    rows = _representatives(evidence, secret=secret, visits=visits)
+    labels = evidence.require_labels()[rows]
+    exclusions = predicted_exclusions(
+        home.sums_,
+        evidence[rows],
+        trim=home.settings_.trim,
+        miscoverage=miscoverage,
+        home_weight=HOME_WEIGHT,
+        ridge=RIDGE,
+    )
+    available = {k: int((labels == k).sum()) for k in range(evidence.n_classes)}
+    quota = archive_quota(
+        exclusions, budget=budget, miscoverage=miscoverage, available=available, classes=classes
+    )
+    groups = _groups(evidence)
+    order = sorted(range(len(rows)), key=lambda i: coin(secret, f"archive {groups[rows[i]]}"))
+    taken = dict.fromkeys(quota.labels, 0)
+    chosen: dict[int, str] = {}
+    for i in order:
+        k = int(labels[i])
+        if k in taken and taken[k] < quota.labels[k]:
+            taken[k] += 1
+            chosen[i] = "archive"
+    for i in [i for i in order if i not in chosen and labels[i] >= 0][: quota.left]:
+        chosen[i] = TRAINING
+    kept = [i for i in order if i in chosen]
+    return ReviewPlan(rows=rows[kept], why=tuple(chosen[i] for i in kept), quota=quota)
+
+
+def plan_coin(
+    evidence: Evidence, *, rate: float, coins: CoinFile, visits: Sequence[str] | None = None
+) -> ReviewPlan:
+    """Toss the coin of every group that has not been tossed yet; those below `rate` are reviewed.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        With ids and groups; nothing else is looked at.
+    rate : float
+        Share of the groups to review.
+    coins : CoinFile
+        Gets the new tosses.
+    visits : sequence of str, optional
+    """
+    if not 0.0 < rate <= 1.0:
+        raise SettingsError(f"rate: {rate!r} is not above 0 and at most 1")
+    rows = _representatives(evidence, secret=coins.secret, visits=visits)
+    groups = _groups(evidence)
+    numbers = {int(row): coins.toss(groups[row]) for row in rows}
+    drawn = sorted((number, row) for row, number in numbers.items() if number is not None and number < rate)
+    return ReviewPlan(
+        rows=np.array([row for _, row in drawn], dtype=np.int64),
+        why=("coin",) * len(drawn),
+        already=sum(number is None for number in numbers.values()),
+    )
+
+
+def plan_consecutive(
+    evidence: Evidence, *, budget: int, secret: bytes, visits: Sequence[str] | None = None
+) -> ReviewPlan:
+    """The first groups in order of their first visit, or of the file where there are no visits."""
+    rows = _representatives(evidence, secret=secret, visits=visits)
+    if visits is not None:
+        rows = rows[np.argsort(np.asarray(visits)[rows], kind="stable")]
+    return ReviewPlan(rows=rows[:budget], why=("consecutive",) * len(rows[:budget]))
+
+
+def _representatives(evidence: Evidence, *, secret: bytes, visits: Sequence[str] | None) -> IntArray:
+    if evidence.ids is None:
+        raise EvidenceError("ids: the images have none, so nobody could find them on the sheet")
+    return representatives(evidence.ids.tolist(), _groups(evidence), secret=secret, visits=visits)
+
+
+def _groups(evidence: Evidence) -> list[str]:
+    if evidence.groups is None or not all(evidence.groups.tolist()):
+        raise EvidenceError(
+            "groups: some images have none; fill the column 'group' with the patient, or the lesion where the patient "
+            "is unknown"
+        )
+    return [str(group) for group in evidence.groups]

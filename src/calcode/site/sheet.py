@@ -1,0 +1,113 @@
+"""The sheet that a reviewer fills in: id, group, label and why, without the model's answer."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from calcode.arrays import BoolArray, IntArray
+from calcode.errors import FeatureFileError
+from calcode.files import replacing
+from calcode.method.evidence import Evidence
+from calcode.site.plan import TRAINING, ReviewPlan
+
+COLUMNS = ("id", "group", "label", "why")
+#: What a reviewer may write instead of a diagnosis.
+CANNOT_TELL = "cannot tell"
+OTHER = "other"
+
+
+def write_sheet(path: Path, evidence: Evidence, plan: ReviewPlan) -> None:
+    """Write the planned cases with empty labels."""
+    assert evidence.ids is not None  # the plan was made from them
+    assert evidence.groups is not None
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(COLUMNS)
+        for row, why in zip(plan.rows, plan.why, strict=True):
+            writer.writerow([evidence.ids[row], evidence.groups[row], "", why])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReviewedCases:
+    """A filled sheet against the images it is about.
+
+    Attributes
+    ----------
+    rows : ndarray of int
+        Rows of the evidence, in the order of the sheet.
+    labels : ndarray of int
+        -1 where the diagnosis is outside the label space, or missing.
+    without_label : ndarray of bool
+        Left empty, or "cannot tell".
+    training : ndarray of bool
+        Cases that train and do not calibrate.
+    """
+
+    rows: IntArray
+    labels: IntArray
+    without_label: BoolArray
+    training: BoolArray
+
+
+def read_sheet(path: Path, *, ids: Sequence[str], classes: Sequence[str]) -> ReviewedCases:
+    """Read a filled sheet; the first thing wrong with it is one error that names the line.
+
+    Parameters
+    ----------
+    path : Path
+        CSV with the columns id and label; group and why may follow.
+    ids : sequence of str
+        Of the images that the model can decide on.
+    classes : sequence of str
+        Diagnoses that may stand in the column label; so may "other", "cannot tell" or nothing.
+    """
+    if not path.is_file():
+        raise FeatureFileError(f"{path}: no such file; 'calcode site plan' writes one")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.DictReader(stream)
+            lines = list(reader)
+            columns = reader.fieldnames or []
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise FeatureFileError(f"{path}: not a CSV file in UTF-8 ({error})") from error
+    missing = [name for name in ("id", "label") if name not in columns]
+    if missing:
+        raise FeatureFileError(
+            f"{path}: no column {', '.join(missing)}; it has {', '.join(columns) or 'none'}"
+        )
+    row_of = {name: row for row, name in enumerate(ids)}
+    found: dict[str, str] = {}
+    rows, labels, empty, training = [], [], [], []
+    for number, line in enumerate(lines, start=2):
+        name, label = (str(line.get(column) or "").strip() for column in ("id", "label"))
+        where = f"{path}: line {number}"
+        if name not in row_of:
+            raise FeatureFileError(f"{where}: no image {name!r} in the feature file; check the id")
+        if found.setdefault(name, label) != label:
+            raise FeatureFileError(
+                f"{where}: image {name!r} has two labels, {found[name]!r} and {label!r}; keep one"
+            )
+        if row_of[name] in rows:
+            continue
+        if label not in classes and label not in ("", CANNOT_TELL, OTHER):
+            raise FeatureFileError(
+                f"{where}: {label!r} is no diagnosis of the model; write one of {', '.join(classes)}, '{OTHER}', "
+                f"'{CANNOT_TELL}' or nothing"
+            )
+        rows.append(row_of[name])
+        labels.append(list(classes).index(label) if label in classes else -1)
+        empty.append(label in ("", CANNOT_TELL))
+        training.append(str(line.get("why") or "").strip() == TRAINING)
+    if not rows:
+        raise FeatureFileError(f"{path}: no case on the sheet")
+    return ReviewedCases(
+        rows=np.array(rows, dtype=np.int64),
+        labels=np.array(labels, dtype=np.int64),
+        without_label=np.array(empty, dtype=np.bool_),
+        training=np.array(training, dtype=np.bool_),
+    )
