@@ -90,10 +90,10 @@ COMMAND = Command(
 
 def _judged(path: Path, choice: Choice, *, columns: list[str], screen: Screen) -> Judged:
     from calcode.cli.rows import judged, judged_file
-    from calcode.method.model import Calcode
+    from calcode.site import load_model
 
     if path.suffix == ".safetensors":
-        return judged(Calcode.load(path), choice, columns=columns, screen=screen)
+        return judged(load_model(path), choice, columns=columns, screen=screen)
     if path.suffix not in (".parquet", ".csv"):
         raise typer.BadParameter(
             f"{path} is neither a model (.safetensors) nor decisions (.parquet, .csv)",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from calcode.method.evidence import Evidence
     from calcode.method.explain import Explanation
     from calcode.method.model import Calcode
+    from calcode.site import SiteModel
 
 
 def explain(
@@ -67,7 +68,8 @@ def explain(
     from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
     from calcode.method.explain import explain as explained
-    from calcode.method.model import Calcode
+    from calcode.site import SiteModel, load_model
+    from calcode.site.explain import explain_site
 
     wanted = names_in(ids)
     if bool(wanted) == bool(image):
@@ -76,22 +78,24 @@ def explain(
         raise typer.BadParameter("say what embeds the photograph", param_hint="--backbone")
     screen = Screen()
     with screen.working(f"Reading {model}"):
-        fitted = Calcode.load(model)
+        fitted = load_model(model)
         file = open_features(features, prompts=prompts)
     cases = _photographs(image, file, backbone=backbone or "") if image else _rows(wanted, file)
-    holder = file if reference is None else open_features(reference, prompts=file.prompts)
-    cohort = remembered(fitted, holder, role="reference")
+    cohort = None
+    if not isinstance(fitted, SiteModel):
+        holder = file if reference is None else open_features(reference, prompts=file.prompts)
+        cohort = remembered(fitted, holder, role="reference")
     titles = dict(zip(file.classes, file.prompts.label_texts or file.classes, strict=True))
     explanations, record = [], None
     for name, evidence in cases:
         try:
-            found = explained(
-                evidence.restrict(fitted.classes_),
-                model=fitted,
-                reference=cohort,
-                titles=titles,
-                n_neighbours=neighbours,
-            )
+            restricted = evidence.restrict(fitted.classes_)
+            if isinstance(fitted, SiteModel):
+                found = explain_site(restricted, model=fitted, titles=titles)
+            else:
+                found = explained(
+                    restricted, model=fitted, reference=cohort, titles=titles, n_neighbours=neighbours
+                )
         except RoleError as error:
             raise RoleError(
                 f"{features}: the model was fitted on {name!r} or on another image of its patient, so its answer "
@@ -108,7 +112,7 @@ def explain(
         return
     for name, found in explanations:
         show_explanation(found, name=name, screen=screen)
-    if cohort is None:
+    if cohort is None and not isinstance(fitted, SiteModel):
         screen.say()
         screen.say(
             f"The nearest reference images are not shown: {features} does not hold the reference images of this "
@@ -163,7 +167,7 @@ def _photographs(paths: list[Path], file: FeatureFile, *, backbone: str) -> Iter
     return ((path.name, photograph_evidence(path, backbone=model, prompts=file.prompts)) for path in paths)
 
 
-def _record(model: Calcode, file: FeatureFile) -> str:
+def _record(model: Calcode | SiteModel, file: FeatureFile) -> str:
     """How often single answers are right on the labelled test images of the file, if it has any."""
     from calcode.method.explain import single_answer_record
 

@@ -22,14 +22,23 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
 
     from calcode.cli.screen import Screen
     from calcode.errors import CalcodeWarning
-    from calcode.method.model import Calcode
     from calcode.report.model_facts import model_facts
+    from calcode.site import SiteModel, load_model
 
     with warnings.catch_warnings():
         # Infinite thresholds are shown below, with their numbers.
         warnings.simplefilter("ignore", CalcodeWarning)
-        fitted = Calcode.load(model)
+        fitted = load_model(model)
     screen = Screen()
+    if isinstance(fitted, SiteModel):
+        from calcode.cli.site import show_site, site_facts
+
+        facts = site_facts(fitted)
+        if as_json:
+            screen.emit("inspect", {"file": str(model), **facts})
+        else:
+            show_site(fitted, facts, screen=screen)
+        return
     if as_json:
         screen.emit("inspect", {"file": str(model), **model_facts(fitted)})
     else:

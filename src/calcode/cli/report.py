@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from calcode.cli.screen import Screen
     from calcode.method.model import Calcode
     from calcode.report import CohortFigures, MethodResult, ReportCohort
+    from calcode.site import SiteModel
 
 
 def report(
@@ -54,17 +55,21 @@ def report(
     from calcode.cli.rows import Choice, judged
     from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
-    from calcode.method.model import Calcode
     from calcode.report import cohort_figures, write_report
+    from calcode.site import SiteModel, load_model
 
     target = output_file(output, suffixes=(".html",))
     screen = Screen()
-    fitted = Calcode.load(model)
+    fitted = load_model(model)
     choice = Choice.checked(open_features(features, prompts=prompts), role=role, conditions=where)
     result = judged(fitted, choice, columns=None, screen=screen)
+    heading = title or f"What {model.name} did on {choice.described}"
+    if isinstance(fitted, SiteModel):
+        _site_report(fitted, choice, result, target=target, title=heading, screen=screen, as_json=as_json)
+        return
     cohort = _cohort(fitted, choice, result, shifted=not exchangeable)
     with screen.working(f"Writing {target}"):
-        write_report(target, cohorts=[cohort], title=title or f"What {model.name} did on {choice.described}")
+        write_report(target, cohorts=[cohort], title=heading)
     figures = cohort_figures(cohort)
     if as_json:
         methods = {method.name: method.summary.to_dict() for method in figures.methods}
@@ -80,6 +85,37 @@ COMMAND = Command(
         "calcode report model.safetensors elsewhere.parquet -o elsewhere.html",
     ),
 )
+
+
+def _site_report(
+    site: SiteModel,
+    choice: Choice,
+    result: Judged,
+    *,
+    target: Path,
+    title: str,
+    screen: Screen,
+    as_json: bool,
+) -> None:
+    """The page of a site model, which has neither a localized rule nor guards."""
+    from calcode.cli.summaries import method_table
+    from calcode.report.site_page import ideal_worst, write_site_report
+
+    prompts = choice.features.prompts
+    titles = dict(zip(prompts.classes, prompts.label_texts or prompts.classes, strict=True))
+    write_site_report(
+        target, site=site, decisions=result.decisions, labels=result.labels, title=title, class_titles=titles
+    )
+    summary = result.decisions.summary(result.labels)
+    worst = ideal_worst(site, summary)
+    if as_json:
+        facts = {"output": str(target), "summary": summary.to_dict(), "ideal_worst_class_coverage": worst}
+        screen.emit("report", facts)
+        return
+    screen.show(method_table({"site model": summary}))
+    screen.say(f"Single answers: {summary.singles}.")
+    screen.say(f"An exactly valid method would show about {worst:.3f} as its worst class on these images.")
+    screen.say(f"Wrote {target}. Open it in a browser.")
 
 
 def _cohort(model: Calcode, choice: Choice, result: Judged, *, shifted: bool) -> ReportCohort:

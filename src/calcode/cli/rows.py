@@ -23,6 +23,7 @@ from calcode.method.decisions import Decisions
 from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
 from calcode.method.roles import embeddings_digest
+from calcode.site import SiteModel
 
 if TYPE_CHECKING:
     import pyarrow
@@ -266,12 +267,14 @@ class Judged:
     protected: tuple[str, ...] = ()
 
 
-def judged(model: Calcode, choice: Choice, *, columns: Sequence[str] | None, screen: Screen) -> Judged:
+def judged(
+    model: Calcode | SiteModel, choice: Choice, *, columns: Sequence[str] | None, screen: Screen
+) -> Judged:
     """Decide on all chosen images, under a bar that counts them, and keep their labels and metadata columns.
 
     Parameters
     ----------
-    model : Calcode
+    model : Calcode or SiteModel
     choice : Choice
     columns : sequence of str or None
         Metadata columns to keep; None keeps all.
@@ -290,7 +293,7 @@ def judged(model: Calcode, choice: Choice, *, columns: Sequence[str] | None, scr
         decisions=Decisions.concatenate(parts),
         labels=labels,
         metadata=metadata,
-        protected=model.tail_classes_,
+        protected=model.tail_classes_ if isinstance(model, Calcode) else (),
     )
 
 

@@ -227,11 +227,11 @@ def fit(
     with screen.working("Fitting"):
         site, _ = _fitted(home, cohort, review, sampling=sampling.value, settings=settings, look=look)
         site.save(target)
-        facts = _site_facts(site)
+        facts = site_facts(site)
     if as_json:
         screen.emit("site fit", {"output": str(target), **facts})
         return
-    _show_site(site, facts, screen=screen)
+    show_site(site, facts, screen=screen)
     screen.say()
     screen.say(f"Wrote {target}. Decide with it: calcode decide {target} {features} -o decisions.csv")
 
@@ -460,7 +460,8 @@ def _show_plan(
     )
 
 
-def _site_facts(site: SiteModel) -> dict[str, Any]:
+def site_facts(site: SiteModel) -> dict[str, Any]:
+    """Everything that `calcode site fit` and `calcode inspect` print about a site model."""
     from calcode.site.expected import informative_share
 
     sets = site.leave_one_out()
@@ -482,7 +483,8 @@ def _site_facts(site: SiteModel) -> dict[str, Any]:
     }
 
 
-def _show_site(site: SiteModel, facts: dict[str, Any], *, screen: Screen) -> None:
+def show_site(site: SiteModel, facts: dict[str, Any], *, screen: Screen) -> None:
+    """Labels, levels and promises of a site model in words."""
     from calcode.cli.screen import plain_table
 
     screen.say(

@@ -37,7 +37,12 @@ _FIXED = ("action", "reason", "label", "released_set", "p_audit", "model_digest"
 
 
 def decision_schema(
-    *, classes: Sequence[str], model_digest: str, promises: Sequence[str], with_ids: bool
+    *,
+    classes: Sequence[str],
+    model_digest: str,
+    promises: Sequence[str],
+    with_ids: bool,
+    with_known_groups: bool = False,
 ) -> pyarrow.Schema:
     """The Arrow schema of decisions by one model, its metadata included."""
     import pyarrow as pa
@@ -58,6 +63,7 @@ def decision_schema(
             ("label", pa.string()),
             ("released_set", pa.list_(pa.field("element", pa.string()))),  # as Parquet names it
             ("p_audit", pa.float64()),
+            *([("known_group", pa.bool_())] if with_known_groups else []),
             *((THRESHOLD_PREFIX + name, pa.float64()) for name in classes),
             ("model_digest", words),
         ],
@@ -71,8 +77,8 @@ def decisions_table(
     """One row per image: who it is, what was decided and why.
 
     Columns: `id` (or `row`, counted from `first_row`, where the decisions have no ids), `action`, `reason`,
-    `label` (null unless the action is a label), `released_set` (list of names), `p_audit`,
-    `threshold_<class>` and `model_digest`. The schema metadata hold one JSON string under `calcode`.
+    `label` (null unless the action is a label), `released_set` (list of names), `p_audit`, `known_group` (of a site
+    model only), `threshold_<class>` and `model_digest`. The schema metadata hold one JSON string under `calcode`.
 
     Parameters
     ----------
@@ -100,6 +106,7 @@ def decisions_table(
         names.take(pa.array(decisions.label, mask=decisions.label < 0)),
         pa.ListArray.from_arrays(pa.array(offsets), names.take(pa.array(np.nonzero(released)[1]))),
         pa.array(decisions.p_audit, type=pa.float64()),
+        *([] if decisions.known_group is None else [pa.array(decisions.known_group)]),
         *(pa.array(column, type=pa.float64()) for column in np.ascontiguousarray(decisions.threshold.T)),
         pa.DictionaryArray.from_arrays(np.zeros(n, dtype=np.int32), pa.array([decisions.model_digest])),
     ]
@@ -108,6 +115,7 @@ def decisions_table(
         model_digest=decisions.model_digest,
         promises=decisions.promises,
         with_ids=ids is not None or decisions.ids is not None,
+        with_known_groups=decisions.known_group is not None,
     )
     return pa.Table.from_arrays(
         [column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
@@ -301,6 +309,7 @@ def decisions_from(table: pyarrow.Table) -> Decisions:
         scores=np.full((n, len(classes)), np.nan),
         top_label=np.zeros(n, dtype=np.int64),
         top_probability=np.zeros(n),
+        known_group=table["known_group"].to_numpy().copy() if "known_group" in table.column_names else None,
         ids=np.array(table["id"].to_pylist(), dtype=np.str_) if "id" in table.column_names else None,
         classes=classes,
         model_digest=facts["model_digest"],
@@ -333,6 +342,7 @@ def _from_parquet(file: Path) -> pyarrow.Table:
         model_digest=facts["model_digest"],
         promises=facts["promises"],
         with_ids="id" in table.column_names,
+        with_known_groups="known_group" in table.column_names,
     )
     if table.schema.names != expected.names or table.schema.types != expected.types:
         raise FeatureFileError(
@@ -351,7 +361,12 @@ def _from_csv(file: Path) -> pyarrow.Table:
         text = pyarrow.csv.read_csv(
             file,
             convert_options=pyarrow.csv.ConvertOptions(
-                column_types={**kinds, "p_audit": pa.float64(), "row": pa.int64()},
+                column_types={
+                    **kinds,
+                    "p_audit": pa.float64(),
+                    "row": pa.int64(),
+                    "known_group": pa.bool_(),
+                },
                 null_values=[""],
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
@@ -371,11 +386,12 @@ def _from_csv(file: Path) -> pyarrow.Table:
         classes=[
             name.removeprefix(THRESHOLD_PREFIX)
             for name in text.column_names
-            if name not in (*_FIXED, "id", "row")
+            if name not in (*_FIXED, "id", "row", "known_group")
         ],
         model_digest=digests[0] if digests and digests[0] else "",
         promises=(),
         with_ids="id" in text.column_names,
+        with_known_groups="known_group" in text.column_names,
     )
     if schema.names != text.column_names:
         raise FeatureFileError(

@@ -17,6 +17,7 @@ from calcode.engines.job import DecideJob, RowRange, naming
 from calcode.kernels.threads import available_cores
 from calcode.method.decisions import Decisions
 from calcode.method.evidence import NORM_TOLERANCE, Evidence
+from calcode.method.model import Calcode
 
 if TYPE_CHECKING:
     import pyarrow
@@ -55,7 +56,7 @@ class DeviceBlocks:
         import torch
 
         assert job.device is not None
-        assert job.model is not None
+        assert isinstance(job.model, Calcode)
         self._job = job
         self.model = job.model
         self._decider = DeviceDecider(self.model, device=job.device)

@@ -17,6 +17,7 @@ from calcode.cohorts.parquet import RowReader
 from calcode.errors import CalcodeError, EngineError, FeatureFileError, MismatchError, NothingChosenError
 from calcode.kernels.threads import products_on_one_core, thread_count
 from calcode.method.model import Calcode
+from calcode.site import SiteModel, load_model
 
 if TYPE_CHECKING:
     import pyarrow
@@ -73,7 +74,7 @@ class DecideJob:
         A torch device; None is the processor.
     block : int
         Images decided at a time.
-    model : Calcode or None
+    model : Calcode, SiteModel or None
         Loaded already, in the process that made the job.
     """
 
@@ -85,7 +86,7 @@ class DecideJob:
     where: pyarrow.compute.Expression | None = None
     device: str | None = None
     block: int = LARGEST_BLOCK
-    model: Calcode | None = field(default=None, repr=False, compare=False)
+    model: Calcode | SiteModel | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"model": None}
@@ -115,7 +116,9 @@ class DecideJob:
         """Check the model, the features, that one is made for the other, the device, and that `out` is neither file."""
         if device is not None:
             _require_device(device)
-        fitted = Calcode.load(Path(model))
+        fitted = load_model(Path(model))
+        if device is not None and isinstance(fitted, SiteModel):
+            raise EngineError(f"{model}: a site model decides on the processor; use --engine local")
         file = features if isinstance(features, FeatureFile) else open_features(features)
         require_classes(file, fitted.classes_)
         if role is not None and role not in file.role_counts:
@@ -148,7 +151,7 @@ class BlockDecider:
 
     def __init__(self, job: DecideJob) -> None:
         self._job = job
-        self.model = job.model or Calcode.load(job.model_path)
+        self.model = job.model or load_model(job.model_path)
         if self.model.digest_ != job.model_digest:
             raise MismatchError(f"{job.model_path}: another model than at the start of the job; start again")
         self.model.prepare()
@@ -185,14 +188,15 @@ class BlockDecider:
             return decisions_table(self.model.decide(evidence))
 
 
-def block_rows(model: Calcode) -> int:
+def block_rows(model: Calcode | SiteModel) -> int:
     """Images decided at a time: the same for a model wherever it runs, a multiple of the smallest block.
 
     Examples
     --------
     With 2,000 calibration and 2,000 reference images 4,096, with 20,000 of each 512.
     """
-    points = len(model.fitted_rule.scores) + (0 if model.audit_ is None else len(model.audit_.reference))
+    ranked = len(model.bag_) if isinstance(model, SiteModel) else len(model.fitted_rule.scores)
+    points = ranked + (0 if model.audit_ is None else len(model.audit_.reference))
     rows = _BLOCK_DISTANCES // max(1, points) // _SMALLEST_BLOCK * _SMALLEST_BLOCK
     return min(max(rows, _SMALLEST_BLOCK), LARGEST_BLOCK)
 
@@ -251,7 +255,9 @@ class DecisionCounts:
             for entry in column.value_counts().to_pylist():
                 counter[entry["values"]] += entry["counts"]
 
-    def summary(self, job: DecideJob, model: Calcode, *, output: Path, resumed: int = 0) -> DecidedFile:
+    def summary(
+        self, job: DecideJob, model: Calcode | SiteModel, *, output: Path, resumed: int = 0
+    ) -> DecidedFile:
         """The counts with where they were written and whose they are; an error if no image was chosen."""
         if self.images == 0:
             raise NothingChosenError(f"{job.features.path}: no row was chosen; check role and where")

@@ -24,7 +24,7 @@ from calcode.engines.journal import Journal
 from calcode.engines.ray_driver import PoolSize, finished_shards
 from calcode.errors import CalcodeWarning, EngineError, FeatureFileError
 from calcode.files import file_sha256
-from calcode.method.model import Calcode
+from calcode.site import load_model
 
 if TYPE_CHECKING:
     import pyarrow
@@ -105,7 +105,7 @@ def _merged(
     """All shards in the order of the rows, as the local engine writes them."""
     counts = DecisionCounts()
     messages: dict[str, None] = {}
-    model = job.model or Calcode.load(job.model_path)
+    model = job.model or load_model(job.model_path)
     with DecisionWriter(target) as writer:
         for name, rows in ranges.items():
             shard = journal.finished(name)

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -34,6 +34,14 @@ _DEFERRED = {
     Reason.EMPTY_SET: "no diagnosis is plausible enough",
     Reason.FULL_SET: "both diagnoses remain possible",
 }
+
+
+class Decider(Protocol):
+    """A fitted model, at home or at a site."""
+
+    def decide(self, evidence: Evidence) -> Decisions:
+        """Decisions on all images."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +168,7 @@ def explain(
         action=decision.action.name.lower(),
         reason=decision.reason.name.lower(),
         released=decision.released,
-        answer=_answer(decisions, titles=named),
+        answer=answer_sentence(decisions, titles=named),
         unusual=unusual_sentence(share),
         farther_than=share,
         why=tuple(why),
@@ -173,12 +181,12 @@ def explain(
     )
 
 
-def single_answer_record(model: Calcode, test: Evidence) -> str:
+def single_answer_record(model: Decider, test: Evidence) -> str:
     """How often this model's answers of one diagnosis are right, on labelled images that it was not fitted on.
 
     Parameters
     ----------
-    model : Calcode
+    model : Calcode or SiteModel
     test : Evidence
         With labels.
     """
@@ -224,7 +232,8 @@ def nearest(evidence: Evidence, reference: Cohort, *, count: int) -> tuple[Neigh
     )
 
 
-def _answer(decisions: Decisions, *, titles: Mapping[str, str]) -> str:
+def answer_sentence(decisions: Decisions, *, titles: Mapping[str, str]) -> str:
+    """What the model says about the first image, in one sentence."""
     if decisions.action[0] == Action.DEFER:
         return f"Deferred to a clinician: {_DEFERRED[Reason(int(decisions.reason[0]))]}."
     names = [decisions.classes[y] for y in np.flatnonzero(decisions.released_sets[0])]

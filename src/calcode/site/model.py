@@ -548,6 +548,29 @@ class SiteModel:
         return self.evidence_format_.classes
 
     @property
+    def audit_name_(self) -> str | None:
+        """The diagnostic that defers, None where nothing is deferred for support."""
+        return None if self.audit_ is None or self.audit_kind_ == "off" else self.audit_.name
+
+    @property
+    def singles_sentence(self) -> str:
+        """What is known about answers of one label (SITE.md S17)."""
+        return NOT_CERTIFIED if self.certificate_ is None else self.certificate_.sentence
+
+    def counts_text(self) -> str:
+        """Reviewed cases of each class in words."""
+        return ", ".join(f"{name} {count}" for name, count in self.counts_.items())
+
+    def prepare(self) -> Self:
+        """Make now what the first decision would make, so that several threads do not each make their own."""
+        self._require_fitted()
+        bag = self.bag_
+        self.ranking_.rank(bag.features[:1], own_rows=np.array([-1]), weights=None)
+        if self.audit_ is not None:
+            self.audit_.prepare()
+        return self
+
+    @property
     def spent_failure_(self) -> float:
         """What the looks so far have spent of the failure probability (SITE.md S6)."""
         assurance = self.settings_.assurance
@@ -572,16 +595,15 @@ class SiteModel:
             failure=failure,
             sharp=self.sharp_,
         )
-        return (*sentences, NOT_CERTIFIED if self.certificate_ is None else self.certificate_.sentence)
+        return (*sentences, self.singles_sentence)
 
     def __repr__(self) -> str:
         if not hasattr(self, "ranking_"):
             return f"SiteModel(sampling={self.settings['sampling']!r}; not fitted)"
         designs = set(self.settings_.sampling.values())
         sampling = designs.pop() if len(designs) == 1 else str(self.settings_.sampling)
-        counts = ", ".join(f"{name} {count}" for name, count in self.counts_.items())
         return (
-            f"SiteModel(sampling {sampling}; labels: {counts}; unlabelled {self.unlabelled_share_:.1%}; "
+            f"SiteModel(sampling {sampling}; labels: {self.counts_text()}; unlabelled {self.unlabelled_share_:.1%}; "
             f"in every set: {', '.join(self.silenced_classes_) or 'none'}; audit {self.audit_kind_})"
         )
 

@@ -1,0 +1,170 @@
+"""What a site model did on labelled images, on one page (SITE.md S9, S10 and S15)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from calcode.arrays import IntArray
+from calcode.method.decisions import Decisions
+from calcode.metrics import Summary, summarize
+from calcode.report.charts import ChartRow, ReferenceLine, RowChart
+from calcode.report.page import write_page
+from calcode.report.parts import Cell, Column, Figure, Part, Section, Table, Terms, Text
+from calcode.report.wording import (
+    count,
+    counted,
+    number,
+    percent,
+    percent_estimate,
+    short_percent,
+    singles_sentence,
+)
+from calcode.site.expected import ideal_worst_coverage
+from calcode.site.model import SiteModel
+
+NOT_THE_BAG = (
+    "The figures are observations on these images. Patients whose own reviewed case is in the model are judged without "
+    "it, and nothing is promised for them."
+)
+
+
+def ideal_worst(site: SiteModel, summary: Summary, *, min_n: int = 20) -> float:
+    """The worst class that an exactly valid method would show with these labels on these images (SITE.md S15)."""
+    images = {row.name: row.coverage.n for row in summary.classwise if row.coverage.n >= min_n}
+    return ideal_worst_coverage(site.counts_, images, miscoverage=site.levels_)
+
+
+def site_sections(
+    site: SiteModel, decisions: Decisions, labels: IntArray, *, class_titles: Mapping[str, str]
+) -> list[Section]:
+    """The sections of the page; parameters as in `write_site_report`."""
+    summary = summarize(decisions, labels)
+    titles = {name: class_titles.get(name, name) for name in site.classes_}
+    return [
+        Section(
+            key="what",
+            title="What it did",
+            parts=(_lead(site, decisions, summary), _classes(site, summary, titles)),
+        ),
+        Section(
+            key="promises",
+            title="What is promised, and for whom",
+            parts=(Text(sentences=site.promises_, style="list"),),
+        ),
+        Section(key="model", title="The site model", parts=_provenance(site)),
+    ]
+
+
+def write_site_report(
+    path: str | os.PathLike[str],
+    *,
+    site: SiteModel,
+    decisions: Decisions,
+    labels: IntArray,
+    title: str,
+    class_titles: Mapping[str, str] | None = None,
+) -> None:
+    """Write the page to a file, which appears whole or not at all.
+
+    Parameters
+    ----------
+    path : path-like
+    site : SiteModel
+    decisions : Decisions
+        Its decisions.
+    labels : ndarray of int, shape (n,)
+        True classes; -1 marks an image outside the label space.
+    title : str
+    class_titles : mapping of str to str, optional
+        What a class's short name stands for.
+    """
+    sections = site_sections(site, decisions, labels, class_titles=class_titles or {})
+    write_page(path, sections, title=title)
+
+
+def _lead(site: SiteModel, decisions: Decisions, summary: Summary) -> Part:
+    sentences = [
+        f"On {counted(summary.n, 'image')} it covers {percent_estimate(summary.coverage)} of those it answers, with "
+        f"{number(summary.set_size.value)} of {len(site.classes_)} diagnoses per set on average; "
+        f"{percent(summary.informative_rate.value)} of the answers rule something out, "
+        f"{percent(summary.full_set_rate.value)} rule out nothing, {percent(summary.deferral.value)} are deferred.",
+        singles_sentence(summary.singles),
+    ]
+    if summary.worst_class is not None:
+        sentences.append(
+            f"Its worst class is {summary.worst_class}, {percent_estimate(summary.worst_class_coverage)}. An exactly "
+            f"valid method with these labels would show about {percent(ideal_worst(site, summary))} as its worst class "
+            "on these images."
+        )
+    if decisions.known_group is not None and decisions.known_group.any():
+        sentences.append(
+            f"{counted(int(decisions.known_group.sum()), 'image')} of known patients. {NOT_THE_BAG}"
+        )
+    return Text(sentences=tuple(sentences), style="lead")
+
+
+def _classes(site: SiteModel, summary: Summary, titles: Mapping[str, str]) -> Figure:
+    rows: list[list[str | Cell]] = []
+    for row in summary.classwise:
+        silent = row.name in site.silenced_classes_
+        rows.append(
+            [
+                titles[row.name],
+                count(site.counts_[row.name]),
+                Cell(short_percent(1 - site.levels_[row.name]), tag="in every set" if silent else ""),
+                count(row.coverage.n),
+                percent_estimate(row.coverage) if row.coverage.n else "-",
+            ]
+        )
+    levels = sorted(set(site.levels_.values()))
+    return Figure(
+        heading="Class by class",
+        sentence="Dots: share of a class's answered images whose set holds the diagnosis, with 95 % intervals.",
+        charts=(
+            RowChart(
+                rows=[
+                    ChartRow(
+                        label=titles[row.name],
+                        note=f"n = {count(row.coverage.n)}, {count(site.counts_[row.name])} labels",
+                        values={1: row.coverage},
+                        marked=row.name in site.silenced_classes_,
+                    )
+                    for row in summary.classwise
+                    if row.coverage.n
+                ],
+                references=[
+                    ReferenceLine(1 - level, f"promised {short_percent(1 - level)}") for level in levels[:2]
+                ],
+            ),
+        ),
+        numbers=Table(
+            caption="Labels, promises and coverage by class",
+            columns=[
+                Column("class", numeric=False),
+                Column("labels"),
+                Column("promised"),
+                Column("images"),
+                Column("covered"),
+            ],
+            rows=rows,
+        ),
+    )
+
+
+def _provenance(site: SiteModel) -> tuple[Part, ...]:
+    designs = ", ".join(f"{name}: {design}" for name, design in site.settings_.sampling.items())
+    return (
+        Terms(
+            entries=(
+                ("reviewed cases", count(len(site.bag_))),
+                ("chosen by", designs),
+                ("without a label", f"{count(site.n_unlabelled_)} ({percent(site.unlabelled_share_)})"),
+                ("outside the label space", count(site.n_outside_)),
+                ("further cases that train", count(site.n_trainers_)),
+                ("audit", site.audit_kind_),
+                ("site model digest", site.digest_),
+                ("home model digest", site.home_digest_ or "none: home is the site"),
+            )
+        ),
+    )

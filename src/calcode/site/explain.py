@@ -1,0 +1,89 @@
+"""One decision of a site model explained: which diagnoses remain, against which reviewed cases (SITE.md S3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from calcode.errors import EvidenceError
+from calcode.method.decisions import Decisions
+from calcode.method.evidence import Evidence, robust_probabilities
+from calcode.method.explain import ClassVerdict, Explanation, answer_sentence, unusual_sentence
+from calcode.site.model import SiteModel
+
+
+def explain_site(
+    evidence: Evidence, *, model: SiteModel, titles: Mapping[str, str] | None = None
+) -> Explanation:
+    """Decide on one image and say why.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        One image.
+    model : SiteModel
+    titles : mapping of str to str, optional
+        What the class names stand for.
+    """
+    if len(evidence) != 1:
+        raise EvidenceError(f"evidence: {len(evidence)} images, one is explained at a time")
+    decisions = model.decide(evidence)
+    (decision,) = decisions
+    named = {name: (titles or {}).get(name, name) for name in decisions.classes}
+    share = None
+    if model.audit_ is not None and model.gate_distances_ is not None:
+        share = float((model.gate_distances_ < model.audit_.distances(evidence)[0] - 1e-9).mean())
+    why = [f"{model.counts_text()} were reviewed at this site."]
+    if decisions.known_group is not None and decisions.known_group[0]:
+        why.append(
+            "The patient is known to the model: the own reviewed case is left out, and nothing is promised."
+        )
+    if decision.action.name == "LABEL":
+        why.append(model.singles_sentence)
+    return Explanation(
+        id=decision.id,
+        action=decision.action.name.lower(),
+        reason=decision.reason.name.lower(),
+        released=decision.released,
+        answer=answer_sentence(decisions, titles=named),
+        unusual=unusual_sentence(share),
+        farther_than=share,
+        why=tuple(why),
+        p_audit=decision.p_audit,
+        deferral_level=model.deferral_level_,
+        audit=model.audit_name_,
+        verdicts=() if decisions.deferred[0] else _verdicts(evidence, decisions, model=model, titles=named),
+        neighbours=(),
+        model_digest=decisions.model_digest,
+    )
+
+
+def _verdicts(
+    evidence: Evidence, decisions: Decisions, *, model: SiteModel, titles: Mapping[str, str]
+) -> tuple[ClassVerdict, ...]:
+    """Every class, the least strange first."""
+    (probabilities,) = robust_probabilities(evidence.prompt_logits, trim=model.settings_.trim)
+    (scores,) = decisions.scores
+    verdicts = []
+    for y in np.argsort(scores, kind="stable"):
+        name = decisions.classes[y]
+        if name in model.silenced_classes_:
+            because = f"in every set: {model.counts_[name]} reviewed cases are too few to rule it out"
+        else:
+            share = f"{1 - scores[y]:.1%} of the reviewed cases of this class"
+            because = f"{share}, this image among them, look at least as strange"
+            if not decisions.sets[0, y]:
+                because += f", below {model.levels_[name]:.1%}"
+        verdicts.append(
+            ClassVerdict(
+                name=name,
+                title=titles[name],
+                probability=float(probabilities[y]),
+                score=float(scores[y]),
+                threshold=float(decisions.threshold[0, y]),
+                kept_by="reviewed cases" if decisions.sets[0, y] else "",
+                because=because,
+            )
+        )
+    return tuple(verdicts)

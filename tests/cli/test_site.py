@@ -1,0 +1,210 @@
+"""`calcode site`: plan, fit and curve, and a site model wherever a model is asked for."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_cases import CLASSES, draw, unit, write_cohort
+
+from calcode.cohorts import read_decisions
+from calcode.site import SiteModel
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def clinic(made: Path) -> Path:
+    """A second hospital: the same diseases under another camera."""
+    path = made / "clinic.parquet"
+    embeddings, names = draw(900, seed=77)
+    write_cohort(path, n=900, seed=77, prefix="clinic", embeddings=unit(embeddings + 0.12), label_names=names)
+    return path
+
+
+@pytest.fixture
+def sheet(here: Path, clinic: Path, run: Run) -> Path:
+    result = run("site", "plan", "model.safetensors", "clinic.parquet", "--budget", "100", "-o", "review.csv")
+    assert result.exit_code == 0, result.output
+    return here / "review.csv"
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def fill(path: Path, truth: dict[str, str], *, skip: int = 0) -> None:
+    """What a reviewer does: write the diagnosis, but leave some rows alone."""
+    rows = rows_of(path)
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, fieldnames=["id", "group", "label", "why"])
+        writer.writeheader()
+        for number, row in enumerate(rows):
+            label = truth[row["id"]]
+            writer.writerow(row | {"label": ("", "cannot tell")[number % 2] if number < skip else label})
+
+
+@pytest.fixture
+def truth() -> dict[str, str]:
+    return {f"clinic-{i}": name for i, name in enumerate(draw(900, seed=77)[1])}
+
+
+@pytest.fixture
+def site_file(here: Path, sheet: Path, truth: dict[str, str], run: Run) -> Path:
+    fill(sheet, truth)
+    result = run(
+        "site", "fit", "model.safetensors", "clinic.parquet", "review.csv", "-o", "site.safetensors",
+        "--sampling", "archive",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    return here / "site.safetensors"
+
+
+def test_the_sheet_is_blind_and_has_one_image_per_patient(sheet: Path, truth: dict[str, str]) -> None:
+    rows = rows_of(sheet)
+    assert len(rows) == 100
+    assert {row["label"] for row in rows} == {""}
+    assert len({row["group"] for row in rows}) == 100
+    drawn = [truth[row["id"]] for row in rows if row["why"] == "archive"]
+    counts = {name: drawn.count(name) for name in CLASSES}
+    # Served classes get 19, 39, ... labels; their order on the sheet tells nothing.
+    assert all(count in (0, 19, 39, 59) for count in counts.values())
+    assert sum(row["why"] == "training" for row in rows) == 100 - sum(counts.values())
+    assert drawn != sorted(drawn)
+
+
+def test_the_same_secret_draws_the_same_cases(here: Path, sheet: Path, run: Run) -> None:
+    before = sheet.read_text()
+    assert run("site", "plan", "model.safetensors", "clinic.parquet", "--budget", "100").exit_code == 0
+    assert sheet.read_text() == before
+    (here / "review.coin.json").unlink()
+    assert run("site", "plan", "model.safetensors", "clinic.parquet", "--budget", "100").exit_code == 0
+    assert sheet.read_text() != before
+
+
+def test_no_group_is_tossed_twice(here: Path, clinic: Path, run_json: Run) -> None:
+    arguments = ("site", "plan", "model.safetensors", "clinic.parquet", "--design", "coin", "--rate", "0.3")
+    (here / "coins.json").unlink(missing_ok=True)
+    first = run_json(*arguments, "-o", "coin.csv", "--coin", "coins.json")
+    groups = {row["group"] for row in rows_of(here / "coin.csv")}
+    assert 0.2 < first["cases"] / 400 < 0.45
+    second = run_json(*arguments, "-o", "coin2.csv", "--coin", "coins.json")
+    assert second["cases"] == 0
+    assert second["already_tossed"] >= len(groups)
+    assert (here / "coins.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_plan_says_who_will_stay_in_every_set(here: Path, clinic: Path, run: Run) -> None:
+    result = run("site", "plan", "model.safetensors", "clinic.parquet", "--budget", "40", "-o", "small.csv")
+    assert result.exit_code == 0
+    assert "stays in every set" in result.output
+    assert "19" in result.output
+    result = run("site", "plan", "model.safetensors", "clinic.parquet", "--budget", "18")
+    assert result.exit_code == 1
+    assert "the smallest need is 19" in result.output
+
+
+def test_fit_says_counts_expectations_and_promises(
+    here: Path, sheet: Path, truth: dict[str, str], run: Run, run_json: Run
+) -> None:
+    fill(sheet, truth, skip=6)
+    arguments = ("site", "fit", "model.safetensors", "clinic.parquet", "review.csv", "--sampling", "archive")
+    facts = run_json(*arguments, "-o", "partial.safetensors")
+    assert facts["unlabelled"] == 6 - sum(row["why"] == "training" for row in rows_of(sheet)[:6])
+    assert sum(facts["counts"].values()) + facts["trainers"] + 6 == 100
+    site = SiteModel.load(here / "partial.safetensors")
+    sets = site.leave_one_out()
+    assert facts["expected_set_size"] == pytest.approx(sets.sum(axis=1).mean())
+    assert any(f"{facts['unlabelled_share']:.1%}" in promise for promise in facts["promises"])
+    shown = run(*arguments, "-o", "partial.safetensors").output
+    assert "informative" in shown
+    assert "What is promised" in shown
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"id": "nobody"}, "no image 'nobody'"),
+        ({"label": "melanomma"}, "'melanomma' is no diagnosis"),
+    ],
+)
+def test_a_wrong_sheet_is_one_sentence_and_nothing_is_written(
+    here: Path, sheet: Path, truth: dict[str, str], run: Run, change: dict[str, str], words: str
+) -> None:
+    fill(sheet, truth)
+    rows = rows_of(sheet)
+    lines = [",".join((row | (change if i == 3 else {})).values()) for i, row in enumerate(rows)]
+    (here / "wrong.csv").write_text("id,group,label,why\n" + "\n".join(lines) + "\n")
+    result = run(
+        "site", "fit", "model.safetensors", "clinic.parquet", "wrong.csv", "-o", "never.safetensors",
+        "--sampling", "archive", columns=400,
+    )  # fmt: skip
+    assert result.exit_code == 1
+    assert words in result.output
+    assert "line 5" in result.output
+    assert not (here / "never.safetensors").exists()
+
+
+def test_two_labels_for_one_image_and_an_empty_sheet(here: Path, sheet: Path, run: Run) -> None:
+    name = rows_of(sheet)[0]["id"]
+    (here / "twice.csv").write_text(f"id,label\n{name},nevus\n{name},melanoma\n")
+    for file, words in (("twice.csv", "has two labels"), ("review.csv", "no label is filled in yet")):
+        result = run(
+            "site", "fit", "model.safetensors", "clinic.parquet", file, "-o", "never.safetensors",
+            "--sampling", "coin", columns=400,
+        )  # fmt: skip
+        assert result.exit_code == 1
+        assert words in result.output
+        assert not (here / "never.safetensors").exists()
+
+
+def test_missing_groups_are_named(here: Path, run: Run) -> None:
+    write_cohort(here / "ungrouped.parquet", n=300, seed=78, prefix="u", groups=None)
+    result = run("site", "plan", "model.safetensors", "ungrouped.parquet", "--budget", "60", columns=400)
+    assert result.exit_code == 1
+    assert "fill the column 'group'" in result.output
+
+
+def test_a_site_model_stands_wherever_a_model_does(
+    here: Path, site_file: Path, run: Run, run_json: Run
+) -> None:
+    done = run("decide", "site.safetensors", "clinic.parquet", "-o", "site-decisions.parquet")
+    assert done.exit_code == 0, done.output
+    table = read_decisions(here / "site-decisions.parquet")
+    assert table["known_group"].to_numpy().sum() >= 100
+    assert run("decide", "site.safetensors", "clinic.parquet", "-o", "site-decisions.csv").exit_code == 0
+    flat = read_decisions(here / "site-decisions.csv")
+    np.testing.assert_array_equal(flat["known_group"].to_numpy(), table["known_group"].to_numpy())
+    from_model = run_json("evaluate", "site.safetensors", "clinic.parquet")
+    from_file = run_json("evaluate", "site-decisions.parquet", "clinic.parquet")
+    assert from_model["summary"]["coverage"] == from_file["summary"]["coverage"]
+    assert run_json("inspect", "site.safetensors")["counts"]
+    assert "What is promised" in run("inspect", "site.safetensors").output
+    page = run("report", "site.safetensors", "clinic.parquet", "-o", "site.html")
+    assert page.exit_code == 0, page.output
+    assert "exactly valid method" in (here / "site.html").read_text()
+    explained = run("explain", "site.safetensors", "clinic.parquet", "--id", "clinic-0,clinic-1")
+    assert explained.exit_code == 0, explained.output
+    assert "reviewed" in explained.output
+
+
+def test_a_home_model_is_needed_to_make_a_site_model(here: Path, site_file: Path, run: Run) -> None:
+    result = run("site", "plan", "site.safetensors", "clinic.parquet", "--budget", "60", columns=400)
+    assert result.exit_code == 1
+    assert "a site model where a home model is needed" in result.output
+
+
+def test_a_curve_grows_with_the_labels(here: Path, sheet: Path, truth: dict[str, str], run_json: Run) -> None:
+    fill(sheet, truth)
+    found = run_json(
+        "site", "curve", "model.safetensors", "clinic.parquet", "review.csv", "--sampling", "archive",
+        "--labels", "30,60,90,200", "--draws", "5",
+    )  # fmt: skip
+    rates = [point["informative"] for point in found["curve"]]
+    assert rates[0] <= rates[2]
+    assert [point["beyond"] for point in found["curve"]] == [False, False, False, True]
