@@ -1,6 +1,6 @@
-"""The walk-through in the docs runs as it stands, and prints what the page shows.
+"""The walk-throughs in the docs run as they stand, and print what the pages show.
 
-`python tests/cli/test_tutorial.py` writes what the commands print now into the page.
+`python tests/cli/test_tutorial.py` writes what the commands print now into the pages.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 from doc_blocks import ROOT, Block, fenced_blocks
 
 PAGE = ROOT / "docs" / "tutorial.md"
+SITE_PAGE = ROOT / "docs" / "site.md"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ def executed(text: str, folder: Path) -> Iterator[Ran]:
         done = subprocess.run(
             [*command, block.body], cwd=folder, env=variables, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, f"{PAGE.name}, line {block.line}: {done.stderr}"
+        assert done.returncode == 0, f"line {block.line}: {done.stderr}"
         shown = following if following is not None and following.language == "text" else None
         yield Ran(block=block, printed=_trimmed(done.stdout), shown=shown)
 
@@ -78,16 +79,27 @@ def test_the_walk_through_uses_every_command(command: str) -> None:
     assert f"calcode {command} " in bodies
 
 
-def _rewrite() -> None:
+def test_the_way_to_a_site_model_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
+    shown = [ran for ran in executed(SITE_PAGE.read_text(), tmp_path) if ran.shown is not None]
+    for ran in shown:
+        assert ran.shown is not None
+        assert _comparable(ran.printed) == _comparable(ran.shown.body), f"{SITE_PAGE.name}, line {ran.block.line}"
+    assert len(shown) >= 6
+    assert (tmp_path / "site.safetensors").exists()
+
+
+def _rewrite(page: Path) -> None:
     import tempfile
 
-    text = PAGE.read_text()
+    text = page.read_text()
     with tempfile.TemporaryDirectory() as folder:
         for ran in executed(text, Path(folder)):
             if ran.shown is not None:
-                parts = PAGE.read_text().split(f"```text\n{ran.shown.body}```", 1)
-                PAGE.write_text(f"```text\n{ran.printed}```".join(parts))
+                before = f"{ran.block.body}```\n\n```text\n"
+                head, rest = page.read_text().split(before, 1)
+                page.write_text(f"{head}{before}{ran.printed}{rest.removeprefix(ran.shown.body)}")
 
 
 if __name__ == "__main__":
-    _rewrite()
+    for _page in (PAGE, SITE_PAGE):
+        _rewrite(_page)
