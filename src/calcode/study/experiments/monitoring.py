@@ -18,8 +18,8 @@ from calcode.method.model import Calcode
 from calcode.metrics.intervals import proportion
 from calcode.monitor import CapitalMonitor, CoverageProcess, ExchangeabilityMartingale, miss_lines
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart, from_zero
-from calcode.report.parts import Figure, Part, Text
-from calcode.report.wording import count, listed, number, percent
+from calcode.report.parts import Column, Figure, Part, Table, Text
+from calcode.report.wording import count, number, percent
 from calcode.study.audits import single_audits
 from calcode.study.cohorts import FITTED_ROLES, SettingCohorts
 from calcode.study.experiment import Experiment, Tables
@@ -29,9 +29,10 @@ from calcode.study.results import Results
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import TableSchema, integer, share, text
 from calcode.study.tables import number as number_column
-from calcode.study.view import PLACE, Col, shares, view, words
+from calcode.study.view import PLACE, Col, RowTuple, shares, view, words
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow
 
     from calcode.study.output import StudyOutput
@@ -318,29 +319,16 @@ def tables(study: Study, results: Results) -> Tables:
 
 
 def section(output: StudyOutput) -> list[Part]:
-    """Sentences, false alarms as a figure, and the table."""
+    """What was found, delays side by side, and false alarms as a figure with every number behind it."""
     rows = output.table(SCHEMA.name)
     if not len(rows):
         return []
-    support = rows[(rows["statistic"] == "distance") & (rows["votes"] == _ONE)]
-    known = support[support["median_delay"].notna()]
     streams = f"{count(int(rows['n_streams'].iloc[0]))} streams"
-    sentences = [
+    sentences = (
         f"Monitors at level {_LEVEL:g} on {streams} of up to {count(_LONGEST)} source images. Gate, order and draws "
-        "are dealt anew for each. A monitor keeps its level if false alarms stay near it or below."
-    ]
-    if len(known):
-        delays = listed(
-            [
-                f"{number(row.median_delay, digits=0)} ({row.setting}, {row.backbone})"
-                for row in known.itertuples()
-            ]
-        )
-        sentences.append(
-            f"If the target follows after {_N_CALM} images, M1 on the distance alarms after {delays} images (median)."
-        )
-    sentences.append(
-        "With every image of a lesion voting, the same monitor is no longer valid: images of a lesion are alike."
+        "are dealt anew for each. A monitor keeps its level if false alarms stay near it or below.",
+        "With every image of a lesion voting, the same monitor is no longer valid: images of a lesion are alike.",
+        "A silent M3 says that misses stay within the line of their class, not that nothing has changed.",
     )
     shown = {
         row.Index: proportion(round(row.false_alarms * row.n_streams), row.n_streams)
@@ -357,9 +345,7 @@ def section(output: StudyOutput) -> list[Part]:
                 rows=[
                     ChartRow(
                         label=f"{row.monitor} {row.statistic}",
-                        note=row.votes
-                        if np.isnan(row.audit_rate)
-                        else f"{percent(row.audit_rate, digits=0)} reviewed",
+                        note=_how(row),
                         values={0: shown[row.Index]},
                         marked=row.votes == _EVERY,
                     )
@@ -371,33 +357,59 @@ def section(output: StudyOutput) -> list[Part]:
             )
             for (setting, backbone), group in rows.groupby(["setting", "backbone"], sort=False)
         ),
-        name="monitoring-false-alarms",
-    )
-    table = view(
-        "monitoring",
-        f"False alarms of monitors at level {_LEVEL:g}, and the median number of images from a change to the alarm.",
-        rows,
-        (
-            *PLACE,
-            words("monitor"),
-            words("statistic"),
-            Col(
-                heading="reviewed",
-                cell=lambda row: "" if row.audit_rate == 0 else percent(row.audit_rate, digits=0),
-            ),
-            words("votes"),
-            shares("false_alarms", "false alarms"),
-            Col(
-                heading="change seen",
-                cell=lambda row: "" if np.isnan(row.detected) else percent(row.detected),
-            ),
-            Col(
-                heading="median delay, images",
-                cell=lambda row: "" if np.isnan(row.median_delay) else number(row.median_delay, digits=0),
+        numbers=view(
+            "monitoring",
+            f"False alarms of monitors at level {_LEVEL:g}, and streams in which a change is seen.",
+            rows,
+            (
+                *PLACE,
+                words("monitor"),
+                words("statistic"),
+                Col(heading="votes", cell=_how, numeric=False),
+                shares("false_alarms", "false alarms"),
+                Col(
+                    heading="change seen",
+                    cell=lambda row: "" if np.isnan(row.detected) else percent(row.detected),
+                ),
             ),
         ),
+        name="monitoring-false-alarms",
     )
-    return [Text(sentences=tuple(sentences)), figure, table]
+    changed = rows[rows["detected"].notna()]
+    parts: list[Part] = [Text(sentences=sentences)]
+    if len(changed):
+        parts.append(_delay_table(changed))
+    return [*parts, figure]
+
+
+def _how(row: RowTuple) -> str:
+    return str(row.votes) if row.audit_rate == 0 else f"{percent(row.audit_rate, digits=0)} reviewed"
+
+
+def _delay_table(changed: pd.DataFrame) -> Table:
+    """One row per monitor, one column per combination with a change."""
+    delays = {
+        (row.monitor, row.statistic, _how(row), row.setting, row.backbone): row.median_delay
+        for row in changed.itertuples()
+    }
+    places = list(dict.fromkeys(key[3:] for key in delays))
+    lines = []
+    for monitor in dict.fromkeys(key[:3] for key in delays):
+        cells = [delays.get((*monitor, *place), np.nan) for place in places]
+        lines.append([*monitor, *("rarely seen" if np.isnan(n) else number(n, digits=0) for n in cells)])
+    return Table(
+        name="monitoring-delays",
+        caption=f"Median number of images from a change to the alarm, after {_N_CALM} images without one. "
+        '"Rarely seen": fewer than half of the streams raised an alarm.',
+        columns=[
+            Column("monitor", numeric=False),
+            Column("statistic", numeric=False),
+            Column("votes", numeric=False),
+            *(Column(f"{setting}, {backbone}") for setting, backbone in places),
+        ],
+        rows=lines,
+        layout="scroll",
+    )
 
 
 EXPERIMENT = Experiment(
