@@ -57,6 +57,19 @@ def test_a_folder_with_pipes_devices_and_loops_is_listed(folder: Path) -> None:
     assert "pipes, devices or sockets with the ending of an image, left out: 3" in listing.notes
 
 
+def test_a_name_that_is_not_text_is_left_out(tmp_path: Path) -> None:
+    write_image(tmp_path / "mel" / "good.png", shade=40)
+    good = (tmp_path / "mel" / "good.png").read_bytes()
+    try:
+        with open(os.fsencode(tmp_path / "mel") + b"/bad\xff.png", "wb") as file:
+            file.write(good)
+    except OSError:
+        pytest.skip("file names are text here")
+    listing = read_class_folders(tmp_path)
+    assert listing.ids.tolist() == ["good"]
+    assert listing.notes == ("images whose names are not UTF-8 text, left out: 1",)
+
+
 def test_a_table_cannot_name_what_is_not_in_the_folder(folder: Path) -> None:
     os.mkfifo(folder.parent / "outside.dcm")
     write_image(folder.parent / "secret.png", shade=9)

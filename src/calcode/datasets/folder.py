@@ -135,15 +135,15 @@ class ImageFiles:
         Relative path by file name without its ending; where several files share it, the first.
     repeated : tuple of str
         Stems that several files share: the same archive unpacked twice, or two formats side by side.
-    special : int
-        Pipes, devices and sockets with the ending of an image, which are left out.
+    odd : tuple of str
+        Sentences about entries with the ending of an image that are left out.
     """
 
     root: Path
     relative: tuple[str, ...]
     by_stem: dict[str, str]
     repeated: tuple[str, ...]
-    special: int = 0
+    odd: tuple[str, ...] = ()
 
     def paths_of(self, names: Iterable[str]) -> TextArray:
         """Full path for every file stem, "" where there is none; shape (n,)."""
@@ -157,7 +157,7 @@ class ImageFiles:
 
     def notes(self, *, used: TextArray) -> tuple[str, ...]:
         """What is odd about the files, given the paths that a listing uses."""
-        notes = []
+        notes = list(self.odd)
         if self.repeated:
             # The name of a DICOM file may be that of a patient.
             first = self.repeated[0]
@@ -166,8 +166,6 @@ class ImageFiles:
                 f"image names that occur in several places: {len(self.repeated)}{shown}; the first file in "
                 f"alphabetical order is used"
             )
-        if self.special:
-            notes.append(f"pipes, devices or sockets with the ending of an image, left out: {self.special}")
         surplus = len(self.relative) - len(set(used[used != ""].tolist()))
         if surplus > 0:
             notes.append(f"image files without a row in the table, left out: {surplus}")
@@ -181,7 +179,7 @@ def image_files(root: Path) -> ImageFiles:
     could keep its reader for ever.
     """
     relative: list[str] = []
-    special = 0
+    special = unreadable = 0
     visited: set[tuple[int, int]] = set()
     for place, folders, names in os.walk(root, followlinks=True):
         here = os.stat(place)
@@ -199,7 +197,12 @@ def image_files(root: Path) -> ImageFiles:
                 special += known and file.exists()
             # DICOM exports often have no ending at all: their first bytes tell.
             elif known or (not file.suffix and is_dicom(file)):
-                relative.append(file.relative_to(root).as_posix())
+                found = file.relative_to(root).as_posix()
+                try:
+                    found.encode("utf-8")
+                    relative.append(found)
+                except UnicodeEncodeError:
+                    unreadable += 1
     by_stem: dict[str, str] = {}
     repeated: dict[str, None] = {}
     for one in sorted(relative):
@@ -210,5 +213,12 @@ def image_files(root: Path) -> ImageFiles:
         relative=tuple(sorted(relative)),
         by_stem=by_stem,
         repeated=tuple(repeated),
-        special=special,
+        odd=tuple(
+            f"{what}, left out: {count}"
+            for what, count in (
+                ("pipes, devices or sockets with the ending of an image", special),
+                ("images whose names are not UTF-8 text", unreadable),
+            )
+            if count
+        ),
     )

@@ -168,9 +168,7 @@ def read_class_folders(
         for one in inside
     ]
     loose = len(files.relative) - len(inside)
-    notes = [f"images in no class folder, left out: {loose}"] if loose else []
-    if files.special:
-        notes.append(f"pipes, devices or sockets with the ending of an image, left out: {files.special}")
+    notes = (f"images in no class folder, left out: {loose}",) if loose else ()
     return announced(
         ImageListing(
             dataset=Path(folder).resolve().name,
@@ -181,7 +179,7 @@ def read_class_folders(
             source_labels=label_names,
             groups=np.full(len(paths), ""),
             outside=tuple(outside),
-            notes=tuple(notes),
+            notes=(*notes, *files.odd),
         )
     )
 
