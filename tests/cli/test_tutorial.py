@@ -83,7 +83,9 @@ def test_the_way_to_a_site_model_runs_and_prints_what_it_shows(tmp_path: Path) -
     shown = [ran for ran in executed(SITE_PAGE.read_text(), tmp_path) if ran.shown is not None]
     for ran in shown:
         assert ran.shown is not None
-        assert _comparable(ran.printed) == _comparable(ran.shown.body), f"{SITE_PAGE.name}, line {ran.block.line}"
+        assert _comparable(ran.printed) == _comparable(ran.shown.body), (
+            f"{SITE_PAGE.name}, line {ran.block.line}"
+        )
     assert len(shown) >= 6
     assert (tmp_path / "site.safetensors").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from clinics import Clinic
 from worlds import World, fit_quietly
 
-from calcode import Action, Calcode, Decisions, Evidence
+from calcode import Action, Calcode, CalcodeWarning, Decisions, Evidence
 from calcode.cohorts import open_features, read_decisions
 from calcode.engines.local import decide_file
 from calcode.errors import FeatureFileError, NotFittedError, RoleError
@@ -169,3 +170,18 @@ def test_a_broken_embedding_is_named(clinic: Clinic, tmp_path: Path, value: floa
     with pytest.raises(FeatureFileError, match=f"{named}.*{bad_id}"):
         decide_file(clinic.model, tmp_path / "clinic.parquet", tmp_path / "d.parquet", device="cpu")
     assert not (tmp_path / "d.parquet").exists()
+
+
+@pytest.mark.parametrize("settings", [{}, {"level": "certified", "protect": "all", "audit": ["distance"]}])
+def test_a_model_fitted_on_the_device_is_that_of_the_cpu(settings: dict[str, Any]) -> None:
+    roles = {name: ROLES[name] for name in ("reference", "validation", "gate", "calibration")}
+    here = fit_quietly(Calcode(**settings), ROLES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalcodeWarning)
+        there = Calcode(**settings).fit(**roles, device="cpu")
+    assert there.audit_name_ == here.audit_name_
+    assert there.tail_classes_ == here.tail_classes_
+    assert there.local_level_ == pytest.approx(here.local_level_, abs=1e-9)
+    np.testing.assert_allclose(there.bandwidth_, here.bandwidth_, rtol=1e-9)
+    np.testing.assert_allclose(there.rule_.below, here.rule_.below, rtol=1e-9)
+    assert_same(there.decide(ROLES["test"]), here.decide(ROLES["test"]))

@@ -77,6 +77,12 @@ def fit(
         typer.Option(help="Fit on these classes alone; images of others are left out.", metavar="CLASSES"),
     ] = None,
     where: Conditions = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Compute on this torch device, such as cuda; the processor if not given.", metavar="DEVICE"
+        ),
+    ] = None,
     prompts: PromptFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -90,16 +96,21 @@ def fit(
     from calcode.cli.rows import read_fitted_roles, row_filter
     from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
+    from calcode.engines.job import require_device
 
+    if device is not None:
+        require_device(device)
     beside = features.with_suffix(".prompts.safetensors")
     target = output_file(output, suffixes=(".safetensors",), inputs=(features, prompts, beside))
     screen = Screen()
     with screen.working(f"Reading {features}"):
         file = open_features(features, prompts=prompts)
-        roles = read_fitted_roles(file, where=row_filter(where, file), classes=names_in(classes))
+        roles: dict[str, Any] = read_fitted_roles(
+            file, where=row_filter(where, file), classes=names_in(classes)
+        )
     try:
         with screen.working("Fitting"):
-            model.fit(**roles)
+            model.fit(device=device, **roles)
     except SettingsError as error:  # settings that name classes can only be checked against a file
         raise SettingsError(f"{features}: {_in_options(error)}") from error
     model.save(target)

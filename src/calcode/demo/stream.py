@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,7 +51,8 @@ def play(images: Cohort, *, random_state: int = 0) -> Played:
     ham = images[images.column("dataset") == "ham10000"]
     pad = images[images.column("dataset") == "padufes20"].evidence
     held_out = ham.with_role("test").evidence
-    model = Calcode().fit(**{role: ham.with_role(role).evidence for role in _FITTED})
+    roles: dict[str, Any] = {role: ham.with_role(role).evidence for role in _FITTED}
+    model = Calcode().fit(**roles)
     watch = watch_model(model)
     votes = []
     for evidence, n in ((held_out, N_CALM), (pad, len(pad))):

@@ -115,7 +115,7 @@ class DecideJob:
     ) -> DecideJob:
         """Check the model, the features, that one is made for the other, the device, and that `out` is neither file."""
         if device is not None:
-            _require_device(device)
+            require_device(device)
         fitted = load_model(Path(model))
         if device is not None and isinstance(fitted, SiteModel):
             raise EngineError(f"{model}: a site model decides on the processor; use --engine local")
@@ -293,7 +293,8 @@ def naming(path: Path) -> Iterator[None]:
         raise type(error)(f"{path}: {error}") from error
 
 
-def _require_device(device: str) -> None:
+def require_device(device: str) -> None:
+    """Raise unless torch is there and can use the device."""
     try:
         import torch
     except ImportError as error:

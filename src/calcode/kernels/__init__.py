@@ -5,6 +5,7 @@ from __future__ import annotations
 from calcode.kernels.distances import PairDistances, cosine_distances, negative_squares, row_blocks
 from calcode.kernels.nearest import nearest_distances, smallest_columns
 from calcode.kernels.neighbours import NeighbourGraph, library_installed, restore_graph, search_graph
+from calcode.kernels.pairs import PairMasses, pair_masses
 from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors, product_blocks, screened_weights
 from calcode.kernels.searches import CutRule, CutSearch, Weigh
 from calcode.kernels.threads import run_blocks, slices
@@ -25,6 +26,7 @@ __all__ = [
     "CutSearch",
     "NeighbourGraph",
     "PairDistances",
+    "PairMasses",
     "ScreenedAnchors",
     "Weigh",
     "Weights",
@@ -35,6 +37,7 @@ __all__ = [
     "mass_error",
     "nearest_distances",
     "negative_squares",
+    "pair_masses",
     "prefix_masses",
     "product_blocks",
     "restore_graph",

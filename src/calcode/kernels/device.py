@@ -153,6 +153,15 @@ class DevicePoints:
                 exact[again[part]], _ = self._smallest(distances, count=count)
         return exact
 
+    def nearest_distances(self, queries: FloatArray, *, count: int) -> FloatArray:
+        """The smallest distances of unit rows on the host, (m, d), in float64; (m, min(count, n)) out, ascending."""
+        import torch
+
+        rows = torch.tensor(queries, device=self.device)
+        found, columns = self.nearest(rows, count=count)
+        exact = self.nearest_exactly(rows, count=count, found=found, columns=columns)
+        return np.asarray(exact.cpu().numpy())
+
     def _query_rows(self, queries: torch.Tensor, *, scale: float) -> torch.Tensor:
         """What the points are multiplied with: a, one for the parts of |b|^2 / 2, and those of |a|^2 / 2."""
         import torch

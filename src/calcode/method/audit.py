@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from calcode.kernels import (
     search_graph,
 )
 from calcode.method.evidence import Evidence, one_per_group, prompt_probabilities, trimmed_probabilities
+
+if TYPE_CHECKING:
+    from calcode.kernels.device import DevicePoints
 
 BASE_DIAGNOSTICS = ("distance", "energy", "msp", "prompt")
 DIAGNOSTICS = (*BASE_DIAGNOSTICS, "fused")
@@ -157,6 +160,8 @@ class SupportAudit:
         Whether a reference image counts among its own neighbours.
     validation_values : ndarray or None
         B of the chosen diagnostic on the validation images that it was chosen on; not kept in a file.
+    device : str or None
+        A torch device that looks for the neighbours, in float64; not kept in a file.
     """
 
     name: str
@@ -173,6 +178,7 @@ class SupportAudit:
     graph: NeighbourGraph | None = None
     own_rows_count: bool = True
     validation_values: FloatArray | None = None
+    device: str | None = None
 
     @property
     def search(self) -> dict[str, Any]:
@@ -197,6 +203,7 @@ class SupportAudit:
         fused: FusedRule = "paper",
         random_state: int = 0,
         average: AverageName = "median",
+        device: str | None = None,
     ) -> Self:
         """Choose the diagnostic on validation and calibrate it on the gate.
 
@@ -213,6 +220,8 @@ class SupportAudit:
             Seeds the halving.
         average : {"median", "mean"}
             Of the neighbours' distances.
+        device : str, optional
+            A torch device that looks for the neighbours.
         """
         ranking, calibrating = _gate_parts(len(gate), fused=fused, random_state=random_state)
         with_fused = "fused" in candidates
@@ -221,7 +230,12 @@ class SupportAudit:
         if "distance" in needed:
             graph = search_graph(reference.embeddings, sample=validation.embeddings, n_neighbors=n_neighbors)
         base = _BaseDiagnostics(
-            reference=reference.embeddings, n_neighbors=n_neighbors, trim=trim, average=average, graph=graph
+            reference=reference.embeddings,
+            n_neighbors=n_neighbors,
+            trim=trim,
+            average=average,
+            graph=graph,
+            device=device,
         )
         gate_values = {name: base.values(gate, name) for name in needed}
         gate_base = {name: np.sort(gate_values[name][ranking]) for name in needed} if with_fused else {}
@@ -252,6 +266,7 @@ class SupportAudit:
             average=average,
             graph=graph,
             validation_values=validation_values[name],
+            device=device,
         )
 
     @property
@@ -299,6 +314,7 @@ class SupportAudit:
             average=self.average,
             graph=self.graph,
             own_rows_count=self.own_rows_count,
+            device=self.device,
         )
 
     @cached_property
@@ -310,7 +326,8 @@ class SupportAudit:
 
         Distances are looked at in float32 first; where a gate value lies within reach of the error, in float64.
         """
-        if name != "distance" or self.graph is not None or not self.own_rows_count:
+        plain = self.graph is None and self.own_rows_count and self.device is None
+        if name != "distance" or not plain:
             return rank_p_values(self._base.values(evidence, name), sorted_gate=sorted_gate)
         nearest, errors = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
         values = _averaged(nearest, average=self.average)
@@ -333,6 +350,18 @@ class _BaseDiagnostics:
     average: AverageName
     graph: NeighbourGraph | None
     own_rows_count: bool = True
+    device: str | None = None
+
+    @cached_property
+    def _device_points(self) -> DevicePoints:
+        from calcode.kernels.device import DevicePoints
+
+        return DevicePoints(self.reference, device=self.device or "cpu")
+
+    def _nearest(self, embeddings: FloatArray, *, count: int) -> FloatArray:
+        if self.device is None:
+            return nearest_distances(embeddings, self.reference, n_neighbors=count)
+        return self._device_points.nearest_distances(embeddings, count=count)
 
     def values(self, evidence: Evidence, name: str) -> FloatArray:
         if name == "distance":
@@ -340,7 +369,7 @@ class _BaseDiagnostics:
             if self.graph is not None:
                 nearest = self.graph.nearest_distances(evidence.embeddings, n_neighbors=count)
             else:
-                nearest = nearest_distances(evidence.embeddings, self.reference, n_neighbors=count)
+                nearest = self._nearest(evidence.embeddings, count=count)
             if not self.own_rows_count:
                 # A neighbour at distance zero is the image itself; without one the furthest goes.
                 own = nearest[:, 0] <= _OWN_ROW_DISTANCE

@@ -16,7 +16,7 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import RoleError
-from calcode.kernels import PairDistances, negative_squares, prefix_masses, weights_from_squares
+from calcode.kernels import negative_squares, pair_masses, weights_from_squares
 from calcode.method.levels import leave_one_out_masses, loo_level
 from calcode.method.quantiles import conformal_rank
 
@@ -57,10 +57,19 @@ class CrossFit:
         Class indices, none outside the label space.
     n_folds : int
     random_state : int
+    device : str, optional
+        A torch device for the kernel masses.
     """
 
     def __init__(
-        self, *, embeddings: FloatArray, scores: FloatArray, labels: IntArray, n_folds: int, random_state: int
+        self,
+        *,
+        embeddings: FloatArray,
+        scores: FloatArray,
+        labels: IntArray,
+        n_folds: int,
+        random_state: int,
+        device: str | None = None,
     ) -> None:
         if len(labels) < MIN_EXAMPLES:
             raise RoleError(
@@ -83,8 +92,8 @@ class CrossFit:
             ],
             axis=2,
         )
-        self._squares = PairDistances(embeddings, embeddings[columns], measure=negative_squares)
-        self._sample = self._squares.head(_SAMPLE)
+        self._pairs = pair_masses(embeddings, embeddings[columns], device=device)
+        self._sample = negative_squares(embeddings[:_SAMPLE], embeddings)
         self._neighbour_masses: dict[float, float] = {}
         self._judged: tuple[float, tuple[FloatArray, FloatArray]] | None = None
 
@@ -99,17 +108,9 @@ class CrossFit:
     def neighbour_mass(self, bandwidth: float) -> float:
         """Median over the examples of sum over the others of H, the size of a neighbourhood."""
         # Searches for several miscoverages visit the same bandwidths.
-        if bandwidth in self._neighbour_masses:
-            return self._neighbour_masses[bandwidth]
-        sums = np.empty(len(self))
-
-        def add(rows: slice, squares: FloatArray) -> None:
-            weights = weights_from_squares(squares, bandwidth=bandwidth)
-            own = weights[np.arange(len(weights)), self._own_column[rows]]
-            sums[rows] = weights @ np.ones(weights.shape[1]) - own
-
-        self._squares.each(add)
-        self._neighbour_masses[bandwidth] = float(np.median(sums))
+        if bandwidth not in self._neighbour_masses:
+            masses = self._pairs.totals(bandwidth, own=self._own_column)
+            self._neighbour_masses[bandwidth] = float(np.median(masses))
         return self._neighbour_masses[bandwidth]
 
     def judge(self, *, bandwidth: float, miscoverage: float, grid: int | None) -> HeldOut:
@@ -138,21 +139,12 @@ class CrossFit:
     def _fold_masses(self, bandwidth: float) -> tuple[FloatArray, FloatArray]:
         """Mass that each fold puts below every label's score, (n, K, folds), and in all, (n, folds)."""
         n, n_classes = self._positions.shape[:2]
-        below = np.empty((n, n_classes, self._n_folds))
-        total = np.empty((n, self._n_folds))
-
-        def add(rows: slice, squares: FloatArray) -> None:
-            weights = weights_from_squares(squares, bandwidth=bandwidth)
-            columns = self._positions[rows].reshape(-1, n_classes * self._n_folds)
-            edges = np.broadcast_to(self._edges, (len(weights), len(self._edges)))
-            masses, _ = prefix_masses(weights, np.concatenate([columns, edges], axis=1))
-            at_edges = masses[:, columns.shape[1] :]
-            inside = masses[:, : columns.shape[1]].reshape(-1, n_classes, self._n_folds)
-            below[rows] = inside - at_edges[:, None, :-1]
-            total[rows] = np.diff(at_edges, axis=1)
-
-        self._squares.each(add)
-        return below, total
+        inside = self._positions.reshape(n, n_classes * self._n_folds)
+        edges = np.broadcast_to(self._edges, (n, len(self._edges)))
+        masses, _ = self._pairs.prefixes(bandwidth, np.concatenate([inside, edges], axis=1))
+        at_edges = masses[:, inside.shape[1] :]
+        below = masses[:, : inside.shape[1]].reshape(self._positions.shape) - at_edges[:, None, :-1]
+        return below, np.diff(at_edges, axis=1)
 
 
 def fold_numbers(labels: IntArray, *, n_folds: int, random_state: int) -> IntArray:

@@ -14,7 +14,7 @@ from calcode.kernels import (
     cosine_distances,
     first_reaching,
     kernel_weights,
-    prefix_masses,
+    pair_masses,
     row_blocks,
     run_blocks,
 )
@@ -91,6 +91,7 @@ class LocalizedRule:
         miscoverage: float,
         level: LevelName = "loo",
         grid: int | None = 1001,
+        device: str | None = None,
     ) -> Self:
         """Calibrate the level on n points; the order of the points does not matter.
 
@@ -107,17 +108,20 @@ class LocalizedRule:
         level : {"loo", "exact", "upper", "certified"}
         grid : int or None
             Number of levels that `loo` may choose from; None takes the critical value itself.
+        device : str, optional
+            A torch device for the kernel masses.
         """
         order = canonical_order(embeddings, scores)
         embeddings, scores = embeddings[order], scores[order]
-        below, total = _masses_below(embeddings, scores, bandwidth=bandwidth)
+        first = first_positions(scores)[:, None]
+        below, total = pair_masses(embeddings, embeddings, device=device).prefixes(bandwidth, first)
         rank = conformal_rank(len(scores), miscoverage=miscoverage)
         eta: float | None = None
         cut = math.nan
         if level == "loo":
-            eta, cut = loo_level(leave_one_out_masses(below, total), rank=rank, grid=grid)
+            eta, cut = loo_level(leave_one_out_masses(below[:, 0], total), rank=rank, grid=grid)
         elif level == "certified":
-            eta, cut = certified_level(below, total, rank=rank)
+            eta, cut = certified_level(below[:, 0], total, rank=rank)
         return cls(
             embeddings=embeddings,
             scores=scores,
@@ -126,7 +130,7 @@ class LocalizedRule:
             level=level,
             eta=eta,
             cut=cut,
-            below=below,
+            below=below[:, 0],
             total=total,
         )
 
@@ -193,19 +197,3 @@ def canonical_order(embeddings: FloatArray, scores: FloatArray) -> IntArray:
 def first_positions(scores: FloatArray) -> IntArray:
     """Number of scores strictly below each, for ascending scores."""
     return np.searchsorted(scores, scores, side="left")
-
-
-def _masses_below(
-    embeddings: FloatArray, scores: FloatArray, *, bandwidth: float
-) -> tuple[FloatArray, FloatArray]:
-    """A_i and B_i for points in ascending order of their scores."""
-    first = first_positions(scores)
-    below, total = np.empty(len(scores)), np.empty(len(scores))
-
-    def add(rows: slice) -> None:
-        weights = kernel_weights(cosine_distances(embeddings[rows], embeddings), bandwidth=bandwidth)
-        inside, total[rows] = prefix_masses(weights, first[rows, None])
-        below[rows] = inside[:, 0]
-
-    run_blocks(add, row_blocks(len(scores), n_columns=len(scores)))
-    return below, total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
@@ -107,7 +108,13 @@ class Calcode(Settings):
     # ------------------------------------------------------------------ fitting
 
     def fit(
-        self, *, reference: Evidence, validation: Evidence, gate: Evidence, calibration: Evidence
+        self,
+        *,
+        reference: Evidence,
+        validation: Evidence,
+        gate: Evidence,
+        calibration: Evidence,
+        device: str | None = None,
     ) -> Self:
         """`fit_audit`, `discover_tail` and `calibrate`, in this order.
 
@@ -115,17 +122,22 @@ class Calcode(Settings):
         ----------
         reference, validation, gate, calibration : Evidence
             Disjoint roles; `validation` and `calibration` need labels inside the label space.
+        device : str, optional
+            A torch device such as "cuda" for the products: faster from some ten thousand images on. Sums in another
+            order may change last digits of what is learned.
         """
         # The stages check again what they are given; here all roles are checked before any work.
         self._checked_settings(reference)
         checked_roles(
             {"reference": reference, "validation": validation, "gate": gate, "calibration": calibration}
         )
-        self.fit_audit(reference=reference, validation=validation, gate=gate)
-        self.discover_tail(validation=validation)
-        return self.calibrate(calibration=calibration)
+        self.fit_audit(reference=reference, validation=validation, gate=gate, device=device)
+        self.discover_tail(validation=validation, device=device)
+        return self.calibrate(calibration=calibration, device=device)
 
-    def fit_audit(self, *, reference: Evidence, validation: Evidence, gate: Evidence) -> Self:
+    def fit_audit(
+        self, *, reference: Evidence, validation: Evidence, gate: Evidence, device: str | None = None
+    ) -> Self:
         """Choose the audit diagnostic on validation and calibrate it on the gate (METHOD.md 4)."""
         settings = self._checked_settings(reference)
         roles = {"reference": reference, "validation": validation, "gate": gate}
@@ -148,10 +160,11 @@ class Calcode(Settings):
                 trim=settings.trim,
                 fused=settings.fused,
                 random_state=settings.random_state,
+                device=device,
             )
         return self
 
-    def discover_tail(self, *, validation: Evidence) -> Self:
+    def discover_tail(self, *, validation: Evidence, device: str | None = None) -> Self:
         """Choose the bandwidth and the protected classes on accepted validation (METHOD.md 6 and 7)."""
         self._require("audit_", before="discover_tail", call="fit_audit")
         settings = self.settings_
@@ -170,6 +183,7 @@ class Calcode(Settings):
                 labels=labels[accepted],
                 n_folds=settings.n_folds,
                 random_state=settings.random_state,
+                device=device,
             )
         self.bandwidth_trace_ = ()
         if settings.bandwidth != "auto":
@@ -205,7 +219,7 @@ class Calcode(Settings):
         )
         return self
 
-    def calibrate(self, *, calibration: Evidence) -> Self:
+    def calibrate(self, *, calibration: Evidence, device: str | None = None) -> Self:
         """Calibrate the localized rule and the guards; audit, bandwidth and classes are frozen by now."""
         self._require("tail_reasons_", before="calibrate", call="discover_tail")
         settings = self.settings_
@@ -226,8 +240,11 @@ class Calcode(Settings):
             miscoverage=settings.miscoverage,
             level=settings.level,
             grid=settings.level_grid,
+            device=device,
         )
-        self._install(rule=rule, labels=labels[accepted][order])
+        self._install(rule=rule, labels=labels[accepted][order], device=device)
+        if self.audit_ is not None:
+            self.audit_ = replace(self.audit_, device=None)
         self.versions_ = library_versions()
         self.sums_ = HomeSums.fit((*self._summed_roles, calibration), trim=settings.trim)
         self.certificate_ = None
@@ -243,7 +260,7 @@ class Calcode(Settings):
             )
         return self
 
-    def _install(self, *, rule: LocalizedRule, labels: IntArray) -> None:
+    def _install(self, *, rule: LocalizedRule, labels: IntArray, device: str | None = None) -> None:
         """Take over the calibrated rule and build the guards from its points."""
         settings = self.settings_
         self.rule_ = rule
@@ -257,6 +274,7 @@ class Calcode(Settings):
                 miscoverage=miscoverage_of(name, settings.guard_miscoverage, default=settings.miscoverage),
                 class_local_min=settings.class_local_min,
                 grid=settings.level_grid,
+                device=device,
             )
             for name in self.tail_reasons_
         )

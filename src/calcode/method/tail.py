@@ -162,6 +162,7 @@ class ClassGuard:
         miscoverage: float,
         class_local_min: int,
         grid: int | None,
+        device: str | None = None,
     ) -> Self:
         """Calibrate the guard on the class's own accepted calibration examples.
 
@@ -177,6 +178,8 @@ class ClassGuard:
         class_local_min : int
             Fewest examples for a class-local part.
         grid : int or None
+        device : str, optional
+            As in `LocalizedRule.fit`.
         """
         members = np.flatnonzero(labels == index)
         scores = calibration.scores[members]
@@ -189,6 +192,7 @@ class ClassGuard:
                 miscoverage=miscoverage,
                 level=calibration.level,
                 grid=grid,
+                device=device,
             )
         return cls(
             name=name,
