@@ -320,15 +320,11 @@ def _hit(row: Any) -> str:
     return words.get((bool(row.coverage_hit), bool(row.worst_class_hit)), "no")
 
 
-def _title(row: Any) -> Cell:
-    return Cell(row.title, best=row.method == COMPLETE)
-
-
 #: Columns by their heading; coverage never stands without what it cost.
 _COLS = {
     col.heading: col
     for col in (
-        Col(heading="method", cell=_title, numeric=False),
+        Col(heading="method", cell=lambda row: Cell(row.title, best=row.method == COMPLETE), numeric=False),
         Col(heading="coverage", cell=lambda row: _with_interval(row, "coverage"), numeric=False),
         Col(heading="worst class", cell=_worst, numeric=False),
         Col(heading="size", cell=lambda row: _short(row.set_size, 2)),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Tables = Mapping[str, "Sequence[Row] | pd.DataFrame"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Experiment:
     """One experiment; everything about it stands in its file, and one line of the registry names the file.
 

@@ -125,13 +125,18 @@ def changes(column: str, heading: str, digits: int = 2) -> Col:
     return Col(heading=heading, cell=lambda row: signed(getattr(row, column), digits=digits))
 
 
-PLACE = (words("setting"), words("backbone"))
+PLACE_COLS = (words("setting"), words("backbone"))
 
 
 def estimate(row: RowTuple, name: str, *, n: str | None = None) -> Estimate:
     """A figure with the interval that its table gives, `<name>_low` and `<name>_high`, where it has one."""
     low, high = (float(getattr(row, f"{name}_{end}", math.nan)) for end in ("low", "high"))
     return Estimate(float(getattr(row, name)), low, high, int(getattr(row, n)) if n else 0)
+
+
+def share_cell(row: RowTuple, name: str, *, tag: str = "") -> Cell:
+    """A share with its interval below it."""
+    return Cell(percent(getattr(row, name)), percent_interval(estimate(row, name)), tag)
 
 
 def _worst(row: RowTuple) -> Cell:
@@ -152,7 +157,7 @@ def _deferral(row: RowTuple) -> Cell:
     """A method that cannot defer has no rate of deferral to be compared."""
     if getattr(row, "defers", True) is False and row.deferral == 0.0:
         return Cell("cannot")
-    return Cell(percent(row.deferral), percent_interval(estimate(row, "deferral")))
+    return share_cell(row, "deferral")
 
 
 def single_words(row: RowTuple) -> str:
@@ -161,13 +166,9 @@ def single_words(row: RowTuple) -> str:
     return f"{count(right)} of {count(n)} right" if n else "none"
 
 
-def _coverage(row: RowTuple) -> Cell:
-    return Cell(percent(row.coverage), percent_interval(estimate(row, "coverage")))
-
-
 #: Columns of every table that shows methods: coverage never without what it cost.
 FIGURE_COLS = (
-    Col(heading="coverage", cell=_coverage, rank=lambda row: row.coverage),
+    Col(heading="coverage", cell=lambda row: share_cell(row, "coverage"), rank=lambda row: row.coverage),
     Col(heading="worst class", cell=_worst, rank=lambda row: row.worst_class_coverage),
     Col(heading="set size", cell=_size, rank=lambda row: -row.set_size),
     Col(

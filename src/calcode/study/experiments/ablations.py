@@ -13,15 +13,15 @@ from calcode.report.wording import counted, listed, percent, signed_points
 from calcode.study.decisions import MethodDecisions
 from calcode.study.experiment import Experiment, Tables
 from calcode.study.figures import (
-    BACKBONE,
     DETAILED,
     FIGURE_NAMES,
     FIGURES,
     HIT_COUNTS,
     HITS,
     METHOD,
+    METHOD_PLACE,
+    PLACE,
     SCOPE,
-    SETTING,
     TITLE,
     averages_with_hits,
     delta_columns,
@@ -36,7 +36,7 @@ from calcode.study.results import Results
 from calcode.study.specification import ALL, Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, flag, integer, number, text
 from calcode.study.variants import decide_variants, point_options
-from calcode.study.view import FIGURE_COLS, PLACE, TARGET_COLS, cost_words, only, view, words
+from calcode.study.view import FIGURE_COLS, PLACE_COLS, TARGET_COLS, cost_words, only, view, words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,10 +49,7 @@ SUMMARY = TableSchema(
     name="calcode_matched_ablation_summary",
     about="One row per setting, backbone and variant: the method with one part taken out, everything else unchanged.",
     columns=(
-        SETTING,
-        BACKBONE,
-        METHOD,
-        TITLE,
+        *METHOD_PLACE,
         *DETAILED,
         *HITS,
         text("protected", "Classes that the guard protects."),
@@ -69,10 +66,7 @@ DELTAS = TableSchema(
     name="calcode_matched_ablation_deltas",
     about="One row per setting, backbone and variant: the variant minus the complete method.",
     columns=(
-        SETTING,
-        BACKBONE,
-        METHOD,
-        TITLE,
+        *METHOD_PLACE,
         *delta_columns(FIGURES, "the variant minus the complete method"),
     ),
     key=("setting", "backbone", "method"),
@@ -82,8 +76,7 @@ CHECK = TableSchema(
     about="One row per setting, backbone and figure: the complete method as the ablations computed it, next to the "
     "main comparison's own run of it.",
     columns=(
-        SETTING,
-        BACKBONE,
+        *PLACE,
         text("metric", "Name of the figure, or 'decisions' for the images themselves."),
         number("main_comparison", "Its value in the main comparison; for 'decisions' the number of images."),
         number("ablation", "Its value here; for 'decisions' the number of images decided alike."),
@@ -201,7 +194,7 @@ def section(output: StudyOutput) -> list[Part]:
             "ablations-each",
             "Every setting and backbone, with the classes that the guard protects.",
             each,
-            (*PLACE, words("title", "variant"), *FIGURE_COLS, words("protected", empty="none")),
+            (*PLACE_COLS, words("title", "variant"), *FIGURE_COLS, words("protected", empty="none")),
             within=lambda row: (row.setting, row.backbone),
         )
         parts.append(Fold(title="Every setting and backbone", parts=(table,)))
@@ -253,10 +246,5 @@ def check_sentence(rows: pd.DataFrame) -> str:
 
 
 EXPERIMENT = Experiment(
-    name="ablations",
-    title="What each part contributes",
-    schemas=(SUMMARY, MEANS, DELTAS, CHECK),
-    jobs=jobs,
-    tables=tables,
-    section=section,
+    "ablations", "What each part contributes", (SUMMARY, MEANS, DELTAS, CHECK), jobs, tables, section
 )

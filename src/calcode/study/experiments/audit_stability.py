@@ -14,14 +14,14 @@ from calcode.report.wording import count, counted, number, percent
 from calcode.study.audits import single_audits, top_one_errors
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import BACKBONE, SETTING, place
+from calcode.study.figures import PLACE, place
 from calcode.study.jobs import Job, job
 from calcode.study.paper import reported_at
 from calcode.study.results import Results
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import TableSchema, integer, share, text
 from calcode.study.tables import number as number_column
-from calcode.study.view import PLACE, Col, numbers, shares, view, words
+from calcode.study.view import PLACE_COLS, Col, numbers, shares, view, words
 
 if TYPE_CHECKING:
     import pyarrow
@@ -37,8 +37,7 @@ SCHEMA = TableSchema(
     about="One row per setting and backbone: the diagnostic selected on validation, and how often bootstraps of "
     "validation select it; gate ranks are fixed.",
     columns=(
-        SETTING,
-        BACKBONE,
+        *PLACE,
         text("selected", "Diagnostic selected on the whole validation role."),
         number_column("auroc", "Its AUROC for top-1 error."),
         text("runner_up", "The diagnostic with the next AUROC."),
@@ -142,7 +141,7 @@ def section(output: StudyOutput) -> list[Part]:
         "again; gate ranks are fixed. AUROC: top-1 errors on validation.",
         rows,
         (
-            *PLACE,
+            *PLACE_COLS,
             words("selected"),
             numbers("auroc", "AUROC", 3),
             numbers("margin", "margin", 3),
@@ -178,11 +177,4 @@ def stability_sentence(rows: Sequence[Any]) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    name="audit-stability",
-    title="Stability of the audit",
-    schemas=(SCHEMA,),
-    jobs=jobs,
-    tables=tables,
-    section=section,
-)
+EXPERIMENT = Experiment("audit-stability", "Stability of the audit", (SCHEMA,), jobs, tables, section)

@@ -12,7 +12,7 @@ from calcode.report.parts import Cell, Part, Text
 from calcode.report.wording import count, percent
 from calcode.study.decisions import MethodDecisions
 from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import BACKBONE, DETAILED, METHOD, SETTING, TITLE, detailed, place
+from calcode.study.figures import DETAILED, METHOD_PLACE, detailed, place
 from calcode.study.jobs import Job
 from calcode.study.method_decisions import method_job
 from calcode.study.paper import (
@@ -26,7 +26,7 @@ from calcode.study.paper import (
 from calcode.study.results import Results
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, integer, share
-from calcode.study.view import FIGURE_COLS, PLACE, Col, cost_words, counts, numbers, shares, view, words
+from calcode.study.view import FIGURE_COLS, PLACE_COLS, Col, cost_words, counts, numbers, shares, view, words
 
 if TYPE_CHECKING:
     from calcode.study.output import StudyOutput
@@ -41,10 +41,7 @@ SCHEMA = TableSchema(
     "is handed to a clinician. Nothing is promised for the singletons that remain. The name is the paper's; the levels "
     "are those of the study's first operating point.",
     columns=(
-        SETTING,
-        BACKBONE,
-        METHOD,
-        TITLE,
+        *METHOD_PLACE,
         *DETAILED,
         share(
             "original_informative",
@@ -106,7 +103,7 @@ def section(output: StudyOutput) -> list[Part]:
     rows = list(frame.itertuples(index=False))
     if not rows:
         return []
-    head = (*PLACE, words("title", "method"))
+    head = (*PLACE_COLS, words("title", "method"))
 
     def reported(row: Any) -> Cell:
         found = reported_row(row.setting, row.backbone, row.method)
@@ -173,11 +170,4 @@ def binary_sentence(rows: Sequence[Any]) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    name="binary-stress",
-    title="Two classes",
-    schemas=(SCHEMA,),
-    jobs=jobs,
-    tables=tables,
-    section=section,
-)
+EXPERIMENT = Experiment("binary-stress", "Two classes", (SCHEMA,), jobs, tables, section)

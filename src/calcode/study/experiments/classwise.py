@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart, share_scale
-from calcode.report.parts import Cell, Figure, Part
-from calcode.report.wording import FEW, count, listed, percent, percent_interval, short_percent
+from calcode.report.parts import Figure, Part
+from calcode.report.wording import FEW, count, listed, percent, short_percent
 from calcode.study.experiment import Experiment, Tables
 from calcode.study.experiments.main_comparison import jobs, runs
-from calcode.study.figures import BACKBONE, METHOD, POINT, SEED, SETTING, TITLE, place
+from calcode.study.figures import METHOD, PLACE, POINT, SEED, TITLE, place
 from calcode.study.methods import COMPLETE, title_of
 from calcode.study.results import Results
 from calcode.study.specification import Setting, Study
 from calcode.study.tables import Row, TableSchema, flag, integer, number, share, text
-from calcode.study.view import Col, cost_words, estimate, numbers, series_of, shares, view, words
+from calcode.study.view import Col, cost_words, estimate, numbers, series_of, share_cell, shares, view, words
 
 if TYPE_CHECKING:
     from calcode.study.output import StudyOutput
@@ -29,8 +29,7 @@ SCHEMA = TableSchema(
     about="One row per operating point, setting, backbone, seed, method and class.",
     columns=(
         POINT,
-        SETTING,
-        BACKBONE,
+        *PLACE,
         SEED,
         METHOD,
         TITLE,
@@ -126,7 +125,10 @@ def _figure(
             words("class_name", "class"),
             words("title", "method"),
             Col(heading="n", cell=lambda row: f"{count(row.n_answered)} of {count(row.n)}"),
-            Col(heading="coverage", cell=_coverage),
+            Col(
+                heading="coverage",
+                cell=lambda row: share_cell(row, "coverage", tag="in every set" * row.in_every_set),
+            ),
             numbers("set_size", "set size"),
             shares("full_set_rate", "full sets"),
             shares("informative_rate", "informative"),
@@ -142,11 +144,6 @@ def _figure(
         numbers=numbers_table,
         numbers_title="The numbers, with set size, full sets and deferral of every class",
     )
-
-
-def _coverage(row: Any) -> Cell:
-    interval = percent_interval(estimate(row, "coverage"))
-    return Cell(percent(row.coverage), interval, tag="in every set" if row.in_every_set else "")
 
 
 def _chart_rows(rows: pd.DataFrame, drawn: dict[str, int]) -> tuple[ChartRow, ...]:
@@ -193,11 +190,4 @@ def class_sentence(output: StudyOutput, rows: pd.DataFrame, *, min_n: int) -> st
     )
 
 
-EXPERIMENT = Experiment(
-    name="classwise",
-    title="Every class",
-    schemas=(SCHEMA,),
-    jobs=jobs,
-    tables=tables,
-    section=section,
-)
+EXPERIMENT = Experiment("classwise", "Every class", (SCHEMA,), jobs, tables, section)

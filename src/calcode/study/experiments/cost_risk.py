@@ -13,7 +13,7 @@ from calcode.report.parts import Fold, Part, Text
 from calcode.report.wording import counted, listed, number
 from calcode.study.experiment import Experiment, Tables
 from calcode.study.experiments.ablations import ablation_job
-from calcode.study.figures import BACKBONE, METHOD, REGIME, SCOPE, SETTING, TITLE, place
+from calcode.study.figures import METHOD, METHOD_PLACE, REGIME, SCOPE, TITLE, place
 from calcode.study.jobs import Job
 from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE
@@ -42,10 +42,7 @@ SUMMARY = TableSchema(
     name="cost_sensitive_risk",
     about="One row per setting, backbone, method and cost regime.",
     columns=(
-        SETTING,
-        BACKBONE,
-        METHOD,
-        TITLE,
+        *METHOD_PLACE,
         REGIME,
         number_column("cost_error", "Cost of an uncovered diagnosis."),
         number_column("cost_set", "Cost of a full set."),
@@ -174,11 +171,4 @@ def risk_sentence(rows: pd.DataFrame, regime: str) -> str:
     return f"{lowest}{f', then {second.title} with {number(second.risk, digits=3)}' if second else ''}."
 
 
-EXPERIMENT = Experiment(
-    name="cost-risk",
-    title="Cost-sensitive risk",
-    schemas=(SUMMARY, AVERAGE),
-    jobs=jobs,
-    tables=tables,
-    section=section,
-)
+EXPERIMENT = Experiment("cost-risk", "Cost-sensitive risk", (SUMMARY, AVERAGE), jobs, tables, section)

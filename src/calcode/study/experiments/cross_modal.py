@@ -18,22 +18,13 @@ from calcode.study.audits import top_one_errors
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.decisions import to_arrow
 from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import (
-    BACKBONE,
-    FIGURE_NAMES,
-    FIGURES,
-    SETTING,
-    delta_columns,
-    differences,
-    figures,
-    place,
-)
+from calcode.study.figures import FIGURE_NAMES, FIGURES, PLACE, delta_columns, differences, figures, place
 from calcode.study.jobs import Job, job
 from calcode.study.results import Results
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, flag, number, share, text
 from calcode.study.variants import decided_by, point_options, variant_models
-from calcode.study.view import PLACE, Col, numbers, view, words
+from calcode.study.view import PLACE_COLS, Col, numbers, view, words
 
 if TYPE_CHECKING:
     import pyarrow
@@ -55,8 +46,7 @@ SCHEMA = TableSchema(
     "the switch changed on the target. Exploratory: formula and budget are this project's, and it is no part of the "
     "method.",
     columns=(
-        SETTING,
-        BACKBONE,
+        *PLACE,
         text("baseline_audit", "Diagnostic that the method selects."),
         number("baseline_auroc", "Its AUROC for top-1 error on validation."),
         number("disagreement_auroc", "AUROC of the disagreement."),
@@ -253,7 +243,7 @@ def section(output: StudyOutput) -> list[Part]:
         "rank with it; changes on the target where it took over. Formula and budget are this project's.",
         rows,
         (
-            *PLACE,
+            *PLACE_COLS,
             words("baseline_audit", "own diagnostic"),
             numbers("baseline_auroc", "its AUROC", 3),
             numbers("disagreement_auroc", "disagreement", 3),
@@ -286,10 +276,5 @@ def switch_sentence(rows: Sequence[Any]) -> str:
 
 
 EXPERIMENT = Experiment(
-    name="cross-modal",
-    title="Cross-modal disagreement (exploratory)",
-    schemas=(SCHEMA,),
-    jobs=jobs,
-    tables=tables,
-    section=section,
+    "cross-modal", "Cross-modal disagreement (exploratory)", (SCHEMA,), jobs, tables, section
 )

@@ -19,7 +19,7 @@ from calcode.report.wording import listed, percent
 from calcode.report.wording import number as number_words
 from calcode.study.cohorts import FITTED_ROLES, SettingCohorts
 from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import BACKBONE, SETTING, place
+from calcode.study.figures import PLACE, place
 from calcode.study.jobs import Job, job
 from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE
@@ -27,7 +27,7 @@ from calcode.study.paper import reported_at
 from calcode.study.results import Results
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, integer, number, share, text
-from calcode.study.view import PLACE, Col, counts, numbers, rounded_scale, view, words
+from calcode.study.view import PLACE_COLS, Col, counts, numbers, rounded_scale, view, words
 
 if TYPE_CHECKING:
     import pyarrow
@@ -62,8 +62,7 @@ SUMMARY = TableSchema(
     name="geometry_summary",
     about="One row per setting and backbone: the shift as the embedding sees it, and what the method made of it.",
     columns=(
-        SETTING,
-        BACKBONE,
+        *PLACE,
         number(
             "shift_ratio",
             "Median distance of the target to its 10 nearest reference images, over the source's.",
@@ -88,8 +87,7 @@ DISTANCES = TableSchema(
     name="distance_quantiles",
     about="One row per setting, backbone, domain, kind of neighbours and quantile of the support distance.",
     columns=(
-        SETTING,
-        BACKBONE,
+        *PLACE,
         _DOMAIN,
         text("neighbours", "'all' reference images, or those of the 'same class'."),
         share("quantile", "Level of the quantile."),
@@ -103,8 +101,7 @@ PROJECTION = TableSchema(
     about="One row per setting, backbone and drawn image: its place in the plane of the source's two largest principal "
     "components. Ids are patient-derived data.",
     columns=(
-        SETTING,
-        BACKBONE,
+        *PLACE,
         _DOMAIN,
         text("id", "Id of the image."),
         text("label_name", "Its diagnosis."),
@@ -388,7 +385,7 @@ def _summary_table(rows: pd.DataFrame) -> Part:
         "distance of held-out source images.",
         rows,
         (
-            *PLACE,
+            *PLACE_COLS,
             *(numbers(name, heading, digits) for name, heading, digits in _SHOWN),
             *((Col(heading="reported, in this order", cell=reported),) if extra else ()),
         ),
@@ -462,11 +459,11 @@ def _marks(rows: pd.DataFrame) -> list[Marks]:
 
 
 EXPERIMENT = Experiment(
-    name="geometry",
-    title="The shift in the embeddings",
-    schemas=(SUMMARY, DISTANCES, PROJECTION),
-    jobs=jobs,
-    tables=tables,
-    section=section,
-    options=("projected_images", Annotated[int, Field(ge=2)], 1000),
+    "geometry",
+    "The shift in the embeddings",
+    (SUMMARY, DISTANCES, PROJECTION),
+    jobs,
+    tables,
+    section,
+    ("projected_images", Annotated[int, Field(ge=2)], 1000),
 )

@@ -19,6 +19,7 @@ from calcode.study.figures import (
     HIT_COUNTS,
     HITS,
     METHOD,
+    PLACE,
     POINT,
     SCOPE,
     SEED,
@@ -98,8 +99,7 @@ DELTAS = TableSchema(
     about="One row per operating point, setting, backbone, seed and other method: the complete method minus it.",
     columns=(
         POINT,
-        SETTING,
-        BACKBONE,
+        *PLACE,
         SEED,
         METHOD,
         TITLE,
@@ -405,11 +405,4 @@ def _reported_cell(row: Any) -> Cell:
     return Cell("") if found is None else Cell(reported_figures(found[1]), found[0].place)
 
 
-EXPERIMENT = Experiment(
-    name="main-comparison",
-    title="Main comparison",
-    schemas=(SUMMARY, MEANS, DELTAS),
-    jobs=jobs,
-    tables=tables,
-    section=section,
-)
+EXPERIMENT = Experiment("main-comparison", "Main comparison", (SUMMARY, MEANS, DELTAS), jobs, tables, section)

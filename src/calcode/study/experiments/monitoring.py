@@ -23,13 +23,13 @@ from calcode.report.wording import count, number, percent
 from calcode.study.audits import single_audits
 from calcode.study.cohorts import FITTED_ROLES, SettingCohorts
 from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import BACKBONE, SETTING, place
+from calcode.study.figures import PLACE, place
 from calcode.study.jobs import Job, job
 from calcode.study.results import Results
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import TableSchema, integer, share, text
 from calcode.study.tables import number as number_column
-from calcode.study.view import PLACE, Col, RowTuple, shares, view, words
+from calcode.study.view import PLACE_COLS, Col, RowTuple, shares, view, words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,8 +49,7 @@ SCHEMA = TableSchema(
     about="One row per setting, backbone, monitor, statistic, audit rate and kind of vote: false alarms in streams of "
     "source images, and the delay after a change from source to target.",
     columns=(
-        SETTING,
-        BACKBONE,
+        *PLACE,
         text("monitor", "M1 support, M2 scores, M3 coverage."),
         text("statistic", "What is watched; several classes share the level in M2 and M3."),
         share("audit_rate", "Share of the images that get a label; 0 for M1, which needs none."),
@@ -362,7 +361,7 @@ def section(output: StudyOutput) -> list[Part]:
             f"False alarms of monitors at level {_LEVEL:g}, and streams in which a change is seen.",
             rows,
             (
-                *PLACE,
+                *PLACE_COLS,
                 words("monitor"),
                 words("statistic"),
                 Col(heading="votes", cell=_how, numeric=False),
@@ -413,11 +412,11 @@ def _delay_table(changed: pd.DataFrame) -> Table:
 
 
 EXPERIMENT = Experiment(
-    name="monitoring",
-    title="Monitors: false alarms and delays",
-    schemas=(SCHEMA,),
-    jobs=jobs,
-    tables=tables,
-    section=section,
-    options=("monitored_streams", Annotated[int, Field(ge=1)], 200),
+    "monitoring",
+    "Monitors: false alarms and delays",
+    (SCHEMA,),
+    jobs,
+    tables,
+    section,
+    ("monitored_streams", Annotated[int, Field(ge=1)], 200),
 )

@@ -17,7 +17,7 @@ from calcode.report.parts import Figure, Part
 from calcode.report.wording import FEW, count, counted, listed, percent, percent_estimate, short_percent
 from calcode.study.decisions import MethodDecisions
 from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import BACKBONE, METHOD, SETTING, TITLE, place
+from calcode.study.figures import METHOD, PLACE, TITLE, place
 from calcode.study.jobs import Job
 from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE, GROUPS, named_methods
@@ -34,8 +34,7 @@ SCHEMA = TableSchema(
     about="One row per case, method and class: coverage of the class next to the marginal one, and on the rows of the "
     "chosen class the image that shows the difference.",
     columns=(
-        SETTING,
-        BACKBONE,
+        *PLACE,
         text("comparator", "The method that misses the class."),
         METHOD,
         TITLE,
@@ -227,11 +226,11 @@ def case_sentence(rows: Sequence[Any]) -> str:
 
 
 EXPERIMENT = Experiment(
-    name="motivating-case",
-    title="One class examined closely",
-    schemas=(SCHEMA,),
-    jobs=jobs,
-    tables=tables,
-    section=section,
-    options=("motivating_cases", tuple[Case, ...], ()),
+    "motivating-case",
+    "One class examined closely",
+    (SCHEMA,),
+    jobs,
+    tables,
+    section,
+    ("motivating_cases", tuple[Case, ...], ()),
 )

@@ -23,13 +23,13 @@ from calcode.report.wording import listed, percent
 from calcode.report.wording import number as number_words
 from calcode.study.cohorts import FITTED_ROLES, SettingCohorts
 from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import BACKBONE, SETTING, place
+from calcode.study.figures import PLACE, place
 from calcode.study.jobs import Job, job
 from calcode.study.results import Results
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, duration, integer, number, share, text
 from calcode.study.variants import point_options, point_settings
-from calcode.study.view import PLACE, Col, counts, numbers, view, words
+from calcode.study.view import PLACE_COLS, Col, counts, numbers, view, words
 
 if TYPE_CHECKING:
     import pyarrow
@@ -49,8 +49,7 @@ SCHEMA = TableSchema(
     about="One row per setting, backbone and index: speed and exactness of the neighbour search behind the support "
     "distance, with the size of the stored features and the time of a fit.",
     columns=(
-        SETTING,
-        BACKBONE,
+        *PLACE,
         text("index", "'exact' or 'hnsw'."),
         text("note", "Why something was not measured."),
         integer("n_neighbors", "k."),
@@ -77,12 +76,13 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
 
     reference = cohorts.roles.reference.embeddings
     queries = cohorts.target.evidence.embeddings
+    n_images = len(queries) + sum(len(getattr(cohorts.roles, role)) for role in FITTED_ROLES)
     common = {
         "n_neighbors": N_NEIGHBORS,
         "n_queries": len(queries),
         "n_reference": len(reference),
         "dimension": reference.shape[1],
-        "cache_bytes": _cache_bytes(cohorts),
+        "cache_bytes": n_images * reference.shape[1] * _FLOAT32,
         **_timed_fit(cohorts, options),
     }
     # The search of the audit itself, which needs distances alone.
@@ -196,11 +196,6 @@ def _timed_fit(cohorts: SettingCohorts, options: Mapping[str, Any]) -> dict[str,
     return {"fit_seconds": fit_seconds, "decide_seconds": decide_seconds}
 
 
-def _cache_bytes(cohorts: SettingCohorts) -> int:
-    n = len(cohorts.target) + sum(len(getattr(cohorts.roles, role)) for role in FITTED_ROLES)
-    return n * cohorts.roles.reference.dimension * _FLOAT32
-
-
 def _arrow_schema() -> pyarrow.Schema:
     import pyarrow as pa
 
@@ -251,7 +246,7 @@ def section(output: StudyOutput) -> list[Part]:
         "error of the median distance.",
         rows,
         (
-            *PLACE,
+            *PLACE_COLS,
             words("index"),
             searched("query_milliseconds", "ms per query", lambda value: f"{value:.4f}"),
             searched("recall_at_10", "recall@10", lambda value: f"{value:.3f}"),
@@ -291,11 +286,4 @@ def neighbours_sentence(rows: pd.DataFrame) -> str:
     return f"{speed}. It finds {kept}, with {lost}."
 
 
-EXPERIMENT = Experiment(
-    name="neighbours",
-    title="Approximate neighbours",
-    schemas=(SCHEMA,),
-    jobs=jobs,
-    tables=tables,
-    section=section,
-)
+EXPERIMENT = Experiment("neighbours", "Approximate neighbours", (SCHEMA,), jobs, tables, section)

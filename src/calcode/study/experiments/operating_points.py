@@ -16,13 +16,13 @@ from calcode.study.cohorts import SettingCohorts
 from calcode.study.decisions import to_arrow
 from calcode.study.experiment import Experiment, Tables
 from calcode.study.experiments.cost_risk import MEASURED, risk_cells
-from calcode.study.figures import BACKBONE, REGIME, SCOPE, SETTING, place
+from calcode.study.figures import PLACE, REGIME, SCOPE, place
 from calcode.study.jobs import Job, job
 from calcode.study.results import Results
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, averages, flag, integer, number, share, text
 from calcode.study.variants import decided_by, point_options, point_settings, variant_models
-from calcode.study.view import PLACE, Col, changes, numbers, points, shares, view, words
+from calcode.study.view import PLACE_COLS, Col, changes, numbers, points, shares, view, words
 
 if TYPE_CHECKING:
     import pyarrow
@@ -43,8 +43,7 @@ POINTS = TableSchema(
     about="One row per setting, backbone and cost regime: the point chosen on validation for the audited base layer "
     "without guard, and what it does on the target. The choice adds no guarantee.",
     columns=(
-        SETTING,
-        BACKBONE,
+        *PLACE,
         REGIME,
         share("target_coverage", "Chosen 1 - miscoverage."),
         share("deferral_level", "Chosen deferral level."),
@@ -193,7 +192,7 @@ def section(output: StudyOutput) -> list[Part]:
         "The point chosen on validation for every setting, backbone and regime, and what it does.",
         output.table(POINTS.name),
         (
-            *PLACE,
+            *PLACE_COLS,
             words("regime"),
             Col(heading="target coverage", cell=lambda row: short_percent(row.target_coverage)),
             Col(heading="deferral level", cell=lambda row: short_percent(row.deferral_level)),
@@ -249,10 +248,5 @@ def chosen_sentence(row: Any) -> str:
 
 
 EXPERIMENT = Experiment(
-    name="operating-points",
-    title="Operating points chosen on validation",
-    schemas=(POINTS, DELTAS),
-    jobs=jobs,
-    tables=tables,
-    section=section,
+    "operating-points", "Operating points chosen on validation", (POINTS, DELTAS), jobs, tables, section
 )

@@ -12,12 +12,12 @@ from calcode.arrays import BoolArray
 from calcode.method.audit import DIAGNOSTICS, auroc
 from calcode.metrics.intervals import Estimate, proportion
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart
-from calcode.report.parts import Cell, Figure, Part
-from calcode.report.wording import count, listed, number, percent, percent_interval
+from calcode.report.parts import Figure, Part
+from calcode.report.wording import count, listed, number, percent
 from calcode.study.audits import single_audits
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import BACKBONE, SETTING, place
+from calcode.study.figures import PLACE, place
 from calcode.study.jobs import Job, job
 from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE
@@ -25,7 +25,7 @@ from calcode.study.results import Results
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, flag, integer, share, text
 from calcode.study.tables import number as number_column
-from calcode.study.view import Col, counts, estimate, numbers, shares, view, words
+from calcode.study.view import Col, counts, estimate, numbers, share_cell, shares, view, words
 
 if TYPE_CHECKING:
     import pyarrow
@@ -38,8 +38,7 @@ SCHEMA = TableSchema(
     "target images inside, and how many of each it defers at the deferral level. The score 'calcode' is the method as "
     "it decides.",
     columns=(
-        SETTING,
-        BACKBONE,
+        *PLACE,
         text("score", "Audit diagnostic, or 'calcode'."),
         flag("selected", "Whether the method selected this diagnostic on validation."),
         number_column("auroc", "AUROC of the score for being outside the label space, among target images."),
@@ -179,7 +178,7 @@ def _auroc_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -> 
             Col(heading="score", cell=_title, numeric=False),
             numbers("auroc", "AUROC", 3),
             shares("in_space_deferral", "deferred inside"),
-            Col(heading="deferred outside", cell=_outside_cell),
+            Col(heading="deferred outside", cell=lambda row: share_cell(row, "out_of_space_deferral")),
             counts("n_out_of_space", "n outside"),
         ),
     )
@@ -191,10 +190,6 @@ def _auroc_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -> 
         charts=charts,
         numbers=table,
     )
-
-
-def _outside_cell(row: Any) -> Cell:
-    return Cell(percent(row.out_of_space_deferral), percent_interval(estimate(row, "out_of_space_deferral")))
 
 
 def auroc_sentence(rows: Sequence[Any]) -> str:
@@ -264,11 +259,4 @@ def deferral_sentence(rows: Sequence[Any]) -> str:
     return f"CALCoDe defers {'; '.join(said)}.{after}"
 
 
-EXPERIMENT = Experiment(
-    name="out-of-space",
-    title="Diagnoses beyond the label space",
-    schemas=(SCHEMA,),
-    jobs=jobs,
-    tables=tables,
-    section=section,
-)
+EXPERIMENT = Experiment("out-of-space", "Diagnoses beyond the label space", (SCHEMA,), jobs, tables, section)

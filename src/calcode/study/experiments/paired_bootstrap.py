@@ -232,11 +232,11 @@ def _reported(row: Any, metric: str) -> Cell:
 
 
 EXPERIMENT = Experiment(
-    name="paired-bootstrap",
-    title="Differences on the same images",
-    schemas=(SCHEMA,),
-    jobs=jobs,
-    tables=tables,
-    section=section,
-    options=("bootstrap_resamples", Annotated[int, Field(ge=1)], 1000),
+    "paired-bootstrap",
+    "Differences on the same images",
+    (SCHEMA,),
+    jobs,
+    tables,
+    section,
+    ("bootstrap_resamples", Annotated[int, Field(ge=1)], 1000),
 )

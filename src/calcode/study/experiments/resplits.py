@@ -15,24 +15,14 @@ from calcode.report.parts import Cell, Figure, Part
 from calcode.report.wording import listed, percent, short_percent
 from calcode.report.wording import number as number_words
 from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import (
-    BACKBONE,
-    DETAILED,
-    FIGURE_NAMES,
-    HITS,
-    METHOD,
-    SETTING,
-    TITLE,
-    detailed,
-    place,
-)
+from calcode.study.figures import DETAILED, FIGURE_NAMES, HITS, METHOD_PLACE, detailed, place
 from calcode.study.jobs import Job
 from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE
 from calcode.study.results import Results
 from calcode.study.specification import Backbone, Entry, Methods, Setting, Study
 from calcode.study.tables import Row, TableSchema, integer, number, text
-from calcode.study.view import PLACE, Col, view, words
+from calcode.study.view import PLACE_COLS, Col, view, words
 
 if TYPE_CHECKING:
     from calcode.study.output import StudyOutput
@@ -60,10 +50,7 @@ SPLITS = TableSchema(
     about="One row per setting, backbone, method and split: 'given' is the split of the features, the others deal the "
     "source images into the same roles anew, by group and at the same sizes.",
     columns=(
-        SETTING,
-        BACKBONE,
-        METHOD,
-        TITLE,
+        *METHOD_PLACE,
         text("split", "'given', or the seed of the new deal."),
         *DETAILED,
         *HITS,
@@ -74,10 +61,7 @@ SPREAD = TableSchema(
     name="resplit_spread",
     about="One row per setting, backbone, method and figure: mean, spread and worst over the new deals.",
     columns=(
-        SETTING,
-        BACKBONE,
-        METHOD,
-        TITLE,
+        *METHOD_PLACE,
         text("metric", "Name of the figure."),
         integer("n_splits", "New deals with a defined value."),
         number("mean", "Mean over them."),
@@ -241,16 +225,20 @@ def _table(rows: pd.DataFrame) -> Part:
         "resplits",
         "Mean over new deals of the roles by group; below it the worst of them, and the given split.",
         rows.drop_duplicates(_PLACE),
-        (*PLACE, words("title", "method"), *(metric_col(name, heading) for name, heading in _SHOWN.items())),
+        (
+            *PLACE_COLS,
+            words("title", "method"),
+            *(metric_col(name, heading) for name, heading in _SHOWN.items()),
+        ),
     )
 
 
 EXPERIMENT = Experiment(
-    name="resplits",
-    title="Other splits of the same images",
-    schemas=(SPLITS, SPREAD),
-    jobs=jobs,
-    tables=tables,
-    section=section,
-    options=("resplits", Options, Options()),
+    "resplits",
+    "Other splits of the same images",
+    (SPLITS, SPREAD),
+    jobs,
+    tables,
+    section,
+    ("resplits", Options, Options()),
 )

@@ -15,14 +15,13 @@ from calcode.report.parts import Cell, Figure, Fold, Part, Text
 from calcode.report.wording import listed, number, percent, short_percent, signed, signed_points
 from calcode.study.experiment import Experiment, Tables
 from calcode.study.figures import (
-    BACKBONE,
     DETAILED,
     FIGURE_NAMES,
     FIGURES,
     HIT_COUNTS,
     HITS,
+    PLACE,
     SCOPE,
-    SETTING,
     averages_with_hits,
     detailed,
     place,
@@ -68,8 +67,7 @@ SUMMARY = TableSchema(
     name="sensitivity_summary",
     about="One row per setting, backbone and changed value: every figure of the method with that one change.",
     columns=(
-        SETTING,
-        BACKBONE,
+        *PLACE,
         _PARAMETER,
         _VALUE,
         _LEVEL,
@@ -398,11 +396,11 @@ def sensitivity_sentences(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 EXPERIMENT = Experiment(
-    name="sensitivity",
-    title="Sensitivities",
-    schemas=(SUMMARY, AVERAGE, GAMMA, GUARD),
-    jobs=jobs,
-    tables=tables,
-    section=section,
-    options=("sensitivities", Options, Options()),
+    "sensitivity",
+    "Sensitivities",
+    (SUMMARY, AVERAGE, GAMMA, GUARD),
+    jobs,
+    tables,
+    section,
+    ("sensitivities", Options, Options()),
 )

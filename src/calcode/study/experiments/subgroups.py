@@ -14,14 +14,14 @@ from calcode.report.parts import Fold, Part, Text
 from calcode.report.wording import FEW, count, percent_estimate
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import BACKBONE, DETAILED, METHOD, SETTING, TITLE, detailed, place
+from calcode.study.figures import DETAILED, METHOD_PLACE, detailed, place
 from calcode.study.jobs import Job, job
 from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE
 from calcode.study.results import Results
 from calcode.study.specification import Backbone, Entry, Methods, Setting, Study
 from calcode.study.tables import Row, TableSchema, text
-from calcode.study.view import FIGURE_COLS, PLACE, Col, cost_words, estimate, view, words
+from calcode.study.view import FIGURE_COLS, PLACE_COLS, Col, cost_words, estimate, view, words
 
 if TYPE_CHECKING:
     import pyarrow
@@ -36,10 +36,7 @@ SCHEMA = TableSchema(
     name="subgroup_coverage",
     about="One row per setting, backbone, method, column and value: every figure of the images with that value.",
     columns=(
-        SETTING,
-        BACKBONE,
-        METHOD,
-        TITLE,
+        *METHOD_PLACE,
         text("column", "Column of the features."),
         text("value", "Its value, 'unknown' where missing; numbers of many values in bands of 20."),
         *DETAILED,
@@ -143,23 +140,19 @@ def section(output: StudyOutput) -> list[Part]:
     sentences = [subgroup_sentence(own, str(column)) for column, own in rows.groupby("column", sort=False)]
     table = view(
         "subgroups",
-        f"Subgroups with 95 % intervals; fewer than {FEW} answered images are called few.",
+        f"Subgroups with 95 % intervals; read those with fewer than {FEW} answered images with care.",
         rows,
         (
-            *PLACE,
+            *PLACE_COLS,
             Col(heading="subgroup", cell=lambda row: f"{row.column}: {row.value}", numeric=False),
             words("title", "method"),
-            Col(heading="n", cell=_n),
+            Col(heading="n", cell=lambda row: f"{count(row.n_answered)} of {count(row.n)}"),
             *FIGURE_COLS,
         ),
         within=lambda row: (row.setting, row.backbone, row.column, row.value),
     )
     fold = Fold(title="Every subgroup with n and intervals", parts=(table,))
     return [Text(sentences=tuple(filter(None, sentences)), style="list"), fold]
-
-
-def _n(row: Any) -> str:
-    return f"{count(row.n_answered)} of {count(row.n)}{', few' if row.n_answered < FEW else ''}"
 
 
 def subgroup_sentence(rows: pd.DataFrame, column: str) -> str:
@@ -184,11 +177,5 @@ def subgroup_sentence(rows: pd.DataFrame, column: str) -> str:
 
 
 EXPERIMENT = Experiment(
-    name="subgroups",
-    title="Subgroups",
-    schemas=(SCHEMA,),
-    jobs=jobs,
-    tables=tables,
-    section=section,
-    options=("subgroups", Options, Options()),
+    "subgroups", "Subgroups", (SCHEMA,), jobs, tables, section, ("subgroups", Options, Options())
 )

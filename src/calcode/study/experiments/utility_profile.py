@@ -11,13 +11,12 @@ from calcode.report.wording import listed, percent, short_percent
 from calcode.study.experiment import Experiment, Tables
 from calcode.study.experiments.main_comparison import jobs, summary_rows
 from calcode.study.figures import (
-    BACKBONE,
     FIGURES,
     HIT_COUNTS,
     HITS,
     METHOD,
+    METHOD_PLACE,
     SCOPE,
-    SETTING,
     SINGLES,
     TITLE,
     averages_with_hits,
@@ -35,7 +34,7 @@ COMPARISON = TableSchema(
     name="utility_calcode_comparison",
     about="One row per setting, backbone and method at the fixed point: how reliable the sets are and how much they "
     "say.",
-    columns=(SETTING, BACKBONE, METHOD, TITLE, *FIGURES, *SINGLES, *HITS),
+    columns=(*METHOD_PLACE, *FIGURES, *SINGLES, *HITS),
     key=("setting", "backbone", "method"),
 )
 MEANS = TableSchema(
@@ -145,10 +144,5 @@ def utility_sentence(found: dict[str, list[Any]]) -> str:
 
 
 EXPERIMENT = Experiment(
-    name="utility-profile",
-    title="Reliability and utility",
-    schemas=(COMPARISON, MEANS),
-    jobs=jobs,
-    tables=tables,
-    section=section,
+    "utility-profile", "Reliability and utility", (COMPARISON, MEANS), jobs, tables, section
 )
