@@ -17,7 +17,7 @@ from monitor_streams import (
 )
 
 from calcode.metrics.intervals import wilson_interval
-from calcode.monitor import CoverageProcess, ExchangeabilityMartingale
+from calcode.monitor import Case, CoverageProcess, ExchangeabilityMartingale, Watch
 
 #: A twin shows itself in fewer streams than it takes to trust a monitor.
 N_TWINS = 50
@@ -93,3 +93,56 @@ def test_twin_the_home_gate_alarms_at_an_unchanged_site_and_the_site_gate_does_n
     stream = rng.normal(loc=1.0, size=(N_TWINS, 500))
     assert alarms(home, stream) == N_TWINS
     assert alarms(site, stream) <= 4
+
+
+def test_all_monitors_together_keep_the_level_of_the_watch() -> None:
+    rng = np.random.default_rng(7)
+    n_streams, n_images, level = 100, 150, 0.2
+    false = 0
+    for stream in range(n_streams):
+        watch = Watch(
+            classes=("a", "b", "c"),
+            model_digest="",
+            gate=rng.random(50),
+            references={"a": rng.random(20)},
+            lines={"a": 0.1, "b": 0.2, "c": 0.3},
+            false_alarm=level,
+            random_state=stream,
+        )
+        for image in range(n_images):
+            label = int(rng.integers(3))
+            missed = rng.random() < (0.1, 0.2, 0.3)[label]
+            case = Case(() if missed else (label,), True, missed, tuple(rng.random(3).tolist()))
+            watch.observe(str(image), group=str(image), case=case, distance=float(rng.random()))
+            watch.review(str(image), label=label)
+        false += bool(watch.alarms)
+    assert false <= 33  # P(Binomial(100, 0.2) > 33) = 0.001
+    assert false > 0  # a bound of 0.2 that nothing ever reaches would hide a monitor that never speaks
+
+
+def test_real_images_of_another_camera_are_seen_within_twenty_images() -> None:
+    pytest.importorskip("calcode_demo_data", reason="the demonstration data are a distribution of their own")
+    from calcode.demo.cohorts import demo_features
+    from calcode.method.audit import neighbour_distance
+
+    images = demo_features().read()
+    parts = {name: images.with_role(name).evidence for name in ("reference", "gate", "test", "external")}
+    values = {
+        name: neighbour_distance(part.embeddings, reference=parts["reference"].embeddings, n_neighbors=10)
+        for name, part in parts.items()
+        if name != "reference"
+    }
+    rng = np.random.default_rng(8)
+
+    def one_each(name: str) -> Floats:
+        shuffled = rng.permutation(len(values[name]))
+        _, first = np.unique(np.asarray(parts[name].groups)[shuffled], return_index=True)
+        return values[name][shuffled[rng.permutation(first)]]
+
+    delays = []
+    for stream in range(30):
+        martingale = ExchangeabilityMartingale(one_each("gate"), alpha=LEVEL, seed=stream)
+        for value in [*one_each("test")[:300], *one_each("external")[:100]]:
+            martingale.update(value)
+        delays.append(martingale.reading.alarm_at or np.inf)
+    assert 300 < np.median(delays) <= 320
