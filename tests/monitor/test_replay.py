@@ -8,7 +8,7 @@ import pytest
 from worlds import World, fit_quietly
 
 from calcode import Calcode, Evidence, SupportAudit
-from calcode.errors import CalcodeError, RoleError
+from calcode.errors import CalcodeError, CalcodeWarning, RoleError
 from calcode.method import audit as audit_module
 from calcode.method.evidence import robust_probabilities
 from calcode.monitor import miss_line, miss_lines, replay, watch_model
@@ -63,6 +63,15 @@ def test_every_group_votes_with_one_image_and_never_again(model: Calcode) -> Non
     assert tuple(replay(watch, model, again)) == (60, 0, 0, 0)
     assert watch.support is not None
     assert watch.support.reading.n == watch.answers.n == 30
+
+
+def test_images_without_groups_vote_each_with_a_warning(model: Calcode) -> None:
+    named = clinic(10)
+    alone = Evidence(
+        embeddings=named.embeddings, prompt_logits=named.prompt_logits, classes=named.classes, ids=named.ids
+    )
+    with pytest.warns(CalcodeWarning, match="patient of its own"):
+        assert replay(watch_model(model), model, alone).votes == 10
 
 
 def test_distances_and_sets_are_computed_for_representatives_alone(

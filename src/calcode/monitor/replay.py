@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from calcode.errors import EvidenceError, MismatchError
+from calcode.errors import CalcodeWarning, EvidenceError, MismatchError
 from calcode.method.decisions import Decisions
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.method.model import Calcode
@@ -145,6 +146,13 @@ def replay(
     if decisions is not None and decisions.model_digest != model.digest_:
         raise MismatchError("decisions: made by another model; give the model that made them")
     model.evidence_format_.require(evidence, role="evidence")
+    if evidence.groups is None:
+        warnings.warn(
+            "groups: the images have none, so every image counts as a patient of its own; several images of one patient "
+            "then raise false alarms",
+            CalcodeWarning,
+            stacklevel=2,
+        )
     ids = evidence.ids.tolist()
     groups = ids if evidence.groups is None else evidence.groups.tolist()
     new = [row for row, name in enumerate(ids) if not watch.knows(name)]
