@@ -148,8 +148,8 @@ def replay(
     model.evidence_format_.require(evidence, role="evidence")
     if evidence.groups is None:
         warnings.warn(
-            "groups: the images have none, so every image counts as a patient of its own; several images of one patient "
-            "then raise false alarms",
+            "groups: the images have none, so every image counts as a patient of its own; several images of one "
+            "patient then raise false alarms",
             CalcodeWarning,
             stacklevel=2,
         )
