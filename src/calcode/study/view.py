@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +23,7 @@ from calcode.report.wording import (
     signed,
 )
 from calcode.study.methods import COMPLETE
+from calcode.study.paper import Reported, reported_figures
 
 if TYPE_CHECKING:
     from calcode.study.output import StudyOutput
@@ -216,6 +217,32 @@ def coverage_words(row: RowTuple, *, n_classes: int) -> str:
 def only(rows: Iterable[RowTuple], method: str = COMPLETE) -> RowTuple | None:
     """The row of a method; None where it has none."""
     return next((row for row in rows if row.method == method), None)
+
+
+def reported_cols(
+    heading: str,
+    rows: pd.DataFrame | Sequence[RowTuple],
+    find: Callable[[RowTuple], Reported | None],
+    write: Callable[[Mapping[str, str]], str] = reported_figures,
+) -> tuple[Col, ...]:
+    """A column with what the paper prints, marked "reported"; none where it prints nothing for these rows.
+
+    Parameters
+    ----------
+    heading : str
+    rows : DataFrame or sequence of named tuples
+    find : callable
+        A row in, the printed row for it out.
+    write : callable
+        A printed row in, the text of the cell out.
+    """
+
+    def cell(row: RowTuple) -> Cell:
+        found = find(row)
+        return Cell("") if found is None else Cell(write(found[1]), found[0].place)
+
+    given = rows.itertuples(index=False) if isinstance(rows, pd.DataFrame) else rows
+    return (Col(heading=f"reported: {heading}", cell=cell),) if any(map(find, given)) else ()
 
 
 def rounded_scale(values: Iterable[float], *, step: float, least: float = 0.0) -> Scale:

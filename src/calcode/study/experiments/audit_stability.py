@@ -9,7 +9,7 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray
 from calcode.method.audit import DIAGNOSTICS, auroc
-from calcode.report.parts import Cell, Part, Text
+from calcode.report.parts import Part, Text
 from calcode.report.wording import count, counted, number, percent
 from calcode.study.audits import single_audits, top_one_errors
 from calcode.study.cohorts import SettingCohorts
@@ -21,7 +21,7 @@ from calcode.study.results import Results
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import TableSchema, integer, share, text
 from calcode.study.tables import number as number_column
-from calcode.study.view import PLACE_COLS, Col, numbers, shares, view, words
+from calcode.study.view import PLACE_COLS, Col, numbers, reported_cols, shares, view, words
 
 if TYPE_CHECKING:
     import pyarrow
@@ -133,7 +133,6 @@ def section(output: StudyOutput) -> list[Part]:
     rows = output.table(SCHEMA.name)
     if not len(rows):
         return []
-    extra = any(reported_at("audit_stability", row.setting, row.backbone) for row in rows.itertuples())
     resamples = count(int(rows["n_resamples"].iloc[0]))
     table = view(
         "audit-stability",
@@ -148,21 +147,18 @@ def section(output: StudyOutput) -> list[Part]:
             words("runner_up", "runner-up"),
             shares("frequency", "selected again"),
             Col(heading="errors", cell=lambda row: f"{count(row.n_errors)} of {count(row.n_validation)}"),
-            *((Col(heading="reported: AUROC / margin / frequency", cell=_reported),) if extra else ()),
+            *reported_cols(
+                "AUROC / margin / frequency",
+                rows,
+                lambda row: reported_at("audit_stability", row.setting, row.backbone),
+                lambda cells: " / ".join(
+                    cells[name] for name in ("selected", "auroc", "margin", "frequency")
+                ),
+            ),
         ),
         layout="stack",
     )
     return [Text(sentences=(stability_sentence(list(rows.itertuples(index=False))),)), table]
-
-
-def _reported(row: Any) -> Cell:
-    found = reported_at("audit_stability", row.setting, row.backbone)
-    if found is None:
-        return Cell("")
-    table, cells = found
-    return Cell(
-        f"{cells['selected']} {cells['auroc']} / {cells['margin']} / {cells['frequency']}", table.place
-    )
 
 
 def stability_sentence(rows: Sequence[Any]) -> str:

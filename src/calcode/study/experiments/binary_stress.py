@@ -8,25 +8,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calcode.method.decisions import Action, choose_actions
-from calcode.report.parts import Cell, Part, Text
+from calcode.report.parts import Part, Text
 from calcode.report.wording import count, percent
 from calcode.study.decisions import MethodDecisions
 from calcode.study.experiment import Experiment, Tables
 from calcode.study.figures import DETAILED, METHOD_PLACE, detailed, place
 from calcode.study.jobs import Job
 from calcode.study.method_decisions import method_job
-from calcode.study.paper import (
-    REPORTED,
-    paper_backbone,
-    paper_setting,
-    reported_figures,
-    reported_row,
-    reported_tables,
-)
+from calcode.study.paper import FOUR, paper_backbone, paper_setting, reported, reported_row
 from calcode.study.results import Results
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, integer, share
-from calcode.study.view import FIGURE_COLS, PLACE_COLS, Col, cost_words, counts, numbers, shares, view, words
+from calcode.study.view import (
+    FIGURE_COLS,
+    PLACE_COLS,
+    cost_words,
+    counts,
+    numbers,
+    reported_cols,
+    shares,
+    view,
+    words,
+)
 
 if TYPE_CHECKING:
     from calcode.study.output import StudyOutput
@@ -105,14 +108,9 @@ def section(output: StudyOutput) -> list[Part]:
         return []
     head = (*PLACE_COLS, words("title", "method"))
 
-    def reported(row: Any) -> Cell:
-        found = reported_row(row.setting, row.backbone, row.method)
-        return Cell("") if found is None else Cell(reported_figures(found[1]), found[0].place)
-
     def group(row: Any) -> tuple[str, str]:
         return row.setting, row.backbone
 
-    printed = (Col(heading=REPORTED, cell=reported),) if any(reported(row).text for row in rows) else ()
     figures = view(
         "binary-stress-test",
         "Two classes: a set of both says nothing.",
@@ -120,15 +118,20 @@ def section(output: StudyOutput) -> list[Part]:
         (
             *head,
             *FIGURE_COLS,
-            *printed,
+            *reported_cols(FOUR, rows, lambda row: reported_row(row.setting, row.backbone, row.method)),
         ),
         within=group,
     )
-    heading = "reported: informative / deferred / coverage of single answers"
-    known = (
-        (Col(heading=heading, cell=_reported_utility),)
-        if any(_reported_utility(row).text for row in rows)
-        else ()
+    known = reported_cols(
+        "informative / deferred / coverage of single answers",
+        rows,
+        lambda row: reported(
+            "camelyon_utility",
+            setting=paper_setting(row.setting),
+            backbone=paper_backbone(row.backbone),
+            method=row.method,
+        ),
+        lambda cells: " / ".join(cells[name] for name in _UTILITY),
     )
     left = view(
         "binary-utility",
@@ -146,17 +149,6 @@ def section(output: StudyOutput) -> list[Part]:
         ),
     )
     return [Text(sentences=(binary_sentence(rows),)), figures, left]
-
-
-def _reported_utility(row: Any) -> Cell:
-    table = reported_tables()["camelyon_utility"]
-    wanted = {
-        "setting": paper_setting(row.setting),
-        "backbone": paper_backbone(row.backbone),
-        "method": row.method,
-    }
-    found = table.find({name: str(value) for name, value in wanted.items()})
-    return Cell("") if found is None else Cell(" / ".join(found[name] for name in _UTILITY), table.place)
 
 
 def binary_sentence(rows: Sequence[Any]) -> str:

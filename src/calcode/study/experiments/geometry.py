@@ -14,7 +14,7 @@ from calcode.cohorts import Cohort
 from calcode.method.audit import neighbour_distance
 from calcode.method.evidence import Evidence
 from calcode.report.charts import Axis, Marks, PlaneChart, plain_number
-from calcode.report.parts import Cell, Figure, Fold, Part, Text
+from calcode.report.parts import Figure, Fold, Part, Text
 from calcode.report.wording import listed, percent
 from calcode.report.wording import number as number_words
 from calcode.study.cohorts import FITTED_ROLES, SettingCohorts
@@ -27,7 +27,7 @@ from calcode.study.paper import reported_at
 from calcode.study.results import Results
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, integer, number, share, text
-from calcode.study.view import PLACE_COLS, Col, counts, numbers, rounded_scale, view, words
+from calcode.study.view import PLACE_COLS, counts, numbers, reported_cols, rounded_scale, view, words
 
 if TYPE_CHECKING:
     import pyarrow
@@ -371,14 +371,6 @@ def geometry_sentence(rows: Sequence[Any]) -> str:
 
 
 def _summary_table(rows: pd.DataFrame) -> Part:
-    extra = any(reported_at("geometry_audit", row.setting, row.backbone) for row in rows.itertuples())
-
-    def reported(row: Any) -> Cell:
-        found = reported_at("geometry_audit", row.setting, row.backbone)
-        if found is None:
-            return Cell("")
-        return Cell(" / ".join(found[1][name] for name, _, _ in _SHOWN), found[0].place)
-
     return view(
         "geometry",
         "Distances are median cosine distances to the 10 nearest reference images; a shift of 2 means twice the "
@@ -387,7 +379,12 @@ def _summary_table(rows: pd.DataFrame) -> Part:
         (
             *PLACE_COLS,
             *(numbers(name, heading, digits) for name, heading, digits in _SHOWN),
-            *((Col(heading="reported, in this order", cell=reported),) if extra else ()),
+            *reported_cols(
+                "the same in this order",
+                rows,
+                lambda row: reported_at("geometry_audit", row.setting, row.backbone),
+                lambda cells: " / ".join(cells[name] for name, _, _ in _SHOWN),
+            ),
         ),
         layout="stack",
     )

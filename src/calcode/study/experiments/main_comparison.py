@@ -35,7 +35,7 @@ from calcode.study.jobs import Job
 from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE, PAPER, PAPER_SETS, title_of
 from calcode.study.paper import (
-    REPORTED,
+    FOUR,
     paper_backbones,
     paper_setting,
     reported_figures,
@@ -53,6 +53,7 @@ from calcode.study.view import (
     cost_words,
     coverage_words,
     only,
+    reported_cols,
     view,
     words,
 )
@@ -386,8 +387,7 @@ def _tables(output: StudyOutput, setting: Setting, backbone: str, rows: pd.DataF
         cell=lambda row: Cell(row.title, f"n = {count(row.n_answered)} answered"),
         numeric=False,
     )
-    printed = [reported_row(row.setting, row.backbone, row.method) for row in shown.itertuples(index=False)]
-    extra = (Col(heading=REPORTED, cell=lambda row: _reported_cell(row)),) if any(printed) else ()
+    extra = reported_cols(FOUR, shown, lambda row: reported_row(row.setting, row.backbone, row.method))
     first = view(f"comparison-{stem}", caption, shown, (named, *FIGURE_COLS, *extra), layout="stack")
     if len(rows) == len(shown):
         return [first]
@@ -398,11 +398,6 @@ def _tables(output: StudyOutput, setting: Setting, backbone: str, rows: pd.DataF
         (words("title", "method"), *FIGURE_COLS, *MORE_COLS),
     )
     return [first, Fold(title=f"All {counted(len(rows), 'method')} on {where}", parts=(every,))]
-
-
-def _reported_cell(row: Any) -> Cell:
-    found = reported_row(row.setting, row.backbone, row.method)
-    return Cell("") if found is None else Cell(reported_figures(found[1]), found[0].place)
 
 
 EXPERIMENT = Experiment("main-comparison", "Main comparison", (SUMMARY, MEANS, DELTAS), jobs, tables, section)

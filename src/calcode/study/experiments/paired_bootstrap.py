@@ -22,11 +22,11 @@ from calcode.study.figures import SETTING
 from calcode.study.jobs import Job
 from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE, title_of
-from calcode.study.paper import has_papers_backbones, paper_setting, reported_tables
+from calcode.study.paper import Reported, has_papers_backbones, paper_setting, reported
 from calcode.study.results import Results
 from calcode.study.specification import Setting, Study
 from calcode.study.tables import Row, TableSchema, flag, integer, number, text
-from calcode.study.view import Col, rounded_scale, view, words
+from calcode.study.view import Col, reported_cols, rounded_scale, view, words
 
 if TYPE_CHECKING:
     from calcode.study.output import StudyOutput
@@ -198,14 +198,21 @@ def _table(output: StudyOutput, rows: pd.DataFrame) -> Part:
 
         return Col(heading=metric.replace("_", " "), cell=cell)
 
-    extra = []
-    if has_papers_backbones(output.backbones) and any(
-        paper_setting(setting.name) for setting in output.settings
-    ):
-        extra = [
-            Col(heading=f"reported: {_DRAWN[metric]}", cell=lambda row, metric=metric: _reported(row, metric))  # type: ignore[misc]
-            for metric in _DRAWN
-        ]
+    def printed(metric: str) -> tuple[Col, ...]:
+        def find(row: Any) -> Reported | None:
+            return reported(
+                "paired_bootstrap", setting=paper_setting(row.setting), method=row.comparator, metric=metric
+            )
+
+        return reported_cols(
+            _DRAWN[metric],
+            pairs,
+            find,
+            lambda cells: f"{cells['difference']} ({cells['low']} to {cells['high']})",
+        )
+
+    known = has_papers_backbones(output.backbones)
+    extra = [col for metric in _DRAWN for col in printed(metric)] if known else []
     backbones = counted(int(rows["n_backbones"].max()), "backbone")
     return view(
         "paired-bootstrap",
@@ -220,15 +227,6 @@ def difference_cell(row: Any) -> Cell:
     factor, digits = (1.0, 2) if row.metric in _NUMBERS else (100.0, 1)
     value, low, high = (signed(factor * end, digits=digits) for end in (row.difference, row.low, row.high))
     return Cell(value, f"{low} to {high}")
-
-
-def _reported(row: Any, metric: str) -> Cell:
-    table = reported_tables()["paired_bootstrap"]
-    wanted = {"setting": str(paper_setting(row.setting)), "method": row.comparator, "metric": metric}
-    found = table.find(wanted)
-    if found is None:
-        return Cell("")
-    return Cell(f"{found['difference']} ({found['low']} to {found['high']})", table.place)
 
 
 EXPERIMENT = Experiment(

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from calcode.method.levels import LevelName
 from calcode.report.charts import Axis, Marks, PlaneChart, plain_number
-from calcode.report.parts import Cell, Figure, Fold, Part, Text
+from calcode.report.parts import Figure, Fold, Part, Text
 from calcode.report.wording import listed, number, percent, short_percent, signed, signed_points
 from calcode.study.experiment import Experiment, Tables
 from calcode.study.figures import (
@@ -27,19 +27,22 @@ from calcode.study.figures import (
     place,
 )
 from calcode.study.jobs import Job, job
-from calcode.study.paper import (
-    REPORTED,
-    has_papers_backbones,
-    paper_setting,
-    reported_figures,
-    reported_tables,
-)
+from calcode.study.paper import FOUR, Reported, has_papers_backbones, paper_setting, reported
 from calcode.study.results import Results
-from calcode.study.specification import Backbone, Entry, Setting, Share, Study
+from calcode.study.specification import SHIFTED, Backbone, Entry, Setting, Share, Study
 from calcode.study.tables import Row, TableSchema, text
 from calcode.study.tables import number as number_column
 from calcode.study.variants import decide_variants, point_options
-from calcode.study.view import FIGURE_COLS, Col, cost_words, numbers, rounded_scale, view, words
+from calcode.study.view import (
+    FIGURE_COLS,
+    Col,
+    cost_words,
+    numbers,
+    reported_cols,
+    rounded_scale,
+    view,
+    words,
+)
 
 if TYPE_CHECKING:
     from calcode.study.output import StudyOutput
@@ -268,7 +271,7 @@ def _gamma(output: StudyOutput) -> list[Part]:
             Col(heading="gamma", cell=lambda row: plain_number(row.discovery_margin)),
             numbers("n_protected", "protected classes"),
             *FIGURE_COLS,
-            *((Col(heading=REPORTED, cell=_reported_gamma),) if eight else ()),
+            *(reported_cols(FOUR, rows, _reported_gamma) if eight else ()),
         ),
     )
     return [
@@ -318,6 +321,15 @@ def _gamma_chart(
     return PlaneChart(heading=title.capitalize(), marks=tuple(marks), across=across, up=up)
 
 
+def _reported_gamma(row: Any) -> Reported | None:
+    level, margin = f"{row.guard_level:.2f}", f"{row.discovery_margin:.2f}"
+    return (
+        reported("gamma_sensitivity", guard_level=level, discovery_margin=margin)
+        if row.scope == SHIFTED
+        else None
+    )
+
+
 def gamma_sentence(rows: pd.DataFrame, scope: str) -> str:
     """How far the figures move over the margins that were tried, guard level by guard level."""
     said = []
@@ -335,13 +347,6 @@ def gamma_sentence(rows: pd.DataFrame, scope: str) -> str:
     return f"Gamma from {low:g} to {high:g}, averaged over {scope}: {'; '.join(said)}."
 
 
-def _reported_gamma(row: Any) -> Cell:
-    table = reported_tables()["gamma_sensitivity"]
-    wanted = {"guard_level": f"{row.guard_level:.2f}", "discovery_margin": f"{row.discovery_margin:.2f}"}
-    found = table.find(wanted) if row.scope == "shifted" else None
-    return Cell("") if found is None else Cell(reported_figures(found), table.place)
-
-
 def guard_sentence(rows: Sequence[Any]) -> str:
     """What the highest guard level changes against the lowest, with the discovered classes held fixed."""
     first, last = rows[0], rows[-1]
@@ -351,6 +356,10 @@ def guard_sentence(rows: Sequence[Any]) -> str:
         f"protected classes, worst-class coverage changes by {worst} and the set size by "
         f"{signed(last.set_size - first.set_size)} labels on average; with the higher level: {cost_words(last)}."
     )
+
+
+def _reported_guard(row: Any) -> Reported | None:
+    return reported("guard_level", setting=paper_setting(row.scope), guard_level=f"{row.guard_level:.2f}")
 
 
 def _guard_table(output: StudyOutput) -> Part:
@@ -366,17 +375,10 @@ def _guard_table(output: StudyOutput) -> Part:
             Col(heading="guard level", cell=lambda row: short_percent(row.guard_level)),
             numbers("n_protected", "protected classes"),
             *FIGURE_COLS,
-            *((Col(heading=REPORTED, cell=_reported_guard),) if known else ()),
+            *(reported_cols(FOUR, output.table(GUARD.name), _reported_guard) if known else ()),
         ),
         within=lambda row: row.scope,
     )
-
-
-def _reported_guard(row: Any) -> Cell:
-    table = reported_tables()["guard_level"]
-    wanted = {"setting": str(paper_setting(row.scope)), "guard_level": f"{row.guard_level:.2f}"}
-    found = table.find(wanted)
-    return Cell("") if found is None else Cell(reported_figures(found), table.place)
 
 
 def sensitivity_sentences(rows: pd.DataFrame) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ _NAMES = (
     "classwise_ham10000",
 )
 #: Head of a column with four printed figures.
-REPORTED = "reported: coverage/worst/size/deferral"
+FOUR = "coverage/worst/size/deferral"
 #: Printed tables with one row per setting, backbone and method.
 _BY_METHOD = ("main_comparison", "camelyon_stress_test", "ham10000")
 #: The paper's name of a cohort or backbone to the names a study may give it, letters and digits alone.
@@ -94,6 +94,10 @@ class ReportedTable:
         return found[0] if found else None
 
 
+#: A printed table with one of its rows.
+Reported = tuple[ReportedTable, Mapping[str, str]]
+
+
 @cache
 def reported_tables() -> Mapping[str, ReportedTable]:
     """Every printed table by name, in the order of the paper.
@@ -141,7 +145,20 @@ def has_papers_backbones(names: Iterable[str]) -> bool:
     return {paper_backbone(name) for name in names} == set(paper_backbones())
 
 
-def reported_row(setting: str, backbone: str, method: str) -> tuple[ReportedTable, Mapping[str, str]] | None:
+def reported(table: str, **wanted: str | None) -> Reported | None:
+    """The one row of a printed table with these cells; None where it has none, or where a name is not the paper's."""
+    if None in wanted.values():
+        return None
+    found = reported_tables()[table].find({name: str(cell) for name, cell in wanted.items()})
+    return None if found is None else (reported_tables()[table], found)
+
+
+def reported_at(table: str, setting: str, backbone: str) -> Reported | None:
+    """The row of a printed table for a setting and a backbone of a study."""
+    return reported(table, setting=paper_setting(setting), backbone=paper_backbone(backbone))
+
+
+def reported_row(setting: str, backbone: str, method: str) -> Reported | None:
     """What the paper prints for a setting, backbone and method of a study; None where it prints nothing.
 
     The paper's CALCoDe releases the paper's sets; its row is shown for both.
@@ -152,22 +169,9 @@ def reported_row(setting: str, backbone: str, method: str) -> tuple[ReportedTabl
     >>> table.place, reported_figures(row)
     ('Table 1', '0.997/0.960/4.98/0.832')
     """
-    known = {"setting": paper_setting(setting), "backbone": paper_backbone(backbone)}
-    if None in known.values():
-        return None
-    wanted = {**known, "method": COMPLETE if method == PAPER_SETS else method}
-    for name in _BY_METHOD:
-        found = reported_tables()[name].find(wanted)  # type: ignore[arg-type]
-        if found is not None:
-            return reported_tables()[name], found
-    return None
-
-
-def reported_at(table: str, setting: str, backbone: str) -> tuple[ReportedTable, Mapping[str, str]] | None:
-    """The row of a printed table for a setting and a backbone of a study; None where it has none."""
-    known = {"setting": paper_setting(setting), "backbone": paper_backbone(backbone)}
-    found = None if None in known.values() else reported_tables()[table].find(known)  # type: ignore[arg-type]
-    return None if found is None else (reported_tables()[table], found)
+    names = {"setting": paper_setting(setting), "backbone": paper_backbone(backbone)}
+    printed = COMPLETE if method == PAPER_SETS else method
+    return next((found for name in _BY_METHOD if (found := reported(name, method=printed, **names))), None)
 
 
 def reported_figures(row: Mapping[str, str]) -> str:
