@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -110,13 +108,9 @@ def effective_bandwidth(
             CalcodeWarning,
             stacklevel=2,
         )
-    for bandwidths in _passes():
+    for start in range(0, len(BANDWIDTHS), _PER_PASS):
+        bandwidths = BANDWIDTHS[start : start + _PER_PASS]
         enough = np.flatnonzero(effective_sizes(embeddings, draws, bandwidths) >= wanted)
         if len(enough):
             return float(bandwidths[enough[0]])
     return float(BANDWIDTHS[-1])
-
-
-def _passes() -> Iterator[FloatArray]:
-    for part in range(math.ceil(len(BANDWIDTHS) / _PER_PASS)):
-        yield BANDWIDTHS[part * _PER_PASS : (part + 1) * _PER_PASS]

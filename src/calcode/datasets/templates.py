@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -55,7 +56,16 @@ class PromptTemplates:
 
     def __post_init__(self) -> None:
         for field in _LISTS:
-            _check_words(getattr(self, field), where=f"{self.name}: {field}")
+            values: Sequence[object] = getattr(self, field)
+            where = f"{self.name}: {field}"
+            if not values:
+                raise DatasetError(f"{where}: empty; give at least one")
+            wrong = [value for value in values if not isinstance(value, str) or not value.strip()]
+            if wrong:
+                raise DatasetError(f"{where}: {wrong[0]!r} is not a text; give non-empty strings")
+            repeated = sorted(str(value) for value, count in Counter(values).items() if count > 1)
+            if repeated:
+                raise DatasetError(f"{where}: {repeated} given more than once; each must differ")
         if len(self.label_texts) != len(self.classes):
             raise DatasetError(
                 f"{self.name}: label_texts: {len(self.label_texts)} given for {len(self.classes)} classes; "
@@ -180,14 +190,3 @@ def _parsed(text: str, *, name: str) -> PromptTemplates:
         templates=lists["templates"],
         source=source,
     )
-
-
-def _check_words(values: Sequence[object], *, where: str) -> None:
-    if not values:
-        raise DatasetError(f"{where}: empty; give at least one")
-    wrong = [value for value in values if not isinstance(value, str) or not value.strip()]
-    if wrong:
-        raise DatasetError(f"{where}: {wrong[0]!r} is not a text; give non-empty strings")
-    repeated = sorted({str(value) for value in values if list(values).count(value) > 1})
-    if repeated:
-        raise DatasetError(f"{where}: {repeated} given more than once; each must differ")
