@@ -46,7 +46,7 @@ reference itself; of `calcode` without the library's own form of the graph, whic
 ## Very many calibration images
 
 Whole rows of weights serve fewer than {tiled:,} calibration images. From there on the levels `loo` and `certified` walk
-the points in tiles, so that memory does not grow with them (`calcode.kernels.searches`); `exact` and `upper` keep whole
+the points in tiles, so that memory does not grow with them (`calcode.kernels.masses`); `exact` and `upper` keep whole
 rows, a few images at a time.
 
 Summing over some of the points, with a bound on the rest, was built and measured: 1.5 to 1.9 times slower than
@@ -244,7 +244,7 @@ def machine_part() -> str:
 
 
 def main() -> None:
-    from calcode.kernels.searches import TILED_FROM
+    from calcode.kernels.masses import TILED_FROM
 
     rest = SEARCH.format(support=support_part(), tiled=TILED_FROM)
     PAGE.write_text("\n".join([HEAD, method_part(), machine_part() + gpu_part() + peers_part() + rest]))

@@ -10,12 +10,12 @@ from calcode.method.quantiles import conformal_quantile
 from calcode.method.tail import (
     ClassEvidence,
     ClassGuard,
+    GuardedThresholds,
     class_evidence,
     discover_tail,
     in_every_set_sentence,
     miscoverage_of,
 )
-from calcode.method.thresholds import GuardedThresholds
 
 
 def rows(*triples: tuple[str, int, float]) -> list[ClassEvidence]:

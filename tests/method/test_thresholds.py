@@ -21,8 +21,7 @@ from calcode.kernels import (
     kernel_weights,
 )
 from calcode.method.localized import LocalizedRule
-from calcode.method.tail import ClassGuard
-from calcode.method.thresholds import GuardedThresholds
+from calcode.method.tail import ClassGuard, GuardedThresholds
 
 seeds = st.integers(0, 2**20)
 
@@ -34,8 +33,8 @@ def fitted(seed: int, **settings: object) -> tuple[Calcode, dict]:
 
 def in_tiles(monkeypatch: pytest.MonkeyPatch, *, columns: int) -> None:
     """From now on every search goes in tiles of so many columns."""
-    monkeypatch.setattr("calcode.kernels.searches.TILED_FROM", 1)
-    monkeypatch.setattr("calcode.kernels.searches._COLUMNS", columns)
+    monkeypatch.setattr("calcode.kernels.masses.TILED_FROM", 1)
+    monkeypatch.setattr("calcode.kernels.masses._COLUMNS", columns)
 
 
 @pytest.mark.parametrize("level", ["loo", "certified"])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from calcode.kernels.distances import PairDistances, cosine_distances, negative_squares, row_blocks
-from calcode.kernels.nearest import nearest_distances, smallest_columns
-from calcode.kernels.neighbours import NeighbourGraph, library_installed, restore_graph, search_graph
-from calcode.kernels.pairs import PairMasses, pair_masses
-from calcode.kernels.screened import SCREENING_ERROR, ScreenedAnchors, product_blocks, screened_weights
-from calcode.kernels.searches import CutRule, CutSearch, Weigh
-from calcode.kernels.threads import run_blocks, slices
-from calcode.kernels.weights import (
+from calcode.kernels.distances import (
+    PairDistances,
+    cosine_distances,
+    nearest_distances,
+    negative_squares,
+    smallest_columns,
+)
+from calcode.kernels.masses import (
     CHUNK,
+    CutRule,
+    CutSearch,
+    Weigh,
     Weights,
     first_reaching,
     kernel_weights,
@@ -18,10 +21,15 @@ from calcode.kernels.weights import (
     prefix_masses,
     weights_from_squares,
 )
+from calcode.kernels.neighbours import NeighbourGraph, library_installed, restore_graph, search_graph
+from calcode.kernels.pairs import PairMasses, pair_masses
+from calcode.kernels.screened import SCREENING_ERROR, TILED_ROWS, ScreenedAnchors, product_blocks
+from calcode.kernels.threads import row_blocks, run_blocks, slices
 
 __all__ = [
     "CHUNK",
     "SCREENING_ERROR",
+    "TILED_ROWS",
     "CutRule",
     "CutSearch",
     "NeighbourGraph",
@@ -43,7 +51,6 @@ __all__ = [
     "restore_graph",
     "row_blocks",
     "run_blocks",
-    "screened_weights",
     "search_graph",
     "slices",
     "smallest_columns",

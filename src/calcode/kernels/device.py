@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.kernels.weights import mass_error
+from calcode.kernels.masses import mass_error
 
 if TYPE_CHECKING:
     import torch

@@ -1,30 +1,21 @@
-"""Cosine distances between unit rows, in blocks that stay near the cache."""
+"""Cosine distances between unit rows, in blocks that stay near the cache, and the smallest of each row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calcode.arrays import FloatArray
-from calcode.kernels.threads import products_on_one_core, run_blocks, slices
+from calcode.kernels.threads import products_on_one_core, row_blocks, run_blocks
 
-#: Numbers in one block of a distance matrix: 4 MiB of float64, which a core's cache nearly holds.
-_BLOCK_NUMBERS = 1 << 19
-#: A product with fewer rows than this reads its other factor too often: at 20,000 columns 26 rows take half as
-#: long again as 104 (benchmarks/NOTES.md).
-_BLOCK_ROWS = 128
-#: Numbers in a block that has these rows, at most: 64 MiB of float64.
-_LARGEST_BLOCK = 1 << 23
+#: Columns are compared in this many equal strides.
+_STRIDES = 16
+
 #: Largest pairwise matrix that is kept (256 MiB); a larger one is multiplied anew on every pass.
 _KEPT_NUMBERS = 1 << 25
-
-
-def row_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:
-    """Consecutive slices of the rows of an (n_rows, n_columns) matrix, each of bounded size."""
-    columns = max(1, n_columns)
-    step = max(1, _BLOCK_NUMBERS // columns, min(_BLOCK_ROWS, _LARGEST_BLOCK // columns))
-    return slices(n_rows, step=step)
 
 
 def cosine_distances(left: FloatArray, right: FloatArray) -> FloatArray:
@@ -99,3 +90,65 @@ class PairDistances:
             if len(self._rows) * len(self._columns) <= _KEPT_NUMBERS:
                 self._kept[rows.start] = block
         return block
+
+
+def smallest_columns(values: NDArray[Any], *, count: int) -> NDArray[Any]:
+    """The `count` smallest values of each row, ascending.
+
+    Columns are put into groups by taking the minimum of sixteen strides. The `count` groups with the smallest
+    minima hold the `count` smallest values: a value outside them has `count` values before it.
+
+    Parameters
+    ----------
+    values : ndarray of shape (m, n)
+    count : int
+        At most n.
+
+    Returns
+    -------
+    ndarray of shape (m, count)
+
+    Examples
+    --------
+    >>> smallest_columns(np.array([[3.0, 1.0, 2.0]]), count=2)
+    array([[1., 2.]])
+    """
+    m, n = values.shape
+    n_groups = n // _STRIDES
+    if n_groups <= count:
+        return np.sort(np.partition(values, count - 1, axis=1)[:, :count], axis=1)
+    minima = values[:, :n_groups].copy()
+    for stride in range(1, _STRIDES):
+        np.minimum(minima, values[:, stride * n_groups : (stride + 1) * n_groups], out=minima)
+    groups = np.argpartition(minima, count - 1, axis=1)[:, :count]
+    columns = (groups[:, None, :] + n_groups * np.arange(_STRIDES)[:, None]).reshape(m, -1)
+    rest = values[:, n_groups * _STRIDES :]
+    candidates = np.concatenate([np.take_along_axis(values, columns, axis=1), rest], axis=1)
+    candidates.partition(count - 1, axis=1)
+    return np.sort(candidates[:, :count], axis=1)
+
+
+def nearest_distances(queries: FloatArray, reference: FloatArray, *, n_neighbors: int) -> FloatArray:
+    """The smallest cosine distances from each query to the reference, ascending, in float64.
+
+    Parameters
+    ----------
+    queries : ndarray of shape (m, d)
+        Unit rows.
+    reference : ndarray of shape (n, d)
+        Unit rows.
+    n_neighbors : int
+        How many; all of them where the reference holds fewer.
+
+    Returns
+    -------
+    ndarray of shape (m, min(n_neighbors, n))
+    """
+    count = min(n_neighbors, len(reference))
+    nearest = np.empty((len(queries), count))
+
+    def search(rows: slice) -> None:
+        nearest[rows] = smallest_columns(cosine_distances(queries[rows], reference), count=count)
+
+    run_blocks(search, row_blocks(len(queries), n_columns=len(reference)))
+    return nearest

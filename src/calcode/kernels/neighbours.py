@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.errors import ArtifactError
-from calcode.kernels.nearest import nearest_distances
+from calcode.kernels.distances import nearest_distances
 
 #: Reference images from which the graph is used: there the exact search takes 5 ms for an image alone.
 SEARCH_BREAK_EVEN = 200_000

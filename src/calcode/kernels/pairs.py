@@ -9,8 +9,8 @@ import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.kernels.distances import PairDistances, negative_squares
+from calcode.kernels.masses import prefix_masses, weights_from_squares
 from calcode.kernels.threads import slices
-from calcode.kernels.weights import prefix_masses, weights_from_squares
 
 if TYPE_CHECKING:
     import torch

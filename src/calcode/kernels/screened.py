@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calcode.arrays import FloatArray
-from calcode.kernels.nearest import smallest_columns
-from calcode.kernels.searches import Weigh
+from calcode.kernels.distances import smallest_columns
+from calcode.kernels.masses import CHUNK, Weigh
 from calcode.kernels.threads import run_blocks, slices
-from calcode.kernels.weights import CHUNK
 
 SingleArray = NDArray[np.float32]
 
@@ -37,7 +36,7 @@ _CACHED_NUMBERS = 1 << 19
 #: Rows that are weighed together however many columns they have: fewer would keep the threads waiting for each other.
 _WEIGHED_ROWS = 128
 #: Rows that are looked at together where columns come in tiles.
-_TILED_ROWS = 512
+TILED_ROWS = 512
 #: Columns whose smallest distances are sought together.
 _TILE = 1 << 14
 #: Distance of a filler column: it is never among the nearest.
@@ -83,10 +82,6 @@ class ScreenedAnchors:
         rows[:, :-2] = np.multiply(centred, scale, out=centred)
         return rows
 
-    def blocks(self, n_rows: int, *, tiled: bool) -> Iterator[slice]:
-        """Row slices for `weighing`."""
-        return slices(n_rows, step=_TILED_ROWS) if tiled else product_blocks(n_rows, n_columns=self.width)
-
     def weighing(
         self, queries: FloatArray, *, bandwidth: float, tiled: bool
     ) -> Iterator[tuple[slice, Weigh, FloatArray]]:
@@ -97,17 +92,21 @@ class ScreenedAnchors:
         """
         prepared = self.query_rows(queries, scale=1.0 / bandwidth)
         doubt = self.doubt(prepared, bandwidth=bandwidth)
+
+        def weights_of(scaled: SingleArray) -> SingleArray:
+            """exp(-(d / h)^2) of distances over h, which are overwritten."""
+            np.multiply(scaled, scaled, out=scaled)
+            np.negative(scaled, out=scaled)
+            return np.exp(scaled, out=scaled)
+
         if tiled:
             columns = self.columns
-            yield (
-                slice(0, len(prepared)),
-                lambda rows, tile: screened_weights(prepared[rows] @ columns[:, tile]),
-                doubt,
-            )
+            everyone = slice(0, len(prepared))
+            yield everyone, lambda rows, tile: weights_of(prepared[rows] @ columns[:, tile]), doubt
             return
         scaled = prepared @ self.columns
         for part in slices(len(scaled), step=max(_WEIGHED_ROWS, _CACHED_NUMBERS // max(1, self.width))):
-            weights = screened_weights(scaled[part])
+            weights = weights_of(scaled[part])
             yield part, lambda rows, tile, weights=weights: weights, doubt[part]  # type: ignore[misc]
 
     def doubt(self, prepared: SingleArray, *, bandwidth: float) -> FloatArray:
@@ -161,13 +160,6 @@ class ScreenedAnchors:
             both = np.concatenate([smallest, found], axis=1)
             smallest = np.sort(both, axis=1)[:, :count]
         return smallest
-
-
-def screened_weights(scaled: SingleArray) -> SingleArray:
-    """exp(-(d / h)^2) of distances over h, which are overwritten."""
-    np.multiply(scaled, scaled, out=scaled)
-    np.negative(scaled, out=scaled)
-    return np.exp(scaled, out=scaled)
 
 
 def product_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:

@@ -13,6 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
+#: Numbers in one block of a distance matrix: 4 MiB of float64, which a core's cache nearly holds.
+_BLOCK_NUMBERS = 1 << 19
+#: A product with fewer rows than this reads its other factor too often: at 20,000 columns 26 rows take half as
+#: long again as 104 (benchmarks/NOTES.md).
+_BLOCK_ROWS = 128
+#: Numbers in a block that has these rows, at most: 64 MiB of float64.
+_LARGEST_BLOCK = 1 << 23
+
 
 def available_cores() -> int:
     """Cores that this process may use, which in a container can be fewer than the machine has."""
@@ -96,6 +104,13 @@ def slices(n_rows: int, *, step: int) -> Iterator[slice]:
     """
     for start in range(0, n_rows, step):
         yield slice(start, min(start + step, n_rows))
+
+
+def row_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:
+    """Consecutive slices of the rows of an (n_rows, n_columns) matrix, each of bounded size."""
+    columns = max(1, n_columns)
+    step = max(1, _BLOCK_NUMBERS // columns, min(_BLOCK_ROWS, _LARGEST_BLOCK // columns))
+    return slices(n_rows, step=step)
 
 
 def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:

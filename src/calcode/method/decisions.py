@@ -122,7 +122,7 @@ class Decisions:
     @property
     def released_sets(self) -> BoolArray:
         """The sets that may be shown: empty where the action is to defer; shape (n, K)."""
-        return self.sets & ~self.deferred[:, None]
+        return np.asarray(self.sets & (self.action != Action.DEFER)[:, None])
 
     def __len__(self) -> int:
         return len(self.action)

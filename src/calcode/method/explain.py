@@ -15,7 +15,7 @@ import numpy as np
 
 from calcode.arrays import FloatArray
 from calcode.errors import EvidenceError
-from calcode.kernels.distances import cosine_distances, row_blocks
+from calcode.kernels import cosine_distances, row_blocks
 from calcode.method.decisions import Action, Decisions, Reason
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.method.model import Calcode

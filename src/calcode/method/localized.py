@@ -72,11 +72,6 @@ class LocalizedRule:
     total: FloatArray
 
     @property
-    def one_cut(self) -> bool:
-        """Whether one cut serves every image, as with `loo` and `certified`."""
-        return self.level in ("loo", "certified")
-
-    @property
     def always_infinite(self) -> bool:
         """Whether there are too few points for any finite threshold."""
         return conformal_rank(len(self.scores), miscoverage=self.miscoverage) > len(self.scores)

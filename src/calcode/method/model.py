@@ -37,13 +37,13 @@ from calcode.method.singles import NOT_CERTIFIED, SinglesCertificate, with_secon
 from calcode.method.tail import (
     ClassEvidence,
     ClassGuard,
+    GuardedThresholds,
     TailReason,
     class_evidence,
     discover_tail,
     in_every_set_sentence,
     miscoverage_of,
 )
-from calcode.method.thresholds import GuardedThresholds
 
 
 class Calcode(Settings):
@@ -369,8 +369,7 @@ class Calcode(Settings):
 
     def prepare(self) -> Self:
         """Make now what the first decision would make, so that several threads do not each make their own."""
-        rule = self.fitted_rule
-        self.thresholds(rule.embeddings[:1])
+        self.thresholds(self.fitted_rule.embeddings[:1])
         if self.audit_ is not None:
             self.audit_.prepare()
         return self

@@ -52,9 +52,8 @@ class EvidenceFormat:
     def require(self, evidence: Evidence, *, role: str) -> None:
         """Raise `MismatchError` naming the first thing that differs."""
         require_evidence(evidence, role=role)
-        given = EvidenceFormat.from_evidence(evidence)
         for name, what in _COMPARED.items():
-            expected, found = getattr(self, name), getattr(given, name)
+            expected, found = getattr(self, name), getattr(evidence, name)
             if expected != found:
                 raise MismatchError(
                     f"{role}: {what} {_shown(found)} differs from {_shown(expected)} that the model was fitted on; "

@@ -1,4 +1,4 @@
-"""Which classes need protection, and how they get it (METHOD.md 7 and 8, Eqs. 13 to 15)."""
+"""Which classes need protection, and the thresholds that protect them (METHOD.md 7 and 8, Eqs. 13 to 15)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ from typing import Literal, Self
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
+from calcode.kernels import (
+    CHUNK,
+    TILED_ROWS,
+    CutRule,
+    CutSearch,
+    ScreenedAnchors,
+    cosine_distances,
+    kernel_weights,
+    product_blocks,
+    row_blocks,
+    run_blocks,
+    slices,
+)
 from calcode.method.cross_fit import HeldOut
 from calcode.method.localized import LocalizedRule
 from calcode.method.quantiles import conformal_quantile, smallest_finite_count
@@ -209,34 +222,88 @@ class ClassGuard:
         """Whether the threshold depends on the image: the larger of two is known where the class-global one is +inf."""
         return self.local is not None and math.isfinite(self.quantile)
 
-    def threshold(self, local: FloatArray | None) -> FloatArray | float:
-        """tau_y(x): the larger of the class-global threshold and the class-local one, where there is one."""
-        return self.quantile if local is None else np.maximum(self.quantile, local)
 
+class GuardedThresholds:
+    """Finds tau(x) and the guarded thresholds (Eq. 15) of a calibrated rule and its guards, for any number of images.
 
-def guarded_thresholds(
-    localized: FloatArray, local: Mapping[int, FloatArray], *, guards: Sequence[ClassGuard], n_classes: int
-) -> FloatArray:
-    """max(tau(x), tau_y(x)) for protected classes, tau(x) for the others (Eq. 15).
+    Under the levels `loo` and `certified` a first look in float32 gives the thresholds and their margins; images whose
+    margin is within reach of its error are computed again in float64. `exact` and `upper`, which have no margin, are
+    computed in float64 at once.
 
     Parameters
     ----------
-    localized : ndarray of shape (m,)
-        tau(x).
-    local : mapping of int to ndarray of shape (m,)
-        Class-local thresholds by the index of the class, of every guard that `searches`.
+    rule : LocalizedRule
     guards : sequence of ClassGuard
     n_classes : int
-
-    Returns
-    -------
-    ndarray of shape (m, K)
     """
-    thresholds = np.repeat(localized[:, None], n_classes, axis=1)
-    for guard in guards:
-        own = guard.threshold(local[guard.index] if guard.searches else None)
-        thresholds[:, guard.index] = np.maximum(localized, own)
-    return thresholds
+
+    def __init__(self, rule: LocalizedRule, *, guards: Sequence[ClassGuard], n_classes: int) -> None:
+        self._rule = rule
+        self._guards = guards
+        self._n_classes = n_classes
+        #: The class-local rules of the guards that search, after the rule for all classes.
+        self._local = [
+            (guard.local, guard.members) for guard in guards if guard.local is not None and guard.searches
+        ]
+        # Fillers and the column after the last have no score.
+        self._scores = np.append(rule.scores, np.full(CHUNK, np.inf))
+        #: How thresholds are found in float32; None where the level has no margin.
+        self._screen: tuple[ScreenedAnchors, CutSearch] | None = None
+        if rule.level in ("loo", "certified"):
+            rules = [CutRule(members=None, cut=rule.cut)]
+            rules += [CutRule(members=members, cut=local.cut) for local, members in self._local]
+            self._screen = ScreenedAnchors(rule.embeddings), CutSearch(rules, n_columns=len(rule.scores))
+
+    def thresholds(self, embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """tau(x) of unit rows, shape (n, d) in, (n,) out, and the guarded thresholds, shape (n, K).
+
+        These are max(tau(x), tau_y(x)) for protected classes, with tau_y(x) the larger of the class-global and the
+        class-local threshold, and tau(x) for the others.
+        """
+        found = np.empty((len(embeddings), 1 + len(self._local)))
+        again = np.ones(len(embeddings), dtype=np.bool_)
+        if self._screen is not None:
+            anchors, search = self._screen
+
+            def look(block: slice) -> None:
+                for part, weigh, doubt in anchors.weighing(
+                    embeddings[block], bandwidth=self._rule.bandwidth, tiled=search.tiled
+                ):
+                    rows = slice(block.start + part.start, block.start + part.stop)
+                    positions, margins = search.positions(weigh, n_rows=len(doubt))
+                    found[rows] = self._scores[positions]
+                    again[rows] = ~(margins > doubt[:, None]).all(axis=1)
+
+            tiled = slices(len(embeddings), step=TILED_ROWS)
+            whole = product_blocks(len(embeddings), n_columns=anchors.width)
+            run_blocks(look, tiled if search.tiled else whole)
+        unclear = np.flatnonzero(again)
+
+        def settle(block: slice) -> None:
+            chosen = unclear[block]
+            distances = cosine_distances(embeddings[chosen], self._rule.embeddings)
+            found[chosen] = self._settled(kernel_weights(distances, bandwidth=self._rule.bandwidth))
+
+        run_blocks(settle, row_blocks(len(unclear), n_columns=len(self._rule.scores)))
+        localized, local = found[:, 0], iter(found[:, 1:].T)
+        guarded = np.repeat(localized[:, None], self._n_classes, axis=1)
+        for guard in self._guards:
+            own = np.maximum(guard.quantile, next(local)) if guard.searches else guard.quantile
+            guarded[:, guard.index] = np.maximum(localized, own)
+        return localized, guarded
+
+    def _settled(self, weights: FloatArray) -> FloatArray:
+        """Thresholds of every rule from float64 weights; (m, n) in, (m, rules) out."""
+        if self._screen is not None:
+            search = self._screen[1]
+            padded = np.zeros((len(weights), search.width))
+            padded[:, : weights.shape[1]] = weights
+            positions, _ = search.positions(lambda rows, tile: padded[rows, tile], n_rows=len(weights))
+            return self._scores[positions]
+        columns = [self._rule.thresholds_from_weights(weights)[0]]
+        for rule, members in self._local:
+            columns.append(rule.thresholds_from_weights(np.take(weights, members, axis=1))[0])
+        return np.stack(columns, axis=1)
 
 
 def in_every_set_sentence(guards: Sequence[ClassGuard]) -> str:

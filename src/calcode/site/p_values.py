@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.kernels.distances import row_blocks
-from calcode.kernels.threads import run_blocks
+from calcode.kernels.threads import row_blocks, run_blocks
 from calcode.method.home_sums import adapter_probabilities
 from calcode.site.adapter import Adapter
 from calcode.site.levels import ClassLevels, class_levels, labels_needed
