@@ -267,6 +267,12 @@ def main() -> None:
         start = time.perf_counter()
         model.fit(**roles)
         entry: dict[str, Any] = {"fit_cpu_seconds": round(time.perf_counter() - start, 2)}
+        for turn in ("first", "second"):
+            start = time.perf_counter()
+            there = Calcode(audit=[options.audit], protect=options.protect, bandwidth=options.bandwidth)
+            there.fit(**roles, device="cuda")
+            entry[f"fit_device_{turn}_seconds"] = round(time.perf_counter() - start, 2)
+        entry["fit_level_difference"] = abs((there.local_level_ or 0.0) - (model.local_level_ or 0.0))
         entry["memory_cpu"] = cores(world, model, n=options.n_cpu)
         entry |= resident(torch, world, model, options=options)
         entry["files"] = files(torch, world, model, options=options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import local
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
     import torch
 
 #: Rows that are read and decided on together, unless the device holds fewer: the first block is ready early.
-_LARGEST_SPAN = 1 << 14
+_LARGEST_SPAN = 1 << 15
+#: Threads that read: more would wait for the interpreter.
+_READERS = 8
+#: Seconds after which a thread hands the interpreter on: the one that feeds the device would wait too long for the
+#: many that hash ids while they read (5 ms each by default).
+_SWITCH_INTERVAL = 1e-4
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -73,17 +79,20 @@ class DeviceBlocks:
             self.model.evidence_format_.require(first, role="evidence")
         self.ranges = tuple(RowRange(*span) for span in spans)
         self.stages: tuple[tuple[Callable[[Any], Any], int], ...] = (
-            (self.read, available_cores()),
+            (self.read, min(_READERS, available_cores())),
             (self.decide, 1),
             (_table, 1),
         )
 
     def __enter__(self) -> Self:
+        self._usual_interval = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_INTERVAL)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        sys.setswitchinterval(self._usual_interval)
         for reader in self._opened:
             reader.__exit__(kind, error, trace)
 
