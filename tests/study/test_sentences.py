@@ -203,10 +203,8 @@ def test_sensitivities_give_ranges() -> None:
         ]
     )
     sentence = plain(sensitivity.gamma_sentence(rows, "all settings"))
-    assert (
-        "at guard level 90 % worst-class coverage ranges from 80.0 % to 90.0 %, with 2.00 to 2.50" in sentence
-    )
-    assert "at guard level 95 % worst-class coverage ranges from undefined" in sentence
+    assert "at guard level 90 % worst-class coverage is 80.0 % to 90.0 %, with 2.00 to 2.50" in sentence
+    assert "at guard level 95 % worst-class coverage is undefined, with 2.50 labels per set" in sentence
     first, second = sensitivity.sensitivity_sentences(rows)
     assert "trimmed prompts (10.0 points) and folds (0.0 points)" in first
     assert "the trimmed prompts: by 0.50 labels" in second

@@ -134,13 +134,7 @@ def report_sections(output: StudyOutput) -> list[Section]:
 def summary_parts(output: StudyOutput) -> tuple[Part, ...]:
     """A few sentences, one table, and the rest of the findings in a fold."""
     first = (_what_was_done(output), _ordinary(output), _complete(output), _singles(output))
-    more = (
-        _better(output),
-        _full_sets(output),
-        _beyond(output),
-        _other_splits(output),
-        _observed(output),
-    )
+    more = (_better(output), _full_sets(output), _beyond(output), _other_splits(output), _observed(output))
     failures = output.manifest["failures"]
     missing = (
         f"Failed, and missing here: {listed([entry['what'] for entry in failures])}. The record says why."

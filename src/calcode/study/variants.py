@@ -65,10 +65,7 @@ class VariantModels:
         """A fitted model; variants that differ in nothing that counts are one and the same."""
         params = self._base | dict(changes)
         model = self._with_tail(params)
-        key = (
-            *_key(params, (*_AUDIT, *_DISCOVERY, *_CALIBRATION)),
-            tuple(model.tail_reasons_),
-        )
+        key = (*_key(params, (*_AUDIT, *_DISCOVERY, *_CALIBRATION)), tuple(model.tail_reasons_))
         if key not in self._calibrated:
             self._calibrated[key] = model.calibrate(calibration=self._roles.calibration)
         return self._calibrated[key]

@@ -13,15 +13,7 @@ import pandas as pd
 from calcode.metrics.intervals import Estimate
 from calcode.report.charts import Scale
 from calcode.report.parts import Cell, Column, Table
-from calcode.report.wording import (
-    count,
-    counted,
-    number,
-    percent,
-    percent_estimate,
-    percent_interval,
-    signed,
-)
+from calcode.report.wording import count, counted, number, percent, percent_estimate, percent_interval, signed
 from calcode.study.methods import COMPLETE
 from calcode.study.paper import Reported, reported_figures
 

@@ -48,12 +48,7 @@ __all__ = ["EXPERIMENT", "decide_variants"]
 SUMMARY = TableSchema(
     name="calcode_matched_ablation_summary",
     about="One row per setting, backbone and variant: the method with one part taken out, everything else unchanged.",
-    columns=(
-        *METHOD_PLACE,
-        *DETAILED,
-        *HITS,
-        text("protected", "Classes that the guard protects."),
-    ),
+    columns=(*METHOD_PLACE, *DETAILED, *HITS, text("protected", "Classes that the guard protects.")),
     key=("setting", "backbone", "method"),
 )
 MEANS = TableSchema(
@@ -65,10 +60,7 @@ MEANS = TableSchema(
 DELTAS = TableSchema(
     name="calcode_matched_ablation_deltas",
     about="One row per setting, backbone and variant: the variant minus the complete method.",
-    columns=(
-        *METHOD_PLACE,
-        *delta_columns(FIGURES, "the variant minus the complete method"),
-    ),
+    columns=(*METHOD_PLACE, *delta_columns(FIGURES, "the variant minus the complete method")),
     key=("setting", "backbone", "method"),
 )
 CHECK = TableSchema(

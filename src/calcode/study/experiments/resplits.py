@@ -49,12 +49,7 @@ SPLITS = TableSchema(
     name="resplit_summary",
     about="One row per setting, backbone, method and split: 'given' is the split of the features, the others deal the "
     "source images into the same roles anew, by group and at the same sizes.",
-    columns=(
-        *METHOD_PLACE,
-        text("split", "'given', or the seed of the new deal."),
-        *DETAILED,
-        *HITS,
-    ),
+    columns=(*METHOD_PLACE, text("split", "'given', or the seed of the new deal."), *DETAILED, *HITS),
     key=("setting", "backbone", "method", "split"),
 )
 SPREAD = TableSchema(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -332,17 +332,17 @@ def _reported_gamma(row: Any) -> Reported | None:
 
 def gamma_sentence(rows: pd.DataFrame, scope: str) -> str:
     """How far the figures move over the margins that were tried, guard level by guard level."""
-    said = []
-    for level, own in rows.groupby("guard_level"):
-        worst, full, deferred = (
-            f"{percent(own[name].min())} to {percent(own[name].max())}"
-            for name in ("worst_class_coverage", "full_set_rate", "deferral")
-        )
-        said.append(
-            f"at guard level {short_percent(level)} worst-class coverage ranges from {worst}, with "
-            f"{number(own['set_size'].min())} to {number(own['set_size'].max())} labels per set, {full} full sets and "
-            f"{deferred} deferred"
-        )
+
+    def span(values: pd.Series, write: Callable[[float], str]) -> str:
+        low, high = write(values.min()), write(values.max())
+        return low if low == high else f"{low} to {high}"
+
+    said = [
+        f"at guard level {short_percent(level)} worst-class coverage is {span(own['worst_class_coverage'], percent)}, "
+        f"with {span(own['set_size'], number)} labels per set, {span(own['full_set_rate'], percent)} full sets and "
+        f"{span(own['deferral'], percent)} deferred"
+        for level, own in rows.groupby("guard_level")
+    ]
     low, high = rows["discovery_margin"].min(), rows["discovery_margin"].max()
     return f"Gamma from {low:g} to {high:g}, averaged over {scope}: {'; '.join(said)}."
 
