@@ -60,6 +60,11 @@ n_neighbors = [5, 10]
 n_folds = [3, 5]
 level = ["loo", "certified"]
 
+[site]
+draws = 2
+labels = [40, 60]
+malignant = ["c2"]
+
 [subgroups]
 columns = ["site", "age", "missing column"]
 methods = ["calcode"]

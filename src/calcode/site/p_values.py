@@ -89,6 +89,11 @@ class Ranking(Protocol):
         """The adapter that scores an image."""
         ...
 
+    @property
+    def bag(self) -> Bag:
+        """The reviewed rows, with those marked that calibrate."""
+        ...
+
     def rank(self, features: FloatArray, *, own_rows: IntArray, weights: FloatArray | None) -> Ranked:
         """p-values of n images.
 

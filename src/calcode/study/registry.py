@@ -19,6 +19,7 @@ _FILES = (
     "ablations",
     "sensitivity",
     "audit_stability",
+    "site",
     "monitoring",
     "geometry",
     "out_of_space",

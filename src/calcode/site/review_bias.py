@@ -1,0 +1,65 @@
+"""Cases reviewed because of a trigger: what ignoring it costs, and two remedies (SITE.md S5)."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from calcode.arrays import BoolArray
+from calcode.errors import CalcodeWarning
+from calcode.method.evidence import Evidence, one_per_group
+from calcode.method.model import Calcode
+from calcode.site.alternatives import judged_draw
+from calcode.site.model import SiteModel
+from calcode.site.simulation import DrawFigures, DrawnCases, site_figures
+
+REMEDIES = ("ignored", "weighted", "coin")
+#: Probability with which a triggered case is reviewed, another one, and the coin beside them.
+_TRIGGERED, _OTHERWISE, _COIN = 0.9, 0.02, 0.15
+
+
+def triggered_review(
+    home: Calcode, cohort: Evidence, fired: BoolArray, *, seed: int
+) -> dict[str, tuple[DrawFigures, int]]:
+    """One draw: half the patients come and are reviewed by trigger or coin, the others are the test.
+
+    Parameters
+    ----------
+    home : Calcode
+    cohort : Evidence
+        With labels and groups.
+    fired : ndarray of bool, shape (n,)
+        Images for which the trigger holds.
+    seed : int
+
+    Returns
+    -------
+    dict of str to (DrawFigures, int)
+        By remedy: the figures, and how many cases calibrated.
+    """
+    rng = np.random.default_rng([seed, 7])
+    order = rng.permutation(one_per_group(cohort, random_state=seed))
+    passing, test = order[: len(order) // 2], order[len(order) // 2 :]
+    chance = np.where(fired, _TRIGGERED, _OTHERWISE)
+    e = 1 - (1 - chance) * (1 - _COIN)
+    by_coin = rng.random(len(passing)) < _COIN
+    by_trigger = rng.random(len(passing)) < chance[passing]
+    reviewed = passing[by_coin | by_trigger]
+    found = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalcodeWarning)
+        ignored = SiteModel(home, sampling="coin").fit(reviewed=cohort[reviewed])
+        found["ignored"] = site_figures(ignored, cohort[test]), len(reviewed)
+        weighted = SiteModel(home, sampling="coin", calibrate_with="weighted")
+        weighted.fit(reviewed=cohort[reviewed], e=e[reviewed])
+        sets = weighted.decide(cohort[test], e=e[test]).sets
+        own = cohort.require_labels()[reviewed]
+        cases = DrawnCases(reviewed=reviewed, trainers=reviewed[:0], test=test)
+        found["weighted"] = judged_draw(sets, cohort, cases, calibrating=own), len(reviewed)
+        trainers = passing[by_trigger & ~by_coin]
+        coin = SiteModel(home, sampling="coin").fit(
+            reviewed=cohort[passing[by_coin]], trainers=cohort[trainers]
+        )
+        found["coin"] = site_figures(coin, cohort[test]), int(by_coin.sum())
+    return found

@@ -1,0 +1,165 @@
+"""What a site model would have done: cases drawn from a labelled cohort, other patients as the test (SITE.md S15)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calcode.arrays import BoolArray, IntArray
+from calcode.errors import CalcodeWarning
+from calcode.method.evidence import Evidence, one_per_group
+from calcode.method.home_sums import HOME_WEIGHT, RIDGE
+from calcode.method.model import Calcode
+from calcode.site.expected import ideal_worst_coverage, informative_share
+from calcode.site.model import SiteModel
+from calcode.site.review import archive_quota, predicted_exclusions
+
+#: Test images that a class needs to be shown.
+MIN_IMAGES = 20
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DrawnCases:
+    """One draw: rows of a labelled cohort.
+
+    Attributes
+    ----------
+    reviewed, trainers, test : ndarray of int
+        Cases that calibrate, cases that only train, and one image of every other patient.
+    """
+
+    reviewed: IntArray
+    trainers: IntArray
+    test: IntArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawFigures:
+    """What one draw gave on the patients that were not reviewed.
+
+    Attributes
+    ----------
+    coverage, worst_coverage, ideal_worst : float
+        Of all test images, of the worst class with 20 of them or more, and the worst that an exactly valid method
+        would show.
+    set_size, informative : float
+    n_images, n_single, n_single_right : int
+    by_class : dict of str to float
+        Coverage of the classes shown.
+    """
+
+    coverage: float
+    worst_coverage: float
+    ideal_worst: float
+    set_size: float
+    informative: float
+    n_images: int
+    n_single: int
+    n_single_right: int
+    by_class: dict[str, float]
+
+    @property
+    def single_rate(self) -> float:
+        """Share of sets of one label."""
+        return self.n_single / self.n_images
+
+
+def draw_cases(
+    home: Calcode, cohort: Evidence, *, n: int, design: str, seed: int, level: float = 0.05
+) -> DrawnCases:
+    """Draw n patients at random ("consecutive"), or by the archive's quota ("archive").
+
+    Parameters
+    ----------
+    home : Calcode
+    cohort : Evidence
+        With labels and groups.
+    n : int
+        Cases to review; all patients but a fifth where there are fewer.
+    design : {"consecutive", "archive"}
+    seed : int
+        Draws the representatives and the cases.
+    level : float
+        Miscoverage that the quota is made for.
+    """
+    labels = cohort.require_labels()
+    representatives = one_per_group(cohort, random_state=seed)
+    order = np.random.default_rng([seed, n]).permutation(representatives)
+    order = order[labels[order] >= 0]
+    n = min(n, len(order) * 4 // 5)
+    if design != "archive":
+        return DrawnCases(reviewed=order[:n], trainers=order[:0], test=order[n:])
+    assert home.sums_ is not None  # a model fitted by this version has them
+    delta = np.full(cohort.n_classes, level)
+    exclusions = predicted_exclusions(
+        home.sums_,
+        cohort[representatives],
+        trim=home.settings_.trim,
+        miscoverage=delta,
+        home_weight=HOME_WEIGHT,
+        ridge=RIDGE,
+    )
+    # Half of every class stays for the test.
+    available = {k: int((labels[order] == k).sum()) // 2 for k in range(cohort.n_classes)}
+    quota = archive_quota(exclusions, budget=n, miscoverage=delta, available=available)
+    if not quota.labels:
+        return DrawnCases(reviewed=order[:n], trainers=order[:0], test=order[n:])
+    reviewed = np.concatenate([order[labels[order] == k][:count] for k, count in quota.labels.items()])
+    rest = order[~np.isin(order, reviewed)]
+    return DrawnCases(reviewed=reviewed, trainers=rest[: quota.left], test=rest[quota.left :])
+
+
+def fitted_on(home: Calcode, cohort: Evidence, cases: DrawnCases, **settings: Any) -> SiteModel:
+    """The site model of a draw, without warnings about small classes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalcodeWarning)
+        return SiteModel(home, **settings).fit(
+            reviewed=cohort[cases.reviewed],
+            trainers=cohort[cases.trainers] if len(cases.trainers) else None,
+        )
+
+
+def site_figures(site: SiteModel, test: Evidence) -> DrawFigures:
+    """Figures of a site model on test images, the ideal worst class with its own labels."""
+    calibrating = site.ranking_.bag.calibrates
+    counts = np.bincount(site.bag_.labels[calibrating], minlength=len(site.classes_))
+    return judged(
+        site.decide(test).sets,
+        test.require_labels(),
+        classes=site.classes_,
+        labels={name: int(n) for name, n in zip(site.classes_, counts, strict=True)},
+        levels=site.levels_,
+    )
+
+
+def judged(
+    sets: BoolArray,
+    truth: IntArray,
+    *,
+    classes: Sequence[str],
+    labels: dict[str, int],
+    levels: dict[str, float],
+) -> DrawFigures:
+    """Figures of any sets, shape (n, K), on labelled images; `labels` calibrated the classes at `levels`."""
+    rows = np.arange(len(truth))
+    covered = sets[rows, truth]
+    shown = [k for k in range(len(classes)) if (truth == k).sum() >= MIN_IMAGES]
+    by_class = {classes[k]: float(covered[truth == k].mean()) for k in shown}
+    single = sets.sum(axis=1) == 1
+    return DrawFigures(
+        coverage=float(covered.mean()),
+        worst_coverage=min(by_class.values(), default=float("nan")),
+        ideal_worst=ideal_worst_coverage(
+            labels, {classes[k]: int((truth == k).sum()) for k in shown}, miscoverage=levels, n_draws=1000
+        ),
+        set_size=float(sets.sum(axis=1).mean()),
+        informative=informative_share(sets),
+        n_images=len(truth),
+        n_single=int(single.sum()),
+        n_single_right=int((single & covered).sum()),
+        by_class=by_class,
+    )
