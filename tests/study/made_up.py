@@ -62,7 +62,7 @@ level = ["loo", "certified"]
 
 [site]
 draws = 2
-labels = [40, 60]
+labels = [20, 30]
 malignant = ["c2"]
 
 [subgroups]

@@ -17,6 +17,7 @@ from calcode.errors import CalcodeWarning
 if TYPE_CHECKING:
     from calcode.cli.screen import Screen
     from calcode.demo.cohorts import Comparison
+    from calcode.demo.site import SiteDemo
 
 
 def demo(
@@ -60,17 +61,28 @@ def demo(
     from calcode.demo.cohorts import INTRODUCTION, NOTES, TITLE
 
     compared = _compare_all(screen, quiet=as_json)
+    with screen.working("Reviewing cases at the new sites"):
+        sites = _site_demo(compared)
     computed = time.perf_counter()
-    from calcode.report import write_report
+    from calcode.demo.site import site_section
+    from calcode.report.cohort_page import report_sections
+    from calcode.report.page import write_page
 
     with screen.working(f"Writing {target}"):
         target.parent.mkdir(parents=True, exist_ok=True)
         cohorts = [entry.figures.cohort for entry in compared]
-        write_report(target, cohorts=cohorts, title=TITLE, introduction=INTRODUCTION, notes=NOTES)
+        opening, *rest = report_sections(cohorts, introduction=INTRODUCTION, notes=NOTES)
+        write_page(target, [opening, site_section(sites), *rest], title=TITLE)
     seconds = {"compute": computed - started, "page": time.perf_counter() - computed}
     if as_json:
-        screen.emit("demo", {"output": str(target), "seconds": seconds, **_facts(compared)})
+        screen.emit(
+            "demo",
+            {"output": str(target), "seconds": seconds, **_facts(compared), "sites": _site_facts(sites)},
+        )
         return
+    screen.heading("With 200 reviewed cases of the new site")
+    for sentence in sites.sentences:
+        screen.point(sentence)
     screen.heading("What this shows")
     for sentence in _findings(compared):
         screen.point(sentence)
@@ -166,6 +178,48 @@ def _compare_all(screen: Screen, *, quiet: bool) -> list[Comparison]:
             _show(comparison, screen=screen)
         show_warnings(caught, about=setting.name)
     return compared
+
+
+def _site_demo(compared: Sequence[Comparison]) -> SiteDemo:
+    """What reviewed cases change, with the home models that were fitted already."""
+    from calcode.demo.cohorts import demo_features
+    from calcode.demo.site import compare_sites
+
+    models = [entry.figures.cohort.model for entry in compared]
+    return compare_sites(demo_features().read(), [entry.setting for entry in compared], models)
+
+
+def _site_facts(sites: SiteDemo) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "settings": [
+            {
+                "name": entry.setting.name,
+                "labels": entry.site.counts_,
+                "today": entry.today.to_dict(),
+                "reviewed": entry.reviewed.to_dict(),
+                "ideal_worst_class_coverage": entry.ideal_worst,
+                "curve": [
+                    {
+                        "design": design,
+                        "labels": n,
+                        "informative": rate.value,
+                        "low": rate.low,
+                        "high": rate.high,
+                    }
+                    for (design, n), rate in entry.curve.items()
+                ],
+            }
+            for entry in sites.sites
+        ],
+        "sharp": {
+            "today": sites.sharp.today.to_dict(),
+            "sharp": sites.sharp.sharp.to_dict(),
+            "certificate": asdict(sites.sharp.certificate) | {"certified": sites.sharp.certificate.certified},
+        },
+        "findings": [sentence.replace("\u00a0", " ") for sentence in sites.sentences],
+    }
 
 
 def _show(comparison: Comparison, *, screen: Screen) -> None:

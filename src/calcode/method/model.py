@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
@@ -542,6 +543,7 @@ if Calcode.__doc__ is not None:  # python -OO has none
     Calcode.__doc__ = Calcode.__doc__.replace("{settings}", parameters_section())
 
 
+@cache
 def library_versions() -> dict[str, str]:
     """Versions of what a fit depends on, kept with the model."""
     return {name: version(name) for name in ("calcode", "numpy", "scikit-learn", "scipy")}

@@ -23,12 +23,12 @@ from calcode.site.review_bias import REMEDIES, triggered_review
 from calcode.site.simulation import DrawFigures, draw_cases, fitted_on, site_figures
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import BACKBONE, SETTING, place
+from calcode.study.figures import PLACE, place
 from calcode.study.jobs import Job, job
 from calcode.study.results import Results
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, integer, number, share, text
-from calcode.study.view import PLACE, Col, counts, numbers, shares, view, words
+from calcode.study.view import PLACE_COLS, Col, counts, numbers, shares, view, words
 
 if TYPE_CHECKING:
     import pyarrow
@@ -40,6 +40,8 @@ _DESIGNS = {RANDOM: "consecutive", ARCHIVE: "archive"}
 #: Labels at which alternatives, levels and triggers are compared.
 _COMPARED = 200
 _LEVEL = 0.05
+#: Patients that a review by trigger and coin needs to say anything.
+_FEWEST_PATIENTS = 200
 _CAVEATS = (
     "The adapter's four numbers were chosen on labels of PAD and Rosendahl, so that sizes are a little optimistic. "
     "Archive draws are simulated from the same cohort. The spread is over draws of labels; two sites are two sites. A "
@@ -80,8 +82,7 @@ SCHEMA = TableSchema(
     about="One row per shifted setting, backbone, method and number of reviewed cases: one image of every other "
     "patient, mean over draws.",
     columns=(
-        SETTING,
-        BACKBONE,
+        *PLACE,
         text(
             "method", "The site model with its design and what differs from its defaults, or an alternative."
         ),
@@ -94,8 +95,7 @@ BIAS = TableSchema(
     name="site_review_bias",
     about="One row per shifted setting, backbone, trigger and remedy: what calibrating on triggered cases costs.",
     columns=(
-        SETTING,
-        BACKBONE,
+        *PLACE,
         text("trigger", "Why a case was reviewed, beside the coin."),
         text("remedy", "'ignored', 'weighted', or 'coin' (drawn cases calibrate, the others train)."),
         number("n_labels", "Reviewed cases, mean over draws."),
@@ -109,8 +109,7 @@ SHARP = TableSchema(
     about="One row per setting without a shift and backbone: home as its own site, single answers certified on the "
     "reference images.",
     columns=(
-        SETTING,
-        BACKBONE,
+        *PLACE,
         integer("n_labels", "Validation and calibration images, one per lesion, that calibrate."),
         integer("n_images", "Test images, one per lesion."),
         share("coverage", "Of these, with the diagnosis in the set."),
@@ -133,11 +132,20 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
     """Rows of `site_recalibration` for a combination, without its name."""
     import pyarrow as pa
 
-    home, cohort = _home(cohorts), cohorts.target.evidence
-    rows = []
-    for name, n, figures in _all_draws(home, cohorts, cohort, options):
-        rows.append({"method": name, "n_labels": n, **averaged(figures)})
+    cohort = cohorts.target.evidence
+    rows: list[Row] = []
+    if _sizes(cohort, options):
+        rows = [
+            {"method": name, "n_labels": n, **averaged(figures)}
+            for name, n, figures in _all_draws(_home(cohorts), cohorts, cohort, options)
+        ]
     return pa.Table.from_pylist(rows)
+
+
+def _sizes(cohort: Evidence, options: Mapping[str, Any]) -> list[int]:
+    """The numbers of reviewed cases that leave a fifth of the patients for the test."""
+    most = len(one_per_group(cohort, random_state=0)) * 4 // 5
+    return [n for n in options["labels"] if n <= most]
 
 
 def _home(cohorts: SettingCohorts) -> Calcode:
@@ -174,8 +182,7 @@ def _all_draws(
             found.append(site_figures(model, cohort[cases.test]))
         return found
 
-    n_patients = len(one_per_group(cohort, random_state=0))
-    sizes = [n for n in options["labels"] if n <= n_patients * 4 // 5]
+    sizes = _sizes(cohort, options)
     for design in (RANDOM, ARCHIVE):
         for n in sizes:
             yield f"site, {design}", n, site(design, n)
@@ -234,6 +241,8 @@ def measure_bias(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow
     import pyarrow as pa
 
     home, cohort = _home(cohorts), cohorts.target.evidence
+    if len(one_per_group(cohort, random_state=0)) < _FEWEST_PATIENTS:
+        return pa.Table.from_pylist([])
     malignant = [k for k, name in enumerate(cohort.classes) if name in options["malignant"]]
     robust = robust_probabilities(cohort.prompt_logits, trim=1)
     distance = home.audit_.distances(cohort) if home.audit_ is not None else np.zeros(len(cohort))
@@ -381,7 +390,7 @@ def section(output: StudyOutput) -> list[Part]:
                 "Reviewed local cases, and what else one could do with them: one image of every patient that was not "
                 "reviewed, mean over draws. Ideal: the worst class that an exactly valid method would show.",
                 found,
-                (*PLACE, words("method"), counts("n_labels", "labels"), *_COLUMNS),
+                (*PLACE_COLS, words("method"), counts("n_labels", "labels"), *_COLUMNS),
                 layout="stack",
             )
         )
@@ -393,7 +402,7 @@ def section(output: StudyOutput) -> list[Part]:
                 "probability, or with the coin's cases alone.",
                 bias,
                 (
-                    *PLACE,
+                    *PLACE_COLS,
                     words("trigger"),
                     words("remedy"),
                     numbers("n_labels", "labels", 0),
@@ -411,7 +420,7 @@ def section(output: StudyOutput) -> list[Part]:
                 "images at 5 % with 90 % confidence.",
                 sharp,
                 (
-                    *PLACE,
+                    *PLACE_COLS,
                     shares("coverage", "coverage"),
                     numbers("set_size", "set size", 2),
                     shares("informative_rate", "informative"),

@@ -1,0 +1,248 @@
+"""The demonstration's second half: what 200 reviewed cases of a new site change, and sharp mode at home."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from calcode.cohorts import Cohort
+from calcode.errors import CalcodeWarning
+from calcode.method.model import Calcode
+from calcode.method.singles import SinglesCertificate
+from calcode.metrics import Summary
+from calcode.metrics.intervals import Estimate
+from calcode.report.charts import ChartRow, RowChart
+from calcode.report.parts import Column, Figure, Part, Section, Table, Text
+from calcode.report.wording import count, counted, number, percent, percent_estimate, percent_interval
+from calcode.site.expected import informative_share
+from calcode.site.model import SiteModel
+from calcode.site.p_values import TOLERANCE
+from calcode.site.simulation import draw_cases, fitted_on, site_figures
+from calcode.study.cohorts import SettingCohorts, select_cohorts
+from calcode.study.experiments.site import sharp_model
+from calcode.study.specification import Setting
+
+LABELS = 200
+CURVE = (60, 100, 200, 400)
+DRAWS = 10
+_DESIGNS = {"at random": "consecutive", "from an archive": "archive"}
+_CAVEATS = (
+    "The adapter's four numbers were chosen on labels of these two sites, so that the figures are a little optimistic; "
+    "archive draws are simulated from the same cohort; the spread is over draws of the reviewed cases.",
+)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SiteComparison:
+    """A new site today and with reviewed cases, on the same other patients.
+
+    Attributes
+    ----------
+    setting : Setting
+    site : SiteModel
+        Of one seeded draw of 200 cases at random.
+    today, reviewed : Summary
+        The home model and the site model on one image of every patient that was not reviewed.
+    ideal_worst : float
+        The worst class that an exactly valid method would show.
+    curve : dict of (str, int) to Estimate
+        Informative rate by design and number of cases, with eight of ten draws within its ends.
+    """
+
+    setting: Setting
+    site: SiteModel
+    today: Summary
+    reviewed: Summary
+    ideal_worst: float
+    curve: dict[tuple[str, int], Estimate]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SharpComparison:
+    """Home by its default and in sharp mode, on one test image per lesion.
+
+    Attributes
+    ----------
+    today, sharp : Summary
+    certificate : SinglesCertificate
+        Of the single answers, on the reference images.
+    """
+
+    today: Summary
+    sharp: Summary
+    certificate: SinglesCertificate
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SiteDemo:
+    """Everything that the second half shows."""
+
+    sites: tuple[SiteComparison, ...]
+    sharp: SharpComparison
+
+    @cached_property
+    def sentences(self) -> tuple[str, ...]:
+        """What it shows, in a sentence per site and one for sharp mode."""
+        found = [
+            f"{entry.setting.short.capitalize()}: with {LABELS} reviewed cases, chosen at random, "
+            f"{percent(entry.curve['at random', LABELS].value)} of the images get an answer that rules something out "
+            f"({percent_interval(entry.curve['at random', LABELS])} in eight of ten draws) instead of "
+            f"{percent(entry.today.informative_rate.value)}. In the draw of the table the worst class is covered for "
+            f"{percent(entry.reviewed.worst_class_coverage.value)}; an exactly valid method would show about "
+            f"{percent(entry.ideal_worst)}."
+            for entry in self.sites
+        ]
+        singles, certificate = self.sharp.sharp.singles, self.sharp.certificate
+        promise = (
+            f"at most {certificate.risk:.0%} wrong is promised with {certificate.confidence:.0%} confidence"
+            if certificate.certified
+            else "not certified"
+        )
+        found.append(
+            f"Sharp mode at home: {percent(singles.n / self.sharp.sharp.n)} of the lesions get one diagnosis, "
+            f"{count(singles.right)} of {count(singles.n)} right, where the default gives "
+            f"{count(self.sharp.today.singles.n)}; {promise} ({certificate.wrong} of {certificate.n} wrong on the "
+            "reference images)."
+        )
+        return tuple(found)
+
+
+def compare_sites(images: Cohort, settings: Sequence[Setting], models: Sequence[Calcode]) -> SiteDemo:
+    """Draw reviewed cases at the shifted settings and run sharp mode at the other.
+
+    Parameters
+    ----------
+    images : Cohort
+        All demonstration images.
+    settings : sequence of Setting
+    models : sequence of Calcode
+        The home model of each setting.
+    """
+    sites, sharp = [], None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalcodeWarning)
+        for setting, home in zip(settings, models, strict=True):
+            cohorts = select_cohorts(images, setting)
+            if setting.shifted:
+                sites.append(_compared(cohorts, home))
+            else:
+                sharp = _sharp(cohorts, home)
+    assert sharp is not None  # one of the demonstration's settings is not shifted
+    return SiteDemo(sites=tuple(sites), sharp=sharp)
+
+
+def _compared(cohorts: SettingCohorts, home: Calcode) -> SiteComparison:
+    cohort = cohorts.target.evidence
+    cases = draw_cases(home, cohort, n=LABELS, design="consecutive", seed=0)
+    site = fitted_on(home, cohort, cases, sampling="consecutive")
+    test = cohort[cases.test]
+    labels = test.require_labels()
+    curve = {}
+    for name, design in _DESIGNS.items():
+        for n in CURVE:
+            rates = []
+            for seed in range(DRAWS):
+                drawn = draw_cases(home, cohort, n=n, design=design, seed=seed)
+                model = fitted_on(home, cohort, drawn, sampling=design)
+                p_values = model.p_values(cohort[drawn.test])
+                rates.append(informative_share(p_values > model.settings_.levels + TOLERANCE))
+            low, high = np.quantile(rates, [0.1, 0.9])
+            curve[name, n] = Estimate(float(np.mean(rates)), float(low), float(high), DRAWS)
+    return SiteComparison(
+        setting=cohorts.setting,
+        site=site,
+        today=home.decide(test).summary(labels),
+        reviewed=site.decide(test).summary(labels),
+        ideal_worst=site_figures(site, test).ideal_worst,
+        curve=curve,
+    )
+
+
+def _sharp(cohorts: SettingCohorts, home: Calcode) -> SharpComparison:
+    site, test = sharp_model(cohorts)
+    labels = test.require_labels()
+    certificate = site.certify_singles(cohorts.roles.reference)
+    return SharpComparison(
+        today=home.decide(test).summary(labels),
+        sharp=site.decide(test).summary(labels),
+        certificate=certificate,
+    )
+
+
+def site_section(demo: SiteDemo) -> Section:
+    """The section of the page: sentences, a table, and the curves."""
+    parts: list[Part] = [Text(sentences=demo.sentences, style="lead"), _table(demo)]
+    parts += [_curve(entry) for entry in demo.sites]
+    parts.append(Text(sentences=_CAVEATS, style="note"))
+    return Section(
+        key="site", title="A model that learns its new site", parts=tuple(parts), short="A new site"
+    )
+
+
+def _table(demo: SiteDemo) -> Table:
+    rows = []
+    for entry in demo.sites:
+        for name, summary, ideal in (
+            ("today", entry.today, ""),
+            (f"{LABELS} reviewed cases", entry.reviewed, f" (ideal {percent(entry.ideal_worst)})"),
+        ):
+            rows.append([entry.setting.name, name, *_cells(summary, ideal)])
+    rows.append(["HAM", "today", *_cells(demo.sharp.today, "")])
+    rows.append(["HAM", "sharp mode", *_cells(demo.sharp.sharp, "")])
+    return Table(
+        caption="One image of every patient that was not reviewed; at home one test image per lesion",
+        columns=[
+            Column("images", numeric=False),
+            Column("model", numeric=False),
+            Column("coverage"),
+            Column("worst class"),
+            Column("set size"),
+            Column("informative"),
+            Column("one diagnosis"),
+            Column("deferred"),
+        ],
+        rows=rows,
+        name="site",
+    )
+
+
+def _cells(summary: Summary, ideal: str) -> list[str]:
+    singles = summary.singles
+    return [
+        percent_estimate(summary.coverage),
+        f"{percent(summary.worst_class_coverage.value)}{ideal}",
+        f"{number(summary.set_size.value)} of {len(summary.classes)}",
+        percent(summary.informative_rate.value),
+        f"{count(singles.right)} of {count(singles.n)} right" if singles.n else "none",
+        percent(summary.deferral.value),
+    ]
+
+
+def _curve(entry: SiteComparison) -> Figure:
+    return Figure(
+        heading=f"Informative answers against reviewed cases: {entry.setting.short}",
+        sentence=f"Mean of {DRAWS} draws of the reviewed cases; eight of ten lie within the line. Today: "
+        f"{percent(entry.today.informative_rate.value)} of {counted(entry.today.n, 'image')}.",
+        charts=(
+            RowChart(
+                rows=[
+                    ChartRow(
+                        label=f"{n} reviewed cases",
+                        values={
+                            series: entry.curve[name, n]
+                            for series, name in zip((0, 2), _DESIGNS, strict=True)
+                        },
+                    )
+                    for n in CURVE
+                ],
+                low=0.0,
+                high=1.0,
+            ),
+        ),
+        legend=tuple(zip((0, 2), _DESIGNS, strict=True)),
+        name=f"site-curve-{entry.setting.name}",
+    )
