@@ -389,3 +389,10 @@ def test_neighbours_say_when_nothing_was_measured(finished) -> None:
 def test_only_durations_may_differ_between_runs() -> None:
     varying = {schema.name for schema in TABLES.values() if any(column.varies for column in schema.columns)}
     assert varying == {"ann_knn_scaling"}
+
+
+def test_hits_of_the_worst_class_are_its_own(finished) -> None:
+    rows = finished.table("recent_baselines_summary")
+    assert (rows["worst_class_hit"] == (rows["worst_class_coverage"] >= 0.95)).all()
+    assert (rows["coverage_hit"] == (rows["coverage"] >= 0.95)).all()
+    assert (rows["worst_class_hit"] != rows["coverage_hit"]).any()
