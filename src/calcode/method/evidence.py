@@ -68,7 +68,7 @@ class Evidence:
         prompt_digest: str | None = None,
         backbone: str | None = None,
     ) -> None:
-        names = _checked_classes(classes)
+        names = checked_classes(classes)
         vectors = _unit_rows(embeddings, name="embeddings")
         n = len(vectors)
         self._store(
@@ -114,7 +114,7 @@ class Evidence:
         >>> Evidence.from_text(embeddings=np.eye(3), text=bank, temperature=0.5, classes="abc").prompt_logits[0]
         array([[2., 0., 0.]])
         """
-        names = _checked_classes(classes)
+        names = checked_classes(classes)
         vectors = _unit_rows(embeddings, name="embeddings")
         n = len(vectors)
         evidence = object.__new__(cls)
@@ -208,7 +208,7 @@ class Evidence:
         >>> evidence.restrict(["c", "b"]).labels
         array([-1,  0])
         """
-        names = _checked_classes(classes)
+        names = checked_classes(classes)
         missing = [name for name in names if name not in self.classes]
         if missing:
             raise EvidenceError(f"classes: {missing} not among the evidence's classes {list(self.classes)}")
@@ -404,7 +404,8 @@ def _checked_logits(prompt_logits: ArrayLike, *, n: int, classes: tuple[str, ...
     return logits.copy() if logits is prompt_logits else logits
 
 
-def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
+def checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
+    """The label space: two or more different names, or an `EvidenceError`."""
     names = tuple(str(name) for name in classes)
     if len(names) < 2:
         raise EvidenceError(

@@ -28,6 +28,9 @@ from calcode.method.levels import (
 )
 from calcode.method.quantiles import conformal_rank
 
+#: Pairs of points whose masses a file is checked for.
+_CHECKED_PAIRS = 1 << 22
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LocalizedRule:
@@ -110,13 +113,38 @@ class LocalizedRule:
         embeddings, scores = embeddings[order], scores[order]
         first = first_positions(scores)[:, None]
         below, total = pair_masses(embeddings, embeddings, device=device).prefixes(bandwidth, first)
+        return cls.from_masses(
+            embeddings,
+            scores,
+            below=below[:, 0],
+            total=total,
+            bandwidth=bandwidth,
+            miscoverage=miscoverage,
+            level=level,
+            grid=grid,
+        )
+
+    @classmethod
+    def from_masses(
+        cls,
+        embeddings: FloatArray,
+        scores: FloatArray,
+        *,
+        below: FloatArray,
+        total: FloatArray,
+        bandwidth: float,
+        miscoverage: float,
+        level: LevelName,
+        grid: int | None,
+    ) -> Self:
+        """The rule of points in ascending order of their scores, from A_i and B_i as `fit` found them."""
         rank = conformal_rank(len(scores), miscoverage=miscoverage)
         eta: float | None = None
         cut = math.nan
         if level == "loo":
-            eta, cut = loo_level(leave_one_out_masses(below[:, 0], total), rank=rank, grid=grid)
+            eta, cut = loo_level(leave_one_out_masses(below, total), rank=rank, grid=grid)
         elif level == "certified":
-            eta, cut = certified_level(below[:, 0], total, rank=rank)
+            eta, cut = certified_level(below, total, rank=rank)
         return cls(
             embeddings=embeddings,
             scores=scores,
@@ -125,8 +153,23 @@ class LocalizedRule:
             level=level,
             eta=eta,
             cut=cut,
-            below=below[:, 0],
+            below=below,
             total=total,
+        )
+
+    def masses_hold(self) -> bool:
+        """Whether A_i and B_i are those of the points: of all up to 2,048, else of some rows over the whole range."""
+        n = len(self.scores)
+        rows = np.unique(np.linspace(0, n - 1, min(n, 1 + _CHECKED_PAIRS // max(n, 1))).astype(np.int64))
+        first = first_positions(self.scores)[rows, None]
+        below, total = pair_masses(self.embeddings[rows], self.embeddings, device=None).prefixes(
+            self.bandwidth, first
+        )
+        # A distance is off by some 1e-16, and the kernel sees it divided by the bandwidth.
+        slack = 1e-6 + 1e-13 / self.bandwidth
+        return bool(
+            np.allclose(below[:, 0], self.below[rows], rtol=slack, atol=slack)
+            and np.allclose(total, self.total[rows], rtol=slack, atol=slack)
         )
 
     def thresholds(self, embeddings: FloatArray) -> FloatArray:

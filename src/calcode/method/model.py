@@ -516,9 +516,10 @@ class Calcode(Settings):
     @classmethod
     def load(cls, path: str | Path) -> Calcode:
         """Read a model file; one that is truncated, altered, foreign or too new is refused."""
-        from calcode.method.model_file import load_model
+        from calcode.method.artifact import read_artifact
+        from calcode.method.model_file import model_from
 
-        return load_model(Path(path))
+        return model_from(read_artifact(Path(path)))
 
     # ------------------------------------------------------------------ guards of the order
 
@@ -550,4 +551,10 @@ def library_versions() -> dict[str, str]:
 
 
 def _manifest_entry(evidence: Evidence) -> dict[str, Any]:
-    return {"n": len(evidence), "embeddings": embeddings_digest(evidence.embeddings)}
+    kept = {kind: len(values) for kind, values in identities(evidence).items()}
+    return {
+        "n": len(evidence),
+        "embeddings": embeddings_digest(evidence.embeddings),
+        "ids": 0,
+        "groups": 0,
+    } | kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,33 +10,54 @@ from typing import Any
 import numpy as np
 
 from calcode.arrays import AnyArray
-from calcode.errors import ArtifactError
-from calcode.method.artifact import HOME_KEY, content_digest, read_artifact, write_artifact
-from calcode.method.audit_file import audit_facts, audit_tensors, restore_audit
-from calcode.method.bandwidth import BandwidthTrial
+from calcode.method.artifact import (
+    FORMATS,
+    HOME_KEY,
+    Artifact,
+    content_digest,
+    making_sense,
+    metadata_text,
+    plain_metadata,
+    write_artifact,
+)
+from calcode.method.audit_file import audit_facts, audit_rules, audit_tensors, restore_audit
+from calcode.method.bandwidth import NEIGHBOUR_SHARES, BandwidthTrial
+from calcode.method.cross_fit import MIN_EXAMPLES, coverage_floor
+from calcode.method.evidence import checked_classes
+from calcode.method.file_checks import (
+    TensorRule,
+    as_hashes,
+    check_tensors,
+    has_type,
+    is_sha256,
+    refuse,
+    restored,
+)
 from calcode.method.home_sums import HomeSums
 from calcode.method.localized import LocalizedRule
 from calcode.method.model import Calcode
-from calcode.method.roles import EvidenceFormat, RoleHashes
-from calcode.method.settings import Settings
+from calcode.method.roles import EvidenceFormat, RoleHashes, embeddings_digest
+from calcode.method.settings import SETTINGS, Settings
 from calcode.method.singles import SinglesCertificate
-from calcode.method.tail import ClassEvidence, TailReason
+from calcode.method.tail import ClassEvidence, discover_tail
 
-#: Version 1 had no `keep_top`: its models decide by the paper's rule, and still do.
-FORMAT_VERSION = 2
-#: Tensors whose values must be finite; hashes are bytes and need no such check.
-_FINITE = (
-    "reference",
-    "calibration_embeddings",
-    "calibration_scores",
-    "below",
-    "total",
-    "gate_values",
-    "gate_distances",
-    "home_outer",
-    "home_by_class",
-    "home_scores",
-)
+_ROLES = ("reference", "validation", "gate", "calibration")
+#: Tensors of calibration and of home's sums; those of the audit are in `audit_file`.
+_CALIBRATION = {
+    "calibration_embeddings": TensorRule("n d", unit=True),
+    "calibration_scores": TensorRule("n", 0.0, 1.0 + 1e-9, ascending=True),
+    "below": TensorRule("n", 0.0),
+    "total": TensorRule("n", 0.0),
+}
+_SUMS = {
+    "home_outer": TensorRule("p p"),
+    "home_by_class": TensorRule("p K"),
+    "home_scores": TensorRule("N", 0.0, 1.0),
+}
+#: How far sums from another machine may be off.
+_ROUNDING = 1e-6
+#: What a version says about itself need not be what this one would say.
+_FREE = frozenset({"format", "versions", "settings", "notice"})
 
 
 def model_digest(model: Calcode) -> str:
@@ -44,20 +66,20 @@ def model_digest(model: Calcode) -> str:
 
 
 def save_model(model: Calcode, path: Path) -> None:
-    """Write the file under a temporary name and rename it, so that no half file is ever seen."""
-    write_artifact(path, key=HOME_KEY, metadata=_metadata(model), tensors=_tensors(model))
+    """Write the file, after the checks that reading it makes."""
+    metadata, tensors = _metadata(model), _tensors(model)
+    with making_sense(f"{path}: not written, the model makes no sense"):
+        _restore(plain_metadata(metadata), tensors)
+    write_artifact(path, key=HOME_KEY, metadata=metadata, tensors=tensors)
 
 
-def load_model(path: Path) -> Calcode:
-    """Read and check a model file."""
-    metadata, tensors = read_artifact(path, key=HOME_KEY, newest=FORMAT_VERSION)
-    try:
-        _require_finite(tensors, path)
-        model = _restore(metadata, tensors)
-    except (KeyError, TypeError, IndexError) as error:
-        raise ArtifactError(f"{path}: incomplete, {error} is missing or malformed") from error
+def model_from(artifact: Artifact) -> Calcode:
+    """The model in a file that was read, after the check that its parts make sense together."""
+    artifact.require(HOME_KEY)
+    with making_sense(f"{artifact.path}: altered"):
+        model = _restore(artifact.metadata, artifact.tensors)
     # What the file carries, also where this version would write it differently.
-    model._digest = metadata["digest"]
+    model._digest = artifact.digest
     return model
 
 
@@ -83,7 +105,7 @@ def _tensors(model: Calcode) -> dict[str, AnyArray]:
 def _metadata(model: Calcode) -> dict[str, Any]:
     audit, rule = model.audit_, model.rule_
     return {
-        "format": FORMAT_VERSION,
+        "format": FORMATS[HOME_KEY],
         "versions": model.versions_,
         "settings": model.settings_.get_params(),
         "interface": asdict(model.evidence_format_),
@@ -104,50 +126,59 @@ def _metadata(model: Calcode) -> dict[str, Any]:
 
 
 def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> Calcode:
+    """The model that `_metadata` and `_tensors` were made of; what follows from the rest is computed anew and compared.
+
+    Scores and gate values are not: they need images. A_i and B_i are for some rows only where there are many.
+    """
     values = {"keep_top": False} | metadata["settings"]
-    values["bandwidth"] = (
-        "auto" if values["bandwidth"] is None else values["bandwidth"]
-    )  # as version 1 had it
+    if values["bandwidth"] is None:  # as version 1 had it
+        values["bandwidth"] = "auto"
     settings = Settings(**values).checked()
     model = Calcode(**settings.get_params())
     model.settings_ = settings
-    model.evidence_format_ = EvidenceFormat(
-        **(metadata["interface"] | {"classes": tuple(metadata["interface"]["classes"])})
-    )
+    expected = model.evidence_format_ = restored(EvidenceFormat, metadata["interface"])
+    classes = checked_classes(expected.classes)
+    settings.require_classes(classes)
+    settings.require_prompts(expected.n_prompts)
+
+    facts, sums = metadata["audit"], metadata.get("sums")
+    hashed = {f"hashes_{role}_{kind}": (role, kind) for role in _ROLES for kind in ("ids", "groups")}
+    rules = _CALIBRATION | {"calibration_labels": TensorRule("n", 0, len(classes) - 1, dtype="<i8")}
+    rules |= {
+        name: TensorRule(f"{name} 32", ord("0"), ord("f"), dtype="|u1", ascending=True)
+        for name in hashed.keys() & tensors.keys()
+    }
+    if facts is not None:
+        rules |= audit_rules(facts, with_distances="gate_distances" in tensors)
+    if sums is not None:
+        rules |= _SUMS
+    sizes = {"K": len(classes), "d": expected.dimension, "p": 1 + expected.dimension + len(classes)}
+    check_tensors(tensors, rules, sizes=sizes)
+
     # The canonical JSON sorts names; the roles come back in the order in which they were used.
-    manifest = metadata["manifest"]
-    model.manifest_ = {role: manifest[role] for role in ("reference", "validation", "gate", "calibration")}
-    model.role_hashes_ = RoleHashes(bytes.fromhex(metadata["ledger_key"]), _hashes(tensors))
+    model.manifest_ = {role: metadata["manifest"][role] for role in _ROLES}
+    model.role_hashes_ = RoleHashes(
+        bytes.fromhex(metadata["ledger_key"]),
+        {entry: as_hashes(tensors[name]) for name, entry in hashed.items() if name in tensors},
+    )
     model.audit_ = None
-    if metadata["audit"] is not None:
+    if facts is not None:
         model.audit_ = restore_audit(
-            metadata["audit"],
-            tensors,
-            n_neighbors=settings.n_neighbors,
-            trim=settings.trim,
-            fused=settings.fused,
+            facts, tensors, n_neighbors=settings.n_neighbors, trim=settings.trim, fused=settings.fused
         )
-    model.bandwidth_ = metadata["bandwidth"]
-    model.bandwidth_trace_ = tuple(BandwidthTrial(**trial) for trial in metadata["bandwidth_trace"])
-    model.tail_evidence_ = tuple(ClassEvidence(**row) for row in metadata["tail_evidence"])
-    classes = model.evidence_format_.classes
-    reasons = {name: TailReason(**reason) for name, reason in metadata["tail_reasons"].items()}
-    model.tail_reasons_ = {name: reasons[name] for name in classes if name in reasons}
-    rule = LocalizedRule(
-        embeddings=tensors["calibration_embeddings"],
-        scores=tensors["calibration_scores"],
-        bandwidth=model.bandwidth_,
-        miscoverage=settings.miscoverage,
-        level=settings.level,
-        eta=metadata["rule"]["eta"],
-        cut=metadata["rule"]["cut"],
-        below=tensors["below"],
-        total=tensors["total"],
+    model.bandwidth_ = SETTINGS["bandwidth"].check(metadata["bandwidth"])
+    model.bandwidth_trace_ = tuple(restored(BandwidthTrial, trial) for trial in metadata["bandwidth_trace"])
+    model.tail_evidence_ = tuple(restored(ClassEvidence, row) for row in metadata["tail_evidence"])
+    model.tail_reasons_ = discover_tail(
+        model.tail_evidence_,
+        min_class_count=settings.min_class_count,
+        protect=settings.protect,
+        always_protect=settings.always_protect,
     )
     model.versions_ = metadata["versions"]
-    model._install(rule=rule, labels=tensors["calibration_labels"])
     # Files written before these were kept load all the same.
-    if (sums := metadata.get("sums")) is not None:
+    if sums is not None:
+        refuse({"the images behind the sums are not counted": not has_type(sums["counts"], tuple[int, ...])})
         model.sums_ = HomeSums(
             outer=tensors["home_outer"],
             by_class=tensors["home_by_class"],
@@ -155,20 +186,104 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> Calcode:
             scores=tuple(np.split(tensors["home_scores"], np.cumsum(sums["counts"])[:-1])),
         )
     if (certificate := metadata.get("certificate")) is not None:
-        model.certificate_ = SinglesCertificate(**certificate)
+        model.certificate_ = restored(SinglesCertificate, certificate)
+    refuse(_contradictions(model))
+    rule = LocalizedRule.from_masses(
+        tensors["calibration_embeddings"],
+        tensors["calibration_scores"],
+        below=tensors["below"],
+        total=tensors["total"],
+        bandwidth=model.bandwidth_,
+        miscoverage=settings.miscoverage,
+        level=settings.level,
+        grid=settings.level_grid,
+    )
+    n_images, counted = model.manifest_["calibration"]["n"], "ids" in model.manifest_["calibration"]
+    refuse(
+        {
+            "there are more calibration points than images": len(rule.scores) > n_images,
+            "the masses around the calibration points are others": not rule.masses_hold(),
+            "the manifest does not say whose hashes are kept": metadata["format"] != 1 and not counted,
+        }
+    )
+    model._install(rule=rule, labels=tensors["calibration_labels"])
+    again = _metadata(model)
+    refuse(
+        {
+            f"'{name}' is not what follows from the rest of the file": metadata_text(metadata[name])
+            != metadata_text(again.get(name))
+            for name in sorted(metadata.keys() - _FREE)
+        }
+    )
     return model
 
 
-def _hashes(tensors: dict[str, AnyArray]) -> dict[tuple[str, str], AnyArray]:
-    hashes = {}
-    for name, tensor in tensors.items():
-        if name.startswith("hashes_"):
-            _, role, kind = name.split("_")
-            hashes[role, kind] = np.ascontiguousarray(tensor).view(f"S{tensor.shape[1]}").reshape(len(tensor))
-    return hashes
-
-
-def _require_finite(tensors: dict[str, AnyArray], path: Path) -> None:
-    for name in _FINITE:
-        if name in tensors and not np.isfinite(tensors[name]).all():
-            raise ArtifactError(f"{path}: altered, tensor '{name}' holds NaN or infinity")
+def _contradictions(model: Calcode) -> dict[str, bool]:
+    """What must not be so among settings, manifest, hashes, audit, bandwidth and evidence, and whether it is."""
+    settings, audit, sums, manifest = model.settings_, model.audit_, model.sums_, model.manifest_
+    trace, rows = model.bandwidth_trace_, model.tail_evidence_
+    n = {role: entry["n"] for role, entry in manifest.items()}
+    n_kept = sum(row.n for row in rows)
+    found = {
+        "the manifest lacks numbers of images": not has_type(n, dict[str, int]) or min(n.values()) < 1,
+        "the manifest lacks digests": not all(is_sha256(entry["embeddings"]) for entry in manifest.values()),
+        "the key of the hashes is another one": model.role_hashes_.key.hex()
+        != manifest["reference"]["embeddings"],
+        "hashes of ids or groups are missing, or there are others": any(
+            entry.get(kind, len(hashes)) != len(hashes)
+            for role, entry in manifest.items()
+            for kind in ("ids", "groups")
+            for hashes in [model.role_hashes_.hashes.get((role, kind), [])]
+        ),
+        "the versions are not texts": not has_type(model.versions_, dict[str, str]),
+        "the held-out coverage is of other classes": tuple(row.name for row in rows) != model.classes_,
+        "the held-out coverage is of other images": any(row.n < 0 for row in rows)
+        or n_kept > n["validation"],
+        "a held-out coverage is no share of its images": any(
+            not math.isnan(row.coverage)
+            if row.n == 0 or n_kept < MIN_EXAMPLES
+            else not 0.0 <= row.coverage <= 1.0 or abs(row.coverage * row.n % 1.0 - 0.5) < 0.5 - _ROUNDING
+            for row in rows
+        ),
+        "the bound of the held-out coverage is another one": any(
+            abs(row.bound - (1.0 - settings.miscoverage - settings.discovery_margin)) > _ROUNDING
+            for row in rows
+        ),
+        "the audit is not the one of the settings": (audit is None) != (settings.audit is None),
+    }
+    if settings.bandwidth != "auto":
+        found["the bandwidth is not the one that was given"] = (
+            bool(trace) or model.bandwidth_ != settings.bandwidth
+        )
+    else:
+        floor = coverage_floor(n_kept, miscoverage=settings.miscoverage)
+        within = [t.infinite_share <= settings.support_budget and t.coverage >= floor for t in trace]
+        found["the bandwidth is not the one that the trials chose"] = (
+            tuple(trial.share for trial in trace) != NEIGHBOUR_SHARES[: len(trace)]
+            or within != [trial.accepted for trial in trace]
+            or any(within[:-1])
+            or not (within[-1] or len(trace) == len(NEIGHBOUR_SHARES))
+            or model.bandwidth_ != trace[-1].bandwidth
+        )
+    if audit is not None and settings.audit is not None:
+        n_ranking = n["gate"] // 2 if settings.fused == "split" else n["gate"]
+        n_calibrating = n["gate"] - n_ranking if settings.fused == "split" else n["gate"]
+        best = max(audit.aurocs, key=lambda name: audit.aurocs[name])
+        unclear = any(map(math.isnan, audit.aurocs.values()))
+        found |= {
+            "the audit had other candidates": audit.aurocs.keys() != set(settings.audit),
+            "the audit's diagnostic is not the best": audit.name
+            != (next(iter(audit.aurocs)) if unclear else best),
+            "the audit is called independent, or is not": audit.independent
+            != (settings.fused == "split" or "fused" not in settings.audit),
+            "the gate has other images": len(audit.gate_values) != n_calibrating
+            or any(len(values) != n_ranking for values in audit.gate_base.values())
+            or (audit.gate_distances is not None and not 0 < len(audit.gate_distances) <= n["gate"]),
+            "the reference is another one": embeddings_digest(audit.reference)
+            != manifest["reference"]["embeddings"],
+        }
+    if sums is not None:
+        found["home's sums contradict each other"] = not sums.sound(
+            most=n["reference"] + n["validation"] + n["calibration"], least=n["validation"] + n["calibration"]
+        )
+    return found

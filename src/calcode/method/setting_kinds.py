@@ -15,6 +15,8 @@ from calcode.errors import SettingsError
 
 #: Far below any distance that float64 can tell from zero, far above what would overflow 1 / h.
 _SMALLEST_BANDWIDTH = 1e-100
+#: Of a count without a bound of its own.
+_LARGEST_COUNT = 2**32 - 1
 
 
 class Kind(ABC):
@@ -56,7 +58,10 @@ class Number(Kind):
     def check(self, name: str, value: object) -> float:
         if isinstance(value, bool) or not (isinstance(value, int | float) or hasattr(value, "__float__")):
             raise SettingsError(f"{name}: {value!r} is not a number")
-        number = float(cast(SupportsFloat, value))
+        try:
+            number = float(cast(SupportsFloat, value))
+        except (TypeError, ValueError, OverflowError):
+            raise SettingsError(f"{name}: {str(value)[:60]!r} is not a number") from None
         if not self.low <= number <= self.high:
             raise SettingsError(f"{name}: {value!r} is not between {self.low:g} and {self.high:g}")
         if self.inside and number in (self.low, self.high):
@@ -98,10 +103,10 @@ class Width(Kind):
 
 @dataclass(frozen=True, kw_only=True)
 class Count(Kind):
-    """A whole number of at least `low`; None too where it is `optional`, written 'none'."""
+    """A whole number from `low` to `high`; None too where it is `optional`, written 'none'."""
 
     low: int
-    high: int | None = None
+    high: int = _LARGEST_COUNT
     optional: bool = False
     metavar: str = "N"
 
@@ -113,7 +118,7 @@ class Count(Kind):
         number = int(value.__index__())
         if number < self.low:
             raise SettingsError(f"{name}: {number} is below {self.low}")
-        if self.high is not None and number > self.high:
+        if number > self.high:
             raise SettingsError(f"{name}: {number} is above {self.high}")
         return number
 
@@ -127,7 +132,8 @@ class Count(Kind):
             raise SettingsError(f"{name}: {text!r} is {alternative}") from None
 
     def __str__(self) -> str:
-        return f"whole number, at least {self.low}{', or None' if self.optional else ''}"
+        bounds = f"{self.low} to {self.high:,}" if self.high < _LARGEST_COUNT else f"at least {self.low}"
+        return f"whole number, {bounds}{', or None' if self.optional else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)

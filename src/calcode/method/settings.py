@@ -18,8 +18,6 @@ from calcode.method.tail import ProtectRule
 
 Panel = Literal["Sets and promises", "Deferral", "Localization", "Protected classes", "General"]
 
-_LARGEST_SEED = 2**32 - 1
-
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
@@ -90,7 +88,7 @@ class Settings:
     level_grid: int | None = field(
         default=1001,
         metadata=_about(
-            Count(low=2, optional=True),
+            Count(low=2, high=1_000_001, optional=True),
             "Number of levels that loo chooses from, or none for the critical value itself.",
             panel="Sets and promises",
         ),
@@ -137,7 +135,10 @@ class Settings:
     n_neighbors: int = field(
         default=10,
         metadata=_about(
-            Count(low=1), "Neighbours of the audit distance.", panel="Deferral", option="--neighbors"
+            Count(low=1, high=10_000),
+            "Neighbours of the audit distance.",
+            panel="Deferral",
+            option="--neighbors",
         ),
     )
     bandwidth: float | str = field(
@@ -160,7 +161,10 @@ class Settings:
     n_folds: int = field(
         default=5,
         metadata=_about(
-            Count(low=2), "Folds of the cross-fit on validation.", panel="Localization", option="--folds"
+            Count(low=2, high=1000),
+            "Folds of the cross-fit on validation.",
+            panel="Localization",
+            option="--folds",
         ),
     )
     protect: ProtectRule = field(
@@ -216,7 +220,7 @@ class Settings:
     random_state: int = field(
         default=0,
         metadata=_about(
-            Count(low=0, high=_LARGEST_SEED),
+            Count(low=0),
             "Seeds the folds and the halving of the gate.",
             panel="General",
             option="--seed",

@@ -45,15 +45,19 @@ class SinglesCertificate:
     confidence: float
     sample_digest: str
 
+    def __post_init__(self) -> None:
+        for name, value in (("risk", self.risk), ("confidence", self.confidence)):
+            if not 0.0 < value < 1.0:
+                raise SettingsError(f"{name}: {value!r} is not strictly between 0 and 1")
+        if not 0 <= self.wrong <= self.n:
+            raise SettingsError(f"wrong: {self.wrong} of {self.n} single answers cannot be")
+
     @classmethod
     def check(cls, decisions: Decisions, sample: Evidence, *, risk: float, confidence: float) -> Self:
         """Count the single answers on a labelled sample that had no part in the model.
 
         An answer for an image outside the label space is wrong.
         """
-        for name, value in (("risk", risk), ("confidence", confidence)):
-            if not 0.0 < value < 1.0:
-                raise SettingsError(f"{name}: {value!r} is not strictly between 0 and 1")
         single = decisions.action == Action.LABEL
         wrong = single & (decisions.label != sample.require_labels())
         return cls(
