@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,12 @@ def with_sets(table: pa.Table, sets: list[list[str]]) -> pa.Table:
     return table.set_column(index, table.schema.field(index), pa.array(sets, pa.list_(pa.string())))
 
 
+def with_column(table: pa.Table, name: str, value: Any) -> pa.Table:
+    index = table.schema.get_field_index(name)
+    field = table.schema.field(index)
+    return table.set_column(index, field, pa.array([value] * table.num_rows).cast(field.type))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -181,10 +188,22 @@ def with_sets(table: pa.Table, sets: list[list[str]]) -> pa.Table:
         (lambda t: t.drop(["p_audit"]), "columns .* are not those of decisions"),
         (
             lambda t: with_sets(t, [["bcc", "mel"]] * 40),
-            "has the action '(label|defer)' and a released set of 2",
+            "the action and the size of its released set contradict",
         ),
-        (lambda t: with_sets(t, [[]] * 40), "has the action '(label|set)' and a released set of 0"),
-        (lambda t: with_sets(t, [["scc"]] * 40), r"holds \['scc'\], not among the classes"),
+        (lambda t: with_sets(t, [[]] * 40), "the action and the size of its released set contradict"),
+        (lambda t: with_sets(t, [["scc"]] * 40), "'released_set' has .* not among the classes"),
+        (lambda t: with_column(t, "label", "mel"), "the label is not that of the released set"),
+        (lambda t: with_column(t, "p_audit", 7.0), "p_audit is no share"),
+        (lambda t: with_column(t, "p_audit", math.nan), "p_audit is no share"),
+        (lambda t: with_column(t, "p_audit", None), "'p_audit' has missing values"),
+        (lambda t: with_column(t, "threshold_mel", math.nan), "a threshold is NaN"),
+        (lambda t: with_column(t, "threshold_mel", -0.5), "a threshold is NaN or negative"),
+        (lambda t: with_column(t, "reason", "low_support"), "the action and its reason contradict"),
+        (lambda t: with_column(t, "model_digest", "x"), "column 'model_digest' holds"),
+        (lambda t: pa.concat_tables([t, t.slice(5, 1)]), "column 'id' names an image twice"),
+        (lambda t: with_facts(t, classes=["bcc", "bcc", "mel"]), "not different names"),
+        (lambda t: with_facts(t, version="1"), r"\['version'\] are missing or of another type"),
+        (lambda t: with_facts(t, promises={}), r"\['promises'\] are missing or of another type"),
     ],
 )
 def test_a_file_that_is_not_of_decisions_is_refused(
@@ -233,3 +252,21 @@ def test_a_changed_csv_is_refused(
     path.write_text(text.replace(old, new))
     with pytest.raises(FeatureFileError, match=message):
         read_decisions(path)
+
+
+def test_no_cell_of_a_csv_file_is_run_by_a_spreadsheet(tmp_path: Path, make_decisions: Make) -> None:
+    """Texts that a spreadsheet would run are written as text and read back as they were."""
+    begins = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "'quoted", "''", "'", "plain", "it's", "a=b"]
+    ids = np.array([*begins, *(f"x{i}" for i in range(40 - len(begins)))])
+    decisions = make_decisions(ids=ids, classes=("=cmd|' /C calc'!A0", "-nv", "'mel"))
+    path = tmp_path / "d.csv"
+    write_decisions(path, decisions)
+    with path.open(newline="") as stream:
+        cells = [cell for row in csv.reader(stream) for cell in row]
+    # Numbers may begin with a minus; thresholds here do not.
+    assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
+    table = read_decisions(path)
+    assert table["id"].to_pylist() == ids.tolist()
+    expected = decisions_table(decisions)
+    assert table["released_set"].to_pylist() == expected["released_set"].to_pylist()
+    assert table["label"].to_pylist() == expected["label"].to_pylist()

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from calcode.cohorts.parquet import damage_named
 from calcode.errors import FeatureFileError, MismatchError
 from calcode.files import canonical_json, parsed_json, replacing_together, require_regular
 from calcode.method.decisions import Action, Decisions, Reason
+from calcode.method.file_checks import has_type
 
 if TYPE_CHECKING:
     import pyarrow
@@ -29,10 +31,22 @@ REASON_WORDS = tuple(reason.name.lower() for reason in Reason)
 THRESHOLD_PREFIX = "threshold_"
 #: Between the names of a set in CSV.
 SET_SEPARATOR = ";"
+#: A spreadsheet runs a cell that begins with one of these; in CSV an apostrophe before it makes it text.
+_RUNS = r"^([=+\-@\t\r'])"
+_MADE_TEXT = r"^'([=+\-@\t\r'])"
 #: The one key of the schema metadata.
 _METADATA_KEY = b"calcode"
 _FORMAT = "calcode-decisions"
 _VERSION = 1
+_FACTS = {
+    "format": str,
+    "version": int,
+    "model_digest": str,
+    "classes": tuple[str, ...],
+    "promises": tuple[str, ...],
+}
+#: A site's threshold may be this far below zero.
+_SLACK = 1e-9
 _FIXED = ("action", "reason", "label", "released_set", "p_audit", "model_digest")
 
 
@@ -125,7 +139,8 @@ def decisions_table(
 def write_decisions(path: str | os.PathLike[str], decisions: Decisions) -> None:
     """Write decisions as Parquet, or as CSV if the name ends in `.csv`.
 
-    In CSV the released set is one field, names joined by ";". The same decisions give the same bytes.
+    In CSV the released set is one field, names joined by ";". A text that a spreadsheet would run gets an apostrophe
+    before it, which `read_decisions` takes away. The same decisions give the same bytes.
     """
     with DecisionWriter(path) as writer:
         writer.append(decisions)
@@ -238,6 +253,8 @@ def _flat(table: pyarrow.Table) -> pyarrow.Table:
             column = column.cast(pa.string())
         elif field.name == "released_set":
             column = pc.binary_join(column, SET_SEPARATOR)
+        if pa.types.is_string(column.type):
+            column = pc.replace_substring_regex(column, _RUNS, r"'\1")
         columns.append(column)
     return pa.table(columns, names=table.column_names)
 
@@ -261,9 +278,10 @@ def read_decisions(path: str | os.PathLike[str]) -> pyarrow.Table:
     require_regular(file)
     if file.suffix not in _SUFFIXES:
         raise FeatureFileError(f"{file}: decisions are read from .parquet or .csv, not from {file.suffix!r}")
-    table = _from_csv(file) if file.suffix == ".csv" else _from_parquet(file)
-    _check_content(table, file=file)
-    return _with_whole_dictionaries(table)
+    with damage_named(file):
+        table = _from_csv(file) if file.suffix == ".csv" else _from_parquet(file)
+        _check_content(table, file=file)
+        return _with_whole_dictionaries(table)
 
 
 def decision_facts(table: pyarrow.Table) -> dict[str, Any]:
@@ -271,7 +289,15 @@ def decision_facts(table: pyarrow.Table) -> dict[str, Any]:
     text = (table.schema.metadata or {}).get(_METADATA_KEY)
     if text is None:
         raise FeatureFileError("table: no 'calcode' in its schema metadata; it is not a table of decisions")
-    return dict(parsed_json(text, source="decisions: schema metadata"))
+    facts = parsed_json(text, source="decisions: schema metadata")
+    wrong = not isinstance(facts, dict) or [
+        name for name, kind in _FACTS.items() if not has_type(facts.get(name), kind)
+    ]
+    if wrong:
+        raise FeatureFileError(f"decisions: schema metadata: {wrong} are missing or of another type")
+    if not 0 < len(set(facts["classes"])) == len(facts["classes"]):
+        raise FeatureFileError("decisions: schema metadata: the classes are not different names")
+    return dict(facts)
 
 
 def decisions_from(table: pyarrow.Table) -> Decisions:
@@ -318,21 +344,17 @@ def decisions_from(table: pyarrow.Table) -> Decisions:
 
 
 def _from_parquet(file: Path) -> pyarrow.Table:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        with pq.ParquetFile(file, page_checksum_verification=True) as content:
-            table = content.read()
-    except (pa.ArrowException, OSError) as error:
-        raise FeatureFileError(f"{file}: truncated, damaged or not Parquet ({error})") from error
+    with pq.ParquetFile(file, page_checksum_verification=True) as content:
+        table = content.read()
     try:
         facts = decision_facts(table)
     except ValueError as error:
         raise FeatureFileError(f"{file}: {error}") from error
-    if facts.get("format") != _FORMAT:
-        raise FeatureFileError(f"{file}: holds {facts.get('format')!r}, not decisions")
-    if facts.get("version", 0) > _VERSION:
+    if facts["format"] != _FORMAT:
+        raise FeatureFileError(f"{file}: holds {facts['format']!r}, not decisions")
+    if facts["version"] > _VERSION:
         raise FeatureFileError(
             f"{file}: written in version {facts['version']} of the decision format and this is version "
             f"{_VERSION}; install a newer calcode"
@@ -379,6 +401,9 @@ def _from_csv(file: Path) -> pyarrow.Table:
         raise FeatureFileError(
             f"{file}: lacks the columns {missing or ['id or row']}; it has {text.column_names}"
         )
+    for i, field in enumerate(text.schema):
+        if pa.types.is_string(field.type):
+            text = text.set_column(i, field, pc.replace_substring_regex(text[field.name], _MADE_TEXT, r"\1"))
     digests = text["model_digest"].unique().to_pylist()
     if len(digests) > 1:
         raise FeatureFileError(f"{file}: decisions of {len(digests)} models in one file: {digests[:3]}")
@@ -421,31 +446,52 @@ def _with_whole_dictionaries(table: pyarrow.Table) -> pyarrow.Table:
 
 
 def _check_content(table: pyarrow.Table, *, file: Path) -> None:
-    """Words that are known, and sets that agree with the action."""
+    """Refuse a table that says of an image what cannot be; the first such row is named."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    classes = set(decision_facts(table)["classes"])
-    for name, words in (("action", ACTION_WORDS), ("reason", REASON_WORDS)):
+    facts = decision_facts(table)
+    for name, words in (
+        ("action", ACTION_WORDS),
+        ("reason", REASON_WORDS),
+        ("model_digest", (facts["model_digest"],)),
+    ):
         foreign = [word for word in table[name].unique().to_pylist() if word not in words]
         if foreign:
-            raise FeatureFileError(f"{file}: column {name!r} holds {foreign}, not one of {list(words)}")
-    outside = [
-        name for name in pc.list_flatten(table["released_set"]).unique().to_pylist() if name not in classes
-    ]
-    if outside:
+            raise FeatureFileError(f"{file}: column {name!r} holds {foreign[:5]}, not one of {list(words)}")
+    released = table["released_set"].combine_chunks()
+    named = pc.index_in(released.flatten(), value_set=pa.array(facts["classes"]))
+    missing = [name for name in table.column_names if name != "label" and table[name].null_count]
+    if missing or named.null_count:
         raise FeatureFileError(
-            f"{file}: column 'released_set' holds {outside}, not among the classes {sorted(classes)}"
+            f"{file}: column {missing[0] if missing else 'released_set'!r} has missing values, or names that are not "
+            f"among the classes {sorted(facts['classes'])}"
         )
-    sizes = pc.list_value_length(table["released_set"]).to_numpy()
-    action = table["action"].cast("string").to_numpy()
-    wrong = (
-        ((action == "defer") & (sizes > 0))
-        | ((action == "label") & (sizes != 1))
-        | ((action == "set") & (sizes < 2))
-    )
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise FeatureFileError(
-            f"{file}: row {row} has the action {action[row]!r} and a released set of {sizes[row]} names; "
-            f"the file was changed after it was written"
-        )
+    sizes = released.value_lengths().to_numpy()
+    action, reason = (table[name].cast("string").to_numpy() for name in ("action", "reason"))
+    label = pc.index_in(table["label"], value_set=pa.array(facts["classes"])).fill_null(-1).to_numpy()
+    sets = np.zeros((table.num_rows, len(facts["classes"])), dtype=np.int64)
+    np.add.at(sets, (released.value_parent_indices().to_numpy(), named.to_numpy()), 1)
+    p_audit = table["p_audit"].to_numpy()
+    thresholds = np.array([table[THRESHOLD_PREFIX + name].to_numpy() for name in facts["classes"]])
+    faults = {
+        "the action and the size of its released set contradict each other": (
+            ((action == "defer") & (sizes > 0))
+            | ((action == "label") & (sizes != 1))
+            | ((action == "set") & (sizes < 2))
+        ),
+        "the released set names a class twice": (sets > 1).any(axis=1),
+        "the label is not that of the released set": np.where(
+            action == "label", label != sets.argmax(axis=1), table["label"].is_valid().to_numpy()
+        ),
+        "the action and its reason contradict each other": (action == "defer") == (reason == "none"),
+        "p_audit is no share": ~((p_audit >= 0.0) & (p_audit <= 1.0)),
+        "a threshold is NaN or negative": ~(thresholds >= -_SLACK).all(axis=0),
+    }
+    for fault, wrong in faults.items():
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise FeatureFileError(f"{file}: row {row}: {fault}; the file was changed after it was written")
+    who = table.column_names[0]
+    if pc.count_distinct(table[who]).as_py() != table.num_rows:
+        raise FeatureFileError(f"{file}: column {who!r} names an image twice; keep one decision for each")

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calcode.errors import CalcodeError, EvidenceError, FeatureFileError
 from calcode.files import canonical_json, parsed_json, replacing, require_regular, require_small_archive
+from calcode.method.evidence import checked_temperature
 
 #: Ending of a prompt file: `derm.parquet` has its prompts in `derm.prompts.safetensors`.
 PROMPTS_SUFFIX = ".prompts.safetensors"
@@ -70,12 +71,7 @@ class Prompts:
     ) -> None:
         names = tuple(str(name) for name in classes)
         bank = _checked_text(text, classes=names)
-        try:
-            number = float(temperature)
-        except (TypeError, ValueError) as error:
-            raise EvidenceError(f"temperature: {temperature!r} is not a number") from error
-        if not (np.isfinite(number) and number > 0):
-            raise EvidenceError(f"temperature: {temperature!r} must be a positive number")
+        number = checked_temperature(temperature)
         values: dict[str, Any] = {
             "text": bank,
             "temperature": number,

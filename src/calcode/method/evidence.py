@@ -17,6 +17,8 @@ from calcode.errors import CalcodeWarning, EvidenceError
 NORM_TOLERANCE = 0.01
 #: Added to the sum of trimmed evidence in Eq. 5.
 TRIM_EPSILON = 1e-12
+#: Those of frozen models are near 0.01.
+_SMALLEST_TEMPERATURE = 1e-12
 #: Rows per product in `text_logits`; a fixed shape makes a row's logits independent of its batch.
 _PRODUCT_ROWS = 64
 
@@ -325,8 +327,7 @@ def text_logits(embeddings: FloatArray, text: ArrayLike, *, temperature: float, 
             f"text: shape {bank.shape} is not (classes, prompts, dimensions) = "
             f"({n_classes}, M, {embeddings.shape[1]})"
         )
-    if not (np.isfinite(temperature) and temperature > 0):
-        raise EvidenceError(f"temperature: {temperature!r} must be a positive number")
+    checked_temperature(temperature)
     k, m, d = bank.shape
     # Columns ordered (prompt, class), so that the reshape below yields (n, M, K).
     columns = _unit_rows(bank.transpose(1, 0, 2).reshape(m * k, d), name="text").T
@@ -337,6 +338,21 @@ def text_logits(embeddings: FloatArray, text: ArrayLike, *, temperature: float, 
         padded[: len(rows)] = rows
         cosines[start : start + len(rows)] = (padded @ columns)[: len(rows)]
     return (cosines / temperature).reshape(len(embeddings), m, k)
+
+
+def checked_temperature(temperature: object) -> float:
+    """The temperature, if it is a number that leaves logits finite; else an `EvidenceError`."""
+    try:
+        number = float(temperature)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise EvidenceError(f"temperature: {str(temperature)[:60]!r} is not a number") from error
+    if not (np.isfinite(number) and number > 0):
+        raise EvidenceError(f"temperature: {temperature!r} must be a positive number")
+    if number < _SMALLEST_TEMPERATURE:
+        raise EvidenceError(
+            f"temperature: {number!r} is below {_SMALLEST_TEMPERATURE:g}; logits would be infinite"
+        )
+    return number
 
 
 def checked_labels(labels: ArrayLike, *, n: int, n_classes: int) -> IntArray:

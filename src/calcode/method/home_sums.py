@@ -51,6 +51,24 @@ def site_features(evidence: Evidence, *, trim: int) -> FloatArray:
     return np.concatenate([ones, _EMBEDDING_SCALE * evidence.embeddings, _LOG_SCALE * centred], axis=1)
 
 
+def read_features(features: FloatArray, *, n_classes: int) -> tuple[bool, FloatArray]:
+    """Whether rows, shape (n, 1 + d + K), can be `site_features`, and the p_rob in them, shape (n, K).
+
+    Examples
+    --------
+    >>> evidence = Evidence(embeddings=[[1.0, 0.0]], prompt_logits=[[[2.0, 1.0]]], classes=["a", "b"])
+    >>> sound, robust = read_features(site_features(evidence, trim=0), n_classes=2)
+    >>> sound, np.allclose(robust, robust_probabilities(evidence.prompt_logits, trim=0))
+    (True, True)
+    """
+    lengths = np.linalg.norm(features[:, 1:-n_classes], axis=1)
+    centred = features[:, -n_classes:] / _LOG_SCALE
+    shares = adapter_probabilities(centred, sharpness=1.0)
+    sound = np.allclose(features[:, 0], 1.0) and np.allclose(lengths, _EMBEDDING_SCALE)
+    sound = sound and np.allclose(centred.sum(axis=1), 0.0, atol=1e-6)
+    return bool(sound), shares * (1.0 + n_classes * _LOG_FLOOR) - _LOG_FLOOR
+
+
 def adapter_probabilities(outputs: FloatArray, *, sharpness: float) -> FloatArray:
     """softmax(b f) over the classes; the score of SITE.md S2 is one minus it; shape (n, K) in and out.
 

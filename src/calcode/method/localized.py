@@ -29,7 +29,7 @@ from calcode.method.levels import (
 from calcode.method.quantiles import conformal_rank
 
 #: Pairs of points whose masses a file is checked for.
-_CHECKED_PAIRS = 1 << 22
+_CHECKED_PAIRS = 1 << 21
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -158,7 +158,7 @@ class LocalizedRule:
         )
 
     def masses_hold(self) -> bool:
-        """Whether A_i and B_i are those of the points: of all up to 2,048, else of some rows over the whole range."""
+        """Whether A_i and B_i are those of the points: of all up to 1,448, else of some rows over the whole range."""
         n = len(self.scores)
         rows = np.unique(np.linspace(0, n - 1, min(n, 1 + _CHECKED_PAIRS // max(n, 1))).astype(np.int64))
         first = first_positions(self.scores)[rows, None]

@@ -78,6 +78,7 @@ def model_from(artifact: Artifact) -> Calcode:
     artifact.require(HOME_KEY)
     with making_sense(f"{artifact.path}: altered"):
         model = _restore(artifact.metadata, artifact.tensors)
+        model._install(rule=model.rule_, labels=artifact.tensors["calibration_labels"])
     # What the file carries, also where this version would write it differently.
     model._digest = artifact.digest
     return model
@@ -126,7 +127,7 @@ def _metadata(model: Calcode) -> dict[str, Any]:
 
 
 def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> Calcode:
-    """The model that `_metadata` and `_tensors` were made of; what follows from the rest is computed anew and compared.
+    """The model that `_metadata` and `_tensors` were made of, without guards; what follows from the rest is compared.
 
     Scores and gate values are not: they need images. A_i and B_i are for some rows only where there are many.
     """
@@ -206,7 +207,7 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> Calcode:
             "the manifest does not say whose hashes are kept": metadata["format"] != 1 and not counted,
         }
     )
-    model._install(rule=rule, labels=tensors["calibration_labels"])
+    model.rule_ = rule
     again = _metadata(model)
     refuse(
         {
@@ -230,10 +231,10 @@ def _contradictions(model: Calcode) -> dict[str, bool]:
         "the key of the hashes is another one": model.role_hashes_.key.hex()
         != manifest["reference"]["embeddings"],
         "hashes of ids or groups are missing, or there are others": any(
-            entry.get(kind, len(hashes)) != len(hashes)
+            entry.get(kind, n_hashes) != n_hashes
             for role, entry in manifest.items()
             for kind in ("ids", "groups")
-            for hashes in [model.role_hashes_.hashes.get((role, kind), [])]
+            for n_hashes in [len(model.role_hashes_.hashes.get((role, kind), ()))]
         ),
         "the versions are not texts": not has_type(model.versions_, dict[str, str]),
         "the held-out coverage is of other classes": tuple(row.name for row in rows) != model.classes_,

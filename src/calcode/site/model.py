@@ -26,6 +26,7 @@ from calcode.method.home_sums import (
 )
 from calcode.method.model import Calcode, library_versions
 from calcode.method.roles import EvidenceFormat, embeddings_digest, identities, require_evidence
+from calcode.method.setting_kinds import Count
 from calcode.method.singles import NOT_CERTIFIED, SinglesCertificate, with_second_label
 from calcode.site.adapter import Adapter
 from calcode.site.assured import SplitConformal, failure_of_look
@@ -37,6 +38,8 @@ from calcode.site.settings import DEFAULT_MISCOVERAGE, SiteSettings, checked_sit
 
 #: Representatives that a site gate needs (SITE.md S8).
 MIN_GATE = 19
+#: Looks at a growing sample; what the last could spend is a millionth of the first's.
+MOST_LOOKS = 1000
 #: Of the audit in sharp mode (SITE.md S13), which has no home model to take them from.
 _SHARP_TRIM = 1
 _SHARP_NEIGHBORS = 10
@@ -213,8 +216,7 @@ class SiteModel:
         if trim is None:
             trim = _SHARP_TRIM if self.home is None else self.home.settings_.trim
         settings = checked_site_settings(self.settings | {"trim": trim}, classes=expected.classes)
-        if isinstance(look, bool) or not hasattr(look, "__index__") or look < 1:
-            raise SettingsError(f"look: {look!r} is not a whole number from 1 on")
+        look = int(Count(low=1, high=MOST_LOOKS).check("look", look) or 1)
         probabilities = None if e is None else _review_probabilities(e, n=len(reviewed), lowest="above 0")
         settings.require_review(probabilities)
         audit_kind, audit = self._site_audit(settings, gate=gate)
@@ -223,7 +225,7 @@ class SiteModel:
         self.home_digest_ = "" if self.home is None else self.home.digest_
         self.sharp_ = self.home is None
         self.deferral_level_ = _SHARP_DEFERRAL if self.home is None else self.home.settings_.deferral_level
-        self.audit_kind_, self.audit_, self.look_ = audit_kind, audit, int(look)
+        self.audit_kind_, self.audit_, self.look_ = audit_kind, audit, look
         self.certificate_ = None
         self.versions_ = library_versions()
 
@@ -632,9 +634,10 @@ class SiteModel:
     @classmethod
     def load(cls, path: str | Path) -> SiteModel:
         """Read a site model; a file that is truncated, altered, foreign or too new is refused."""
-        from calcode.site.model_file import load_site
+        from calcode.method.artifact import read_artifact
+        from calcode.site.model_file import site_from
 
-        return load_site(Path(path))
+        return site_from(read_artifact(Path(path)))
 
 
 def _review_probabilities(e: ArrayLike, *, n: int, lowest: str) -> FloatArray:

@@ -9,46 +9,81 @@ from typing import Any
 import numpy as np
 
 from calcode.arrays import AnyArray
-from calcode.errors import ArtifactError
 from calcode.method.artifact import (
+    FORMATS,
     HOME_KEY,
     SITE_KEY,
-    artifact_key,
+    Artifact,
     content_digest,
+    making_sense,
+    metadata_text,
+    plain_metadata,
     read_artifact,
     write_artifact,
 )
-from calcode.method.audit_file import audit_facts, audit_tensors, restore_audit
+from calcode.method.audit_file import audit_facts, audit_rules, audit_tensors, restore_audit
+from calcode.method.evidence import checked_classes
+from calcode.method.file_checks import (
+    TensorRule,
+    as_hashes,
+    check_tensors,
+    has_type,
+    is_sha256,
+    refuse,
+    restored,
+)
+from calcode.method.home_sums import read_features
 from calcode.method.model import Calcode
-from calcode.method.roles import EvidenceFormat
+from calcode.method.model_file import model_from
+from calcode.method.roles import EvidenceFormat, embeddings_digest
+from calcode.method.settings import SETTINGS
 from calcode.method.singles import SinglesCertificate
 from calcode.site.known_groups import KnownGroups
-from calcode.site.model import SiteModel
+from calcode.site.model import MIN_GATE, MOST_LOOKS, SiteModel
 from calcode.site.p_values import Bag
-from calcode.site.settings import SiteSettings
+from calcode.site.promises import AUDITS
+from calcode.site.settings import checked_site_settings
 
-FORMAT_VERSION = 1
-#: Plain attributes that travel as they are.
-_FACTS = (
-    "home_digest_",
-    "sharp_",
-    "deferral_level_",
-    "audit_kind_",
-    "look_",
-    "n_unlabelled_",
-    "n_outside_",
-    "n_rejected_",
-    "n_trainers_",
-    "unlabelled_share_",
-)
+#: Plain attributes that travel as they are, with their types.
+_FACTS = {
+    "home_digest_": str,
+    "sharp_": bool,
+    "deferral_level_": float,
+    "audit_kind_": str,
+    "look_": int,
+    "n_unlabelled_": int,
+    "n_outside_": int,
+    "n_rejected_": int,
+    "n_trainers_": int,
+    "unlabelled_share_": float,
+}
+_TENSORS = {
+    "prior_outer": TensorRule("p p"),
+    "prior_by_class": TensorRule("p K"),
+    "features": TensorRule("n p"),
+    "zero_shot_scores": TensorRule("n", -1e-9, 1.0 + 1e-9),
+    "weights": TensorRule("p K"),
+    "known_bag": TensorRule("n 32", 0, ord("f"), dtype="|u1"),
+    "known_bag_ids": TensorRule("n 32", 0, ord("f"), dtype="|u1"),
+}
+_OPTIONAL_TENSORS = {
+    "review_weights": TensorRule("n", 1.0),
+    "site_gate_distances": TensorRule("m_site", -1e-9, 2.0 + 1e-9, ascending=True),
+    "known_gate": TensorRule("gates 32", 0, ord("f"), dtype="|u1", ascending=True),
+    "known_trainers": TensorRule("trainers 32", 0, ord("f"), dtype="|u1", ascending=True),
+}
 #: How far M, W and h recomputed on another machine may lie from those that the file carries.
 _RECOMPUTED = 1e-8
+#: How far other sums may.
+_ROUNDING = 1e-6
+#: What a version says about itself need not be what this one would say.
+_FREE = frozenset({"format", "versions", "notice"})
 
 
 def load_model(path: str | Path) -> Calcode | SiteModel:
     """Read a model file of either kind: home or site."""
-    home = artifact_key(Path(path)) == HOME_KEY
-    return Calcode.load(path) if home else SiteModel.load(path)
+    artifact = read_artifact(Path(path))
+    return model_from(artifact) if artifact.key == HOME_KEY else site_from(artifact)
 
 
 def site_digest(model: SiteModel) -> str:
@@ -57,24 +92,19 @@ def site_digest(model: SiteModel) -> str:
 
 
 def save_site(model: SiteModel, path: Path) -> None:
-    """Write the file under a temporary name and rename it, so that no half file is ever seen."""
-    write_artifact(path, key=SITE_KEY, metadata=_metadata(model), tensors=_tensors(model))
+    """Write the file, after the checks that reading it makes."""
+    metadata, tensors = _metadata(model), _tensors(model)
+    with making_sense(f"{path}: not written, the model makes no sense"):
+        _restore(plain_metadata(metadata), tensors)
+    write_artifact(path, key=SITE_KEY, metadata=metadata, tensors=tensors)
 
 
-def load_site(path: Path) -> SiteModel:
-    """Read and check a site model; adapter, fits and leverages are recomputed and compared."""
-    metadata, tensors = read_artifact(path, key=SITE_KEY, newest=FORMAT_VERSION)
-    try:
-        for name, tensor in tensors.items():
-            if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
-                raise ArtifactError(f"{path}: altered, tensor '{name}' holds NaN or infinity")
-        model = _restore(metadata, tensors)
-        weights = model.ranking_.adapter.weights
-        if np.abs(weights - tensors["weights"]).max() > _RECOMPUTED:
-            raise ArtifactError(f"{path}: altered, its adapter is not the one that its reviewed rows give")
-    except (KeyError, TypeError, IndexError) as error:
-        raise ArtifactError(f"{path}: incomplete, {error} is missing or malformed") from error
-    model._digest = metadata["digest"]
+def site_from(artifact: Artifact) -> SiteModel:
+    """The site model in a file that was read, after the check that its parts make sense together."""
+    artifact.require(SITE_KEY)
+    with making_sense(f"{artifact.path}: altered"):
+        model = _restore(artifact.metadata, artifact.tensors)
+    model._digest = artifact.digest
     return model
 
 
@@ -102,7 +132,7 @@ def _tensors(model: SiteModel) -> dict[str, AnyArray]:
 def _metadata(model: SiteModel) -> dict[str, Any]:
     audit = model.audit_
     return {
-        "format": FORMAT_VERSION,
+        "format": FORMATS[SITE_KEY],
         "versions": model.versions_,
         "settings": model.settings_.to_dict(),
         "evidence_format": asdict(model.evidence_format_),
@@ -120,19 +150,24 @@ def _metadata(model: SiteModel) -> dict[str, Any]:
 
 
 def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> SiteModel:
-    values = metadata["settings"]
-    expected = EvidenceFormat(
-        **(metadata["evidence_format"] | {"classes": tuple(metadata["evidence_format"]["classes"])})
-    )
-    # JSON has lists where the settings have tuples, and the canonical form sorts the classes.
-    for name in ("sampling", "miscoverage"):
-        values[name] = {key: values[name][key] for key in expected.classes}
-    settings = SiteSettings(**(values | {"always_protect": tuple(values["always_protect"])}))
+    """The model that `_metadata` and `_tensors` were made of; what follows from the rest is compared."""
+    expected = restored(EvidenceFormat, metadata["evidence_format"])
+    classes = checked_classes(expected.classes)
+    settings = checked_site_settings(metadata["settings"], classes=classes)
+    facts = metadata["audit"]
+    rules = _TENSORS | {name: rule for name, rule in _OPTIONAL_TENSORS.items() if name in tensors}
+    rules["labels"] = TensorRule("n", 0, len(classes) - 1, dtype="<i8")
+    if facts is not None:
+        rules |= audit_rules(facts, with_distances="gate_distances" in tensors)
+    sizes = {"K": len(classes), "d": expected.dimension, "p": 1 + expected.dimension + len(classes)}
+    check_tensors(tensors, rules, sizes=sizes)
+
     model = SiteModel(None, **(settings.to_dict()))
     model.from_file = True
     model.settings_, model.evidence_format_ = settings, expected
     model.versions_ = metadata["versions"]
-    for name in _FACTS:
+    for name, kind in _FACTS.items():
+        refuse({f"'{name}' is no {kind.__name__}": not has_type(metadata[name], kind)})
         setattr(model, name, metadata[name])
     model.bag_ = Bag(
         features=tensors["features"],
@@ -145,20 +180,84 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> SiteMode
     model.zero_shot_scores_ = tensors["zero_shot_scores"]
     model.gate_distances_ = tensors.get("site_gate_distances")
     hashes = {
-        name.removeprefix("known_"): np.ascontiguousarray(tensor)
-        .view(f"S{tensor.shape[1]}")
-        .reshape(len(tensor))
+        name.removeprefix("known_"): as_hashes(tensor)
         for name, tensor in tensors.items()
         if name.startswith("known_")
     }
     model.known_ = KnownGroups(bytes.fromhex(metadata["known_key"]), settings.unit, hashes)
-    facts = metadata["audit"]
     model.audit_ = None
     if facts is not None:
         model.audit_ = restore_audit(
-            facts, tensors, n_neighbors=facts["n_neighbors"], trim=facts["trim"], fused=facts["fused"]
+            facts,
+            tensors,
+            n_neighbors=SETTINGS["n_neighbors"].check(facts["n_neighbors"]),
+            trim=settings.trim,
+            fused=SETTINGS["fused"].check(facts["fused"]),
         )
     certificate = metadata["certificate"]
-    model.certificate_ = None if certificate is None else SinglesCertificate(**certificate)
+    model.certificate_ = None if certificate is None else restored(SinglesCertificate, certificate)
+    refuse(_contradictions(model))
     model._install()
+    weights, again = model.ranking_.adapter.weights, _metadata(model)
+    refuse(
+        {
+            "its adapter is not the one that its reviewed rows give": bool(
+                np.abs(weights - tensors["weights"]).max() > _RECOMPUTED
+            )
+        }
+        | {
+            f"'{name}' is not what follows from the rest of the file": metadata_text(metadata[name])
+            != metadata_text(again.get(name))
+            for name in sorted(metadata.keys() - _FREE)
+        }
+    )
     return model
+
+
+def _contradictions(model: SiteModel) -> dict[str, bool]:
+    """What must not be so among settings, bag, prior, audit and counts, and whether it is."""
+    settings, bag, audit, known = model.settings_, model.bag_, model.audit_, model.known_.hashes
+    n, outer, by_class = len(bag), model.prior_outer_, model.prior_by_class_
+    counts = (model.n_unlabelled_, model.n_outside_, model.n_rejected_, model.n_trainers_)
+    sound, robust = read_features(bag.features, n_classes=by_class.shape[1])
+    home_weight = 0.0 if model.sharp_ else settings.home_weight
+    slack = _ROUNDING * (1.0 + outer[0, 0])
+    np.linalg.cholesky(
+        outer - (1.0 - _ROUNDING) * settings.ridge * np.eye(len(outer))
+    )  # raises unless positive
+    own = settings.audit or ("site" if "gate" in known else "off")
+    groups = [name for name in known["bag"].tolist() if name]
+    return {
+        "there are no reviewed cases": n == 0,
+        "the versions are not texts": not has_type(model.versions_, dict[str, str]),
+        "the home model's digest is none": bool(model.home_digest_) == model.sharp_
+        or (bool(model.home_digest_) and not is_sha256(model.home_digest_)),
+        "the deferral level is no share": not 0.0 <= model.deferral_level_ <= 1.0,
+        "the look is none": not 1 <= model.look_ <= MOST_LOOKS,
+        "a count is negative": min(counts) < 0,
+        "the share without a label is another one": model.unlabelled_share_
+        != model.n_unlabelled_ / (model.n_unlabelled_ + n),
+        "the reviewed rows are no features of images": not sound,
+        "the zero-shot scores are others": not np.allclose(
+            model.zero_shot_scores_, 1.0 - robust[np.arange(n), bag.labels], rtol=0.0, atol=_ROUNDING
+        ),
+        "review weights are missing, or not wanted": (bag.weights is None)
+        == (settings.calibrate_with == "weighted"),
+        "the prior is not symmetric": not np.allclose(
+            outer, outer.T, rtol=_RECOMPUTED, atol=_RECOMPUTED * outer[0, 0]
+        ),
+        "the prior has another weight": abs(outer[0, 0] - settings.ridge - home_weight - model.n_trainers_)
+        > slack
+        or abs(by_class[0].sum() - home_weight - model.n_trainers_) > slack,
+        "the trainers are not known": len(known.get("trainers", ())) > model.n_trainers_,
+        "the key of the hashes is another one": model.known_.key.hex() != embeddings_digest(bag.features),
+        "a group has several reviewed cases": settings.unit == "group" and len(set(groups)) < len(groups),
+        "the audit is not the one of the settings": model.audit_kind_ != own
+        or model.audit_kind_ not in AUDITS,
+        "the audit is missing": audit is None and model.audit_kind_ != "off",
+        "the gate is missing": "gate" not in known
+        and (model.audit_kind_ == "site" or model.gate_distances_ is not None),
+        "the gate is too small": model.audit_kind_ == "site"
+        and audit is not None
+        and len(audit.gate_values) < MIN_GATE,
+    }

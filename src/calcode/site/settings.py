@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,10 +17,12 @@ DESIGNS = ("archive", "consecutive", "coin")
 DEFAULT_MISCOVERAGE = 0.05
 #: Below this the closed form loses its digits: at 1e-6 it is wrong by 0.15 (SITE.md S11).
 _SMALLEST_RIDGE = 1.0
+#: Of weight, ridge and sharpness; beyond it float64 would decide, not the data.
+_LARGEST = 1e6
 _KINDS: dict[str, Kind] = {
-    "home_weight": Number(high=math.inf),
-    "ridge": Number(low=_SMALLEST_RIDGE, high=math.inf),
-    "sharpness": Number(high=math.inf),
+    "home_weight": Number(high=_LARGEST),
+    "ridge": Number(low=_SMALLEST_RIDGE, high=_LARGEST),
+    "sharpness": Number(high=_LARGEST),
     "miscoverage": Shares(),
     "unit": Choice(words=("group", "image")),
     "calibrate_with": Choice(words=("coin", "weighted", "all")),
