@@ -9,7 +9,7 @@ import pytest
 from worlds import World, fit_quietly
 
 from calcode import Calcode, SupportAudit
-from calcode.errors import ArtifactError
+from calcode.errors import ArtifactError, EngineError
 from calcode.kernels import nearest_distances, restore_graph, search_graph
 from calcode.kernels import neighbours as room
 from calcode.method.audit import neighbour_distance
@@ -172,7 +172,7 @@ def test_without_the_library_such_a_file_is_refused(tmp_path: Path, monkeypatch:
     model = fit_quietly(Calcode(audit=["distance"]), World().roles(n=150, n_test=2))
     model.save(tmp_path / "model.safetensors")
     monkeypatch.setattr("calcode.method.audit_file.library_installed", lambda: False)
-    with pytest.raises(ArtifactError, match=r"calcode\[ann\]"):
+    with pytest.raises(EngineError, match=r"calcode\[ann\]"):
         Calcode.load(tmp_path / "model.safetensors")
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from calcode import Evidence
 from calcode.errors import RoleError
-from calcode.method.roles import RoleHashes
+from calcode.method.roles import RoleHashes, identities
 
 
 def evidence(ids: list[str] | None, groups: list[str | None] | None = None) -> Evidence:
@@ -22,21 +22,21 @@ def evidence(ids: list[str] | None, groups: list[str | None] | None = None) -> E
 def test_disjoint_roles_pass_and_shared_ids_are_named() -> None:
     ledger = RoleHashes(b"key").admit("reference", evidence(["a", "b"])).admit("gate", evidence(["c"]))
     with pytest.raises(RoleError, match=r"ids: 2 of the test role are in the reference role too \(a, b\)"):
-        ledger.require_disjoint("test", evidence(["b", "x", "a"]))
+        ledger.require_disjoint("test", identities(evidence(["b", "x", "a"])))
 
 
 def test_many_offenders_are_counted_not_listed() -> None:
     names = [f"image{i:02d}" for i in range(30)]
     ledger = RoleHashes(b"key").admit("reference", evidence(names))
     with pytest.raises(RoleError, match=r"30 of .*image00, .*image04 and 25 more"):
-        ledger.require_disjoint("test", evidence(names))
+        ledger.require_disjoint("test", identities(evidence(names)))
 
 
 def test_missing_groups_are_not_shared() -> None:
     ledger = RoleHashes(b"key").admit("reference", evidence(None, ["", None, "lesion"]))
-    ledger.require_disjoint("test", evidence(None, [None, ""]))
+    ledger.require_disjoint("test", identities(evidence(None, [None, ""])))
     with pytest.raises(RoleError, match=r"groups: 1 of .*lesion"):
-        ledger.require_disjoint("test", evidence(None, ["lesion"]))
+        ledger.require_disjoint("test", identities(evidence(None, ["lesion"])))
 
 
 def test_hashes_depend_on_the_key_and_not_on_the_order() -> None:

@@ -216,7 +216,7 @@ def restore_graph(
         and offsets.shape == (n + 1,)
         and bool((levels >= 1).all())
         and 0 <= facts["entry"] < n
-        and 1 <= facts["breadth"] <= n
+        and 1 <= facts["breadth"] <= _BREADTHS[-1]
         and levels[facts["entry"]] == levels.max()
         and _room_for_links(levels, offsets, len(links))
         and bool(((links >= -1) & (links < n)).all())
