@@ -11,9 +11,9 @@ import pytest
 from cli_cases import write_cohort
 from doc_blocks import ROOT
 
-#: What the walk takes today. It may become shorter; aim: 25 files and 120 functions.
-MOST_FILES = 35
-MOST_FUNCTIONS = 192
+#: What the walk takes today, the checks of a model from anywhere included. It may become shorter; aim: 25 and 120.
+MOST_FILES = 39
+MOST_FUNCTIONS = 217
 
 
 @pytest.fixture(scope="module")
