@@ -17,40 +17,40 @@ Row = tuple[str, str, str]
 
 HEAD = """# Speed and memory
 
-A decision cannot do without three matrix products: the images with the calibration images, with the
-reference images and with the prompts. Taken bare, in float32, into memory that exists already, in whatever
-block size is fastest, they are the **floor**. Everything here is measured in the same run as its floor, in
-turns, with the same threads; the figure is the median of the ratios. Seconds depend on the machine and on
-who else uses it; ratios much less. Each command writes a JSON file to `benchmarks/results`, and `python
-benchmarks/speed_page.py` writes this page from them. Attempts that did not pay are in
-`benchmarks/NOTES.md`.
+How long deciding and fitting take, how much memory they need, and the command behind every figure.
+
+Every decision needs three matrix products: the images with the calibration images, with the reference
+images and with the prompts. These products alone, in float32, with memory already allocated and in the
+fastest block size, are the **floor**. Each figure is measured in the same run as its floor, in turns, with
+the same threads. The ratio shown is a median. Seconds depend on the machine and on who else uses it; ratios
+depend on both much less.
+
+Each command writes a JSON file to `benchmarks/results`, and `python benchmarks/speed_page.py` writes this
+page from those files. Attempts that did not help are in `benchmarks/NOTES.md`.
 """
 
 SEARCH = """
 ## Neighbours in a large reference
 
-Up to 200,000 reference images the audit looks at all of them. Beyond, where the extra `ann` is installed (`pip
-install 'calcode[ann]'`), neighbours are found in a graph (HNSW, by faiss). It is built from the reference and
-searched as widely as validation images need for 99 % of the true neighbours, two standard errors taken off; the
-share found there and the error of the audit distance are kept in the model file and shown by `calcode inspect`.
-Gate and test images play no part in either choice and go through the same search, so the p-values stand as they
-do with the exact search. A model made with the graph needs the extra to be loaded. At 200,000 images the graph
-has paid for its making after some 70,000 images of a batch, or 6,000 that come alone.
+Up to 200,000 reference images the audit looks at all of them. Above that, if the extra `ann` is installed
+(`pip install 'calcode[ann]'`), it finds neighbours in a graph (HNSW, by faiss). The graph is built from the
+reference images. Validation images set the breadth of its search, so that at least 99 % of the true
+neighbours are found, with a margin of two standard errors. The model file keeps the share found and the
+error of the distance; `calcode inspect` shows both. Gate and test images play no part in that choice and go
+through the same search, so the p-values keep their meaning. A model made with the graph needs the extra
+when it is loaded. At 200,000 images the graph pays for itself after about 70,000 images in a batch, or
+6,000 single images.
 
-`exact` looks at every image; `calcode` is this package's graph with all that it does; the others are the libraries
-it could have been made with. Memory is what the process holds more after building than before, beside the
-reference itself; of `calcode` without the library's own form of the graph, which is made at the first question.
+`exact` looks at every image. `calcode` is this package's graph. The others are libraries that it could have
+used. Memory is the growth of the process while building, without the reference itself.
 
 {support}
 
 ## Very many calibration images
 
-Whole rows of weights serve fewer than {tiled:,} calibration images. From there on the levels `loo` and `certified` walk
-the points in tiles, so that memory does not grow with them (`calcode.kernels.masses`); `exact` and `upper` keep whole
-rows, a few images at a time.
-
-Summing over some of the points, with a bound on the rest, was built and measured: 1.5 to 1.9 times slower than
-the exact sum at every size (`benchmarks/NOTES.md`). It is gone.
+With fewer than {tiled:,} calibration images, whole rows of weights are computed. From there on the levels
+`loo` and `certified` go through the images in tiles, so that memory does not grow with their number
+(`calcode.kernels.masses`). `exact` and `upper` keep whole rows, for a few images at a time.
 """
 
 
@@ -140,10 +140,11 @@ def method_part() -> str:
     for name, shown in MEASURED:
         result = load(name)
         if result is None:
-            rows.append((name, "not measured yet", "", f"`python benchmarks/bench_method.py {name}`"))
+            rows.append((name, "not measured yet", "", f"`python benchmarks/bench_method.py {name}`", ""))
             continue
-        rows += [(*row, f"`python {result['command']}`") for row in shown(result)]
-    return table(("what", "measured", "target", "command"), rows)
+        version = result["machine"].get("calcode", "0.1.0")  # which 0.1.0 did not keep yet
+        rows += [(*row, f"`python {result['command']}`", version) for row in shown(result)]
+    return table(("what", "measured", "target", "command", "measured with"), rows)
 
 
 def peers_part() -> str:
@@ -157,10 +158,10 @@ def peers_part() -> str:
         ratios = ", ".join(f"{method} {value:.3f}" for method, value in result["over_floor"][name].items())
         rows.append((name, ratios, f"{result[name]['peak_megabytes']:.0f} MB"))
     return (
-        "\n## Beside other libraries\n\nMAPIE, TorchCP and crepes do split conformal prediction on the same "
-        "probabilities: no audit, no localized rule, no guards, and so none of the products. Their times, over the "
-        "same floor, say what the rest of a decision costs. Calibration and prediction together, in another "
-        f"run than above, each in a process of its own (`python {result['command']}`).\n\n"
+        "\n## Other libraries\n\nMAPIE, TorchCP and crepes do split conformal prediction on the same probabilities. "
+        "They have no audit, no localized rule and no guards, so they need none of the products. Their times are "
+        "for calibration and prediction together, each library in its own process, divided by the same floor. "
+        f"This was another run than above: `python {result['command']}`.\n\n"
         + table(("library", "time over the floor", "peak memory"), rows)
         + "\n"
     )
@@ -198,38 +199,115 @@ def support_part() -> str:
     return table(head, rows) + f"\n\n`python {result['command']}`"
 
 
+def levels_part() -> str:
+    """Every level rule with no class guarded and with all of them."""
+    result = load("levels")
+    title = "\n## Level rules and guards\n\n"
+    if result is None:
+        return title + "Not measured yet: `python benchmarks/bench_method.py levels`.\n"
+    rows: list[tuple[str, ...]] = [
+        (
+            f"`{level}`",
+            *(f"{result['over_floor'][f'{level}, {guard} guarded']:.2f} x" for guard in ("none", "all")),
+        )
+        for level in ("loo", "certified", "upper", "exact")
+    ]
+    return (
+        f"{title}`decide` over the floor, 2,050 x 8,238 images, d 512.\n\n"
+        + table(("level", "no class guarded", "all seven guarded"), rows)
+        + f"\n\n`python {result['command']}`\n"
+    )
+
+
 def gpu_part() -> str:
-    """The localized part of a decision on a GPU; results/gpu.json is what bench_gpu.py printed."""
+    """What a user gets on a GPU, end to end, from what bench_gpu.py kept."""
     result = load("gpu")
     if result is None:
         return "\n## On a GPU\n\nNot measured yet: `PYTHONPATH=src python3 benchmarks/bench_gpu.py`.\n"
-    rows: list[tuple[str, ...]] = [
-        (
-            name,
-            f"{run['bare_product_seconds']:.2f} s",
-            f"{run['localized_seconds']:.2f} s",
-            f"{run['ratio']:.2f} x (goal: {goal})",
-            f"{run['memberships_changed_before_settling']} of {run['memberships_compared']:,}",
-            f"{run['images_settled_in_float64']} of {result['checked']:,}",
+    decisions: list[tuple[str, ...]] = []
+    files: list[tuple[str, ...]] = []
+    fits: list[tuple[str, ...]] = []
+    for size in result["sizes"]:
+        entry = result[f"n={size}"]
+        floor = entry["bare_products_seconds"]
+        for precision in ("float32", "tf32"):
+            run = entry[precision]
+            differing = max(count for name, count in run["differing"].items() if name != "compared")
+            decisions.append(
+                (
+                    f"{size:,}",
+                    precision,
+                    f"{floor:.2f} s",
+                    f"{run['whole_seconds']:.2f} s",
+                    f"{run['ratio']:.2f} x",
+                    f"{run['left_to_the_cpu']:,}",
+                    f"{differing:,} of {run['differing']['compared']:,}",
+                    f"{run['peak_gigabytes']:.0f} GB",
+                )
+            )
+        there = entry["files"]
+        rate, cpu = there["device_second_images_per_second"], there["cpu_first_images_per_second"]
+        files.append(
+            (
+                f"{size:,}",
+                f"{there['device_reading_seconds']:.2f} s",
+                f"{there['model_load_seconds']:.1f} s",
+                f"{there['device_second_seconds']:.1f} s",
+                f"{rate:,} a second",
+                f"{cpu:,} a second",
+                f"{rate / cpu:.0f} x",
+            )
         )
-        for name, goal in (("float32", "1.3"), ("tf32", "1.8"))
-        for run in [result[name]]
-    ]
-    head = (
-        "product",
-        "bare",
-        "localized part of `decide`",
-        "ratio",
-        "memberships changed before settling",
-        "images that would be settled on the CPU",
-    )
-    return (
-        f"\n## On a GPU\n\n{result['n_cal']:,} calibration images, {result['n_test']:,} test images in blocks, d "
-        f"{result['dimension']}, one {result['device']}, CUDA events, warm, random data; memberships against float64 "
-        f"on the CPU.\n\n{table(head, rows)}\n\n"
-        f"`PYTHONPATH=src python3 benchmarks/bench_gpu.py --repeats {result['repeats']} --checked "
-        f"{result['checked']}`\n"
-    )
+        fits.append(
+            (
+                f"{size:,}",
+                f"{entry['fit_cpu_seconds']:.1f} s",
+                f"{entry['fit_device_second_seconds']:.1f} s",
+                f"{entry['fit_cpu_seconds'] / entry['fit_device_second_seconds']:.1f} x",
+                f"{entry['fit_level_difference']:g}",
+                f"{entry['memory_cpu']['worth']:.1f} of {entry['memory_cpu']['cores']}",
+            )
+        )
+    heads = {
+        "decisions": (
+            *("calibration images", "precision", "bare products", "whole decision"),
+            *("ratio", "left to the CPU", "differing", "memory"),
+        ),
+        "files": (
+            *("calibration images", "reading alone", "model load", "GPU, in all"),
+            *("GPU, images", "CPU, images", "GPU over CPU"),
+        ),
+        "fits": (
+            *("calibration images", "fit, CPU", "fit, GPU"),
+            *("faster by", "difference of the level", "cores' worth"),
+        ),
+    }
+    return f"""
+## On a GPU
+
+One {result["device"]} in a machine of {entry["memory_cpu"]["cores"]} cores, torch {result["torch"]}.
+{result["n_test"]:,} test images, d {result["dimension"]}, as many reference as calibration images,
+diagnostic `{result["audit"]}`, every class guarded. One command gives all three tables:
+
+    PYTHONPATH=src python3 benchmarks/bench_gpu.py --repeats {result["repeats"]} --checked {result["checked"]}
+
+**The whole decision**, on embeddings that are already on the device. The floor is the two bare float32
+products, with the calibration and the reference images. *Left to the CPU* counts images that the device
+cannot settle. *Differing* counts images whose action, reason, label, set or p-value is not that of the CPU
+(the largest of these counts), among new images and copies of calibration images.
+
+{table(heads["decisions"], decisions)}
+
+**From file to file**, as `calcode decide --engine gpu` does it, with the model load: {result["n_test"]:,} images,
+the second of two runs in one process. The CPU column is the same on all cores, for {result["n_cpu"]:,} images.
+
+{table(heads["files"], files)}
+
+**`fit`** on the CPU and on the device. *Cores' worth* is the rate of `decide` in memory on all cores of the
+CPU, divided by the rate on one.
+
+{table(heads["fits"], fits)}
+"""
 
 
 def machine_part() -> str:
@@ -247,7 +325,9 @@ def main() -> None:
     from calcode.kernels.masses import TILED_FROM
 
     rest = SEARCH.format(support=support_part(), tiled=TILED_FROM)
-    PAGE.write_text("\n".join([HEAD, method_part(), machine_part() + gpu_part() + peers_part() + rest]))
+    PAGE.write_text(
+        "\n".join([HEAD, method_part(), machine_part() + levels_part() + gpu_part() + peers_part() + rest])
+    )
 
 
 if __name__ == "__main__":

@@ -79,6 +79,8 @@ def machine() -> dict[str, Any]:
     """Where the figures were taken."""
     import numpy as np
 
+    import calcode
+
     cpu = platform.processor()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -91,6 +93,7 @@ def machine() -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         "numpy": np.__version__,
+        "calcode": calcode.__version__,
     }
 
 
