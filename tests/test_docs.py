@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import re
@@ -76,6 +77,38 @@ def test_links_to_files_of_the_repository_lead_somewhere(page: str) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", (ROOT / page).read_text())
     local = [target for target in targets if "://" not in target]
     assert [target for target in local if not (ROOT / target).exists()] == []
+
+
+def test_the_api_page_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    shown = set(re.findall(r"^::: (\S+)$", page, re.MULTILINE))
+    public = {
+        f"{room}.{name}"
+        for room in ("calcode", "calcode.site", "calcode.monitor")
+        for name in importlib.import_module(room).__all__
+    }
+    assert shown == {*public, "calcode.sklearn.CalcodeClassifier"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_modules_and_files_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text()
+    dotted = set(re.findall(r"`(calcode\.[\w.]+)(?:\([^`]*)?`", text))
+    assert {name for name in dotted if _resolved(name) is None} == set()
+    if page.name == "house.md":
+        files = set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", text))
+        assert len(files) > 30
+        roots = (ROOT, ROOT / "src" / "calcode")
+        assert {name for name in files if not any((root / name).exists() for root in roots)} == set()
+
+
+def _resolved(name: str) -> object:
+    """The module or the object behind a dotted name, or None."""
+    module, _, attribute = name.rpartition(".")
+    with contextlib.suppress(ImportError):
+        return importlib.import_module(name)
+    owner = _resolved(module) if module else None
+    return getattr(owner, attribute, None)
 
 
 @pytest.fixture(scope="module")

@@ -4,15 +4,19 @@ As a hook of mkdocs it writes docs/study-tables.md from the schemas of the study
 
 `python tools/docs_pages.py keep FOLDER` keeps what the results page needs of the output of studies/dermatology.toml;
 `python tools/docs_pages.py results` writes docs/results-dermatology.md from it. A test compares the two.
+`python tools/docs_pages.py settings` writes the tables of docs/settings.md from their declarations, as a test checks.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from calcode.method.settings import SETTINGS, Setting
 from calcode.report.figure_files import write_figure
 from calcode.report.latex import file_stem
 from calcode.report.parts import Cell, Figure, Fold, Part, Section, Table, Terms, Text
@@ -82,6 +86,35 @@ def on_pre_build(config: Any) -> None:
     page = tables_page()
     if not path.is_file() or path.read_text(encoding="utf-8") != page:
         path.write_text(page, encoding="utf-8")
+
+
+def settings_page(page: Path = DOCS / "settings.md") -> str:
+    """The page on settings with a table of every setting, from the declarations that Python and the CLI read."""
+    tables = [
+        "\n".join(
+            [
+                f"### {panel}",
+                "",
+                "| setting | option | default | values | |",
+                "|---|---|---|---|---|",
+                *map(_setting_row, settings),
+            ]
+        )
+        for panel, settings in groupby(SETTINGS.values(), key=lambda setting: setting.panel)
+    ]
+    head, tail = re.split(
+        r"(?<=<!-- settings -->\n).*(?=<!-- end of settings -->)",
+        page.read_text(encoding="utf-8"),
+        flags=re.DOTALL,
+    )
+    return head + "\n" + "\n\n".join(tables) + "\n\n" + tail
+
+
+def _setting_row(setting: Setting) -> str:
+    off = getattr(setting.kind, "off", "")
+    option = f"`{setting.option}`" + (f", `{off}`" if off else "")
+    default = ", ".join(setting.default) if isinstance(setting.default, tuple) else repr(setting.default)
+    return f"| `{setting.name}` | {option} | {default or 'none'} | {setting.kind} | {setting.help} |"
 
 
 def tables_page() -> str:
@@ -204,5 +237,7 @@ if __name__ == "__main__":
             keep_tables(Path(folder))
         case ["results"]:
             write_results()
+        case ["settings"]:
+            (DOCS / "settings.md").write_text(settings_page(), encoding="utf-8")
         case _:
             sys.exit(__doc__)

@@ -11,6 +11,7 @@ import pytest
 from doc_blocks import ROOT
 from study_outputs import copied
 
+from calcode.method.settings import SETTINGS
 from calcode.report.wording import number, percent
 from calcode.study import TABLES, StudyOutput
 
@@ -65,3 +66,10 @@ def test_nothing_of_this_machine_and_no_image_is_kept(tool: ModuleType, study_fo
     assert str(tmp_path) not in everything
     assert "image-00" not in everything
     assert "CALCoDe" in tool.results_page(kept)
+
+
+def test_the_settings_page_shows_every_setting_as_declared(tool: ModuleType) -> None:
+    page = (ROOT / "docs" / "settings.md").read_text()
+    assert page == tool.settings_page(), "run: python tools/docs_pages.py settings"
+    for setting in SETTINGS.values():
+        assert f"| `{setting.name}` | `{setting.option}`" in page
