@@ -11,7 +11,7 @@ from worlds import World
 
 from calcode import Calcode, CalcodeWarning
 from calcode.cohorts import Prompts, open_features, write_features
-from calcode.engines.job import LARGEST_BLOCK
+from calcode.engines.local import LARGEST_BLOCK
 
 FITTED = ("reference", "validation", "gate", "calibration")
 N_TEST = 5 * LARGEST_BLOCK + 77

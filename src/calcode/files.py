@@ -64,14 +64,29 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
     that whatever stops the process in between, an old last file never stands beside new others.
     """
     finals = [Path(path) for path in paths]
+    mode = os.environ.get(MODE_VARIABLE, "")
+    if mode and not re.fullmatch("0?[0-7]{3}", mode):
+        raise OutputError(f"{MODE_VARIABLE}: {mode!r} is not a file mode such as 0640")
     temporaries: dict[Path, int] = {}
     try:
         with ExitStack() as handles:
             for final in finals:
                 _remove_leftovers(final)
                 temporary = final.with_name(f".{final.name}.{os.urandom(6).hex()}.part")
-                temporaries[temporary] = _created(temporary, final=final, private=private)
-                handles.callback(os.close, temporaries[temporary])
+                if not final.parent.is_dir():
+                    raise OutputError(f"{final}: the folder {final.parent} does not exist; create it first")
+                try:
+                    handle = os.open(
+                        temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, _PRIVATE if private else 0o666
+                    )
+                except OSError as error:
+                    raise OutputError(f"{final}: cannot be written ({error.strerror})") from error
+                temporaries[temporary] = handle
+                handles.callback(os.close, handle)
+                if private and mode:
+                    os.chmod(temporary, int(mode, 8))
+                # Locked for as long as this process lives: that tells it from a leftover.
+                _lock(handle)
             try:
                 yield tuple(temporaries)
                 for handle in temporaries.values():
@@ -94,23 +109,6 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
     finally:
         for temporary in temporaries:
             temporary.unlink(missing_ok=True)
-
-
-def _created(temporary: Path, *, final: Path, private: bool) -> int:
-    """The new file, open and locked for as long as this process lives: that tells it from a leftover."""
-    if not final.parent.is_dir():
-        raise OutputError(f"{final}: the folder {final.parent} does not exist; create it first")
-    given = os.environ.get(MODE_VARIABLE, "")
-    if given and not re.fullmatch("0?[0-7]{3}", given):
-        raise OutputError(f"{MODE_VARIABLE}: {given!r} is not a file mode such as 0640")
-    try:
-        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, _PRIVATE if private else 0o666)
-    except OSError as error:
-        raise OutputError(f"{final}: cannot be written ({error.strerror})") from error
-    if private and given:
-        os.chmod(temporary, int(given, 8))
-    _lock(handle)
-    return handle
 
 
 def _remove_leftovers(final: Path) -> None:

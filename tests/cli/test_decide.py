@@ -11,7 +11,7 @@ from cli_cases import write_cohort
 
 from calcode import Action, Calcode, Decisions, Reason
 from calcode.cohorts import decisions_table, open_features, read_decisions
-from calcode.engines import job
+from calcode.engines import local
 
 
 def by_hand() -> Decisions:
@@ -27,7 +27,7 @@ def test_the_file_holds_the_library_s_decisions(here: Path) -> None:
 def test_blocks_do_not_show_in_the_file(
     here: Path, tmp_path: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "block_rows", lambda model: 37)
+    monkeypatch.setattr(local, "LARGEST_BLOCK", 37)
     target = tmp_path / "small.parquet"
     assert (
         run("decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(target)).exit_code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def test_any_ranges_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, row_group: int, batch_size: int, ranges: list[tuple[int, int]]
 ) -> None:
     path = write(tmp_path_factory.mktemp("rows"), row_group=row_group)
-    with RowReader(path, columns=["row", "vector"], batch_size=batch_size) as reader:
+    with closing(RowReader(path, columns=["row", "vector"], batch_size=batch_size)) as reader:
         assert reader.n_rows == N
         for start, length in ranges:
             stop = min(start + length, N)
@@ -47,7 +48,7 @@ def test_any_ranges_in_any_order(
 
 def test_ascending_ranges_decode_every_row_once_and_skip_row_groups(tmp_path: Path) -> None:
     path = write(tmp_path, row_group=10)
-    with RowReader(path, columns=["row"], batch_size=5) as reader:
+    with closing(RowReader(path, columns=["row"], batch_size=5)) as reader:
         taken: list[int] = []
         file = reader._file
 
@@ -69,7 +70,10 @@ def test_ascending_ranges_decode_every_row_once_and_skip_row_groups(tmp_path: Pa
 
 def test_rows_that_are_not_there_and_damaged_files_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, row_group=10)
-    with RowReader(path, columns=["row"]) as reader, pytest.raises(FeatureFileError, match="it has 60 rows"):
+    with (
+        closing(RowReader(path, columns=["row"])) as reader,
+        pytest.raises(FeatureFileError, match="it has 60 rows"),
+    ):
         reader.table(50, 61)
     with pytest.raises(FeatureFileError, match="no such file"):
         RowReader(tmp_path / "nowhere.parquet", columns=["row"])
@@ -84,7 +88,7 @@ def test_string_views_are_read_as_strings(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": pa.array(["a", "b", "c"], type=pa.string_view())}), path)
     (table,) = stream_tables(path, columns=["id"], batch_size=10)
     assert table.schema.field("id").type == pa.string()
-    with RowReader(path, columns=["id"]) as reader:
+    with closing(RowReader(path, columns=["id"])) as reader:
         assert reader.table(1, 3)["id"].to_pylist() == ["b", "c"]
 
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from calcode.engines.job import row_ranges
 from calcode.engines.journal import Journal
+from calcode.engines.local import row_ranges
 from calcode.engines.ray_driver import PoolSize, ShardWorker, pool_size
 from calcode.errors import CalcodeWarning, EngineError, FeatureFileError, OutputError
 

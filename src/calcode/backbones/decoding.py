@@ -85,7 +85,31 @@ class Decoder:
 
     def __enter__(self) -> Self:
         shape = (_SLOTS, self._batch_size, *self._preprocessing.size, 3)
-        self.shared_file = _new_shared_file(int(np.prod(shape)))
+        # A file of `size` bytes, in memory if there is room, else among the temporary files.
+        size = int(np.prod(shape))
+        for folder in (_IN_MEMORY, tempfile.gettempdir()):
+            if os.path.isdir(folder) and shutil.disk_usage(folder).free * (1 - _SPARE) > size:
+                break
+        else:
+            raise BackboneError(
+                f"batch_size: {size >> 20} MiB of decoded images fit neither into {_IN_MEMORY} nor into "
+                f"{tempfile.gettempdir()}; use smaller batches"
+            )
+        handle, name = tempfile.mkstemp(prefix="calcode-", suffix=".pixels", dir=folder)
+        try:
+            # Claimed now: a page that finds no room later would end the process instead of raising an error.
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(handle, 0, size)
+            else:
+                os.truncate(handle, size)
+        except OSError as error:
+            os.unlink(name)
+            raise BackboneError(
+                f"batch_size: no room for {size >> 20} MiB of decoded images ({error})"
+            ) from error
+        finally:
+            os.close(handle)
+        self.shared_file = Path(name)
         place = (self.shared_file, shape, self._preprocessing)
         _map_shared_pixels(*place)
         self._slots = _shared[self.shared_file][0]
@@ -151,33 +175,6 @@ def _remove_shared_file(file: Path, *_: object) -> None:
     """Delete the file; whoever has mapped it keeps the memory until it lets go."""
     file.unlink(missing_ok=True)
     _shared.pop(file, None)
-
-
-def _new_shared_file(size: int) -> Path:
-    """A file of `size` bytes, in memory if there is room, else among the temporary files."""
-    for folder in (_IN_MEMORY, tempfile.gettempdir()):
-        if os.path.isdir(folder) and shutil.disk_usage(folder).free * (1 - _SPARE) > size:
-            break
-    else:
-        raise BackboneError(
-            f"batch_size: {size >> 20} MiB of decoded images fit neither into {_IN_MEMORY} nor into "
-            f"{tempfile.gettempdir()}; use smaller batches"
-        )
-    handle, name = tempfile.mkstemp(prefix="calcode-", suffix=".pixels", dir=folder)
-    try:
-        # Claimed now: a page that finds no room later would end the process instead of raising an error.
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(handle, 0, size)
-        else:
-            os.truncate(handle, size)
-    except OSError as error:
-        os.unlink(name)
-        raise BackboneError(
-            f"batch_size: no room for {size >> 20} MiB of decoded images ({error})"
-        ) from error
-    finally:
-        os.close(handle)
-    return Path(name)
 
 
 def _decode(file: Path, place: _Place) -> str | None:

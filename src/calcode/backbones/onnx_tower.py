@@ -50,7 +50,18 @@ class OnnxTower:
             raise BackboneError(f"path: {file} does not exist; give the .onnx file of an image tower")
         self._file = file
         self._session = _session(file, threads=threads)
-        self._input, size = _image_input(self._session, file=file)
+        # Name of the image input, and its height and width if the graph fixes them.
+        inputs = [entry for entry in self._session.get_inputs() if len(entry.shape) == 4]
+        if len(inputs) != 1 or inputs[0].type != "tensor(float)":
+            found = [(entry.name, entry.type, entry.shape) for entry in self._session.get_inputs()]
+            raise BackboneError(
+                f"path: {file.name} has the inputs {found}; one float32 image batch (NCHW) needed"
+            )
+        channels, height, width = inputs[0].shape[1:]
+        if isinstance(channels, int) and channels != 3:
+            raise BackboneError(f"path: {file.name} takes {inputs[0].shape}, not NCHW with three channels")
+        fixed = isinstance(height, int) and isinstance(width, int)
+        self._input, size = inputs[0].name, (height, width) if fixed else None
         self._output = _embedding_output(self._session, file=file)
         steps = preprocessing or _preprocessing_for(file, size=size)
         if size is not None and size != steps.size:
@@ -116,21 +127,6 @@ def _session(file: Path, *, threads: int | None) -> onnxruntime.InferenceSession
         raise BackboneError(
             f"path: {file} cannot be loaded as an ONNX model ({first_line(error)})"
         ) from error
-
-
-def _image_input(session: onnxruntime.InferenceSession, *, file: Path) -> tuple[str, tuple[int, int] | None]:
-    """Name of the image input, and its height and width if the graph fixes them."""
-    inputs = [entry for entry in session.get_inputs() if len(entry.shape) == 4]
-    if len(inputs) != 1 or inputs[0].type != "tensor(float)":
-        found = [(entry.name, entry.type, entry.shape) for entry in session.get_inputs()]
-        raise BackboneError(
-            f"path: {file.name} has the inputs {found}; one float32 image batch (NCHW) needed"
-        )
-    channels, height, width = inputs[0].shape[1:]
-    if isinstance(channels, int) and channels != 3:
-        raise BackboneError(f"path: {file.name} takes {inputs[0].shape}, not NCHW with three channels")
-    fixed = isinstance(height, int) and isinstance(width, int)
-    return inputs[0].name, (height, width) if fixed else None
 
 
 def _embedding_output(session: onnxruntime.InferenceSession, *, file: Path) -> str:

@@ -116,30 +116,22 @@ def select(
     for penalty in PENALTIES:
         for free_ranks in range(probabilities.shape[1]):
             scores = tail_scores(probabilities, weights, penalty=penalty, free_ranks=free_ranks)
-            sets = _held_out_sets(scores, labels, folds, miscoverage=miscoverage)
-            key = (*_rank(sets, labels, miscoverage=miscoverage), penalty, float(free_ranks))
+            sets = np.zeros(scores.shape, dtype=bool)
+            for fold in np.unique(folds):
+                held_out = folds == fold
+                limit = threshold(scores[~held_out], labels[~held_out], miscoverage=miscoverage)
+                sets[held_out] = label_sets(scores[held_out], limit)
+            # Smaller is better: shortfall beyond the tolerance, mean class gap, mean size.
+            covered = sets[np.arange(len(labels)), labels]
+            target = 1.0 - miscoverage
+            shortfall = max(0.0, target - TOLERANCE - float(covered.mean()) - 1e-12)
+            gaps = [abs(float(covered[labels == y].mean()) - target) for y in np.unique(labels)]
+            gap, size = float(np.round(np.mean(gaps), 12)), float(sets.sum(axis=1).mean())
+            key = (shortfall, gap, size, penalty, float(free_ranks))
             if best is None or key < best[0]:
                 best = (key, penalty, free_ranks)
     assert best is not None  # the grid is never empty
     return best[1], best[2]
-
-
-def _rank(sets: BoolArray, labels: IntArray, *, miscoverage: float) -> tuple[float, float, float]:
-    """Smaller is better: shortfall beyond the tolerance, mean class gap, mean size."""
-    covered = sets[np.arange(len(labels)), labels]
-    target = 1.0 - miscoverage
-    shortfall = max(0.0, target - TOLERANCE - float(covered.mean()) - 1e-12)
-    gaps = [abs(float(covered[labels == y].mean()) - target) for y in np.unique(labels)]
-    return shortfall, float(np.round(np.mean(gaps), 12)), float(sets.sum(axis=1).mean())
-
-
-def _held_out_sets(scores: FloatArray, labels: IntArray, folds: IntArray, *, miscoverage: float) -> BoolArray:
-    sets = np.zeros(scores.shape, dtype=bool)
-    for fold in np.unique(folds):
-        held_out = folds == fold
-        limit = threshold(scores[~held_out], labels[~held_out], miscoverage=miscoverage)
-        sets[held_out] = label_sets(scores[held_out], limit)
-    return sets
 
 
 def _tail_prediction(

@@ -59,21 +59,14 @@ app = typer.Typer(
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"calcode {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _before_any_command(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version and stop.", callback=_show_version, is_eager=True),
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False,
 ) -> None:
     # typer takes the help of the application from above; the callback only holds the options.
-    del version
+    if version:
+        typer.echo(f"calcode {__version__}")
+        raise typer.Exit
 
 
 for _command in COMMANDS:

@@ -166,7 +166,26 @@ def compare(
     roles = Roles(**fitted)
     rows = _run(chosen, roles, cohort, terms=terms, path=features, screen=screen)
     about = _Comparison(choice=choice, roles=roles, test=cohort, left_out=left_out, own_role=test.own, by=by)
-    _output(about, rows, form=form, screen=screen)
+    from calcode.report.latex import tabular
+    from calcode.study.comparison import EVERYTHING, SCHEMA, comparison_frame, comparison_table
+
+    groups = about.groups(rows)
+    if form == "--json":
+        screen.emit("compare", _facts(about, rows, groups))
+    elif form == "--csv":
+        frame = comparison_frame(rows, groups, column=about.by or "")
+        typer.echo(SCHEMA.csv(frame), nl=False)
+    elif form == "--latex":
+        lines = [f"% {' '.join(note.split())}" for note in (about.sentence(), about.note)]
+        lines.append(tabular(comparison_table(rows, EVERYTHING[:-1])))
+        for value, members in groups.items():
+            lines += [
+                f"% {about.by} = {' '.join(value.split())}",
+                tabular(comparison_table(members, EVERYTHING[:-1])),
+            ]
+        typer.echo("\n".join(lines))
+    else:
+        _show(about, rows, groups, screen=screen)
     if all(row.problem for row in rows):
         raise typer.Exit(int(ExitCode.DATA))
 
@@ -280,29 +299,6 @@ class _Comparison:
     def counts(self) -> dict[str, int]:
         """Images per fitted role."""
         return {entry.name: len(getattr(self.roles, entry.name)) for entry in fields(self.roles)}
-
-
-def _output(about: _Comparison, rows: list[MethodRow], *, form: str, screen: Screen) -> None:
-    from calcode.report.latex import tabular
-    from calcode.study.comparison import EVERYTHING, SCHEMA, comparison_frame, comparison_table
-
-    groups = about.groups(rows)
-    if form == "--json":
-        screen.emit("compare", _facts(about, rows, groups))
-    elif form == "--csv":
-        frame = comparison_frame(rows, groups, column=about.by or "")
-        typer.echo(SCHEMA.csv(frame), nl=False)
-    elif form == "--latex":
-        lines = [f"% {' '.join(note.split())}" for note in (about.sentence(), about.note)]
-        lines.append(tabular(comparison_table(rows, EVERYTHING[:-1])))
-        for value, members in groups.items():
-            lines += [
-                f"% {about.by} = {' '.join(value.split())}",
-                tabular(comparison_table(members, EVERYTHING[:-1])),
-            ]
-        typer.echo("\n".join(lines))
-    else:
-        _show(about, rows, groups, screen=screen)
 
 
 def _facts(about: _Comparison, rows: list[MethodRow], groups: dict[str, list[MethodRow]]) -> dict[str, Any]:

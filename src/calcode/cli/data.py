@@ -81,8 +81,8 @@ def check(
     roles, groups that straddle roles, and images that are too small. The exit code is 1 if something must be
     fixed.
     """
-    from calcode.cli.screen import Screen
-    from calcode.datasets.check import check_listing
+    from calcode.cli.screen import Screen, plain_table
+    from calcode.datasets.check import Level, check_listing, role_totals
 
     if folder.is_file() and dataset == "csv" and csv is None:
         csv, folder = folder, folder.parent
@@ -98,7 +98,30 @@ def check(
     if as_json:
         screen.emit("data check", {"dataset": dataset, "folder": str(folder), **_facts(report)})
     else:
-        _show(report)
+        screen.say(
+            f"{listing.dataset}: {len(listing):,} images listed, {int(listing.has_file.sum()):,} files found, "
+            f"{int(listing.in_space.sum()):,} in the label space"
+        )
+        table = plain_table()
+        table.add_column("label")
+        table.add_column("images", justify="right")
+        for name, count in listing.counts.items():
+            place = "" if name in listing.classes else " (no label)" if not name else " (outside)"
+            table.add_row(f"{name}{place}".strip(), f"{count:,}")
+        screen.show(table)
+        roles = role_totals(listing)
+        if roles:
+            screen.say("roles: " + ", ".join(f"{name} {count:,}" for name, count in roles.items()))
+        words = {Level.FIX: "Must be fixed", Level.WARNING: "Worth a look", Level.NOTE: "Good to know"}
+        for level, word in words.items():
+            findings = [one for one in report.findings if one.level is level]
+            if findings:
+                screen.heading(word)
+            for one in findings:
+                shown = f" ({', '.join(one.examples)}{', ...' * (one.count > len(one.examples))})"
+                screen.point(one.message + (shown if one.examples else ""))
+        if not report.must_fix:
+            screen.say("Nothing must be fixed.", style="green")
     if report.must_fix:
         raise typer.Exit(int(ExitCode.DATA))
 
@@ -180,38 +203,6 @@ def _facts(report: CheckReport) -> dict[str, Any]:
             for one in report.findings
         ],
     }
-
-
-def _show(report: CheckReport) -> None:
-    from calcode.cli.screen import Screen, plain_table
-    from calcode.datasets.check import Level, role_totals
-
-    screen = Screen()
-    listing = report.listing
-    screen.say(
-        f"{listing.dataset}: {len(listing):,} images listed, {int(listing.has_file.sum()):,} files found, "
-        f"{int(listing.in_space.sum()):,} in the label space"
-    )
-    table = plain_table()
-    table.add_column("label")
-    table.add_column("images", justify="right")
-    for name, count in listing.counts.items():
-        place = "" if name in listing.classes else " (no label)" if not name else " (outside)"
-        table.add_row(f"{name}{place}".strip(), f"{count:,}")
-    screen.show(table)
-    roles = role_totals(listing)
-    if roles:
-        screen.say("roles: " + ", ".join(f"{name} {count:,}" for name, count in roles.items()))
-    words = {Level.FIX: "Must be fixed", Level.WARNING: "Worth a look", Level.NOTE: "Good to know"}
-    for level, word in words.items():
-        findings = [one for one in report.findings if one.level is level]
-        if findings:
-            screen.heading(word)
-        for one in findings:
-            shown = f" ({', '.join(one.examples)}{', ...' * (one.count > len(one.examples))})"
-            screen.point(one.message + (shown if one.examples else ""))
-    if not report.must_fix:
-        screen.say("Nothing must be fixed.", style="green")
 
 
 CHECK = Command(

@@ -17,13 +17,12 @@ from calcode.cli.options import (
     ModelFile,
     PromptFile,
     RoleName,
-    output_file,
 )
-from calcode.cli.running import Command
+from calcode.cli.running import Command, output_file
 
 if TYPE_CHECKING:
     from calcode.cli.screen import Screen
-    from calcode.engines.job import DecidedFile
+    from calcode.engines.local import DecidedFile
 
 
 class Engine(StrEnum):

@@ -53,16 +53,47 @@ def demo(
     if image is not None:
         _explain(image, as_json=as_json, screen=screen)
         return
-    target = _page(output)
+    if output.suffix != ".html":
+        raise typer.BadParameter(f"{output} must end in .html", param_hint="--output")
+    target = output
     if stream:
         _play(target, as_json=as_json, screen=screen)
         return
     started = time.perf_counter()
-    from calcode.demo.cohorts import INTRODUCTION, NOTES, TITLE
+    # Fit and decide for every cohort; the tables appear as they are ready.
+    from calcode.demo.cohorts import (
+        INTRODUCTION,
+        NOTES,
+        SETTINGS,
+        TITLE,
+        class_titles,
+        compare,
+        demo_features,
+    )
 
-    compared = _compare_all(screen, quiet=as_json)
+    with screen.working("Reading the features"):
+        features = demo_features()
+        images, titles = features.read(), class_titles(features)
+    compared = []
+    for setting in SETTINGS:
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            screen.working(f"{setting.name}: fitting and deciding"),
+        ):
+            warnings.simplefilter("always", CalcodeWarning)
+            comparison = compare(setting, images, titles=titles)
+        compared.append(comparison)
+        if not as_json:
+            _show(comparison, screen=screen)
+        show_warnings(caught, about=setting.name)
+    compared = compared
     with screen.working("Reviewing cases at the new sites"):
-        sites = _site_demo(compared)
+        # What reviewed cases change, with the home models that were fitted already.
+        from calcode.demo.cohorts import demo_features
+        from calcode.demo.site import compare_sites
+
+        models = [entry.figures.cohort.model for entry in compared]
+        sites = compare_sites(demo_features().read(), [entry.setting for entry in compared], models)
     computed = time.perf_counter()
     from calcode.demo.site import site_section
     from calcode.report.cohort_page import report_sections
@@ -150,43 +181,6 @@ def _play(target: Path, *, as_json: bool, screen: Screen) -> None:
     screen.say()
     screen.say(f"Wrote {target}.")
     screen.say("Research software, not a medical device. Features: CC BY-NC 4.0, not for commercial use.")
-
-
-def _page(path: Path) -> Path:
-    if path.suffix != ".html":
-        raise typer.BadParameter(f"{path} must end in .html", param_hint="--output")
-    return path
-
-
-def _compare_all(screen: Screen, *, quiet: bool) -> list[Comparison]:
-    """Fit and decide for every cohort; the tables appear as they are ready."""
-    from calcode.demo.cohorts import SETTINGS, class_titles, compare, demo_features
-
-    with screen.working("Reading the features"):
-        features = demo_features()
-        images, titles = features.read(), class_titles(features)
-    compared = []
-    for setting in SETTINGS:
-        with (
-            warnings.catch_warnings(record=True) as caught,
-            screen.working(f"{setting.name}: fitting and deciding"),
-        ):
-            warnings.simplefilter("always", CalcodeWarning)
-            comparison = compare(setting, images, titles=titles)
-        compared.append(comparison)
-        if not quiet:
-            _show(comparison, screen=screen)
-        show_warnings(caught, about=setting.name)
-    return compared
-
-
-def _site_demo(compared: Sequence[Comparison]) -> SiteDemo:
-    """What reviewed cases change, with the home models that were fitted already."""
-    from calcode.demo.cohorts import demo_features
-    from calcode.demo.site import compare_sites
-
-    models = [entry.figures.cohort.model for entry in compared]
-    return compare_sites(demo_features().read(), [entry.setting for entry in compared], models)
 
 
 def _site_facts(sites: SiteDemo) -> dict[str, Any]:

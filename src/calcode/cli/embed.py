@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calcode.cli.options import AsJson, option_group, output_file
-from calcode.cli.running import Command
+from calcode.cli.options import AsJson, option_group
+from calcode.cli.running import Command, output_file
 
 if TYPE_CHECKING:
     from calcode.backbones import Backbone

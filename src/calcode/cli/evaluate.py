@@ -71,12 +71,29 @@ def evaluate(
             }
         screen.emit("evaluate", facts)
         return
-    _show(
-        summary, described=choice.described, protected=result.protected, from_model=from_model, screen=screen
-    )
+    from calcode.cli.summaries import class_table, overall_table
+    from calcode.metrics.summary_text import cohort_sentence, remarks
+
+    screen.say(f"{choice.described}: {cohort_sentence(summary)}")
+    screen.say()
+    screen.show(overall_table(summary, top_known=from_model))
+    screen.say()
+    screen.show(class_table(summary, protected=result.protected))
+    if result.protected:
+        screen.say("* protected")
+    for sentence in remarks(summary):
+        screen.say(sentence)
     if by is not None:
-        _show_groups(groups, column=by, screen=screen)
-    _show_promises(summary, screen=screen)
+        from calcode.cli.summaries import subgroup_table
+
+        screen.heading(f"By {by}")
+        screen.show(subgroup_table(groups, column=by))
+    screen.heading("What is promised, and what is only observed")
+    for promise in summary.promises:
+        screen.point(promise)
+    if not summary.promises:
+        screen.point("The file does not say what the model promises; calcode inspect on the model does.")
+    screen.point("Every figure above is an observation on these images.")
 
 
 COMMAND = Command(
@@ -107,36 +124,3 @@ def _facts(summary: Summary, *, from_model: bool) -> dict[str, Any]:
     """The summary for JSON; a decision file does not hold the first-ranked classes."""
     facts = summary.to_dict()
     return facts if from_model else {key: None if key in _FROM_MODEL_ONLY else facts[key] for key in facts}
-
-
-def _show(
-    summary: Summary, *, described: str, protected: tuple[str, ...], from_model: bool, screen: Screen
-) -> None:
-    from calcode.cli.summaries import class_table, overall_table
-    from calcode.metrics.summary_text import cohort_sentence, remarks
-
-    screen.say(f"{described}: {cohort_sentence(summary)}")
-    screen.say()
-    screen.show(overall_table(summary, top_known=from_model))
-    screen.say()
-    screen.show(class_table(summary, protected=protected))
-    if protected:
-        screen.say("* protected")
-    for sentence in remarks(summary):
-        screen.say(sentence)
-
-
-def _show_groups(groups: dict[str, Summary], *, column: str, screen: Screen) -> None:
-    from calcode.cli.summaries import subgroup_table
-
-    screen.heading(f"By {column}")
-    screen.show(subgroup_table(groups, column=column))
-
-
-def _show_promises(summary: Summary, *, screen: Screen) -> None:
-    screen.heading("What is promised, and what is only observed")
-    for promise in summary.promises:
-        screen.point(promise)
-    if not summary.promises:
-        screen.point("The file does not say what the model promises; calcode inspect on the model does.")
-    screen.point("Every figure above is an observation on these images.")

@@ -14,9 +14,8 @@ from calcode.cli.options import (
     PromptFile,
     names_in,
     option_group,
-    output_file,
 )
-from calcode.cli.running import Command
+from calcode.cli.running import Command, output_file
 from calcode.errors import SettingsError
 from calcode.method.model import Calcode
 from calcode.method.settings import SETTINGS, Setting
@@ -96,7 +95,7 @@ def fit(
     from calcode.cli.rows import read_fitted_roles, row_filter
     from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
-    from calcode.engines.job import require_device
+    from calcode.engines.local import require_device
 
     if device is not None:
         require_device(device)

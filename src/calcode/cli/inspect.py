@@ -42,40 +42,68 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
     if as_json:
         screen.emit("inspect", {"file": str(model), **model_facts(fitted)})
     else:
-        _show(fitted, name=model.name, screen=screen)
+        from calcode.cli.screen import DEVICE_NOTE, plain_table
+        from calcode.method.quantiles import smallest_finite_count
+        from calcode.metrics.summary_text import number
+        from calcode.report.model_facts import changed_settings, guard_sentences, images_text
+
+        screen.say(f"{model.name}: {DEVICE_NOTE}", style="bold")
+        screen.say(
+            f"For every image it gives one of {len(fitted.classes_)} diagnoses ({', '.join(fitted.classes_)}), a set "
+            "of them, or defers to a clinician."
+        )
+        expected = fitted.evidence_format_
+        screen.say(
+            f"Fitted on images: {images_text(fitted)}. Backbone: {expected.backbone or 'not recorded'}; embeddings of "
+            f"{expected.dimension} dimensions, {expected.n_prompts} prompts per class. Digest: {fitted.digest_[:16]}."
+        )
+        changed = changed_settings(fitted)
+        screen.say(
+            "Every setting is the default."
+            if not changed
+            else f"Settings other than the defaults: {', '.join(f'{key} = {value}' for key, value in changed.items())}."
+        )
+        _show_audit(fitted, screen)
+        _show_local(fitted, screen)
+        screen.heading("Which classes it protects: the guard")
+        for sentence in guard_sentences(fitted):
+            screen.point(sentence)
+        table = plain_table()
+        table.add_column("class", overflow="fold")
+        for head in (
+            "validation\nimages",
+            "held-out\ncoverage",
+            "calibration\nimages",
+            "protected\nat",
+            "needed",
+            "threshold",
+        ):
+            table.add_column(head, justify="right", no_wrap=True)
+        guards = {guard.name: guard for guard in fitted.guards_}
+        for row in fitted.tail_evidence_:
+            cells = ["-", "-", "-"]
+            if row.name in guards:
+                guard = guards[row.name]
+                needed = smallest_finite_count(miscoverage=guard.miscoverage)
+                cells = [f"{1 - guard.miscoverage:g}", f"{needed}", number(guard.quantile, digits=4)]
+            table.add_row(
+                row.name,
+                f"{row.n:,}",
+                number(row.coverage) if row.n else "-",
+                f"{fitted.n_accepted_per_class_[row.name]:,}",
+                *cells,
+                style="bold" if row.name in guards else "",
+            )
+        screen.say()
+        screen.show(table)
+        screen.heading("What is promised, and what is only observed")
+        for promise in fitted.promises_:
+            screen.point(promise)
 
 
 COMMAND = Command(
     run=inspect, examples=("calcode inspect model.safetensors", "calcode inspect model.safetensors --json")
 )
-
-
-def _show(model: Calcode, *, name: str, screen: Screen) -> None:
-    from calcode.cli.screen import DEVICE_NOTE
-    from calcode.report.model_facts import changed_settings, images_text
-
-    screen.say(f"{name}: {DEVICE_NOTE}", style="bold")
-    screen.say(
-        f"For every image it gives one of {len(model.classes_)} diagnoses ({', '.join(model.classes_)}), a set of "
-        "them, or defers to a clinician."
-    )
-    interface = model.evidence_format_
-    screen.say(
-        f"Fitted on images: {images_text(model)}. Backbone: {interface.backbone or 'not recorded'}; embeddings of "
-        f"{interface.dimension} dimensions, {interface.n_prompts} prompts per class. Digest: {model.digest_[:16]}."
-    )
-    changed = changed_settings(model)
-    screen.say(
-        "Every setting is the default."
-        if not changed
-        else f"Settings other than the defaults: {', '.join(f'{key} = {value}' for key, value in changed.items())}."
-    )
-    _show_audit(model, screen)
-    _show_local(model, screen)
-    _show_guards(model, screen)
-    screen.heading("What is promised, and what is only observed")
-    for promise in model.promises_:
-        screen.point(promise)
 
 
 def _show_audit(model: Calcode, screen: Screen) -> None:
@@ -123,45 +151,6 @@ def _show_local(model: Calcode, screen: Screen) -> None:
             number(trial.coverage),
             outcome,
             style="bold" if chosen else "",
-        )
-    screen.say()
-    screen.show(table)
-
-
-def _show_guards(model: Calcode, screen: Screen) -> None:
-    from calcode.cli.screen import plain_table
-    from calcode.method.quantiles import smallest_finite_count
-    from calcode.metrics.summary_text import number
-    from calcode.report.model_facts import guard_sentences
-
-    screen.heading("Which classes it protects: the guard")
-    for sentence in guard_sentences(model):
-        screen.point(sentence)
-    table = plain_table()
-    table.add_column("class", overflow="fold")
-    for head in (
-        "validation\nimages",
-        "held-out\ncoverage",
-        "calibration\nimages",
-        "protected\nat",
-        "needed",
-        "threshold",
-    ):
-        table.add_column(head, justify="right", no_wrap=True)
-    guards = {guard.name: guard for guard in model.guards_}
-    for row in model.tail_evidence_:
-        cells = ["-", "-", "-"]
-        if row.name in guards:
-            guard = guards[row.name]
-            needed = smallest_finite_count(miscoverage=guard.miscoverage)
-            cells = [f"{1 - guard.miscoverage:g}", f"{needed}", number(guard.quantile, digits=4)]
-        table.add_row(
-            row.name,
-            f"{row.n:,}",
-            number(row.coverage) if row.n else "-",
-            f"{model.n_accepted_per_class_[row.name]:,}",
-            *cells,
-            style="bold" if row.name in guards else "",
         )
     screen.say()
     screen.show(table)

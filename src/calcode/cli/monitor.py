@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from calcode.cli.options import AsJson, ModelFile, PromptFile, output_file
-from calcode.cli.running import Command, ExitCode
+from calcode.cli.options import AsJson, ModelFile, PromptFile
+from calcode.cli.running import Command, ExitCode, output_file
 from calcode.errors import FeatureFileError, MismatchError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from calcode.cli.screen import Screen
     from calcode.cohorts import FeatureFile
     from calcode.method.decisions import Decisions
@@ -197,7 +195,7 @@ def _read(file: FeatureFile, *, classes: Sequence[str], time: str | None) -> _St
 
     from calcode.cohorts.contents import text_values
     from calcode.cohorts.parquet import stream_tables
-    from calcode.engines.job import require_classes
+    from calcode.engines.local import require_classes
 
     require_classes(file, classes)
     if time is not None and time not in file.contents.columns:
@@ -350,7 +348,15 @@ def _show(
         said += f"; {counted(totals['in_model'], 'group')} of the model's own had no vote"
     screen.say(f"{said}.")
     if reviews is not None:
-        screen.say(_labels_sentence(reviews))
+        words = {
+            "without_label": "stayed without a label",
+            "out_of_space": "lie outside the label space",
+            "not_drawn": "were not drawn at random",
+            "no_vote": "do not stand for their group or had voted before",
+            "unknown": "are of images that were not given",
+        }
+        others = [f"{reviews[key]:,} {word}" for key, word in words.items() if reviews[key]]
+        screen.say(f"Labels: {reviews['votes']:,} voted{''.join(f'; {text}' for text in others)}.")
     if watch.support is None:
         screen.say(
             "M1 is off: the model keeps no distances of a gate. Fit the home model again, or fit the site model "
@@ -364,7 +370,24 @@ def _show(
             f"{1 / watch.support.alpha:,.0f}."
         )
     screen.say()
-    screen.show(_class_table(watch))
+    from calcode.cli.screen import plain_table
+
+    table = plain_table()
+    for heading in ("class", "labels", "coverage", "interval", "size", "full", "M2", "M3"):
+        table.add_column(heading, justify="left" if heading == "class" else "right")
+    for name, entry in watch.classes.items():
+        counts, interval = entry.counts, entry.as_hits.interval
+        labelled = counts.hits + counts.misses
+        table.add_row(
+            name,
+            f"{labelled:,}" + f" + {counts.missing:,}" * bool(counts.missing),
+            f"{counts.coverage(missing_as=True):.3f}" if counts.n else "",
+            f"[{interval.low:.3f}, {interval.high:.3f}]" if counts.n else "",
+            f"{entry.size_sum / labelled:.2f}" if labelled else "",
+            f"{entry.n_full / labelled:.2f}" if labelled else "",
+            *(_capital(monitor.reading.log_capital) for monitor in (entry.scores, entry.coverage)),
+        )
+    screen.show(table)
     alphas = {
         monitor: min(getattr(entry, attribute).alpha for entry in watch.classes.values())
         for monitor, attribute in (("M2", "scores"), ("M3", "coverage"))
@@ -383,39 +406,6 @@ def _show(
         screen.say("No alarm.", style="green")
     if output is not None:
         screen.say(f"Wrote {output}. Open it in a browser.")
-
-
-def _labels_sentence(reviews: dict[str, int]) -> str:
-    words = {
-        "without_label": "stayed without a label",
-        "out_of_space": "lie outside the label space",
-        "not_drawn": "were not drawn at random",
-        "no_vote": "do not stand for their group or had voted before",
-        "unknown": "are of images that were not given",
-    }
-    others = [f"{reviews[key]:,} {word}" for key, word in words.items() if reviews[key]]
-    return f"Labels: {reviews['votes']:,} voted{''.join(f'; {text}' for text in others)}."
-
-
-def _class_table(watch: Watch) -> Table:
-    from calcode.cli.screen import plain_table
-
-    table = plain_table()
-    for heading in ("class", "labels", "coverage", "interval", "size", "full", "M2", "M3"):
-        table.add_column(heading, justify="left" if heading == "class" else "right")
-    for name, entry in watch.classes.items():
-        counts, interval = entry.counts, entry.as_hits.interval
-        labelled = counts.hits + counts.misses
-        table.add_row(
-            name,
-            f"{labelled:,}" + f" + {counts.missing:,}" * bool(counts.missing),
-            f"{counts.coverage(missing_as=True):.3f}" if counts.n else "",
-            f"[{interval.low:.3f}, {interval.high:.3f}]" if counts.n else "",
-            f"{entry.size_sum / labelled:.2f}" if labelled else "",
-            f"{entry.n_full / labelled:.2f}" if labelled else "",
-            *(_capital(monitor.reading.log_capital) for monitor in (entry.scores, entry.coverage)),
-        )
-    return table
 
 
 def _capital(log_capital: float) -> str:

@@ -41,23 +41,6 @@ Conditions = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text and tables.")]
 
 
-def output_file(path: Path, *, suffixes: Sequence[str], inputs: Sequence[Path | None] = ()) -> Path:
-    """The path to write to, or a usage error: checked before any work is done."""
-    if path.suffix not in suffixes:
-        raise typer.BadParameter(f"{path} must end in {' or '.join(suffixes)}", param_hint="--output")
-    if path.is_dir():
-        raise typer.BadParameter(f"{path} is a folder; name a file", param_hint="--output")
-    if path.resolve() in {given.resolve() for given in inputs if given is not None}:
-        raise typer.BadParameter(
-            f"{path} is a file that is read here; write to another one", param_hint="--output"
-        )
-    if not path.parent.is_dir():
-        raise typer.BadParameter(
-            f"the folder {path.parent} does not exist; make it first", param_hint="--output"
-        )
-    return path
-
-
 def names_in(values: Sequence[str] | None) -> list[str]:
     """Names given one by one or separated by commas.
 

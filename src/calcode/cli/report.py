@@ -14,15 +14,14 @@ from calcode.cli.options import (
     ModelFile,
     PromptFile,
     RoleName,
-    output_file,
 )
-from calcode.cli.running import Command
+from calcode.cli.running import Command, output_file
 
 if TYPE_CHECKING:
     from calcode.cli.rows import Choice, Judged
     from calcode.cli.screen import Screen
     from calcode.method.model import Calcode
-    from calcode.report import CohortFigures, MethodResult, ReportCohort
+    from calcode.report import MethodResult, ReportCohort
     from calcode.site import SiteModel
 
 
@@ -75,7 +74,23 @@ def report(
         methods = {method.name: method.summary.to_dict() for method in figures.methods}
         screen.emit("report", {"output": str(target), "shifted": cohort.shifted, "methods": methods})
         return
-    _show(figures, described=choice.described, target=target, screen=screen)
+    from calcode.cli.summaries import method_table, show_notes
+    from calcode.report.wording import counted
+
+    cohort = figures.cohort
+    kind = (
+        "Called shifted, so every figure is an observation (--exchangeable says that it is not)."
+        if cohort.shifted
+        else "Called exchangeable with the calibration images."
+    )
+    screen.say(f"{choice.described}: {counted(len(cohort.labels), 'image')}. {kind}")
+    screen.say()
+    screen.show(method_table({method.name: method.summary for method in figures.methods}))
+    show_notes(cohort.model, figures.guarded.summary, screen=screen)
+    if cohort.ordinary is None:
+        screen.say("Split APS is not shown: the file does not hold the calibration images of this model.")
+    screen.say()
+    screen.say(f"Wrote {target}. Open it in a browser.")
 
 
 COMMAND = Command(
@@ -152,23 +167,3 @@ def _split_aps(model: Calcode, choice: Choice, result: Judged) -> MethodResult |
     scores = aps_scores(robust_probabilities(calibration.prompt_logits, trim=model.settings_.trim))
     limit = threshold(scores, calibration.require_labels(), miscoverage=model.settings_.miscoverage)
     return MethodResult.without_audit(RECORD.title, label_sets(result.decisions.scores, limit))
-
-
-def _show(figures: CohortFigures, *, described: str, target: Path, screen: Screen) -> None:
-    from calcode.cli.summaries import method_table, show_notes
-    from calcode.report.wording import counted
-
-    cohort = figures.cohort
-    kind = (
-        "Called shifted, so every figure is an observation (--exchangeable says that it is not)."
-        if cohort.shifted
-        else "Called exchangeable with the calibration images."
-    )
-    screen.say(f"{described}: {counted(len(cohort.labels), 'image')}. {kind}")
-    screen.say()
-    screen.show(method_table({method.name: method.summary for method in figures.methods}))
-    show_notes(cohort.model, figures.guarded.summary, screen=screen)
-    if cohort.ordinary is None:
-        screen.say("Split APS is not shown: the file does not hold the calibration images of this model.")
-    screen.say()
-    screen.say(f"Wrote {target}. Open it in a browser.")

@@ -17,7 +17,7 @@ import typer
 from calcode.arrays import AnyArray, IntArray
 from calcode.cli.screen import Screen
 from calcode.cohorts import ROLES, Cohort, FeatureFile, decisions_from, read_decisions
-from calcode.engines.job import LARGEST_BLOCK, naming, require_classes
+from calcode.engines.local import LARGEST_BLOCK, naming, require_classes
 from calcode.errors import CalcodeWarning, FeatureFileError, NothingChosenError, RoleError
 from calcode.method.decisions import Decisions
 from calcode.method.evidence import Evidence

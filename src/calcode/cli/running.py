@@ -1,4 +1,4 @@
-"""How a command runs: its help, its warnings, its errors and its exit codes."""
+"""How a command runs: its help, the file it may write, its warnings, its errors and its exit codes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, NoReturn, ParamSpec
 
 import typer
@@ -67,6 +68,23 @@ class Command:
         return f"{text}\n\n\b\nExample{'s' * (len(self.examples) > 1)}:\n{shown}"
 
 
+def output_file(path: Path, *, suffixes: Sequence[str], inputs: Sequence[Path | None] = ()) -> Path:
+    """The path to write to, or a usage error: checked before any work is done."""
+    if path.suffix not in suffixes:
+        raise typer.BadParameter(f"{path} must end in {' or '.join(suffixes)}", param_hint="--output")
+    if path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder; name a file", param_hint="--output")
+    if path.resolve() in {given.resolve() for given in inputs if given is not None}:
+        raise typer.BadParameter(
+            f"{path} is a file that is read here; write to another one", param_hint="--output"
+        )
+    if not path.parent.is_dir():
+        raise typer.BadParameter(
+            f"the folder {path.parent} does not exist; make it first", param_hint="--output"
+        )
+    return path
+
+
 def guarded(command: Callable[P, None]) -> Callable[P, None]:
     """The command with one sentence for every error, an exit code for its kind, and every warning shown once."""
 
@@ -85,7 +103,22 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
                 )
             except Exception as error:
                 show_warnings(caught)
-                _report(error)
+                debugging = os.environ.get("CALCODE_DEBUG") == "1"
+                if debugging:
+                    traceback.print_exception(error)
+                if isinstance(error, CalcodeError):
+                    # Messages for Python begin with the wrong argument; here the file that follows says it.
+                    _fail(re.sub(r"^(path|out|folder|file): ", "", str(error)), ExitCode.DATA)
+                if isinstance(error, OSError):
+                    where = error.filename or "standard output or the temporary folder"
+                    words = {
+                        errno.ENOSPC: "the disk is full; make room",
+                        errno.EISDIR: "is a folder; name a file",
+                    }
+                    _fail(f"{where}: {words.get(error.errno or 0, error.strerror or error)}", ExitCode.DATA)
+                hint = "" if debugging else "; CALCODE_DEBUG=1 shows where"
+                what = f"unexpected {type(error).__name__} ({error})"
+                _fail(f"{what}: this is a defect of calcode, not of your files{hint}", ExitCode.UNEXPECTED)
         if caught:
             show_warnings(caught)
 
@@ -107,23 +140,6 @@ def show_warnings(caught: Sequence[warnings.WarningMessage], *, about: str = "")
     }
     for text in shown:
         screen.warn(f"{about}: {text}" if about else text)
-
-
-def _report(error: Exception) -> NoReturn:
-    if os.environ.get("CALCODE_DEBUG") == "1":
-        traceback.print_exception(error)
-    if isinstance(error, CalcodeError):
-        # Messages for Python begin with the wrong argument; here the file that follows says it.
-        _fail(re.sub(r"^(path|out|folder|file): ", "", str(error)), ExitCode.DATA)
-    if isinstance(error, OSError):
-        where = error.filename or "standard output or the temporary folder"
-        words = {errno.ENOSPC: "the disk is full; make room", errno.EISDIR: "is a folder; name a file"}
-        _fail(f"{where}: {words.get(error.errno or 0, error.strerror or error)}", ExitCode.DATA)
-    hint = "" if os.environ.get("CALCODE_DEBUG") == "1" else "; CALCODE_DEBUG=1 shows where"
-    _fail(
-        f"unexpected {type(error).__name__} ({error}): this is a defect of calcode, not of your files{hint}",
-        ExitCode.UNEXPECTED,
-    )
 
 
 def _fail(sentence: str, code: int) -> NoReturn:

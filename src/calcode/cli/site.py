@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calcode.cli.options import AsJson, FeatureFileArgument, ModelFile, PromptFile, names_in, output_file
-from calcode.cli.running import Command, guarded
+from calcode.cli.options import AsJson, FeatureFileArgument, ModelFile, PromptFile, names_in
+from calcode.cli.running import Command, guarded, output_file
 
 if TYPE_CHECKING:
     from calcode.cli.screen import Screen
@@ -262,7 +262,14 @@ def curve(
     from calcode.method.evidence import one_per_group
     from calcode.site.expected import learning_curve
 
-    sizes = _numbers(labels)
+    try:
+        sizes = [int(part) for part in names_in([labels])]
+    except ValueError:
+        sizes = []
+    if not sizes or min(sizes) < 1:
+        raise typer.BadParameter(
+            f"{labels!r} is no list of whole numbers, such as 60,100,200", param_hint="--labels"
+        )
     screen = Screen()
     with screen.working(f"Reading {features}"):
         home, cohort = _opened(model, features, prompts=prompts)
@@ -300,7 +307,7 @@ def curve(
 def _opened(model: Path, features: Path, *, prompts: Path | None) -> tuple[Calcode, Cohort]:
     """The home model and all images of the site."""
     from calcode.cohorts import open_features
-    from calcode.engines.job import naming
+    from calcode.engines.local import naming
     from calcode.method.model import Calcode
 
     home = Calcode.load(model)
@@ -317,7 +324,7 @@ def _fitted(
     """The site model of a sheet, and the images of patients who are not on it."""
     import numpy as np
 
-    from calcode.engines.job import naming
+    from calcode.engines.local import naming
     from calcode.errors import EvidenceError, FeatureFileError
     from calcode.method.evidence import Evidence, one_per_group
     from calcode.site.model import SiteModel
@@ -392,18 +399,6 @@ def _require_classes(names: list[str], classes: tuple[str, ...]) -> None:
         raise typer.BadParameter(
             f"{', '.join(unknown)}: no such class; the model has {', '.join(classes)}", param_hint="--classes"
         )
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        sizes = [int(part) for part in names_in([text])]
-    except ValueError:
-        sizes = []
-    if not sizes or min(sizes) < 1:
-        raise typer.BadParameter(
-            f"{text!r} is no list of whole numbers, such as 60,100,200", param_hint="--labels"
-        )
-    return sizes
 
 
 def _n_groups(evidence: Evidence) -> int:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calcode.cli.options import AsJson, FeatureFileArgument, PromptFile, output_file
-from calcode.cli.running import Command
+from calcode.cli.options import AsJson, FeatureFileArgument, PromptFile
+from calcode.cli.running import Command, output_file
 
 if TYPE_CHECKING:
     from calcode.cli.screen import Screen
@@ -85,7 +85,22 @@ def split(
     with screen.working(f"Writing {target}"):
         write_roles(target, features=file, roles=roles)
     if as_json:
-        screen.emit("split", {"output": str(target), **_facts(counts)})
+        screen.emit(
+            "split",
+            {
+                "output": str(target),
+                "roles": list(counts.roles),
+                "classes": list(counts.classes),
+                "counts": {
+                    name: dict(zip(counts.roles, row.tolist(), strict=True))
+                    for name, row in zip(counts.classes, counts.counts, strict=True)
+                },
+                "infinite_guard": [
+                    {"name": name, "n": counts.calibration[name], "n_needed": counts.needed[name]}
+                    for name in counts.infinite_guard
+                ],
+            },
+        )
     else:
         _show(counts, screen=screen, target=target)
 
@@ -110,21 +125,6 @@ def _numbers(text: str) -> list[float]:
     if all(part.is_integer() for part in parts):
         return [int(part) for part in parts]
     return parts
-
-
-def _facts(counts: RoleCounts) -> dict[str, object]:
-    return {
-        "roles": list(counts.roles),
-        "classes": list(counts.classes),
-        "counts": {
-            name: dict(zip(counts.roles, row.tolist(), strict=True))
-            for name, row in zip(counts.classes, counts.counts, strict=True)
-        },
-        "infinite_guard": [
-            {"name": name, "n": counts.calibration[name], "n_needed": counts.needed[name]}
-            for name in counts.infinite_guard
-        ],
-    }
 
 
 def _show(counts: RoleCounts, *, screen: Screen, target: Path) -> None:

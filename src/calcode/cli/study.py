@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calcode.cli.options import AsJson, output_file
-from calcode.cli.running import Command, ExitCode, guarded
+from calcode.cli.options import AsJson
+from calcode.cli.running import Command, ExitCode, guarded, output_file
 
 if TYPE_CHECKING:
     from calcode.cli.screen import Screen
@@ -105,7 +105,17 @@ def run(
     if as_json:
         screen.emit("study run", _facts(done) | {"page": str(page)})
     else:
-        _tell(done, page, screen)
+        computed = done.n_jobs - done.n_reused
+        screen.say(
+            f"{done.n_jobs} combinations in {done.seconds:.0f} s ({done.n_reused} were finished before, {computed} "
+            f"computed now); {len(done.tables)} tables in {done.folder / 'tables'}."
+        )
+        screen.say(f"Wrote {page}. LaTeX tables and figure files: calcode study report {done.folder}")
+        screen.say(
+            "On shifted settings every figure is an observation. Research software, not a medical device."
+        )
+        for failure in done.failures:
+            screen.fail(f"{failure.what}: {failure.error}")
     if done.failures:
         raise typer.Exit(int(ExitCode.DATA))
 
@@ -231,18 +241,6 @@ def _introduce(study: Study, screen: Screen) -> None:
     screen.say(f"{study.title}: settings {settings}; backbones {names}; {len(study.compared)} methods.")
     for name, why in study.left_out.items():
         screen.warn(f"backbone {name} left out: {why}")
-
-
-def _tell(done: StudyRun, page: Path, screen: Screen) -> None:
-    computed = done.n_jobs - done.n_reused
-    screen.say(
-        f"{done.n_jobs} combinations in {done.seconds:.0f} s ({done.n_reused} were finished before, {computed} "
-        f"computed now); {len(done.tables)} tables in {done.folder / 'tables'}."
-    )
-    screen.say(f"Wrote {page}. LaTeX tables and figure files: calcode study report {done.folder}")
-    screen.say("On shifted settings every figure is an observation. Research software, not a medical device.")
-    for failure in done.failures:
-        screen.fail(f"{failure.what}: {failure.error}")
 
 
 def _facts(done: StudyRun) -> dict[str, Any]:

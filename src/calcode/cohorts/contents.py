@@ -60,11 +60,6 @@ class Contents:
     labels: Mapping[str, int] = field(default_factory=dict)
     roles: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def metadata_columns(self) -> tuple[str, ...]:
-        """The columns without a meaning of their own."""
-        return tuple(name for name in self.columns if name not in RESERVED_COLUMNS)
-
     def unknown_labels_sentence(self, classes: Sequence[str]) -> str:
         """Which labels match none of `classes`, and which one each may be meant for; "" where all match."""
         unknown = Counter({name: n for name, n in self.labels.items() if name and name not in classes})
@@ -98,7 +93,13 @@ def read_contents(path: Path) -> Contents:
     schema = file_schema(path)
     label_column = _checked_columns(schema, path=path)
     metadata = {key: value.decode(errors="replace") for key, value in (schema.metadata or {}).items()}
-    file_classes = _file_classes(metadata[CLASSES_KEY], path=path) if CLASSES_KEY in metadata else None
+    file_classes: tuple[str, ...] | None = None
+    if CLASSES_KEY in metadata:
+        where = f"{path}: 'classes' in the schema metadata"
+        listed = parsed_json(metadata[CLASSES_KEY], source=where)
+        if not (isinstance(listed, list) and all(isinstance(name, str) for name in listed)):
+            raise FeatureFileError(f"{where} is not a JSON list of names: {listed!r}")
+        file_classes = tuple(listed)
     if label_column == "label" and file_classes is None:
         raise FeatureFileError(
             f"{path}: column 'label' holds indices, but the schema metadata have no 'classes' to count through; add a "
@@ -132,7 +133,17 @@ def read_contents(path: Path) -> Contents:
     ordered = np.sort(np.concatenate(hashes))
     suspects = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
     if suspects:
-        _refuse_repeated(suspects, path=path)
+        # Refuse ids that occur twice, among those whose hashes do.
+        # Different ids may share a hash; only equal ids are an error.
+        seen: Counter[str] = Counter()
+        for table in stream_tables(path, columns=["id"], batch_size=_ROWS):
+            seen.update(value for value in text_values(table["id"]).tolist() if hash(value) in suspects)
+        repeated = [value for value, count in seen.items() if count > 1]
+        if repeated:
+            raise FeatureFileError(
+                f"{path}: column 'id' repeats {len(repeated)} id{'s' * (len(repeated) != 1)} (first: "
+                f"{repeated[0]!r}); give every image its own, or drop the copies"
+            )
     return Contents(
         columns=tuple(schema.names),
         label_column=label_column,
@@ -254,26 +265,3 @@ def _checked_columns(schema: pyarrow.Schema, *, path: Path) -> str | None:
             f"{path}: column 'label' is {kind}, class indices needed; name diagnoses in a column 'label_name'"
         )
     return "label"
-
-
-def _file_classes(text: str, *, path: Path) -> tuple[str, ...]:
-    names = parsed_json(text, source=f"{path}: 'classes' in the schema metadata")
-    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise FeatureFileError(
-            f"{path}: 'classes' in the schema metadata is not a JSON list of names: {names!r}"
-        )
-    return tuple(names)
-
-
-def _refuse_repeated(suspects: set[int], *, path: Path) -> None:
-    """Refuse ids that occur twice, among those whose hashes do."""
-    # Different ids may share a hash; only equal ids are an error.
-    seen: Counter[str] = Counter()
-    for table in stream_tables(path, columns=["id"], batch_size=_ROWS):
-        seen.update(value for value in text_values(table["id"]).tolist() if hash(value) in suspects)
-    repeated = [value for value, count in seen.items() if count > 1]
-    if repeated:
-        raise FeatureFileError(
-            f"{path}: column 'id' repeats {len(repeated)} id{'s' * (len(repeated) != 1)} (first: "
-            f"{repeated[0]!r}); give every image its own, or drop the copies"
-        )

@@ -66,7 +66,23 @@ def write_features(
     file = Path(path)
     if file.suffix != ".parquet":
         raise FeatureFileError(f"{file}: the name must end in .parquet")
-    matrix = _checked_matrix(embeddings, kind=embedding_type)
+    if embedding_type not in {"float32", "float16"}:
+        raise FeatureFileError(f"embedding_type: {embedding_type!r} must be 'float32' or 'float16'")
+    try:
+        given = np.asarray(embeddings, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise FeatureFileError(f"embeddings: not an array of numbers ({error})") from error
+    if given.ndim != 2 or 0 in given.shape:
+        raise FeatureFileError(f"embeddings: shape {given.shape} is not (images, dimensions)")
+    with np.errstate(over="ignore"):
+        matrix = given.astype(embedding_type)
+    bad = np.flatnonzero(~np.isfinite(matrix).all(axis=1) | ~matrix.any(axis=1))
+    if len(bad):
+        raise FeatureFileError(
+            f"embeddings: row {bad[0]} ({len(bad)} in all) holds NaN, infinity or only zeros as {embedding_type}; "
+            f"embed the image again, or normalise the vectors before they are rounded"
+        )
+    matrix = np.ascontiguousarray(matrix)
     if prompts is not None and prompts.dimension != matrix.shape[1]:
         raise FeatureFileError(
             f"prompts: {prompts.dimension} dimensions, the embeddings have {matrix.shape[1]}; they are of "
@@ -74,7 +90,14 @@ def write_features(
         )
     named = {"label_name": label_names, "role": roles, "group": groups}
     texts = {name: values for name, values in named.items() if values is not None}
-    columns = {"id": _checked_ids(ids)}
+    names = [_text_or_none(value) for value in ids]
+    empty = [row for row, name in enumerate(names) if not name]
+    if empty:
+        raise FeatureFileError(f"ids: row {empty[0]} has none; give every image an id")
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise FeatureFileError(f"ids: {repeated[0]!r} occurs more than once; give every image its own")
+    columns = {"id": (names)}
     columns |= {name: [_text_or_none(value) for value in values] for name, values in texts.items()}
     table = _table(columns, metadata=metadata or {}, matrix=matrix)
     facts: dict[bytes, bytes] = {}
@@ -169,37 +192,6 @@ def _table(
             f"{next(iter(wrong))}: {wrong} values for {len(matrix)} embeddings; give one each"
         )
     return pa.table(arrays)
-
-
-def _checked_matrix(embeddings: ArrayLike, *, kind: str) -> AnyArray:
-    if kind not in {"float32", "float16"}:
-        raise FeatureFileError(f"embedding_type: {kind!r} must be 'float32' or 'float16'")
-    try:
-        given = np.asarray(embeddings, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise FeatureFileError(f"embeddings: not an array of numbers ({error})") from error
-    if given.ndim != 2 or 0 in given.shape:
-        raise FeatureFileError(f"embeddings: shape {given.shape} is not (images, dimensions)")
-    with np.errstate(over="ignore"):
-        matrix = given.astype(kind)
-    bad = np.flatnonzero(~np.isfinite(matrix).all(axis=1) | ~matrix.any(axis=1))
-    if len(bad):
-        raise FeatureFileError(
-            f"embeddings: row {bad[0]} ({len(bad)} in all) holds NaN, infinity or only zeros as {kind}; "
-            f"embed the image again, or normalise the vectors before they are rounded"
-        )
-    return np.ascontiguousarray(matrix)
-
-
-def _checked_ids(ids: Sequence[object] | AnyArray) -> list[str | None]:
-    names = [_text_or_none(value) for value in ids]
-    empty = [row for row, name in enumerate(names) if not name]
-    if empty:
-        raise FeatureFileError(f"ids: row {empty[0]} has none; give every image an id")
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise FeatureFileError(f"ids: {repeated[0]!r} occurs more than once; give every image its own")
-    return names
 
 
 def _text_or_none(value: object) -> str | None:

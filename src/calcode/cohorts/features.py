@@ -18,6 +18,7 @@ import numpy as np
 from calcode.arrays import AnyArray, BoolArray, FloatArray, IntArray, TextArray
 from calcode.cohorts.cohort import Cohort
 from calcode.cohorts.contents import (
+    RESERVED_COLUMNS,
     Contents,
     label_names,
     label_numbers,
@@ -92,7 +93,7 @@ class FeatureFile:
     @property
     def metadata_columns(self) -> tuple[str, ...]:
         """The columns beyond id, label, role, group and embedding."""
-        return self.contents.metadata_columns
+        return tuple(name for name in self.contents.columns if name not in RESERVED_COLUMNS)
 
     @property
     def role_counts(self) -> Mapping[str, int]:
@@ -287,8 +288,19 @@ class FeatureFile:
         self, table: pyarrow.Table, *, labels: IntArray | None, classes: Sequence[str] | None
     ) -> Evidence:
         try:
+            # The embeddings as an array of shape (n, d); nulls, NaN, zero rows and other lengths are refused.
+            matrix: FloatArray = _stored_matrix(
+                table, dimension=self.prompts.dimension, path=self.path
+            ).astype(np.float64)
+            with np.errstate(over="ignore", invalid="ignore"):
+                squared = np.einsum("ij,ij->i", matrix, matrix)
+            # One pass tells whether there is anything to refuse; what it is takes more.
+            if not (np.isfinite(squared) & (squared > 0)).all():
+                refuse = partial(_refuse, table=table, path=self.path)
+                refuse(np.asarray(~np.isfinite(matrix).all(axis=1)), "NaN, infinity or a null")
+                refuse(np.asarray(~matrix.any(axis=1)), "a vector of length zero")
             evidence = Evidence.from_text(
-                embeddings=_embedding_matrix(table, dimension=self.prompts.dimension, path=self.path),
+                embeddings=matrix,
                 text=self.prompts.text,
                 temperature=self.prompts.temperature,
                 labels=labels,
@@ -477,16 +489,3 @@ def _stored_matrix(table: pyarrow.Table, *, dimension: int, path: Path) -> AnyAr
         _refuse(lengths != dimension, what, table=table, path=path)
     values: AnyArray = column.flatten().to_numpy(zero_copy_only=False)
     return values.reshape(len(column), dimension)
-
-
-def _embedding_matrix(table: pyarrow.Table, *, dimension: int, path: Path) -> FloatArray:
-    """The embeddings as an array of shape (n, d); nulls, NaN, zero rows and other lengths are refused."""
-    matrix: FloatArray = _stored_matrix(table, dimension=dimension, path=path).astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        squared = np.einsum("ij,ij->i", matrix, matrix)
-    # One pass tells whether there is anything to refuse; what it is takes more.
-    if not (np.isfinite(squared) & (squared > 0)).all():
-        refuse = partial(_refuse, table=table, path=path)
-        refuse(np.asarray(~np.isfinite(matrix).all(axis=1)), "NaN, infinity or a null")
-        refuse(np.asarray(~matrix.any(axis=1)), "a vector of length zero")
-    return matrix

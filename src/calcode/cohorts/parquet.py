@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -74,7 +73,7 @@ def without_views(table: pyarrow.Table) -> pyarrow.Table:
 
 
 class RowReader:
-    """Rows of a Parquet file by their numbers; a context manager.
+    """Rows of a Parquet file by their numbers; to be closed.
 
     Ranges asked for in ascending order cost one pass over the file, however its row groups are cut, and row groups
     between two ranges are not read.
@@ -106,12 +105,8 @@ class RowReader:
         # Nothing is held yet: the first range jumps to its row group.
         self._held_from = self._held_to = -1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def spans(self, *, at_least: int) -> list[tuple[int, int]]:

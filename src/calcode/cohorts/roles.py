@@ -68,7 +68,14 @@ def split_roles(
     total        100         200   200          300   200   1000
     Every class has enough calibration images for a finite guard (19 at miscoverage 0.05).
     """
-    class_of = _class_codes(labels)
+    # Labels as consecutive codes 0, 1, ... in sorted order.
+    array, missing = _column(labels, name="labels")
+    if missing.any():
+        raise RoleError(
+            f"labels: row {missing.argmax()} has none ({missing.sum()} such rows); only labelled images can "
+            f"be balanced"
+        )
+    class_of = np.unique(array, return_inverse=True)[1].astype(np.int64)
     n = len(class_of)
     if n == 0:
         raise RoleError("labels: empty; there is nothing to split")
@@ -111,33 +118,21 @@ def _place(content: FloatArray, *, targets: IntArray, names: tuple[str, ...], ra
         amounts = content[group, present]
         # Steepest descent of sum over class and role of lacking^2 / class count.
         wish = (amounts / class_counts[present]) @ lacking[present]
-        role = _chosen_role(
-            wish, room=room, size=sizes[group], filled=filled, left=n_groups - position, tie_order=tie_order
-        )
+        # The role that wants a group most among those with room for it; no role may stay empty.
+        size = sizes[group]
+        left = n_groups - position
+        fits = room >= size
+        eligible = fits if fits.any() else room >= room.max()
+        if left <= np.count_nonzero(~filled):
+            eligible = ~filled
+        candidates = tie_order[eligible[tie_order]]
+        candidates = candidates[wish[candidates] >= wish[candidates].max() - _TIE]
+        role = int(candidates[np.argmax(room[candidates])])
         placed[group] = role
         filled[role] = True
         lacking[present, role] -= amounts
         room[role] -= sizes[group]
     return placed
-
-
-def _chosen_role(
-    wish: FloatArray,
-    *,
-    room: FloatArray,
-    size: float,
-    filled: BoolArray,
-    left: int,
-    tie_order: IntArray,
-) -> int:
-    """The role that wants a group most among those with room for it; no role may stay empty."""
-    fits = room >= size
-    eligible = fits if fits.any() else room >= room.max()
-    if left <= np.count_nonzero(~filled):
-        eligible = ~filled
-    candidates = tie_order[eligible[tie_order]]
-    candidates = candidates[wish[candidates] >= wish[candidates].max() - _TIE]
-    return int(candidates[np.argmax(room[candidates])])
 
 
 def _targets(sizes: Sequence[float], *, n: int) -> tuple[tuple[str, ...], IntArray]:
@@ -165,17 +160,6 @@ def _targets(sizes: Sequence[float], *, n: int) -> tuple[tuple[str, ...], IntArr
     remainders = np.argsort(-(exact - counts), kind="stable")
     counts[remainders[: n - counts.sum()]] += 1
     return ROLES[: len(values)], counts
-
-
-def _class_codes(labels: Sequence[object] | AnyArray) -> IntArray:
-    """Labels as consecutive codes 0, 1, ... in sorted order."""
-    array, missing = _column(labels, name="labels")
-    if missing.any():
-        raise RoleError(
-            f"labels: row {missing.argmax()} has none ({missing.sum()} such rows); only labelled images can "
-            f"be balanced"
-        )
-    return np.unique(array, return_inverse=True)[1].astype(np.int64)
 
 
 def _group_codes(groups: Sequence[object] | AnyArray) -> IntArray:

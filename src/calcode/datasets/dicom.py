@@ -139,7 +139,23 @@ def read_dicom(path: Path) -> NDArray[np.uint8]:
         require_pixels(int(header.get("Columns", 0) or 0), int(header.get("Rows", 0) or 0))
         if int(header.get("SamplesPerPixel", 1) or 1) not in (1, 3):
             raise ImageError("a DICOM file with neither one nor three samples per pixel")
-        return _rgb(pixel_array(header), header)
+        stored = pixel_array(header)
+        from pydicom.pixels.processing import apply_color_lut
+
+        kind = str(header.PhotometricInterpretation)
+        if kind == "PALETTE COLOR":
+            stored = apply_color_lut(stored, header)
+            return _eight_bits(stored, low=0.0, high=float(np.iinfo(stored.dtype).max))
+        if stored.ndim == 3 and stored.shape[2] == 3:
+            return _eight_bits(stored, low=0.0, high=float(2 ** int(header.BitsStored) - 1))
+        if stored.ndim != 2:
+            raise ImageError(
+                f"a DICOM file with pixels of shape {stored.shape}; one grey or RGB frame is needed"
+            )
+        grey = _windowed(stored, header)
+        if kind == "MONOCHROME1":
+            grey = np.uint8(255) - grey
+        return np.repeat(grey[:, :, None], 3, axis=2)
     except ImageError:
         raise
     except Exception as error:
@@ -176,23 +192,6 @@ def has_burned_in_text(path: Path) -> bool:
         return str(header.get("BurnedInAnnotation", "")).strip().upper() == "YES"
     except Exception:  # an unreadable header is reported where the image is decoded
         return False
-
-
-def _rgb(stored: AnyArray, header: Any) -> NDArray[np.uint8]:
-    from pydicom.pixels.processing import apply_color_lut
-
-    kind = str(header.PhotometricInterpretation)
-    if kind == "PALETTE COLOR":
-        stored = apply_color_lut(stored, header)
-        return _eight_bits(stored, low=0.0, high=float(np.iinfo(stored.dtype).max))
-    if stored.ndim == 3 and stored.shape[2] == 3:
-        return _eight_bits(stored, low=0.0, high=float(2 ** int(header.BitsStored) - 1))
-    if stored.ndim != 2:
-        raise ImageError(f"a DICOM file with pixels of shape {stored.shape}; one grey or RGB frame is needed")
-    grey = _windowed(stored, header)
-    if kind == "MONOCHROME1":
-        grey = np.uint8(255) - grey
-    return np.repeat(grey[:, :, None], 3, axis=2)
 
 
 def _windowed(stored: AnyArray, header: Any) -> NDArray[np.uint8]:

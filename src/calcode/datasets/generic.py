@@ -84,7 +84,20 @@ def read_csv_images(
     path = Path(csv_file)
     if not path.is_file():
         raise DatasetError(f"csv_file: {path} is not a file; give the CSV file that lists the images")
-    table = _renamed(path, columns=columns or CsvColumns())
+    # The columns of the file under our names, those that it lacks left out.
+    columns = columns or CsvColumns()
+    where = {ours: getattr(columns, ours) or usual for ours, usual in _USUAL.items()}
+    where |= {**{name: name for name in _SUBGROUPS}, **columns.metadata}
+    taken = sorted(_USUAL.keys() & columns.metadata.keys())
+    if taken:
+        raise DatasetError(f"columns: metadata names {taken}, which have arguments of their own")
+    table = read_columns(path, needed=list(dict.fromkeys(columns.named())), optional=set(where.values()))
+    if where["id"] not in table and where["path"] not in table:
+        raise DatasetError(
+            f"columns: {path} has neither a column {where['id']!r} nor {where['path']!r}; say which column "
+            f"holds the ids or the paths of the images"
+        )
+    table = {ours: table[name] for ours, name in where.items() if name in table}
     files = image_files(checked_folder(path.parent if images is None else images))
     empty = np.full(len(next(iter(table.values()))), "")
     ids = table.get("id", empty)
@@ -114,22 +127,6 @@ def read_csv_images(
             notes=files.notes(used=paths),
         )
     )
-
-
-def _renamed(path: Path, *, columns: CsvColumns) -> dict[str, TextArray]:
-    """The columns of the file under our names, those that it lacks left out."""
-    where = {ours: getattr(columns, ours) or usual for ours, usual in _USUAL.items()}
-    where |= {**{name: name for name in _SUBGROUPS}, **columns.metadata}
-    taken = sorted(_USUAL.keys() & columns.metadata.keys())
-    if taken:
-        raise DatasetError(f"columns: metadata names {taken}, which have arguments of their own")
-    table = read_columns(path, needed=list(dict.fromkeys(columns.named())), optional=set(where.values()))
-    if where["id"] not in table and where["path"] not in table:
-        raise DatasetError(
-            f"columns: {path} has neither a column {where['id']!r} nor {where['path']!r}; say which column "
-            f"holds the ids or the paths of the images"
-        )
-    return {ours: table[name] for ours, name in where.items() if name in table}
 
 
 def read_class_folders(

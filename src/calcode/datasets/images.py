@@ -7,7 +7,6 @@ import stat
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +14,6 @@ from numpy.typing import NDArray
 from calcode.datasets.dicom import TOO_MANY_PIXELS, is_dicom, read_dicom, require_pixels
 from calcode.errors import DatasetError, ImageError
 from calcode.files import special_kind
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 #: An RGB image, shape (height, width, 3), uint8.
 RgbArray = NDArray[np.uint8]
@@ -76,12 +72,24 @@ def read_image(path: str | os.PathLike[str]) -> RgbArray:
     """
     file = Path(path)
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image, ImageOps, UnidentifiedImageError
     except ModuleNotFoundError as error:
         raise DatasetError(
             "images: Pillow is not installed, so no image can be read; pip install 'calcode[images]'"
         ) from error
-    _require_content(file)
+    # Raise unless there is a regular file with something in it: a pipe or a device could keep a reader for ever.
+    if not file.name:
+        raise ImageError("no such file")
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        raise ImageError("no such file") from None
+    except (OSError, ValueError) as error:
+        raise ImageError(f"cannot be opened ({getattr(error, 'strerror', None) or error})") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise ImageError(f"{special_kind(status.st_mode)}, not a file")
+    if status.st_size == 0:
+        raise ImageError("an empty file (0 bytes)")
     if is_dicom(file):
         return read_dicom(file)
     try:
@@ -91,7 +99,19 @@ def read_image(path: str | os.PathLike[str]) -> RgbArray:
             # Others among Pillow's formats start programs (EPS) or are no photographs.
             with Image.open(file, formats=_FORMATS) as image:
                 require_pixels(image.width, image.height)
-                return _as_rgb(image)
+                image.load()
+                if image.mode in _SIXTEEN_BITS:
+                    grey = np.asarray(image, dtype=np.uint16) // 257
+                    return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
+                if image.mode in ("I", "F"):
+                    raise ImageError(
+                        "32-bit samples, whose range means nothing by itself; save it with 8 bits"
+                    )
+                ImageOps.exif_transpose(image, in_place=True)
+                # A palette with transparency goes through RGBA, as Pillow asks for.
+                transparent = image.mode == "P" and "transparency" in image.info
+                plain = image.convert("RGBA") if transparent else image
+                return np.array(plain.convert("RGB"), dtype=np.uint8)
     except ImageError:
         raise
     except UnidentifiedImageError:
@@ -119,35 +139,3 @@ def image_or_reason(path: str | os.PathLike[str]) -> RgbArray | Unreadable:
         return read_image(path)
     except ImageError as error:
         return Unreadable(path=Path(path), reason=error.reason)
-
-
-def _require_content(file: Path) -> None:
-    """Raise unless there is a regular file with something in it: a pipe or a device could keep a reader for ever."""
-    if not file.name:
-        raise ImageError("no such file")
-    try:
-        status = file.stat()
-    except FileNotFoundError:
-        raise ImageError("no such file") from None
-    except (OSError, ValueError) as error:
-        raise ImageError(f"cannot be opened ({getattr(error, 'strerror', None) or error})") from None
-    if not stat.S_ISREG(status.st_mode):
-        raise ImageError(f"{special_kind(status.st_mode)}, not a file")
-    if status.st_size == 0:
-        raise ImageError("an empty file (0 bytes)")
-
-
-def _as_rgb(image: Image.Image) -> RgbArray:
-    from PIL import ImageOps
-
-    image.load()
-    if image.mode in _SIXTEEN_BITS:
-        grey = np.asarray(image, dtype=np.uint16) // 257
-        return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
-    if image.mode in ("I", "F"):
-        raise ImageError("32-bit samples, whose range means nothing by itself; save it with 8 bits")
-    ImageOps.exif_transpose(image, in_place=True)
-    # A palette with transparency goes through RGBA, as Pillow asks for.
-    if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")
-    return np.array(image.convert("RGB"), dtype=np.uint8)

@@ -128,7 +128,19 @@ class DeviceDecider:
 
         settings = self._model.settings_
         probabilities = torch.softmax(prompt_logits, dim=2)
-        robust = _trimmed(probabilities, trim=settings.trim)
+        # p_rob of Eq. 5; (n, M, K) in, (n, K) out. Prompts are few: they are sorted by comparing neighbours.
+        import torch
+
+        columns = list(probabilities.unbind(1))
+        n_prompts = len(columns)
+        if n_prompts > 1 and settings.trim > 0:
+            for turn in range(n_prompts):
+                for left in range(turn % 2, n_prompts - 1, 2):
+                    pair = columns[left], columns[left + 1]
+                    columns[left], columns[left + 1] = torch.minimum(*pair), torch.maximum(*pair)
+            columns = columns[settings.trim : n_prompts - settings.trim]
+        average = torch.stack(columns).sum(dim=0) / len(columns)
+        robust = average / (average.sum(dim=1, keepdim=True) + TRIM_EPSILON)
         scores, tied = _aps_scores(robust)
         top_probability, top_label = robust.max(dim=1)
         if self._audit is None:
@@ -343,22 +355,6 @@ def _device_rule(rule: LocalizedRule, *, members: IntArray | None) -> DeviceRule
         total=rule.total,
         rank=conformal_rank(len(rule.scores), miscoverage=rule.miscoverage),
     )
-
-
-def _trimmed(probabilities: torch.Tensor, *, trim: int) -> torch.Tensor:
-    """p_rob of Eq. 5; (n, M, K) in, (n, K) out. Prompts are few: they are sorted by comparing neighbours."""
-    import torch
-
-    columns = list(probabilities.unbind(1))
-    n_prompts = len(columns)
-    if n_prompts > 1 and trim > 0:
-        for turn in range(n_prompts):
-            for left in range(turn % 2, n_prompts - 1, 2):
-                pair = columns[left], columns[left + 1]
-                columns[left], columns[left + 1] = torch.minimum(*pair), torch.maximum(*pair)
-        columns = columns[trim : n_prompts - trim]
-    average = torch.stack(columns).sum(dim=0) / len(columns)
-    return average / (average.sum(dim=1, keepdim=True) + TRIM_EPSILON)
 
 
 def _aps_scores(robust: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from threading import local
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calcode.cohorts import decisions_table
 from calcode.cohorts.parquet import RowReader
 from calcode.engines.device import DeviceDecider
-from calcode.engines.job import DecideJob, RowRange, naming
+from calcode.engines.local import DecideJob, RowRange, naming
 from calcode.kernels.threads import available_cores
 from calcode.method.decisions import Decisions
 from calcode.method.evidence import NORM_TOLERANCE, Evidence
@@ -50,7 +50,7 @@ class RawBlock:
 
 
 class DeviceBlocks:
-    """A model on a device and a feature file; a context manager with the stages of a pipeline (`BlockDecider`).
+    """A model on a device and a feature file, with the stages of a pipeline (`BlockDecider`).
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class DeviceBlocks:
         self._text = text / torch.linalg.vector_norm(text, dim=2, keepdim=True)
         self._thread = local()
         self._opened: list[RowReader] = []
-        with job.reader() as reader:
+        with closing(job.reader()) as reader:
             spans = reader.spans(at_least=min(_LARGEST_SPAN, self._decider.block_rows))
             # What is asked of evidence is asked of the first row: the others come from the same file.
             first = self._evidence(reader.table(0, 1))
@@ -83,18 +83,14 @@ class DeviceBlocks:
             (self.decide, 1),
             (_table, 1),
         )
-
-    def __enter__(self) -> Self:
         self._usual_interval = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH_INTERVAL)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the feature file, once for every thread that read it."""
         sys.setswitchinterval(self._usual_interval)
         for reader in self._opened:
-            reader.__exit__(kind, error, trace)
+            reader.close()
 
     def read(self, rows: RowRange) -> RawBlock | None:
         """The chosen ones among these rows; None where none is chosen."""

@@ -1,26 +1,40 @@
-"""Decide on a feature file in this process, in memory that does not grow with the file."""
+"""Decide on a feature file in this process, in memory that does not grow with the file.
+
+One range of rows after another becomes a table of decisions. The other engines take the same ranges and tables.
+"""
 
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from calcode.cohorts import DecisionWriter, FeatureFile
-from calcode.engines.job import BlockDecider, DecidedFile, DecideJob, DecisionCounts
-from calcode.kernels.threads import stay_on_this_core
+from calcode.cohorts import DecisionWriter, FeatureFile, decisions_table, open_features
+from calcode.cohorts.decisions import ACTION_WORDS, REASON_WORDS
+from calcode.cohorts.parquet import RowReader
+from calcode.errors import CalcodeError, EngineError, FeatureFileError, MismatchError, NothingChosenError
+from calcode.kernels.threads import products_on_one_core, stay_on_this_core, thread_count
+from calcode.method.model import Calcode
+from calcode.site import SiteModel, load_model
 
 if TYPE_CHECKING:
+    import pyarrow
     import pyarrow.compute
 
     from calcode.engines.device_blocks import DeviceBlocks
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+#: Images decided at a time, at most and at least. Every engine cuts a file at the same rows.
+LARGEST_BLOCK, _SMALLEST_BLOCK = 4096, 512
+#: Distances that a block takes: with many calibration images fewer rows, so that no core waits long for the last.
+_BLOCK_DISTANCES = 1 << 25
 
 
 def decide_file(
@@ -66,8 +80,14 @@ def decide_file(
     job = DecideJob.checked(model, features, out, role=role, where=where, device=device)
     counts = DecisionCounts()
     with ExitStack() as stack:
-        decider = _decider(job)
-        stack.enter_context(decider)
+        decider: BlockDecider | DeviceBlocks
+        if job.device is None:
+            decider = BlockDecider(job)
+        else:
+            from calcode.engines.device_blocks import DeviceBlocks
+
+            decider = DeviceBlocks(job)
+        stack.enter_context(closing(decider))
         writer = stack.enter_context(DecisionWriter(out))
         tables: Iterable[Any] = decider.ranges
         for work, workers in decider.stages:
@@ -79,14 +99,6 @@ def decide_file(
             if progress is not None:
                 progress(len(rows))
         return counts.summary(job, decider.model, output=Path(out))
-
-
-def _decider(job: DecideJob) -> BlockDecider | DeviceBlocks:
-    if job.device is None:
-        return BlockDecider(job)
-    from calcode.engines.device_blocks import DeviceBlocks
-
-    return DeviceBlocks(job)
 
 
 def overlapped(
@@ -125,3 +137,266 @@ def overlapped(
         finally:
             for future in pending:
                 future.cancel()
+
+
+@dataclass(frozen=True, order=True)
+class RowRange:
+    """Rows `start` to `stop` of a file, the latter not included."""
+
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def name(self) -> str:
+        """For names of files; in the order of the rows when sorted."""
+        return f"{self.start:012d}-{self.stop:012d}"
+
+
+def row_ranges(n_rows: int, *, block: int) -> tuple[RowRange, ...]:
+    """All rows in pieces of `block`, the last one shorter.
+
+    Examples
+    --------
+    >>> row_ranges(5, block=2)
+    (RowRange(start=0, stop=2), RowRange(start=2, stop=4), RowRange(start=4, stop=5))
+    """
+    return tuple(RowRange(start, min(start + block, n_rows)) for start in range(0, n_rows, block))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecideJob:
+    """Which images a model decides on. It travels to other processes, which load the model from its file.
+
+    Attributes
+    ----------
+    model_path : Path
+    model_digest : str
+        Of the model that the job was made with.
+    features : FeatureFile
+    features_path : Path
+        The same file from wherever a process runs; errors name it as the caller did.
+    role : str or None
+    where : pyarrow.compute.Expression or None
+    device : str or None
+        A torch device; None is the processor.
+    block : int
+        Images decided at a time.
+    model : Calcode, SiteModel or None
+        Loaded already, in the process that made the job.
+    """
+
+    model_path: Path
+    model_digest: str
+    features: FeatureFile
+    features_path: Path
+    role: str | None = None
+    where: pyarrow.compute.Expression | None = None
+    device: str | None = None
+    block: int = LARGEST_BLOCK
+    model: Calcode | SiteModel | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"model": None}
+
+    def reader(self) -> RowReader:
+        """The columns of the feature file that a decision looks at; for one thread."""
+        unneeded = set(self.features.metadata_columns) if self.where is None else set()
+        columns = [name for name in self.features.contents.columns if name not in unneeded]
+        return RowReader(self.features_path, columns=columns)
+
+    @classmethod
+    def checked(
+        cls,
+        model: str | os.PathLike[str],
+        features: FeatureFile | str | os.PathLike[str],
+        out: str | os.PathLike[str],
+        *,
+        role: str | None,
+        where: pyarrow.compute.Expression | None,
+        device: str | None = None,
+    ) -> DecideJob:
+        """Check the model, the features, that one is made for the other, the device, and that `out` is neither file."""
+        if device is not None:
+            require_device(device)
+        fitted = load_model(Path(model))
+        if device is not None and isinstance(fitted, SiteModel):
+            raise EngineError(f"{model}: a site model decides on the processor; use --engine local")
+        file = features if isinstance(features, FeatureFile) else open_features(features)
+        require_classes(file, fitted.classes_)
+        if role is not None and role not in file.role_counts:
+            raise FeatureFileError(
+                f"{file.path}: role {role!r} not in the file; it has {list(file.role_counts) or 'no roles'}"
+            )
+        read = (Path(model).resolve(), file.path.resolve())
+        if Path(out).resolve() in read:
+            raise FeatureFileError(f"out: {out} is a file that is read here; write to another one")
+        # Fewer images at a time for a model with many: with 2,000 calibration and 2,000 reference images 4,096, with
+        # 20,000 of each 512, wherever the model runs.
+        points = len(fitted.bag_ if isinstance(fitted, SiteModel) else fitted.fitted_rule.scores)
+        points += 0 if fitted.audit_ is None else len(fitted.audit_.reference)
+        rows = _BLOCK_DISTANCES // max(1, points) // _SMALLEST_BLOCK * _SMALLEST_BLOCK
+        return cls(
+            model_path=read[0],
+            model_digest=fitted.digest_,
+            features=file,
+            features_path=read[1],
+            role=role,
+            where=where,
+            device=device,
+            block=min(max(rows, _SMALLEST_BLOCK), LARGEST_BLOCK),
+            model=fitted,
+        )
+
+
+class BlockDecider:
+    """A model and a feature file, both opened once, and the decisions on any range of its rows; to be closed.
+
+    Parameters
+    ----------
+    job : DecideJob
+    """
+
+    def __init__(self, job: DecideJob) -> None:
+        self._job = job
+        self.model = job.model or load_model(job.model_path)
+        if self.model.digest_ != job.model_digest:
+            raise MismatchError(f"{job.model_path}: another model than at the start of the job; start again")
+        self.model.prepare()
+        self._reader = job.reader()
+        self.ranges = row_ranges(job.features.n_rows, block=job.block)
+        #: What a pipeline does with every range, and how many threads may do it at once.
+        self.stages: tuple[tuple[Callable[[Any], Any], int], ...] = (
+            (self.read, 1),
+            (self.decide, thread_count()),
+        )
+
+    def close(self) -> None:
+        """Close the feature file."""
+        self._reader.close()
+
+    def read(self, rows: RowRange) -> pyarrow.Table:
+        """These rows of the feature file."""
+        return self._reader.table(rows.start, rows.stop)
+
+    def decide(self, table: pyarrow.Table) -> pyarrow.Table | None:
+        """Decisions on the chosen ones among the rows that `read` gave, as a table; None where none is chosen."""
+        job = self._job
+        with products_on_one_core:
+            evidence = job.features.evidence_from(
+                table, role=job.role, where=job.where, classes=self.model.classes_
+            )
+        if evidence is None:
+            return None
+        with naming(job.features.path):
+            return decisions_table(self.model.decide(evidence))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecidedFile:
+    """What an engine wrote.
+
+    Attributes
+    ----------
+    output : Path
+    images : int
+    resumed : int
+        Images that an earlier, interrupted run had decided on.
+    actions, reasons : dict of str to int
+        Images per word of the columns `action` and `reason`.
+    set_sizes : dict of int to int
+        Images per number of labels in the released set, smallest first; a deferred image releases none.
+    n_classes : int
+    model_digest : str
+    promises : tuple of str
+    """
+
+    output: Path
+    images: int
+    resumed: int
+    actions: dict[str, int]
+    reasons: dict[str, int]
+    set_sizes: dict[int, int]
+    n_classes: int
+    model_digest: str
+    promises: tuple[str, ...]
+
+
+@dataclass
+class DecisionCounts:
+    """Counts what passes through to a decision file."""
+
+    images: int = 0
+    _actions: Counter[str] = field(default_factory=Counter)
+    _reasons: Counter[str] = field(default_factory=Counter)
+    _sizes: Counter[int] = field(default_factory=Counter)
+
+    def add(self, table: pyarrow.Table) -> None:
+        """Count the rows of a table of decisions."""
+        import pyarrow.compute as pc
+
+        self.images += table.num_rows
+        sizes = pc.list_value_length(table["released_set"])
+        columns = (
+            (table["action"].cast("string"), self._actions),
+            (table["reason"].cast("string"), self._reasons),
+            (sizes.filter(pc.greater(sizes, 0)), self._sizes),
+        )
+        for column, counter in columns:
+            for entry in column.value_counts().to_pylist():
+                counter[entry["values"]] += entry["counts"]
+
+    def summary(
+        self, job: DecideJob, model: Calcode | SiteModel, *, output: Path, resumed: int = 0
+    ) -> DecidedFile:
+        """The counts with where they were written and whose they are; an error if no image was chosen."""
+        if self.images == 0:
+            raise NothingChosenError(f"{job.features.path}: no row was chosen; check role and where")
+        return DecidedFile(
+            output=output,
+            images=self.images,
+            resumed=resumed,
+            actions={word: self._actions[word] for word in ACTION_WORDS},
+            reasons={word: self._reasons[word] for word in REASON_WORDS},
+            set_sizes=dict(sorted(self._sizes.items())),
+            n_classes=len(model.classes_),
+            model_digest=model.digest_,
+            promises=model.promises_,
+        )
+
+
+def require_classes(features: FeatureFile, classes: Sequence[str]) -> None:
+    """Raise unless the prompts of a feature file know every class that a model decides among."""
+    missing = [name for name in classes if name not in features.classes]
+    if missing:
+        raise MismatchError(
+            f"{features.path}: its prompts have no class {', '.join(missing)}, which the model decides "
+            "among; use features made with the prompts that the model was fitted on"
+        )
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors about evidence with the name of the file that it is from."""
+    try:
+        yield
+    except CalcodeError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def require_device(device: str) -> None:
+    """Raise unless torch is there and can use the device."""
+    try:
+        import torch
+    except ImportError as error:
+        raise EngineError(
+            f"device: {device!r} needs torch, which is not installed; pip install 'calcode[torch]'"
+        ) from error
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise EngineError(
+            f"device: {device!r} cannot be used here ({str(error).strip().splitlines()[0]})"
+        ) from error

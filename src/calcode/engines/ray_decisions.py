@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 
 from calcode import __version__
 from calcode.cohorts import DecisionWriter, FeatureFile, read_decisions
-from calcode.engines.job import (
+from calcode.engines.journal import Journal
+from calcode.engines.local import (
     BlockDecider,
     DecidedFile,
     DecideJob,
     DecisionCounts,
     RowRange,
+    row_ranges,
 )
-from calcode.engines.journal import Journal
 from calcode.engines.ray_driver import PoolSize, finished_shards
 from calcode.errors import CalcodeWarning, EngineError, FeatureFileError
 from calcode.files import file_sha256
@@ -72,7 +73,7 @@ def decide_file(
         "block": job.block,
     }
     journal = Journal(target, plan=plan)
-    ranges = {rows.name: rows for rows in job.ranges}
+    ranges = {rows.name: rows for rows in row_ranges(job.features.n_rows, block=job.block)}
     with journal.opened():
         earlier = journal.shards()
         todo = {name: [rows.start, rows.stop] for name, rows in ranges.items() if name not in earlier}
@@ -82,7 +83,25 @@ def decide_file(
                 if progress is not None:
                     progress(len(ranges[name]))
         resumed = sum(shard.images for shard in earlier.values())
-        decided = _merged(job, ranges, journal=journal, target=target, resumed=resumed)
+        # All shards in the order of the rows, as the local engine writes them.
+        counts = DecisionCounts()
+        messages: dict[str, None] = {}
+        fitted = job.model or load_model(job.model_path)
+        with DecisionWriter(target) as writer:
+            for name, rows in ranges.items():
+                shard = journal.finished(name)
+                if shard is None:
+                    raise EngineError(
+                        f"engine: rows {rows.start} to {rows.stop} were not finished; run again to go on from there"
+                    )
+                messages |= dict.fromkeys(shard.warnings)
+                if shard.file is not None:
+                    table = read_decisions(shard.file)
+                    writer.append_table(table)
+                    counts.add(table)
+            decided = counts.summary(job, fitted, output=target, resumed=resumed)
+        for message in messages:
+            warnings.warn(message, CalcodeWarning, stacklevel=2)
         journal.remove()
     return decided
 
@@ -97,28 +116,3 @@ class DecideWork:
     def __call__(self, task: list[int]) -> tuple[pyarrow.Table | None, dict[str, str]]:
         """The table of decisions."""
         return self._decider.decide(self._decider.read(RowRange(*task))), {}
-
-
-def _merged(
-    job: DecideJob, ranges: dict[str, RowRange], *, journal: Journal, target: Path, resumed: int
-) -> DecidedFile:
-    """All shards in the order of the rows, as the local engine writes them."""
-    counts = DecisionCounts()
-    messages: dict[str, None] = {}
-    model = job.model or load_model(job.model_path)
-    with DecisionWriter(target) as writer:
-        for name, rows in ranges.items():
-            shard = journal.finished(name)
-            if shard is None:
-                raise EngineError(
-                    f"engine: rows {rows.start} to {rows.stop} were not finished; run again to go on from there"
-                )
-            messages |= dict.fromkeys(shard.warnings)
-            if shard.file is not None:
-                table = read_decisions(shard.file)
-                writer.append_table(table)
-                counts.add(table)
-        decided = counts.summary(job, model, output=target, resumed=resumed)
-    for message in messages:
-        warnings.warn(message, CalcodeWarning, stacklevel=3)
-    return decided
