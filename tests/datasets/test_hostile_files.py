@@ -286,8 +286,8 @@ def test_an_image_that_ends_its_process_is_a_finding_of_the_check(
     (site / "sitecustomize.py").write_text(
         "import os\n"
         "import calcode.datasets.images as images\n"
-        "whole = images._as_rgb\n"
-        "images._as_rgb = lambda image: os._exit(9) if image.size == (200, 200) else whole(image)\n"
+        "allowed = images.require_pixels\n"
+        "images.require_pixels = lambda *size: os._exit(9) if size == (200, 200) else allowed(*size)\n"
     )
     monkeypatch.setenv("PYTHONPATH", f"{site}:{ROOT / 'src'}")
     report = check_listing(read_class_folders(tmp_path), workers=1)

@@ -62,7 +62,17 @@ class OnnxTower:
             raise BackboneError(f"path: {file.name} takes {inputs[0].shape}, not NCHW with three channels")
         fixed = isinstance(height, int) and isinstance(width, int)
         self._input, size = inputs[0].name, (height, width) if fixed else None
-        self._output = _embedding_output(self._session, file=file)
+        names = [entry.name for entry in self._session.get_outputs()]
+        if len(names) == 1:
+            self._output = str(names[0])
+        else:
+            known = [name for name in _EMBEDDING_OUTPUTS if name in names]
+            if not known:
+                raise BackboneError(
+                    f"path: {file.name} has the outputs {names} and none of them is called {list(_EMBEDDING_OUTPUTS)}; "
+                    "export the embedding alone"
+                )
+            self._output = known[0]
         steps = preprocessing or _preprocessing_for(file, size=size)
         if size is not None and size != steps.size:
             raise BackboneError(
@@ -127,19 +137,6 @@ def _session(file: Path, *, threads: int | None) -> onnxruntime.InferenceSession
         raise BackboneError(
             f"path: {file} cannot be loaded as an ONNX model ({first_line(error)})"
         ) from error
-
-
-def _embedding_output(session: onnxruntime.InferenceSession, *, file: Path) -> str:
-    names = [entry.name for entry in session.get_outputs()]
-    if len(names) == 1:
-        return str(names[0])
-    known = [name for name in _EMBEDDING_OUTPUTS if name in names]
-    if not known:
-        raise BackboneError(
-            f"path: {file.name} has the outputs {names} and none of them is called {list(_EMBEDDING_OUTPUTS)}; "
-            "export the embedding alone"
-        )
-    return known[0]
 
 
 def _preprocessing_for(file: Path, *, size: tuple[int, int] | None) -> Preprocessing:

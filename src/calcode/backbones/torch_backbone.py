@@ -60,7 +60,16 @@ class TorchBackbone:
         import torch
 
         self._device = _chosen_device(device)
-        self._precision = _dtype(precision, device=self._device)
+        if precision == "auto":
+            if self._device.type != "cuda":
+                self._precision = torch.float32
+            else:
+                self._precision = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        else:
+            known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+            if precision not in known:
+                raise BackboneError(f"precision: {precision!r} must be auto, {', '.join(known)}")
+            self._precision = known[precision]
         self._model = model.to(self._device).eval().requires_grad_(False)
         self._preprocessing = preprocessing
         # (pixels / 255 - mean) / std in one step: pixels * factor + offset.
@@ -178,19 +187,6 @@ def _chosen_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BackboneError(f"device: {name!r} asked for and torch sees no GPU; use cpu")
     return device
-
-
-def _dtype(precision: Precision, *, device: torch.device) -> torch.dtype:
-    import torch
-
-    if precision == "auto":
-        if device.type != "cuda":
-            return torch.float32
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if precision not in known:
-        raise BackboneError(f"precision: {precision!r} must be auto, {', '.join(known)}")
-    return known[precision]
 
 
 def folder_digest(folder: Path) -> str:

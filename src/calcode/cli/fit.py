@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,9 +19,6 @@ from calcode.cli.running import Command, output_file
 from calcode.errors import SettingsError
 from calcode.method.model import Calcode
 from calcode.method.settings import SETTINGS, Setting
-
-if TYPE_CHECKING:
-    from calcode.cli.screen import Screen
 
 
 def _option(setting: Setting) -> tuple[Any, Any]:
@@ -113,20 +110,6 @@ def fit(
     except SettingsError as error:  # settings that name classes can only be checked against a file
         raise SettingsError(f"{features}: {_in_options(error)}") from error
     model.save(target)
-    _show(model, target=target, screen=screen, as_json=as_json)
-
-
-COMMAND = Command(
-    run=fit,
-    examples=(
-        "calcode fit split.parquet -o model.safetensors",
-        "calcode fit split.parquet -o model.safetensors --level certified \\",
-        "    --always-protect mel --guard mel=0.02 --where site!=rosendahl",
-    ),
-)
-
-
-def _show(model: Calcode, *, target: Path, screen: Screen, as_json: bool) -> None:
     from calcode.report.model_facts import (
         audit_sentence,
         bandwidth_sentence,
@@ -144,3 +127,13 @@ def _show(model: Calcode, *, target: Path, screen: Screen, as_json: bool) -> Non
     for sentence in guard_sentences(model):
         screen.point(f"Protected: {sentence}" if model.guards_ else sentence)
     screen.say(f"Wrote {target}. More about it: calcode inspect {target}")
+
+
+COMMAND = Command(
+    run=fit,
+    examples=(
+        "calcode fit split.parquet -o model.safetensors",
+        "calcode fit split.parquet -o model.safetensors --level certified \\",
+        "    --always-protect mel --guard mel=0.02 --where site!=rosendahl",
+    ),
+)

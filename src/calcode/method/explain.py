@@ -20,7 +20,6 @@ from calcode.method.decisions import Action, Decisions, Reason
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.method.model import Calcode
 from calcode.method.quantiles import smallest_finite_count
-from calcode.method.tail import ClassGuard, TailReason
 
 if TYPE_CHECKING:
     from calcode.cohorts import Cohort
@@ -162,7 +161,11 @@ def explain(
     if verdicts:
         why += _set_sentences(verdicts, model)
     if neighbours:
-        why.append(_neighbour_sentence(neighbours))
+        counts = Counter(entry.label_name for entry in neighbours).most_common()
+        found = ", ".join(f"{count} {name or 'without a label'}" for name, count in counts)
+        why.append(
+            f"The {len(neighbours)} nearest reference images: {found}. They are shown for orientation only."
+        )
     return Explanation(
         id=decision.id,
         action=decision.action.name.lower(),
@@ -290,7 +293,20 @@ def _verdicts(
         elif kept[y] == "first":
             because = "the model finds it the most likely"
         elif kept[y] == "guard":
-            because = _guard_words(guards[name], model.tail_reasons_[name])
+            # Why a protected class is in the set, without the field's words.
+            guard = guards[name]
+            reason = model.tail_reasons_[name]
+            images = f"{guard.n} calibration image{'s' * (guard.n != 1)}"
+            if math.isinf(guard.quantile):
+                needed = smallest_finite_count(miscoverage=guard.miscoverage)
+                because = f"in every set: {images}, {needed} needed to rule it out"
+            else:
+                cause = {
+                    "undercovered": f"{1 - reason.coverage:.0%} of {reason.n} validation images were missed",
+                    "too few": f"only {reason.n} validation images were seen",
+                    "requested": "it was asked for",
+                }.get(reason.kind, "every class is")
+                because = f"protected because {cause}; its own {images} leave room for it"
         else:
             because = "calibration images like this one rule it out"
             if name in guards:
@@ -307,20 +323,6 @@ def _verdicts(
             )
         )
     return tuple(verdicts)
-
-
-def _guard_words(guard: ClassGuard, reason: TailReason) -> str:
-    """Why a protected class is in the set, without the field's words."""
-    images = f"{guard.n} calibration image{'s' * (guard.n != 1)}"
-    if math.isinf(guard.quantile):
-        needed = smallest_finite_count(miscoverage=guard.miscoverage)
-        return f"in every set: {images}, {needed} needed to rule it out"
-    cause = {
-        "undercovered": f"{1 - reason.coverage:.0%} of {reason.n} validation images were missed",
-        "too few": f"only {reason.n} validation images were seen",
-        "requested": "it was asked for",
-    }.get(reason.kind, "every class is")
-    return f"protected because {cause}; its own {images} leave room for it"
 
 
 def _support_sentence(decisions: Decisions, model: Calcode) -> str:
@@ -354,9 +356,3 @@ def _set_sentences(verdicts: tuple[ClassVerdict, ...], model: Calcode) -> list[s
     if left:
         sentences.append(f"Ruled out: {', '.join(left)}.")
     return sentences
-
-
-def _neighbour_sentence(neighbours: tuple[Neighbour, ...]) -> str:
-    counts = Counter(entry.label_name for entry in neighbours).most_common()
-    found = ", ".join(f"{count} {name or 'without a label'}" for name, count in counts)
-    return f"The {len(neighbours)} nearest reference images: {found}. They are shown for orientation only."
