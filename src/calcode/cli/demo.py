@@ -55,12 +55,10 @@ def demo(
         return
     if output.suffix != ".html":
         raise typer.BadParameter(f"{output} must end in .html", param_hint="--output")
-    target = output
     if stream:
-        _play(target, as_json=as_json, screen=screen)
+        _play(output, as_json=as_json, screen=screen)
         return
     started = time.perf_counter()
-    # Fit and decide for every cohort; the tables appear as they are ready.
     from calcode.demo.cohorts import (
         INTRODUCTION,
         NOTES,
@@ -70,6 +68,9 @@ def demo(
         compare,
         demo_features,
     )
+    from calcode.demo.site import compare_sites, site_section
+    from calcode.report.cohort_page import report_sections
+    from calcode.report.page import write_page
 
     with screen.working("Reading the features"):
         features = demo_features()
@@ -86,29 +87,20 @@ def demo(
         if not as_json:
             _show(comparison, screen=screen)
         show_warnings(caught, about=setting.name)
-    compared = compared
     with screen.working("Reviewing cases at the new sites"):
-        # What reviewed cases change, with the home models that were fitted already.
-        from calcode.demo.cohorts import demo_features
-        from calcode.demo.site import compare_sites
-
         models = [entry.figures.cohort.model for entry in compared]
-        sites = compare_sites(demo_features().read(), [entry.setting for entry in compared], models)
+        sites = compare_sites(images, [entry.setting for entry in compared], models)
     computed = time.perf_counter()
-    from calcode.demo.site import site_section
-    from calcode.report.cohort_page import report_sections
-    from calcode.report.page import write_page
-
-    with screen.working(f"Writing {target}"):
-        target.parent.mkdir(parents=True, exist_ok=True)
+    with screen.working(f"Writing {output}"):
+        output.parent.mkdir(parents=True, exist_ok=True)
         cohorts = [entry.figures.cohort for entry in compared]
         opening, *rest = report_sections(cohorts, introduction=INTRODUCTION, notes=NOTES)
-        write_page(target, [opening, site_section(sites), *rest], title=TITLE)
+        write_page(output, [opening, site_section(sites), *rest], title=TITLE)
     seconds = {"compute": computed - started, "page": time.perf_counter() - computed}
     if as_json:
         screen.emit(
             "demo",
-            {"output": str(target), "seconds": seconds, **_facts(compared), "sites": _site_facts(sites)},
+            {"output": str(output), "seconds": seconds, **_facts(compared), "sites": _site_facts(sites)},
         )
         return
     screen.heading("With 200 reviewed cases of the new site")
@@ -118,7 +110,7 @@ def demo(
     for sentence in _findings(compared):
         screen.point(sentence)
     screen.say()
-    screen.say(f"Computed in {seconds['compute']:.1f} s; wrote {target} in {seconds['page']:.1f} s.")
+    screen.say(f"Computed in {seconds['compute']:.1f} s; wrote {output} in {seconds['page']:.1f} s.")
     screen.say("Research software, not a medical device. Features: CC BY-NC 4.0, not for commercial use.")
 
 
