@@ -70,7 +70,24 @@ class Prompts:
         label_texts: Sequence[str] = (),
     ) -> None:
         names = tuple(str(name) for name in classes)
-        bank = _checked_text(text, classes=names)
+        if len(names) < 2 or len(set(names)) != len(names):
+            raise EvidenceError(f"classes: {list(names)} must be two or more different names")
+        try:
+            bank = np.array(text, dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            raise EvidenceError(f"text: not an array of numbers ({error})") from error
+        if bank.ndim != 3 or bank.shape[0] != len(names) or 0 in bank.shape:
+            raise EvidenceError(
+                f"text: shape {bank.shape} is not (classes, prompts, dimensions) = ({len(names)}, M, d)"
+            )
+        if not np.isfinite(bank).all():
+            raise EvidenceError("text: NaN or infinity among the prompt embeddings")
+        empty = np.argwhere(~bank.any(axis=2))
+        if len(empty):
+            raise EvidenceError(
+                f"text: prompt {empty[0][1]} of class {names[empty[0][0]]!r} is a vector of length zero"
+            )
+        bank.flags.writeable = False
         number = checked_temperature(temperature)
         values: dict[str, Any] = {
             "text": bank,
@@ -298,25 +315,3 @@ def _from_archive(file: Path) -> Prompts:
         templates=content["templates"].tolist() if "templates" in content else (),
         label_texts=content["label_texts"].tolist() if "label_texts" in content else (),
     )
-
-
-def _checked_text(text: ArrayLike, *, classes: tuple[str, ...]) -> NDArray[np.float32]:
-    if len(classes) < 2 or len(set(classes)) != len(classes):
-        raise EvidenceError(f"classes: {list(classes)} must be two or more different names")
-    try:
-        bank = np.array(text, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise EvidenceError(f"text: not an array of numbers ({error})") from error
-    if bank.ndim != 3 or bank.shape[0] != len(classes) or 0 in bank.shape:
-        raise EvidenceError(
-            f"text: shape {bank.shape} is not (classes, prompts, dimensions) = ({len(classes)}, M, d)"
-        )
-    if not np.isfinite(bank).all():
-        raise EvidenceError("text: NaN or infinity among the prompt embeddings")
-    empty = np.argwhere(~bank.any(axis=2))
-    if len(empty):
-        raise EvidenceError(
-            f"text: prompt {empty[0][1]} of class {classes[empty[0][0]]!r} is a vector of length zero"
-        )
-    bank.flags.writeable = False
-    return bank
