@@ -12,7 +12,7 @@ DEMO_FILES := $(shell test -d demo-data && find demo-data -type f -not -path '*/
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install test torch test-torch lint format docs bench demo picture clean
+.PHONY: help install test torch test-torch lint format docs bench demo serve picture clean
 
 help:
 	@echo "make install   put calcode, its tools and the demonstration data into $(VENV)"
@@ -23,6 +23,7 @@ help:
 	@echo "make docs      build the documentation into build/site"
 	@echo "make bench     run the benchmarks; their figures replace benchmarks/results"
 	@echo "make demo      fit and decide on real dermatology features, write report.html"
+	@echo "make serve     the decision service with the demonstration model and a stream of images"
 	@echo "make picture   the same, and the picture of that page for the README (needs chromium)"
 	@echo "make clean     remove what the other targets made, except $(VENV)"
 
@@ -78,6 +79,9 @@ bench: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/calcode demo $(ARGS)
+
+serve: $(STAMP)
+	$(BIN)/calcode serve --demo
 
 # The picture in the README: the head of the demo's page as a browser shows it.
 picture: demo

@@ -70,6 +70,20 @@ WHEN_ASKED: dict[str, tuple[str, ...]] = {"method": ("cohorts", "metrics")}
 # Libraries beyond the standard one that a room may load when it is itself imported.
 AT_ONCE: dict[str, frozenset[str]] = {
     "cli": frozenset({"numpy", "click", "rich", "typer"}),
+    # The room of an extra; nothing above it imports it.
+    "service": frozenset(
+        {
+            "alembic",
+            "cryptography",
+            "fastapi",
+            "numpy",
+            "prometheus_client",
+            "pydantic",
+            "sqlalchemy",
+            "starlette",
+            "uvicorn",
+        }
+    ),
     "sklearn": frozenset({"numpy", "sklearn"}),
     "study": frozenset({"numpy", "pandas", "pydantic"}),
 }
@@ -220,6 +234,7 @@ def test_every_library_is_named_in_the_project_file() -> None:
     ]
     distributions = {re.split(r"[^\w-]", name)[0].replace("-", "_") for name in named}
     modules = {
+        "argon2_cffi": "argon2",
         "faiss_cpu": "faiss",
         "open_clip_torch": "open_clip",
         "pillow": "PIL",

@@ -73,5 +73,9 @@ class StudyError(CalcodeError):
     """A study file that cannot be understood, or a table that does not fit its schema."""
 
 
+class ServiceError(CalcodeError):
+    """A service, its settings, its log or one of its files that cannot do what was asked of it."""
+
+
 class CalcodeWarning(UserWarning):
     """Something the caller should know: the work went on, but less is known or promised."""

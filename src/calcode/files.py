@@ -198,6 +198,10 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+#: Made once: a new encoder for every value would cost as much as the encoding.
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
 def canonical_json(value: object) -> str:
     """JSON that is the same text for the same value: sorted keys, no spaces, no NaN.
 
@@ -206,7 +210,7 @@ def canonical_json(value: object) -> str:
     >>> canonical_json({"b": 1, "a": [True]})
     '{"a":[true],"b":1}'
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def parsed_json(text: str | bytes, *, source: object) -> Any:

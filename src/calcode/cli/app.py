@@ -17,8 +17,12 @@ from calcode.cli import (
     explain,
     fit,
     inspect,
+    log,
+    model,
     monitor,
     report,
+    serve,
+    service,
     site,
     split,
     study,
@@ -38,6 +42,7 @@ COMMANDS: tuple[Command, ...] = (
     compare.COMMAND,
     report.COMMAND,
     monitor.COMMAND,
+    serve.COMMAND,
 )
 
 _HELP = (
@@ -76,4 +81,7 @@ for _command in COMMANDS:
 
 app.add_typer(data.group, name="data", rich_help_panel=OWN_IMAGES)
 app.add_typer(site.group, name="site", rich_help_panel=OWN_IMAGES)
+app.add_typer(model.group, name="model", rich_help_panel=OWN_IMAGES)
+app.add_typer(service.group, name="service", rich_help_panel=serve.PANEL)
+app.add_typer(log.group, name="log", rich_help_panel=serve.PANEL)
 app.add_typer(study.group, name="study", rich_help_panel=study.PANEL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
@@ -514,12 +515,24 @@ class Calcode(Settings):
         save_model(self, Path(path))
 
     @classmethod
-    def load(cls, path: str | Path) -> Calcode:
-        """Read a model file; one that is truncated, altered, foreign or too new is refused."""
+    def load(cls, path: str | Path, *, trusted: Sequence[str | Path] | None = None) -> Calcode:
+        """Read a model file; one that is truncated, altered, foreign or too new is refused.
+
+        Parameters
+        ----------
+        path : path-like
+        trusted : sequence of str or path-like, optional
+            Public keys; the file must be signed by one of them (`calcode model sign`). Not given: not checked.
+        """
         from calcode.method.artifact import read_artifact
         from calcode.method.model_file import model_from
 
-        return model_from(read_artifact(Path(path)))
+        model = model_from(read_artifact(Path(path)))
+        if trusted is not None:
+            from calcode.method.signatures import require_signature
+
+            require_signature(path, digest=model.digest_, trusted=trusted)
+        return model
 
     # ------------------------------------------------------------------ guards of the order
 

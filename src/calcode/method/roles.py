@@ -165,6 +165,12 @@ class RoleHashes:
                         "by group, or drop these rows"
                     )
 
+    def holds(self, kind: str, values: Iterable[str]) -> list[bool]:
+        """Whether each id ("ids") or group ("groups") was in any role; an empty value was in none."""
+        known = [hashes for (_, name), hashes in self._known.items() if name == kind]
+        hashed = (self._hash(value) if value else b"" for value in values)
+        return [any(value in hashes for hashes in known) for value in hashed]
+
     def _hash(self, value: str) -> bytes:
         hasher = self._keyed.copy()
         hasher.update(value.encode())

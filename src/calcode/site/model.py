@@ -632,12 +632,24 @@ class SiteModel:
         save_site(self, Path(path))
 
     @classmethod
-    def load(cls, path: str | Path) -> SiteModel:
-        """Read a site model; a file that is truncated, altered, foreign or too new is refused."""
+    def load(cls, path: str | Path, *, trusted: Sequence[str | Path] | None = None) -> SiteModel:
+        """Read a site model; a file that is truncated, altered, foreign or too new is refused.
+
+        Parameters
+        ----------
+        path : path-like
+        trusted : sequence of str or path-like, optional
+            Public keys; the file must be signed by one of them (`calcode model sign`). Not given: not checked.
+        """
         from calcode.method.artifact import read_artifact
         from calcode.site.model_file import site_from
 
-        return site_from(read_artifact(Path(path)))
+        model = site_from(read_artifact(Path(path)))
+        if trusted is not None:
+            from calcode.method.signatures import require_signature
+
+            require_signature(path, digest=model.digest_, trusted=trusted)
+        return model
 
 
 def _review_probabilities(e: ArrayLike, *, n: int, lowest: str) -> FloatArray:

@@ -1,0 +1,84 @@
+"""Group commit against committing each decision and against not waiting for the disk, in turns in one run.
+
+    python benchmarks/service/rate.py [--rounds 5] [--clients 32] [--seconds 2]
+
+Clients are threads that hand cases to the writer (no HTTP), so that the ratios are those of the commit alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+from cost import demo_site, stream
+
+from calcode.service import service as service_module
+from calcode.service.admission import DecisionRequest
+from calcode.service.database import Database
+from calcode.service.service import Service
+
+KINDS = {"group commit": (64, "FULL"), "commit each": (1, "FULL"), "not durable": (64, "NORMAL")}
+
+
+def decisions_per_second(service: Service, rows: np.ndarray, *, clients: int, seconds: float) -> float:
+    done = [0] * clients
+    end = time.perf_counter() + seconds
+
+    def client(number: int) -> None:
+        count = 0
+        while time.perf_counter() < end:
+            key = f"{number}-{count}-{time.time_ns()}"
+            request = DecisionRequest(embedding_f32="", image_id=key, group=key)
+            row = rows[(number * 977 + count) % len(rows)]
+            case = service.admission.case(request, row, key=None, actor="bench")
+            service.writer.submit([case]).result()
+            count += 1
+        done[number] = count
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(done) / (time.perf_counter() - began)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    options = parser.parse_args()
+    rows = stream()
+    rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    with tempfile.TemporaryDirectory(dir=".") as name:
+        site = demo_site(Path(name))
+        turns = [kind for kind in KINDS for _ in range(options.rounds)]
+        random.Random(1).shuffle(turns)
+        for turn, kind in enumerate(turns):
+            block, synchronous = KINDS[kind]
+            limits = site.limits.model_copy(update={"block": block})
+            own = site.model_copy(update={"data": f"{name}/data{turn}", "limits": limits})
+            service_module.Database = lambda url, mode=synchronous: Database(url, synchronous=mode)
+            with Service(own) as service:
+                rates[kind].append(
+                    decisions_per_second(service, rows, clients=options.clients, seconds=options.seconds)
+                )
+    middle = {kind: float(np.median(values)) for kind, values in rates.items()}
+    base = middle["group commit"]
+    ratios = {
+        "over commit each": base / middle["commit each"],
+        "of not durable": base / middle["not durable"],
+    }
+    print(json.dumps({"decisions_per_s": middle, "group commit": ratios}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""`calcode log`: verify, prove and export the audit log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calcode.cli.running import Command, guarded
+from calcode.cli.serve import PANEL
+from calcode.cli.service import SiteFile
+from calcode.errors import ServiceError
+
+
+def verify(
+    site: SiteFile,
+    checkpoints: Annotated[
+        Path | None, typer.Option("--checkpoints", help="Folder of notes kept elsewhere.", metavar="FOLDER")
+    ] = None,
+) -> None:
+    """Recompute every hash of the log and compare it with signed checkpoints; exit code 1 if it is not whole."""
+    from sqlalchemy import select
+
+    from calcode.service.checkpoints import check_against, notes_in
+    from calcode.service.keys import checkpoint_key
+    from calcode.service.operations import opened
+    from calcode.service.settings import read_site
+    from calcode.service.tables import CHECKPOINT
+
+    settings = read_site(site)
+    with opened(settings) as log:
+        if checkpoints is not None:
+            notes = notes_in(checkpoints)
+        else:
+            with log.database.reading() as connection:
+                notes = [
+                    tuple(row) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))
+                ]
+        found = check_against(log, notes, checkpoint_key(settings).public_key())
+        size = log.head()[0]
+    for sentence in found:
+        typer.echo(f"bad: {sentence}")
+    if found:
+        raise typer.Exit(1)
+    covered = max((at for at, _ in notes), default=0)
+    typer.echo(
+        f"Whole: {size:,} records, {len(notes)} checkpoints, {size - covered:,} records after the last one."
+    )
+
+
+def prove(
+    site: SiteFile, decision: Annotated[str, typer.Argument(metavar="ID", help="Id of the decision.")]
+) -> None:
+    """A proof that a decision is in the log, as JSON; it shows no other decision."""
+    from sqlalchemy import select
+
+    from calcode.service.audit.chain import Record
+    from calcode.service.operations import opened
+    from calcode.service.problems import Problem
+    from calcode.service.proofs import proof_of
+    from calcode.service.settings import read_site
+    from calcode.service.tables import DECISION, EVENT
+
+    with opened(read_site(site)) as log:
+        columns = [EVENT.c[name] for name in Record._fields]
+        query = (
+            select(*columns).join(DECISION, DECISION.c.seq == EVENT.c.seq).where(DECISION.c.id == decision)
+        )
+        with log.database.reading() as connection:
+            row = connection.execute(query).first()
+        if row is None:
+            raise ServiceError(f"{decision}: no decision has this id")
+        try:
+            proof = proof_of(Record._make(row), log)
+        except Problem as problem:
+            raise ServiceError(problem.detail) from problem
+    typer.echo(proof.model_dump_json(indent=2))
+
+
+def check(
+    proof: Annotated[Path, typer.Argument(metavar="PROOF", help="File of 'calcode log prove'.")],
+    key: Annotated[str, typer.Option("--key", help="Public key of the log ('ed25519:...' or its file).")],
+) -> None:
+    """Check a proof without the log: only the public key of its checkpoints is needed."""
+    from calcode.method.signatures import read_public_key
+    from calcode.service.proofs import Proof, check_proof
+
+    try:
+        content = Proof(**json.loads(proof.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ServiceError(f"{proof}: not a proof of 'calcode log prove'") from error
+    typer.echo(check_proof(content, read_public_key(key)))
+
+
+def export(
+    site: SiteFile,
+    target: Annotated[
+        Path, typer.Argument(metavar="FILE", help="decisions .parquet, or AuditEvents .ndjson.")
+    ],
+) -> None:
+    """Write all decisions to Parquet, or all records as FHIR AuditEvent NDJSON."""
+    from calcode.cohorts import read_prompts
+    from calcode.service.exports import export_audit_events, export_decisions
+    from calcode.service.operations import opened
+    from calcode.service.settings import read_site
+
+    if target.suffix not in (".parquet", ".ndjson"):
+        raise typer.BadParameter(f"{target} must end in .parquet or .ndjson", param_hint="FILE")
+    settings = read_site(site)
+    with opened(settings) as log:
+        if target.suffix == ".parquet":
+            n = export_decisions(log, target, classes=read_prompts(settings.line.prompts).classes)
+        else:
+            n = export_audit_events(log, target, source=settings.name)
+    typer.echo(f"Wrote {n:,} rows to {target}; the export is in the log.")
+
+
+#: The group; `calcode.cli.app` adds it under the name "log".
+group = typer.Typer(
+    help="Verify, prove and export the audit log of the service.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _command in (
+    Command(run=verify, examples=("calcode log verify site.toml --checkpoints /mnt/notes",), panel=PANEL),
+    Command(run=prove, examples=("calcode log prove site.toml ID > proof.json",), panel=PANEL),
+    Command(run=check, examples=("calcode log check proof.json --key ed25519:...",), panel=PANEL),
+    Command(run=export, examples=("calcode log export site.toml decisions.parquet",), panel=PANEL),
+):
+    group.command(_command.name, help=_command.help_text())(guarded(_command.run))

@@ -1,0 +1,51 @@
+"""`calcode serve`: the decision service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from calcode.cli.running import Command
+from calcode.errors import ServiceError
+
+if TYPE_CHECKING:
+    from calcode.service.service import Service
+
+PANEL = "In a hospital"
+
+
+def serve(
+    site: Annotated[Path | None, typer.Argument(metavar="SITE", help="Site file (TOML).")] = None,
+    demo: Annotated[
+        bool,
+        typer.Option("--demo", help="Without a site file: the demonstration model and a stream of images."),
+    ] = False,
+) -> None:
+    """Serve decisions over HTTP; each is on the disk before it is answered.
+
+    Needs calcode[service]. The page docs/service.md is for the hospital's engineer. Research software, not a medical
+    device.
+    """
+    if demo:
+        from calcode.service.demo import serve_demo
+
+        serve_demo(say=typer.echo)
+        return
+    if site is None:
+        raise typer.BadParameter("name a site file, or use --demo", param_hint="SITE")
+    try:
+        from calcode.service.server import serve as run
+        from calcode.service.settings import read_site
+    except ImportError as error:
+        raise ServiceError(f"{error.name}: not installed; pip install 'calcode[service]'") from error
+    settings = read_site(site)
+
+    def listening(port: int, service: Service) -> None:
+        typer.echo(f"{settings.name} answers on http://{settings.host}:{port}/ (Ctrl-C ends it)")
+
+    run(settings, listening=listening)
+
+
+COMMAND = Command(run=serve, examples=("calcode serve site.toml", "calcode serve --demo"), panel=PANEL)

@@ -1,0 +1,221 @@
+"""`calcode service`: what an operator does besides running the service."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calcode.cli.running import Command, guarded
+from calcode.cli.serve import PANEL
+
+SiteFile = Annotated[Path, typer.Argument(metavar="SITE", help="Site file (TOML).")]
+
+
+def init(site: SiteFile) -> None:
+    """Make the database, the keys and the data folder of a site, before its first start."""
+    from calcode.method.signatures import public_text
+    from calcode.service import schema
+    from calcode.service.audit.notes import verifier_key
+    from calcode.service.database import Database
+    from calcode.service.keys import checkpoint_key, site_secret
+    from calcode.service.settings import read_site
+
+    settings = read_site(site)
+    Path(settings.data).mkdir(parents=True, exist_ok=True, mode=0o700)
+    database = Database(settings.database_url)
+    schema.upgrade(database)
+    database.close()
+    site_secret(settings)
+    key = checkpoint_key(settings).public_key()
+    typer.echo(f"Made {settings.data}. Keep secret.key and checkpoint.key also outside this machine.")
+    typer.echo(f"Checkpoints are signed by {public_text(key)}")
+    typer.echo(f"In the form of other tools: {verifier_key(settings.name, key)}")
+
+
+def upgrade(site: SiteFile) -> None:
+    """Bring the database to this version's schema; make a backup before."""
+    from calcode.service import schema
+    from calcode.service.database import Database
+    from calcode.service.settings import read_site
+
+    database = Database(read_site(site).database_url)
+    with database.reading() as connection:
+        before = schema.current(connection)
+    schema.upgrade(database)
+    database.close()
+    typer.echo(f"Schema {before or 'empty'} -> {schema.revisions()[-1]}")
+
+
+def doctor(site: SiteFile) -> None:
+    """Examine disk, clock, rights, database, log, checkpoints and models; exit code 1 if something is bad."""
+    from calcode.service.operations import examine, sentences
+    from calcode.service.settings import read_site
+
+    findings = examine(read_site(site))
+    for line in sentences(findings):
+        typer.echo(line)
+    if any(entry.level == "bad" for entry in findings):
+        raise typer.Exit(1)
+
+
+def backup(
+    site: SiteFile, target: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")]
+) -> None:
+    """Copy a running SQLite log into one file."""
+    from calcode.service.operations import back_up, opened
+    from calcode.service.settings import read_site
+
+    with opened(read_site(site)) as log:
+        digest = back_up(log, target)
+    typer.echo(f"Wrote {target} (SHA-256 {digest}). Try it: calcode service restore-test {site} {target}")
+
+
+def restore_test(
+    site: SiteFile,
+    backup: Annotated[
+        str, typer.Argument(metavar="BACKUP", help="Backup file, or URL of a restored PostgreSQL.")
+    ],
+) -> None:
+    """Restore a backup into a temporary place, verify it, and record that in the log."""
+    from calcode.service.operations import opened
+    from calcode.service.operations import restore_test as run
+    from calcode.service.settings import read_site
+
+    settings = read_site(site)
+    with opened(settings) as log:
+        size, found = run(settings, log, backup)
+    for sentence in found:
+        typer.echo(f"bad: {sentence}")
+    if found:
+        raise typer.Exit(1)
+    typer.echo(f"Good: {size:,} records, a prefix of the live log. Recorded as backup_verified.")
+
+
+def retain(site: SiteFile) -> None:
+    """Delete the personal content whose day has come, as the site file's retention says."""
+    from calcode.service.operations import opened
+    from calcode.service.operations import retain as run
+    from calcode.service.settings import read_site
+
+    settings = read_site(site)
+    with opened(settings) as log:
+        n = run(settings, log)
+    typer.echo(f"Deleted {n} parts; the records stay and the log still verifies.")
+
+
+def erase(
+    site: SiteFile,
+    why: Annotated[str, typer.Option("--why", help="Reason, for the log; no names.")],
+    group: Annotated[str | None, typer.Option("--group", help="The patient, as requests name it.")] = None,
+    decision: Annotated[str | None, typer.Option("--decision", help="Id of one decision.")] = None,
+) -> None:
+    """Delete all personal content of a patient or of one decision. Backups keep theirs until they are overwritten."""
+    from calcode.service.operations import erase as run
+    from calcode.service.operations import opened
+    from calcode.service.settings import read_site
+
+    settings = read_site(site)
+    with opened(settings) as log:
+        n = run(settings, log, group=group, decision=decision, why=why)
+    typer.echo(f"Deleted {n} parts; the records stay and the log still verifies.")
+
+
+def rebuild(site: SiteFile) -> None:
+    """Make the tables that repeat the log anew from the log alone; stop the service first."""
+    from calcode.service import projections
+    from calcode.service.database import only_service
+    from calcode.service.log import Event
+    from calcode.service.operations import opened
+    from calcode.service.settings import read_site
+
+    with opened(read_site(site)) as log, only_service(log.database), log.transaction() as transaction:
+        n = projections.rebuild(transaction.connection)
+        transaction.append([Event(kind="rebuilt", actor="operator", body={"records": n})])
+    typer.echo(f"Replayed {n:,} records.")
+
+
+def token(
+    site: SiteFile,
+    subject: Annotated[str, typer.Argument(metavar="NAME", help="Program or person.")],
+    role: Annotated[
+        list[str], typer.Option("--role", help="program, clinician, approver, engineer, auditor, admin.")
+    ],
+    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="Valid for this long.")] = 365,
+) -> None:
+    """Make a token; it is shown once. A running service takes it within a second."""
+    from calcode.service.operations import opened
+    from calcode.service.people import make_token
+    from calcode.service.settings import read_site
+
+    with opened(read_site(site)) as log, log.transaction() as transaction:
+        made = make_token(transaction, subject=subject, roles=role, days=days, actor="operator")
+    typer.echo(made)
+
+
+def account(
+    site: SiteFile,
+    subject: Annotated[str, typer.Argument(metavar="NAME", help="Person.")],
+    role: Annotated[list[str], typer.Option("--role", help="clinician, approver, engineer, auditor, admin.")],
+    password: Annotated[
+        str,
+        typer.Option(prompt=True, hide_input=True, confirmation_prompt=True, help="Asked for if not given."),
+    ],
+) -> None:
+    """Make a local account or change its roles and password."""
+    from calcode.service.operations import opened
+    from calcode.service.people import set_password, set_roles
+    from calcode.service.settings import read_site
+
+    with opened(read_site(site)) as log, log.transaction() as transaction:
+        set_roles(transaction, subject=subject, roles=role, source="local", actor="operator")
+        set_password(transaction, subject=subject, password=password)
+    typer.echo(f"{subject}: {', '.join(sorted(role))}")
+
+
+def grants(
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="PostgreSQL role of the service.")],
+) -> None:
+    """The SQL that lets the service add and read records and nothing else; run it as the owner of the tables."""
+    from calcode.service.tables import grants as statements
+
+    for statement in statements(role):
+        typer.echo(f"{statement};")
+
+
+def sbom() -> None:
+    """The software that is installed for the service, as CycloneDX JSON."""
+    from calcode.service.exports import software_bill
+
+    typer.echo(json.dumps(software_bill(), indent=2))
+
+
+#: The group; `calcode.cli.app` adds it under the name "service".
+group = typer.Typer(
+    help="Operate the decision service: set up, examine, back up, erase.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _command in (
+    Command(run=init, examples=("calcode service init site.toml",), panel=PANEL),
+    Command(run=upgrade, examples=("calcode service upgrade site.toml",), panel=PANEL),
+    Command(run=doctor, examples=("calcode service doctor site.toml",), panel=PANEL),
+    Command(run=backup, examples=("calcode service backup site.toml backup.sqlite",), panel=PANEL),
+    Command(
+        run=restore_test, examples=("calcode service restore-test site.toml backup.sqlite",), panel=PANEL
+    ),
+    Command(run=retain, examples=("calcode service retain site.toml",), panel=PANEL),
+    Command(
+        run=erase, examples=("calcode service erase site.toml --group patient-17 --why request",), panel=PANEL
+    ),
+    Command(run=rebuild, examples=("calcode service rebuild site.toml",), panel=PANEL),
+    Command(run=token, examples=("calcode service token site.toml pacs --role program",), panel=PANEL),
+    Command(
+        run=account, examples=("calcode service account site.toml e.meier --role engineer",), panel=PANEL
+    ),
+    Command(run=grants, examples=("calcode service grants calcode_service | psql calcode",), panel=PANEL),
+    Command(run=sbom, examples=("calcode service sbom > sbom.json",), panel=PANEL),
+):
+    group.command(_command.name, help=_command.help_text())(guarded(_command.run))

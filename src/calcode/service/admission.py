@@ -1,0 +1,231 @@
+"""From a request body to a case that can be decided, or a refusal with one sentence (SERVICE.md 3, steps 1 and 2)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from calcode.files import canonical_json
+from calcode.service.audit.parts import SecretPart, secret_part
+from calcode.service.keys import SiteSecret
+from calcode.service.problems import Problem
+from calcode.service.settings import Retention
+
+_Identifier = Annotated[str, Field(min_length=1, max_length=200)]
+_Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
+_SOURCES = ("embedding", "embedding_f32", "image")
+
+
+class DecisionRequest(BaseModel):
+    """One image: its embedding (numbers or base64 float32) or the image itself, and whose it is."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={
+            "examples": [
+                {"embedding": [0.6, 0.8], "group": "patient-17", "image_id": "1.2.840.1", "device": "cam-2"}
+            ]
+        },
+    )
+
+    embedding: list[Annotated[float, Field(allow_inf_nan=False)]] | None = Field(
+        default=None, max_length=8192
+    )
+    #: Little-endian float32, base64.
+    embedding_f32: str | None = Field(default=None, max_length=65536)
+    #: PNG, JPEG, TIFF or DICOM, base64.
+    image: str | None = None
+    #: The patient; the lesion where the patient is unknown.
+    group: _Identifier | None = None
+    study: _Identifier | None = None
+    #: SOP Instance UID or another unique name; the idempotency key where the header is missing.
+    image_id: _Identifier | None = None
+    site: _Word | None = None
+    device: _Word | None = None
+    #: Which prompts the caller believes the line has; another one is refused.
+    prompt_digest: str | None = Field(default=None, max_length=64)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if sum(getattr(self, name) is not None for name in _SOURCES) != 1:
+            raise ValueError("give exactly one of embedding, embedding_f32 and image")
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """An admitted image.
+
+    Attributes
+    ----------
+    key : str
+        Pseudonym of the idempotency key.
+    content : str
+        Digest of everything that decides the answer; the same key with another one is a conflict.
+    embedding : ndarray of float32, shape (d,)
+        What is stored is what is decided on.
+    group : str or None
+        In clear, for the model's own check of known patients; it is never stored outside `parts`.
+    group_digest, study_digest : str or None
+        Pseudonyms.
+    coin : float
+        u of SITE.md S5.
+    parts : tuple of SecretPart
+    """
+
+    key: str
+    content: str
+    embedding: NDArray[np.float32]
+    group: str | None
+    group_digest: str | None
+    study_digest: str | None
+    coin: float
+    site: str | None
+    device: str | None
+    actor: str
+    traceparent: str | None
+    parts: tuple[SecretPart, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admission:
+    """What a line takes.
+
+    Parameters
+    ----------
+    line : str
+    dimension : int
+    prompt_digest : str
+    secret : SiteSecret
+    retention : Retention
+    """
+
+    line: str
+    dimension: int
+    prompt_digest: str
+    secret: SiteSecret
+    retention: Retention
+
+    def parse(self, body: bytes) -> DecisionRequest:
+        """The request, or a problem that names what is wrong without repeating any value."""
+        try:
+            return DecisionRequest.model_validate_json(body)
+        except ValidationError as error:
+            raise Problem(422, invalid_sentence(error.errors(include_url=False)[0])) from None
+
+    def vector(self, request: DecisionRequest) -> NDArray[np.float32]:
+        """The embedding of a request as float32; finite, of the line's dimension, not zero."""
+        if request.embedding_f32 is not None:
+            try:
+                raw = base64.b64decode(request.embedding_f32, validate=True)
+                vector = np.frombuffer(raw, dtype="<f4").astype(np.float32)
+            except (binascii.Error, ValueError):
+                raise Problem(422, "embedding_f32: not base64 of little-endian float32 numbers.") from None
+        else:
+            with np.errstate(over="ignore"):
+                vector = np.asarray(request.embedding, dtype=np.float64).astype(np.float32)
+        return self.checked(vector)
+
+    def checked(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The vector, or a problem."""
+        if vector.shape != (self.dimension,):
+            raise Problem(422, f"embedding: {vector.size} numbers, this line takes {self.dimension}.")
+        length = float(np.linalg.norm(vector.astype(np.float64)))
+        if not np.isfinite(length) or length < 1e-6:
+            raise Problem(422, "embedding: not finite in float32, or of length zero.")
+        return vector
+
+    def case(
+        self,
+        request: DecisionRequest,
+        vector: NDArray[np.float32],
+        *,
+        key: str | None,
+        actor: str,
+        traceparent: str | None = None,
+        image: bytes | None = None,
+    ) -> Case:
+        """The case of a request whose embedding is known."""
+        if request.prompt_digest not in (None, self.prompt_digest):
+            raise Problem(422, f"prompt_digest: this line has the prompts {self.prompt_digest[:16]}...")
+        if key is None:
+            if request.image_id is None:
+                raise Problem(
+                    422, "Send an Idempotency-Key header or an image_id: a repeated request needs it."
+                )
+            key = hashlib.sha256(canonical_json([request.image_id, self.line]).encode()).hexdigest()
+        pseudonym, who = (
+            self.secret.pseudonym,
+            {
+                name: value
+                for name in ("group", "study", "image_id")
+                if (value := getattr(request, name)) is not None
+            },
+        )
+        raw, identity = vector.tobytes(), canonical_json(who)
+        content = hashlib.sha256(
+            f"{identity}\n{request.site}\n{request.device}\n{self.line}\n".encode() + raw
+        )
+        keep = self.retention
+        parts = [
+            secret_part(
+                "embedding", raw, media_type="application/x-float32", delete_after=_day(keep.embedding_days)
+            )
+        ]
+        if who:
+            parts.append(
+                secret_part(
+                    "identity",
+                    identity.encode(),
+                    media_type="application/json",
+                    delete_after=_day(keep.identity_days),
+                )
+            )
+        if image is not None:
+            # The picture is a file under its own digest; the part that is deleted names it.
+            named = hashlib.sha256(image).hexdigest().encode()
+            parts.append(
+                secret_part("image", named, media_type="text/x-file", delete_after=_day(keep.image_days))
+            )
+        return Case(
+            key=pseudonym("key", key),
+            content=pseudonym("content", content.hexdigest()),
+            embedding=vector,
+            group=request.group,
+            group_digest=None if request.group is None else pseudonym("group", request.group),
+            study_digest=None if request.study is None else pseudonym("study", request.study),
+            coin=self.secret.coin(key if request.group is None else request.group),
+            site=request.site,
+            device=request.device,
+            actor=actor,
+            traceparent=traceparent,
+            parts=tuple(parts),
+        )
+
+
+def invalid_sentence(error: Mapping[str, Any]) -> str:
+    """What is wrong with a body, without a value or a name of the sender's: either may identify a person.
+
+    Examples
+    --------
+    >>> invalid_sentence({"type": "extra_forbidden", "loc": ("Anna",), "msg": "Extra inputs are not permitted"})
+    'body: a field that is not known; the OpenAPI page lists those that are.'
+    """
+    if error["type"] == "extra_forbidden":
+        return "body: a field that is not known; the OpenAPI page lists those that are."
+    where = ".".join(str(part) for part in error["loc"]) or "body"
+    return f"{where}: {error['msg']}."
+
+
+def _day(days: int | None) -> str | None:
+    return None if days is None else (datetime.now(UTC) + timedelta(days=days)).date().isoformat()

@@ -1,0 +1,147 @@
+"""The HTTP side: what every request goes through, and the pages of the API put together."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import time
+from collections.abc import Sequence
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from calcode import __version__
+from calcode.service import decision_routes, log_routes, model_routes, people_routes
+from calcode.service.admission import invalid_sentence
+from calcode.service.problems import MEDIA_TYPE, Problem
+from calcode.service.service import Service
+
+_LOGGER = logging.getLogger("calcode.service")
+_DESCRIPTION = (
+    "One diagnosis, a set of diagnoses, or a deferral for every image, on the disk before it is answered. "
+    "Research software, not a medical device."
+)
+_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (
+        b"content-security-policy",
+        b"default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; form-action 'self'; "
+        b"base-uri 'none'; frame-ancestors 'none'",
+    ),
+]
+
+
+def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
+    """The application of a service that has started, with further pages if any."""
+    docs = service.site.docs
+
+    app = FastAPI(
+        title="calcode",
+        version=__version__,
+        description=_DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json" if docs else None,
+    )
+    app.state.service = service
+    for routes in (decision_routes, model_routes, log_routes, people_routes):
+        app.include_router(routes.router)
+    for router in more:
+        app.include_router(router)
+    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+    if service.site.oidc is not None:
+        from calcode.service.oidc import add_oidc
+
+        add_oidc(app, service, service.site.oidc)
+    app.add_middleware(_Observed, service=service)
+    return app
+
+
+def problem_response(problem: Problem) -> Response:
+    """A problem as a response."""
+    body = json.dumps(problem.body())
+    return Response(body, status_code=problem.status, media_type=MEDIA_TYPE, headers=problem.headers)
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return problem_response(error)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return problem_response(Problem(422, invalid_sentence(error.errors()[0])))
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    # A body that is no JSON is refused like one that says the wrong thing.
+    status = 422 if error.status_code == 400 else error.status_code
+    sentence = f"{error.detail.rstrip('.')}."
+    return problem_response(Problem(status, sentence, headers=dict(error.headers or {})))
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    return problem_response(Problem(500, "An internal error; the log of the service names its place."))
+
+
+class _Observed:
+    """Security headers, one log line and two metrics for every request; routes by template, never by path."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service = app, service
+        self._local = [ipaddress.ip_network(value) for value in service.site.local_networks]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        status = 500
+        local = scope["path"].startswith(("/health", "/metrics"))
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], *_HEADERS]
+            await send(message)
+
+        if local and not self._is_local(scope):
+            response = problem_response(Problem(403, "Only the local network may ask this."))
+            await response(scope, receive, sending)
+            return
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            route = getattr(scope.get("route"), "path", "unknown")
+            seconds = time.perf_counter() - started
+            metrics = self._service.metrics
+            metrics.requests.labels(route, str(status)).inc()
+            metrics.request_seconds.labels(route).observe(seconds)
+            if status >= 400 and not local:
+                fields = {
+                    "method": scope["method"],
+                    "route": route,
+                    "status": status,
+                    "ms": round(seconds * 1e3, 1),
+                }
+                _LOGGER.info("request", extra=fields)
+
+    def _is_local(self, scope: Scope) -> bool:
+        client = scope.get("client")
+        if client is None:
+            return True
+        try:
+            address = ipaddress.ip_address(client[0])
+        except ValueError:
+            return False
+        return any(address in network for network in self._local)

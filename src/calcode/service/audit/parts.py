@@ -1,0 +1,50 @@
+"""Personal content outside the chain: the log holds a commitment, a deletable row holds salt and content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import NamedTuple
+
+
+class SecretPart(NamedTuple):
+    """Content that can be deleted while the log stays verifiable.
+
+    Attributes
+    ----------
+    name : str
+        What it is: "identity", "embedding", "image".
+    digest : str
+        SHA-256(salt + content) in hex: what the record holds. Without the salt it says nothing about the content.
+    salt, content : bytes
+    media_type : str
+    delete_after : str or None
+        Day from which `calcode service retain` deletes it.
+    """
+
+    name: str
+    digest: str
+    salt: bytes
+    content: bytes
+    media_type: str
+    delete_after: str | None = None
+
+
+def secret_part(name: str, content: bytes, *, media_type: str, delete_after: str | None = None) -> SecretPart:
+    """Content with a salt of its own and the commitment to both.
+
+    Examples
+    --------
+    >>> part = secret_part("identity", b"patient 7", media_type="text/plain")
+    >>> part.digest == hashlib.sha256(part.salt + b"patient 7").hexdigest()
+    True
+    """
+    salt = os.urandom(16)
+    return SecretPart(
+        name=name,
+        digest=hashlib.sha256(salt + content).hexdigest(),
+        salt=salt,
+        content=content,
+        media_type=media_type,
+        delete_after=delete_after,
+    )

@@ -1,0 +1,133 @@
+"""Many images in one request: NDJSON or an Arrow stream, one row each, answers in the same order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calcode.service.admission import Admission, Case, DecisionRequest
+from calcode.service.problems import Problem
+
+NDJSON = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
+_TEXTS = ("group", "study", "image_id", "site", "device", "prompt_digest")
+
+
+def cases_from_ndjson(
+    body: bytes, admission: Admission, *, key: str | None, actor: str, most: int
+) -> list[Case | Problem]:
+    """One case or one problem for every line that is not empty.
+
+    Parameters
+    ----------
+    body : bytes
+    admission : Admission
+    key : str or None
+        Of the request; a row without an `image_id` gets it with the row's number.
+    actor : str
+    most : int
+        Rows that are taken at most.
+    """
+    lines = [line for line in body.splitlines() if line.strip()]
+    _require_rows(len(lines), most)
+    rows: list[Case | Problem] = []
+    for number, line in enumerate(lines):
+        try:
+            request = admission.parse(line)
+            if request.image is not None:
+                raise Problem(422, "image: a batch takes embeddings; send images one by one.")
+            rows.append(
+                admission.case(
+                    request, admission.vector(request), key=_row_key(request, key, number), actor=actor
+                )
+            )
+        except Problem as problem:
+            rows.append(problem)
+    return rows
+
+
+def cases_from_arrow(
+    body: bytes, admission: Admission, *, key: str | None, actor: str, most: int
+) -> list[Case | Problem]:
+    """One case or one problem for every row of an Arrow stream with a column `embedding` of float lists."""
+    import pyarrow as pa
+
+    try:
+        with pa.ipc.open_stream(body) as stream:
+            table = stream.read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise Problem(422, "body: not an Arrow stream.") from error
+    _require_rows(table.num_rows, most)
+    foreign = sorted(set(table.column_names) - {"embedding", *_TEXTS})
+    if foreign or "embedding" not in table.column_names:
+        raise Problem(422, f"columns: 'embedding' and any of {', '.join(_TEXTS)} are taken, no others.")
+    vectors = table["embedding"].combine_chunks()
+    kind = vectors.type
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if not any(test(kind) for test in lists) or not pa.types.is_floating(kind.value_type):
+        raise Problem(422, "embedding: a column of lists of float numbers is needed.")
+    columns: dict[str, list[Any]] = {
+        name: table[name].to_pylist() for name in table.column_names if name in _TEXTS
+    }
+    rows: list[Case | Problem] = []
+    for number in range(table.num_rows):
+        facts = {name: values[number] for name, values in columns.items()}
+        try:
+            values = vectors[number].values
+            if values is None or values.null_count:
+                raise Problem(422, "embedding: missing, or with a missing number.")
+            # The texts are checked as those of a JSON request; the numbers stay in their buffer.
+            request = _texts(admission, facts)
+            vector = values.to_numpy(zero_copy_only=False).astype(np.float32)
+            rows.append(
+                admission.case(
+                    request, admission.checked(vector), key=_row_key(request, key, number), actor=actor
+                )
+            )
+        except Problem as problem:
+            rows.append(problem)
+    return rows
+
+
+def answers_to_arrow(answers: Sequence[dict[str, Any]]) -> bytes:
+    """Answers and problems as an Arrow stream; `status` and `detail` are filled where a row was refused."""
+    import pyarrow as pa
+
+    schema = pa.schema(
+        [
+            ("id", pa.string()),
+            ("action", pa.string()),
+            ("reason", pa.string()),
+            ("label", pa.string()),
+            ("set", pa.list_(pa.string())),
+            ("p_audit", pa.float64()),
+            ("model", pa.string()),
+            ("at", pa.string()),
+            ("seq", pa.int64()),
+            ("hash", pa.string()),
+            ("status", pa.int32()),
+            ("detail", pa.string()),
+        ]
+    )
+    rows = [{**answer.get("decision", {}), **answer} for answer in answers]
+    table = pa.table({name: [row.get(name) for row in rows] for name in schema.names}, schema=schema)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _texts(admission: Admission, facts: dict[str, Any]) -> DecisionRequest:
+    return admission.parse(json.dumps({**facts, "embedding_f32": ""}).encode())
+
+
+def _row_key(request: DecisionRequest, key: str | None, number: int) -> str | None:
+    return None if request.image_id is not None or key is None else f"{key}:{number}"
+
+
+def _require_rows(n: int, most: int) -> None:
+    if not 1 <= n <= most:
+        raise Problem(422, f"rows: {n} given, 1 to {most} are taken.")

@@ -1,0 +1,146 @@
+"""The database: SQLite in one file (WAL, synchronous=FULL) or PostgreSQL, the same tables in both (SERVICE.md 2)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from calcode.errors import ServiceError
+
+#: How long another process's transaction is waited for, in milliseconds.
+_BUSY_MS = 10_000
+
+
+class Database:
+    """Two engines on one database: one connection that writes, several that only read.
+
+    Parameters
+    ----------
+    url : str
+        `sqlite:////var/lib/calcode/log.sqlite` or `postgresql+psycopg://user@host/name`.
+    synchronous : {"FULL", "NORMAL"}
+        SQLite only. NORMAL loses acknowledged decisions when the power fails: it exists to be measured against.
+    """
+
+    def __init__(self, url: str, *, synchronous: str = "FULL") -> None:
+        self.url = url
+        self._turn = threading.Lock()
+        self._idle: Connection | None = None
+        # No parameter may reach an error message: they are personal data.
+        self._writer = create_engine(url, pool_size=1, max_overflow=0, hide_parameters=True)
+        self._reader = create_engine(url, pool_size=4, hide_parameters=True)
+        self.sqlite = self._writer.dialect.name == "sqlite"
+        if self.sqlite:
+            if not self.file.exists() and self.file.parent.is_dir():
+                # Nobody else's to read; the files beside it get the same mode.
+                os.close(os.open(self.file, os.O_CREAT, 0o600))
+            _prepare_sqlite(self._writer, begin="BEGIN IMMEDIATE", synchronous=synchronous)
+            _prepare_sqlite(self._reader, begin="BEGIN", synchronous=synchronous)
+        else:
+            for engine in (self._writer, self._reader):
+                event.listen(engine, "connect", _prepare_postgresql)
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One transaction; COMMIT at the end of the block, which returns when the disk has it."""
+        with self._turn:
+            # Kept open between transactions: taking it from the pool each time costs as much as a small one.
+            connection, self._idle = self._idle or self._writer.connect(), None
+            try:
+                with connection.begin():
+                    yield connection
+            except BaseException:
+                connection.close()
+                raise
+            self._idle = connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """One snapshot to read from."""
+        with self._reader.connect() as connection, connection.begin():
+            yield connection
+
+    @property
+    def file(self) -> Path:
+        """The SQLite file."""
+        return Path(str(self._writer.url.database))
+
+    def close(self) -> None:
+        """Give all connections back."""
+        with self._turn:
+            if self._idle is not None:
+                self._idle.close()
+                self._idle = None
+        self._writer.dispose()
+        self._reader.dispose()
+
+
+def _prepare_sqlite(engine: Engine, *, begin: str, synchronous: str) -> None:
+    @event.listens_for(engine, "connect")
+    def connected(connection: Any, _: Any) -> None:
+        # The driver's own idea of transactions is switched off; `begin` below is the only one.
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(f"PRAGMA synchronous={synchronous}")
+        connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+        # Pages of the indexes change in every block; copied back less often, they are copied fewer times.
+        connection.execute("PRAGMA wal_autocheckpoint=8000")
+        # Deleted content is overwritten, not only unlinked.
+        connection.execute("PRAGMA secure_delete=ON")
+
+    @event.listens_for(engine, "begin")
+    def began(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+
+def _prepare_postgresql(connection: Any, _: Any) -> None:
+    with connection.cursor() as cursor:
+        # A server set to answer before the disk has the record would break the promise silently.
+        cursor.execute("SET synchronous_commit = on")
+    connection.commit()
+
+
+def storage_fault(error: Exception) -> tuple[int, str]:
+    """The HTTP status and the sentence for a database that cannot write: 507 for a full disk, else 503."""
+    text = str(getattr(error, "orig", error)).lower()
+    if (
+        "disk is full" in text
+        or "no space left" in text
+        or "disk i/o error" in text
+        or "could not extend" in text
+    ):
+        return (
+            507,
+            "The disk is full: nothing was recorded and nothing was decided. Repeat the request later.",
+        )
+    return 503, "The database does not answer: nothing was recorded. Repeat the request with the same key."
+
+
+#: What a failing database raises.
+STORAGE_ERRORS = (OperationalError, DBAPIError, OSError)
+
+
+@contextmanager
+def only_service(database: Database) -> Iterator[None]:
+    """Hold the lock that keeps a second service off the same SQLite file; PostgreSQL takes several services."""
+    if not database.sqlite:
+        yield
+        return
+    path = database.file.with_name(database.file.name + ".lock")
+    with path.open("a") as lock:
+        os.chmod(path, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ServiceError(
+                f"{database.file}: another service runs on this file; stop it first, or use PostgreSQL"
+            ) from error
+        yield

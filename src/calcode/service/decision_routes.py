@@ -1,0 +1,243 @@
+"""Endpoints of decisions: one image, a batch, and what is known about a decision later (SERVICE.md 6)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
+from sqlalchemy import select
+
+from calcode.service import batches
+from calcode.service.admission import Case, DecisionRequest
+from calcode.service.audit.chain import Record
+from calcode.service.explanation import Explanation, explanation_of
+from calcode.service.images import embed_image
+from calcode.service.people import Principal
+from calcode.service.problems import MEDIA_TYPE, Problem, responses
+from calcode.service.proofs import Proof, proof_of
+from calcode.service.requests import ServiceHere, limited_body, role, service_of
+from calcode.service.service import Service
+from calcode.service.tables import DECISION, EVENT
+from calcode.service.writer import Answer, refusal
+
+router = APIRouter(prefix="/v1", tags=["decisions"])
+NOTICE = "Research software, not a medical device."
+_READERS = ("program", "clinician", "auditor", "engineer", "approver")
+_DecisionId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+#: Rows of a batch that are decided and committed together.
+_PIECE = 256
+
+
+class DecisionAnswer(BaseModel):
+    """A decision as it stands in the log; `seq` and `hash` are the receipt."""
+
+    id: str = Field(examples=["6f1ed002ab5595859014ebf0951522d9"])
+    action: str = Field(examples=["set"], description="label, set or defer")
+    reason: str = Field(examples=["none"])
+    label: str | None = Field(examples=[None])
+    set: list[str] = Field(examples=[["mel", "nv"]])
+    p_audit: float | None = Field(examples=[0.41])
+    model: str = Field(examples=["0b2c..."])
+    promises: list[str]
+    at: str
+    seq: int = Field(examples=[30699])
+    hash: str
+    notice: str = NOTICE
+
+
+def answer_body(record: Record, id: str, *, promises: Sequence[str]) -> dict[str, Any]:
+    """What a program is told: nothing about the patient and nothing about who was in the model's data."""
+    body = json.loads(record.body)
+    told = {name: body[name] for name in ("action", "reason", "label", "set", "p_audit", "model")}
+    receipt = {"at": record.at, "seq": record.seq, "hash": record.hash}
+    return {"id": id, **told, "promises": list(promises), **receipt, "notice": NOTICE}
+
+
+def _status(answer: Answer | Problem) -> int:
+    if isinstance(answer, Problem):
+        return answer.status
+    return 500 if '"reason":"error"' in answer.record.body else 200
+
+
+def _body(answer: Answer | Problem, service: Service) -> dict[str, Any]:
+    """The JSON of an answer; an internal error is told as a problem that carries the recorded deferral."""
+    if isinstance(answer, Problem):
+        return answer.body()
+    body = answer_body(answer.record, answer.id, promises=service.models.promises(answer.record))
+    if body["reason"] == "error":
+        sentence = "An internal error: the case is deferred to a clinician, and the deferral is recorded."
+        return Problem(500, sentence, extra={"decision": body}).body()
+    return body
+
+
+@router.post(
+    "/decisions",
+    response_model=DecisionAnswer,
+    responses=responses(401, 403, 409, 413, 422, 429, 500, 503, 507),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": DecisionRequest.model_json_schema()}},
+        },
+        "parameters": [
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "required": False,
+                "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+                "description": "Repeat a request without an answer with the same key: it is decided once.",
+            }
+        ],
+    },
+    dependencies=[Depends(role("program"))],
+)
+async def decide(request: Request) -> Response:
+    """Decide on one image; the answer is sent when the decision is on the disk."""
+    service, actor = service_of(request), request.state.principal.subject
+    try:
+        body = await limited_body(request, service.site.limits.body_bytes)
+        case = await _admitted(service, body, request, actor=actor)
+    except Problem as problem:
+        await refused(service, actor, problem)
+        raise
+    (answer,) = await asyncio.wrap_future(service.writer.submit([case]))
+    status = _status(answer)
+    headers = answer.headers if isinstance(answer, Problem) else {}
+    if isinstance(answer, Answer) and answer.replay:
+        headers = {"Idempotent-Replay": "true"}
+    media = "application/json" if status == 200 else MEDIA_TYPE
+    return Response(json.dumps(_body(answer, service)), status_code=status, media_type=media, headers=headers)
+
+
+async def _admitted(service: Service, body: bytes, request: Request, *, actor: str) -> Case:
+    admission = service.admission
+    wanted = admission.parse(body)
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 1 <= len(key) <= 200:
+        raise Problem(422, "Idempotency-Key: 1 to 200 characters.")
+    image = None
+    if wanted.image is not None:
+        image, vector = await embed_image(service, wanted.image)
+        vector = admission.checked(vector)
+    else:
+        vector = admission.vector(wanted)
+    trace = request.headers.get("traceparent")
+    return admission.case(wanted, vector, key=key, actor=actor, traceparent=trace and trace[:55], image=image)
+
+
+async def refused(service: Service, actor: str, problem: Problem) -> None:
+    """Record a refusal before it is answered; a busy service still refuses."""
+    if problem.status in (413, 422):
+        event = refusal(actor, problem)
+        await asyncio.wrap_future(service.writer.change(lambda transaction: transaction.append([event])))
+
+
+@router.post(
+    "/decisions/batch",
+    responses={
+        200: {
+            "description": "One line, or one row, for every image, in order",
+            "content": {batches.NDJSON: {}, batches.ARROW: {}},
+        },
+        **responses(401, 403, 413, 415, 422, 429, 503, 507),
+    },
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                batches.NDJSON: {
+                    "schema": {"type": "string"},
+                    "example": '{"embedding": [0.6, 0.8], "image_id": "1"}\n',
+                },
+                batches.ARROW: {"schema": {"type": "string", "format": "binary"}},
+            },
+        }
+    },
+    dependencies=[Depends(role("program"))],
+)
+async def decide_batch(request: Request) -> Response:
+    """Decide on up to 4,096 images; a bad row is refused alone."""
+    service, actor = service_of(request), request.state.principal.subject
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    key = request.headers.get("idempotency-key")
+    try:
+        if kind not in (batches.NDJSON, batches.ARROW):
+            raise Problem(415, f"Send {batches.NDJSON} or {batches.ARROW}.")
+        body = await limited_body(request, service.site.limits.batch_bytes)
+        read = batches.cases_from_arrow if kind == batches.ARROW else batches.cases_from_ndjson
+        rows = read(body, service.admission, key=key, actor=actor, most=service.site.limits.batch_rows)
+    except Problem as problem:
+        await refused(service, actor, problem)
+        raise
+    wait = service.limiter.wait(request.state.principal.prefix, n=len(rows))
+    if wait > 0:
+        raise Problem(429, "Too many images by this token.", headers={"Retry-After": str(int(wait) + 1)})
+    # The first piece before the status is sent, so that a full queue or disk is still an error of the request.
+    first = await _decided(service, rows[:_PIECE], actor)
+    if kind == batches.ARROW:
+        answers = list(first)
+        for start in range(_PIECE, len(rows), _PIECE):
+            answers += await _decided(service, rows[start : start + _PIECE], actor)
+        content = batches.answers_to_arrow([_body(answer, service) for answer in answers])
+        return Response(content, media_type=batches.ARROW)
+
+    async def lines() -> AsyncIterator[bytes]:
+        answers = first
+        for start in range(_PIECE, len(rows) + _PIECE, _PIECE):
+            yield "".join(json.dumps(_body(answer, service)) + "\n" for answer in answers).encode()
+            try:
+                answers = await _decided(service, rows[start : start + _PIECE], actor)
+            except Problem as problem:
+                answers = [problem] * len(rows[start : start + _PIECE])
+
+    return StreamingResponse(lines(), media_type=batches.NDJSON)
+
+
+async def _decided(service: Service, rows: Sequence[Case | Problem], actor: str) -> list[Answer | Problem]:
+    """Answers of one piece of a batch in the order of its rows."""
+    cases = [row for row in rows if isinstance(row, Case)]
+    decided = await asyncio.wrap_future(service.writer.submit(cases)) if cases else []
+    answers = iter(decided)
+    bad = [refusal(actor, row) for row in rows if isinstance(row, Problem)]
+    if bad:
+        await asyncio.wrap_future(service.writer.change(lambda transaction: transaction.append(bad)))
+    return [row if isinstance(row, Problem) else next(answers) for row in rows]
+
+
+def _record(service: Service, id: str) -> Record:
+    columns = [EVENT.c[name] for name in Record._fields]
+    query = select(*columns).join(DECISION, DECISION.c.seq == EVENT.c.seq).where(DECISION.c.id == id)
+    with service.database.reading() as connection:
+        row = connection.execute(query).first()
+    if row is None:
+        raise Problem(404, "No decision has this id.")
+    return Record._make(row)
+
+
+_Reader = Annotated[Principal, Depends(role(*_READERS))]
+
+
+@router.get("/decisions/{id}", response_model=DecisionAnswer, responses=responses(401, 403, 404, 422, 429))
+def decision(id: _DecisionId, service: ServiceHere, principal: _Reader) -> dict[str, Any]:
+    """A decision as it was answered."""
+    record = _record(service, id)
+    return answer_body(record, id, promises=service.models.promises(record))
+
+
+@router.get(
+    "/decisions/{id}/explanation", response_model=Explanation, responses=responses(401, 403, 404, 422, 429)
+)
+def explanation(id: _DecisionId, service: ServiceHere, principal: _Reader) -> Explanation:
+    """Why: support, score and threshold of every class, and the nearest reference images where they are configured."""
+    return explanation_of(_record(service, id), service)
+
+
+@router.get("/decisions/{id}/proof", response_model=Proof, responses=responses(401, 403, 404, 409, 422, 429))
+def proof(id: _DecisionId, service: ServiceHere, principal: _Reader) -> Proof:
+    """That this decision is in the log under a signed checkpoint, without showing any other."""
+    return proof_of(_record(service, id), service.log)

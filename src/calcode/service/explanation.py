@@ -1,0 +1,113 @@
+"""Why a decision was made, from its record and, where it was not erased, its embedding."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+
+import numpy as np
+from pydantic import BaseModel, Field
+from sqlalchemy import select
+
+from calcode.cohorts import Cohort, open_features
+from calcode.method.explain import nearest
+from calcode.service.audit.chain import Record
+from calcode.service.service import Service
+from calcode.service.tables import SECRET_PART
+
+_N_NEIGHBOURS = 10
+
+
+class ClassFacts(BaseModel):
+    """How one class fared: it is in the set if its score does not exceed its threshold."""
+
+    name: str
+    score: float
+    threshold: float | None = Field(description="null: no limit, the class is in every set")
+    in_set: bool
+
+
+class NeighbourFacts(BaseModel):
+    """A reference image near this one; its label enters no decision."""
+
+    id: str
+    label: str
+    distance: float
+
+
+class Explanation(BaseModel):
+    """A decision with everything behind it."""
+
+    action: str
+    reason: str
+    p_audit: float | None
+    sentences: list[str]
+    classes: list[ClassFacts]
+    neighbours: list[NeighbourFacts]
+    model: str
+    promises: list[str]
+    known_patient: bool
+
+
+def explanation_of(record: Record, service: Service) -> Explanation:
+    """The explanation of a recorded decision."""
+    body = json.loads(record.body)
+    deferred = body["action"] == "defer"
+    names = service.models.prompts.classes if body["scores"] else ()
+    classes = [
+        ClassFacts(name=name, score=score, threshold=limit, in_set=not deferred and name in body["set"])
+        for name, score, limit in zip(names, body["scores"], body["thresholds"], strict=True)
+    ]
+    return Explanation(
+        action=body["action"],
+        reason=body["reason"],
+        p_audit=body["p_audit"],
+        sentences=_sentences(body["action"], body["reason"], body["p_audit"], body["set"]),
+        classes=sorted(classes, key=lambda entry: entry.score),
+        neighbours=_neighbours(record.seq, service),
+        model=body["model"],
+        promises=service.models.promises(record),
+        known_patient=body["known_group"],
+    )
+
+
+def _sentences(action: str, reason: str, p_audit: float | None, released: list[str]) -> list[str]:
+    told = []
+    if p_audit is not None:
+        told.append(
+            f"Support: {p_audit:.1%} of the gate images are supported as weakly as this one or more weakly."
+        )
+    why = {
+        "low_support": "Deferred: the image is unlike those the model was calibrated on.",
+        "empty_set": "Deferred: no diagnosis is plausible enough.",
+        "full_set": "Deferred: every diagnosis is plausible.",
+        "error": "Deferred: the model failed on this image.",
+    }
+    if action == "defer":
+        told.append(why.get(reason, "Deferred."))
+    else:
+        told.append(f"In the set: {', '.join(released)}.")
+    return told
+
+
+def _neighbours(seq: int, service: Service) -> list[NeighbourFacts]:
+    """The nearest reference images; none without a reference file or after the embedding was erased."""
+    path = service.site.line.reference
+    if path is None:
+        return []
+    with service.database.reading() as connection:
+        query = select(SECRET_PART.c.content).where(
+            SECRET_PART.c.seq == seq, SECRET_PART.c.name == "embedding"
+        )
+        content = connection.execute(query).scalar()
+    if content is None:
+        return []
+    evidence = service.models.champion.evidence(np.frombuffer(content, dtype="<f4")[None, :])
+    found = nearest(evidence, _reference(path), count=_N_NEIGHBOURS)
+    return [NeighbourFacts(id=entry.id, label=entry.label_name, distance=entry.distance) for entry in found]
+
+
+@lru_cache(maxsize=1)
+def _reference(path: str) -> Cohort:
+    features = open_features(path)
+    return features.read(role="reference") if "reference" in features.role_counts else features.read()

@@ -1,0 +1,195 @@
+"""The log for others: decisions as Parquet, events as FHIR AuditEvent (R4, IHE BALP patterns), an SBOM."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+from calcode import __version__
+from calcode.files import canonical_json, replacing
+from calcode.service.audit.chain import Record
+from calcode.service.log import Event, Log
+
+_DCM = "http://dicom.nema.org/resources/ontology/DCM"
+
+
+def export_decisions(log: Log, target: Path, *, classes: tuple[str, ...]) -> int:
+    """Write all decisions to a Parquet file: the columns of a decision file, and seq, hash, time, u and p_sample.
+
+    Parameters
+    ----------
+    log : Log
+    target : Path
+    classes : tuple of str
+        Of the line, for the threshold columns.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = [f"threshold_{name}" for name in classes]
+    schema = pa.schema(
+        [
+            *((name, pa.string()) for name in ("id", "action", "reason", "label")),
+            ("released_set", pa.list_(pa.string())),
+            ("p_audit", pa.float64()),
+            *((name, pa.float64()) for name in names),
+            *(
+                (name, pa.string())
+                for name in ("model_digest", "at", "hash", "group_digest", "site", "device")
+            ),
+            ("seq", pa.int64()),
+            ("u", pa.float64()),
+            ("p_sample", pa.float64()),
+            *((name, pa.bool_()) for name in ("representative", "in_model", "known_group")),
+        ]
+    )
+    n = 0
+    with replacing(target) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        for page in log.pages():
+            rows = [_row(record, names) for record in page if record.kind == "decision"]
+            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+            n += len(rows)
+    _tell(log, {"what": "decisions", "rows": n})
+    return n
+
+
+def _row(record: Record, names: list[str]) -> dict[str, Any]:
+    body = json.loads(record.body)
+    # A missing threshold lets every label in.
+    limits = [float("inf") if value is None else value for value in body["thresholds"]]
+    copied = ("action", "reason", "label", "p_audit", "site", "device", "u", "p_sample")
+    flags = ("representative", "in_model", "known_group")
+    return {
+        **{name: body[name] for name in (*copied, *flags)},
+        **dict(zip(names, limits, strict=False)),
+        "id": body["id"],
+        "released_set": body["set"],
+        "model_digest": body["model"],
+        "group_digest": body["group"],
+        "at": record.at,
+        "seq": record.seq,
+        "hash": record.hash,
+    }
+
+
+def export_audit_events(log: Log, target: Path, *, source: str) -> int:
+    """Write all records as FHIR AuditEvent resources, one JSON object a line.
+
+    Parameters
+    ----------
+    log : Log
+    target : Path
+    source : str
+        Name of this system at the site.
+    """
+    n = 0
+    with replacing(target) as temporary, temporary.open("w") as stream:
+        for page in log.pages():
+            for record in page:
+                stream.write(canonical_json(audit_event(record, source=source)) + "\n")
+                n += 1
+    _tell(log, {"what": "audit events", "rows": n})
+    return n
+
+
+def audit_event(record: Record, *, source: str) -> dict[str, Any]:
+    """One record as a FHIR AuditEvent; the record's hash is the entity's version."""
+    kinds = {
+        "login": ("110114", "User Authentication", "E"),
+        "started": ("110100", "Application Activity", "E"),
+        "stopped": ("110100", "Application Activity", "E"),
+        "export": ("110106", "Export", "R"),
+        "erasure": ("110105", "DICOM Study Deleted", "D"),
+        "decision": ("110112", "Query", "C"),
+    }
+    code, display, action = kinds.get(record.kind, ("110113", "Security Alert", "U"))
+    if record.kind not in kinds:
+        code, display = "110100", "Application Activity"
+    body = json.loads(record.body)
+    failed = record.kind == "refused" or body.get("failed", False) or body.get("reason") == "error"
+    return {
+        "resourceType": "AuditEvent",
+        "id": body["id"],
+        "type": {"system": _DCM, "code": code, "display": display},
+        "subtype": [{"system": "https://calcode.invalid/event", "code": record.kind}],
+        "action": action,
+        "recorded": record.at,
+        "outcome": "4" if failed else "0",
+        "agent": [{"who": {"display": record.actor}, "requestor": record.actor != "service"}],
+        "source": {"observer": {"display": source}},
+        "entity": [
+            {
+                "what": {"identifier": {"value": body["subject"] or body["id"]}},
+                "detail": [
+                    {"type": "seq", "valueString": str(record.seq)},
+                    {"type": "hash", "valueString": record.hash},
+                ],
+            }
+        ],
+    }
+
+
+def _tell(log: Log, body: dict[str, Any]) -> None:
+    with log.transaction() as transaction:
+        transaction.append([Event(kind="export", actor="operator", body=body)])
+
+
+def software_bill(extra: str = "service") -> dict[str, Any]:
+    """The installed distributions behind `calcode[extra]` as CycloneDX 1.6 JSON."""
+    components = [
+        {
+            "type": "library",
+            "name": name,
+            "version": version,
+            "purl": f"pkg:pypi/{name}@{version}",
+            "bom-ref": f"pkg:pypi/{name}@{version}",
+        }
+        for name, version in sorted(_requirements("calcode", {extra}, set()))
+    ]
+    root = {
+        "type": "application",
+        "name": "calcode",
+        "version": __version__,
+        "bom-ref": f"calcode@{__version__}",
+    }
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": root},
+        "components": components,
+        "dependencies": [{"ref": root["bom-ref"], "dependsOn": [entry["bom-ref"] for entry in components]}],
+    }
+
+
+def _requirements(name: str, extras: set[str], seen: set[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Name and version of everything that is installed for a distribution and its extras."""
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        return
+    for line in found.requires or ():
+        target, _, marker = line.partition(";")
+        asked = re.findall(r"extra == ['\"]([^'\"]+)['\"]", marker)
+        if asked and not extras & set(asked):
+            continue
+        match = re.match(r"([A-Za-z0-9._-]+)(?:\[([^\]]*)\])?", target.strip())
+        if match is None:
+            continue
+        wanted = re.sub(r"[-_.]+", "-", match[1]).lower()
+        inner = {entry.strip() for entry in (match[2] or "").split(",") if entry.strip()}
+        if wanted == "calcode":
+            yield from _requirements("calcode", inner, seen)
+            continue
+        try:
+            pair = (wanted, distribution(wanted).version)
+        except PackageNotFoundError:
+            continue
+        if pair not in seen:
+            seen.add(pair)
+            yield pair
+            yield from _requirements(wanted, inner, seen)

@@ -1,0 +1,85 @@
+"""The site's two secrets: the key of coins and pseudonyms, and the key that signs checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from calcode.errors import ServiceError
+from calcode.method.signatures import read_private_key, write_private_key
+from calcode.service.settings import SiteSettings
+from calcode.site import coin
+
+
+class SiteSecret:
+    """The secret of coins (SITE.md S5) and pseudonyms.
+
+    Parameters
+    ----------
+    key : bytes
+        Made once per site; whoever has it can recompute every coin and test a guess of an identifier.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the secret, which the log holds."""
+        return hashlib.sha256(self._key).hexdigest()
+
+    def pseudonym(self, kind: str, value: str) -> str:
+        """A keyed digest that stands for an identifier in the log.
+
+        Examples
+        --------
+        >>> secret = SiteSecret(bytes(32))
+        >>> secret.pseudonym("group", "patient-7") == secret.pseudonym("study", "patient-7")
+        False
+        """
+        return hmac.digest(self._key, f"{kind}\n{value}".encode(), "sha256").hex()
+
+    def coin(self, group: str) -> float:
+        """u of SITE.md S5: the same for every toss of a group.
+
+        Examples
+        --------
+        >>> secret = SiteSecret(bytes(32))
+        >>> secret.coin("patient-7") == secret.coin("patient-7")
+        True
+        """
+        return coin(self._key, group)
+
+
+def site_secret(site: SiteSettings) -> SiteSecret:
+    """The secret in the data folder, made there the first time."""
+    path = site.path("secret.key")
+    if not path.exists():
+        _write_once(path, os.urandom(32))
+    key = path.read_bytes()
+    if len(key) != 32:
+        raise ServiceError(f"{path}: {len(key)} bytes, a secret has 32; put the original file back")
+    return SiteSecret(key)
+
+
+def checkpoint_key(site: SiteSettings) -> Ed25519PrivateKey:
+    """The key that signs checkpoints, made in the data folder where the site file names none."""
+    if site.checkpoints.key is not None:
+        return read_private_key(Path(site.checkpoints.key))
+    path = site.path("checkpoint.key")
+    if not path.exists():
+        write_private_key(path)
+    return read_private_key(path)
+
+
+def _write_once(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())

@@ -1,0 +1,177 @@
+"""A model line in memory: the models that answer now, and what they say about a block of images."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calcode.cohorts import Prompts
+from calcode.errors import CalcodeWarning, MismatchError
+from calcode.files import canonical_json
+from calcode.method.decisions import Action, Reason
+from calcode.method.evidence import Evidence
+from calcode.method.model import Calcode
+from calcode.method.signatures import require_signature
+from calcode.site import SiteModel, load_model
+
+#: Number of golden embeddings (SERVICE.md 10).
+N_GOLDEN = 256
+_ACTIONS = [action.name.lower() for action in Action]
+_REASONS = [reason.name.lower() for reason in Reason]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LineModel:
+    """A loaded model with the prompts of its line.
+
+    Attributes
+    ----------
+    model : Calcode or SiteModel
+    kind : {"home", "site"}
+    prompts : Prompts
+    backbone : str or None
+    file : Path
+    """
+
+    model: Calcode | SiteModel
+    kind: str
+    prompts: Prompts
+    backbone: str | None
+    file: Path
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the model."""
+        return self.model.digest_
+
+    def evidence(self, embeddings: NDArray[np.float32], groups: Sequence[str] | None = None) -> Evidence:
+        """Evidence of stored embeddings; shape (n, d) in."""
+        with warnings.catch_warnings():
+            # float32 rows are of unit length only roughly, and are renormalised here as everywhere.
+            warnings.simplefilter("ignore", CalcodeWarning)
+            return Evidence.from_text(
+                embeddings=embeddings,
+                text=self.prompts.text,
+                temperature=self.prompts.temperature,
+                classes=self.prompts.classes,
+                groups=groups,
+                prompt_digest=self.prompts.digest,
+                backbone=self.backbone,
+            )
+
+    def answers(
+        self,
+        embeddings: NDArray[np.float32],
+        *,
+        groups: Sequence[str | None],
+        group_digests: Sequence[str | None],
+    ) -> list[dict[str, Any]]:
+        """What the log records of each image: action, reason, set, p-value, scores and thresholds.
+
+        A site model sees the pseudonyms and takes a known patient's row out (SITE.md S1). A home model decides without
+        groups: it would refuse a patient whose earlier image calibrated it. That overlap is recorded.
+
+        Parameters
+        ----------
+        embeddings : ndarray of float32, shape (n, d)
+        groups, group_digests : sequence of str or None
+        """
+        if isinstance(self.model, Calcode):
+            decisions = self.model.decide(self.evidence(embeddings))
+            in_model = self.model.role_hashes_.holds("groups", [group or "" for group in groups])
+            known = [False] * len(in_model)
+        else:
+            decisions = self.model.decide(
+                self.evidence(embeddings, [digest or "" for digest in group_digests])
+            )
+            assert decisions.known_group is not None
+            in_model = known = decisions.known_group.tolist()
+        names = np.array(decisions.classes, dtype=object)
+        released = decisions.released_sets
+        thresholds = np.where(np.isfinite(decisions.threshold), decisions.threshold, np.nan).tolist()
+        columns = zip(
+            decisions.action.tolist(),
+            decisions.reason.tolist(),
+            decisions.label.tolist(),
+            decisions.p_audit.tolist(),
+            decisions.scores.tolist(),
+            thresholds,
+            in_model,
+            known,
+            strict=True,
+        )
+        return [
+            {
+                "action": _ACTIONS[action],
+                "reason": _REASONS[reason],
+                "label": decisions.classes[label] if label >= 0 else None,
+                "set": names[released[row]].tolist(),
+                "p_audit": p_audit,
+                "scores": scores,
+                # JSON has no infinity: null lets every label in.
+                "thresholds": [None if value != value else value for value in limits],
+                "in_model": inside,
+                "known_group": seen,
+                "model": self.digest,
+            }
+            for row, (action, reason, label, p_audit, scores, limits, inside, seen) in enumerate(columns)
+        ]
+
+    def golden(self) -> str:
+        """SHA-256 of the answers to the golden embeddings: the same model gives the same on every machine."""
+        embeddings = golden_embeddings(self.prompts)
+        nobody = [None] * len(embeddings)
+        answers = self.answers(embeddings, groups=nobody, group_digests=nobody)
+        kept = [[answer["action"], answer["reason"], answer["set"]] for answer in answers]
+        return hashlib.sha256(canonical_json(kept).encode()).hexdigest()
+
+
+def golden_embeddings(prompts: Prompts) -> NDArray[np.float32]:
+    """256 made-up embeddings, from near a prompt to far from all; no patient's, and the same everywhere."""
+    rng = np.random.default_rng(20261115)
+    bank = prompts.text.reshape(-1, prompts.dimension).astype(np.float64)
+    chosen = bank[np.arange(N_GOLDEN) % len(bank)]
+    noise = rng.normal(size=chosen.shape) / np.sqrt(prompts.dimension)
+    vectors = chosen / np.linalg.norm(chosen, axis=1, keepdims=True)
+    vectors = vectors + noise * np.linspace(0.1, 3.0, N_GOLDEN)[:, None]
+    golden: NDArray[np.float32] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(
+        np.float32
+    )
+    return golden
+
+
+def load_line_model(
+    path: Path, *, prompts: Prompts, backbone: str | None, trusted: Sequence[str] | None
+) -> LineModel:
+    """Load a home or a site model for a line and check that it takes the line's prompts.
+
+    Parameters
+    ----------
+    path : Path
+    prompts : Prompts
+    backbone : str or None
+    trusted : sequence of str or None
+        Keys that must have signed the file; None takes unsigned files.
+    """
+    model = load_model(path)
+    if trusted is not None:
+        require_signature(path, digest=model.digest_, trusted=trusted)
+    kind = "home" if isinstance(model, Calcode) else "site"
+    if isinstance(model, Calcode):
+        model.prepare()
+    backbone = backbone if backbone is not None else model.evidence_format_.backbone
+    loaded = LineModel(model=model, kind=kind, prompts=prompts, backbone=backbone, file=path)
+    if tuple(model.classes_) != tuple(prompts.classes):
+        raise MismatchError(
+            f"{path}: decides on {list(model.classes_)}, the line's prompts have {list(prompts.classes)}"
+        )
+    # One made-up image: dimension, prompts and backbone are refused here rather than at the first patient.
+    loaded.answers(golden_embeddings(prompts)[:1], groups=[None], group_digests=[None])
+    return loaded

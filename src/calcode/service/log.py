@@ -1,0 +1,264 @@
+"""The log: events appended to the chain in the transaction that carries out what they say (SERVICE.md 3 and 4)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, cast
+
+from sqlalchemy import Connection, select, text
+
+from calcode.files import canonical_json
+from calcode.service import projections
+from calcode.service.audit.chain import GENESIS, Break, Record, record_hash, verified_hashes
+from calcode.service.audit.parts import SecretPart
+from calcode.service.audit.tree import TreeHead
+from calcode.service.database import Database
+from calcode.service.projections import Fact
+from calcode.service.tables import EVENT, HEAD, SECRET_PART, insert_rows
+
+#: Wall clock and monotonic clock that drift apart by more than this between two records make an event.
+_JUMP_SECONDS = 2.0
+_PAGE = 5000
+
+
+def _event_id() -> str:
+    """48 bits of time, then 80 random ones: unique, and an index of them grows at its end."""
+    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened, before it is a record.
+
+    Attributes
+    ----------
+    kind, actor, subject : str
+        What happened, who did it, and what it is about (a decision, a model, an account).
+    body : mapping
+        JSON values; nothing about a person.
+    parts : sequence of SecretPart
+        The personal content that the body commits to.
+    id : str
+        The id of a decision is that of its event.
+    """
+
+    kind: str
+    actor: str
+    subject: str = ""
+    body: Mapping[str, Any]
+    parts: Sequence[SecretPart] = ()
+    id: str = field(default_factory=_event_id)
+
+
+class Log:
+    """The events of one service process, and everybody's records.
+
+    Parameters
+    ----------
+    database : Database
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.boot = os.urandom(8).hex()
+        self._offset: float | None = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Events and what they change, all or nothing; durable when the block has ended."""
+        with self.database.writing() as connection:
+            yield Transaction(connection, self)
+
+    def now(self) -> tuple[str, float, float]:
+        """UTC time, seconds since the machine started, and by how much the wall clock jumped since the last call."""
+        wall, mono = time.time(), time.monotonic()
+        before, self._offset = self._offset, wall - mono
+        jump = 0.0 if before is None else self._offset - before
+        return utc(wall), round(mono, 6), jump if abs(jump) > _JUMP_SECONDS else 0.0
+
+    # ------------------------------------------------------------------ reading
+
+    def head(self) -> tuple[int, str]:
+        """Position and hash of the last record; 0 and the hash before the first record for an empty log."""
+        with self.database.reading() as connection:
+            seq, head = connection.execute(select(HEAD.c.seq, HEAD.c.hash)).one()
+            return int(seq), str(head)
+
+    def pages(self, *, after: int = 0, upto: int | None = None) -> Iterator[Sequence[Record]]:
+        """Records in order, a page at a time."""
+        columns = [EVENT.c[name] for name in Record._fields]
+        while upto is None or after < upto:
+            query = select(*columns).where(EVENT.c.seq > after).order_by(EVENT.c.seq).limit(_PAGE)
+            if upto is not None:
+                query = query.where(EVENT.c.seq <= upto)
+            with self.database.reading() as connection:
+                # Rows of the database have the fields of a `Record` in its order; copying them would cost a fifth.
+                rows = cast("Sequence[Record]", connection.execute(query).all())
+            if not rows:
+                return
+            yield rows
+            after = rows[-1].seq
+
+    def hashes(self, *, after: int = 0, upto: int) -> list[str]:
+        """Hashes of the records after one position up to another, for the tree."""
+        query = select(EVENT.c.hash).where(EVENT.c.seq > after, EVENT.c.seq <= upto).order_by(EVENT.c.seq)
+        with self.database.reading() as connection:
+            return list(connection.execute(query).scalars())
+
+    def verify(self, *, roots_at: Sequence[int] = ()) -> Verdict:
+        """Recompute every hash of the log, and the tree heads at the given sizes.
+
+        Parameters
+        ----------
+        roots_at : sequence of int
+            Sizes of checkpoints.
+        """
+        wanted = sorted(set(roots_at))
+        tree, last, roots, heads = TreeHead(), GENESIS, {}, {}
+        for page in self.pages():
+            hashes, broken = verified_hashes(page, seq=tree.size, head=last)
+            for size in [size for size in wanted if tree.size < size <= tree.size + len(hashes)]:
+                done = size - tree.size
+                tree.extend(hashes[:done])
+                last, hashes = hashes[done - 1], hashes[done:]
+                roots[size], heads[size] = tree.root(), last
+            tree.extend(hashes)
+            last = hashes[-1] if hashes else last
+            if broken is not None:
+                return Verdict(size=tree.size, head=last, broken=broken, roots=roots, heads=heads)
+        size = tree.size
+        roots[size], heads[size] = tree.root(), last
+        broken = None
+        with self.database.reading() as connection:
+            end = connection.execute(select(HEAD.c.seq, HEAD.c.hash)).one()
+            odd = connection.execute(text(_COPIED[self.database.sqlite])).scalar()
+        if odd is not None:
+            broken = Break(
+                int(odd), f"record {odd}: its columns id, boot, mono or subject differ from its body"
+            )
+        elif end.seq < size or (end.seq == size and end.hash != last):
+            broken = Break(int(end.seq), f"the head says {end.seq}, the last record is {size}")
+        return Verdict(size=size, head=last, broken=broken, roots=roots, heads=heads)
+
+
+#: First record whose indexed columns are not what its body, which is hashed, says.
+_COPIED = {
+    True: "SELECT min(seq) FROM event WHERE json_extract(body, '$.id', '$.boot', '$.subject', '$.mono') "
+    "IS NOT json_array(id, boot, subject, mono)",
+    False: "SELECT min(seq) FROM (SELECT seq, id, boot, subject, mono, body::jsonb AS body FROM event) AS e WHERE "
+    "ROW(body->>'id', body->>'boot', body->>'subject', (body->>'mono')::float8) IS DISTINCT FROM "
+    "ROW(id, boot, subject, mono)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a verification of the log found.
+
+    Attributes
+    ----------
+    size : int
+        Records that hold together, from the first.
+    head : str
+        Hash of the last of them.
+    broken : Break or None
+    roots, heads : dict of int to bytes and str
+        Tree head and last hash at the sizes that were asked for, and at the end.
+    """
+
+    size: int
+    head: str
+    broken: Break | None
+    roots: dict[int, bytes]
+    heads: dict[int, str]
+
+
+class StoredKey(NamedTuple):
+    """The decision behind an idempotency key."""
+
+    content: str
+    seq: int
+    id: str
+
+
+class Transaction:
+    """A transaction that can append to the log."""
+
+    def __init__(self, connection: Connection, log: Log) -> None:
+        self.connection = connection
+        self._log = log
+        lock = "" if log.database.sqlite else " FOR UPDATE"
+        row = connection.exec_driver_sql(f"SELECT seq, hash, deployed FROM head{lock}").one()
+        #: Position of the deployment in force: a change between two blocks shows here.
+        self._seq, self._head, self.deployed = row
+
+    def decisions_with(self, keys: Sequence[str]) -> dict[str, StoredKey]:
+        """The decisions that were made for these keys before."""
+        query = f'SELECT "key", content_digest, seq, id FROM decision WHERE "key" {self._among}'
+        rows = self.connection.exec_driver_sql(query, (self._listed(keys),))
+        return {row[0]: StoredKey(*row[1:]) for row in rows}
+
+    def groups_among(self, groups: Collection[str]) -> set[str]:
+        """Those of the groups that had a decision before."""
+        if not groups:
+            return set()
+        query = f"SELECT DISTINCT group_digest FROM decision WHERE group_digest {self._among}"
+        return {row[0] for row in self.connection.exec_driver_sql(query, (self._listed(groups),))}
+
+    @property
+    def _among(self) -> str:
+        return "IN (SELECT value FROM json_each(?))" if self._log.database.sqlite else "= ANY(%s)"
+
+    def _listed(self, values: Collection[str]) -> str | list[str]:
+        """A list as one parameter, so that the statement is the same whatever its length."""
+        return canonical_json(list(values)) if self._log.database.sqlite else list(values)
+
+    def append(self, events: Sequence[Event]) -> list[Record]:
+        """Add events to the chain and carry them out in the derived tables."""
+        at, mono, jump = self._log.now()
+        if jump:
+            jumped = Event(kind="clock_jumped", actor="service", body={"seconds": round(jump, 3)})
+            events = [jumped, *events]
+        records, rows, facts = [], [], []
+        seq, prev, boot = self._seq, self._head, self._log.boot
+        for entry in events:
+            if entry.kind not in projections.KINDS:
+                raise ValueError(f"kind: {entry.kind!r} is not a kind of event")
+            seq += 1
+            indexed = {"id": entry.id, "boot": boot, "mono": mono, "subject": entry.subject}
+            body = canonical_json({**entry.body, **indexed})
+            own = record_hash(prev=prev, seq=seq, at=at, kind=entry.kind, actor=entry.actor, body=body)
+            record = Record(seq, at, entry.kind, entry.actor, body, prev, own)
+            records.append(record)
+            rows.append({**record._asdict(), **indexed})
+            facts.append(Fact(seq, entry.id, at, entry.kind, entry.actor, entry.subject, entry.body))
+            prev = own
+        insert_rows(self.connection, EVENT, rows)
+        parts = [
+            {"seq": record.seq, **part._asdict()}
+            for record, entry in zip(records, events, strict=True)
+            for part in entry.parts
+        ]
+        if parts:
+            insert_rows(self.connection, SECRET_PART, parts)
+        projections.apply(self.connection, facts)
+        mark = "?" if self._log.database.sqlite else "%s"
+        self.connection.exec_driver_sql(f"UPDATE head SET seq = {mark}, hash = {mark}", (seq, prev))
+        self._seq, self._head = seq, prev
+        return records[1:] if jump else records
+
+
+def utc(seconds: float) -> str:
+    """A wall-clock time as the log writes it.
+
+    Examples
+    --------
+    >>> utc(0.5)
+    '1970-01-01T00:00:00.500000Z'
+    """
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,59 @@
+"""Log lines of the process: one JSON object each, and only fields of a list, so that no name can slip in."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+
+#: Everything a line may hold besides time, level, logger and event.
+FIELDS = (
+    "method",
+    "route",
+    "status",
+    "ms",
+    "error",
+    "at_line",
+    "model",
+    "seq",
+    "records",
+    "folder",
+    "port",
+    "url",
+)
+
+
+class AllowListFormatter(logging.Formatter):
+    """A record as JSON: its unformatted message and the fields of the list.
+
+    Arguments of a message are left out: they may hold anything. An exception is named by its type and place.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.msg if isinstance(record.msg, str) else type(record.msg).__name__,
+        }
+        line |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
+        if record.exc_info and record.exc_info[0] is not None:
+            line["error"] = record.exc_info[0].__name__
+            trace = record.exc_info[2]
+            while trace is not None and trace.tb_next is not None:
+                trace = trace.tb_next
+            if trace is not None:
+                line["at_line"] = f"{trace.tb_frame.f_code.co_name}:{trace.tb_lineno}"
+        return json.dumps(line)
+
+
+def set_up_logs() -> None:
+    """Send every logger of the process through the allow-list to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(AllowListFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("calcode.service").setLevel(logging.INFO)

@@ -1,0 +1,213 @@
+"""Endpoints of models (SERVICE.md 10): add, shadow, propose, approve, roll back, and who answered when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import select
+
+from calcode.errors import CalcodeError
+from calcode.method.signatures import signature_file
+from calcode.service.decision_routes import refused
+from calcode.service.people import Principal
+from calcode.service.problems import Problem, responses
+from calcode.service.requests import ServiceHere, limited_body, role, service_of
+from calcode.service.tables import DEPLOYMENT, MODEL
+
+router = APIRouter(prefix="/v1", tags=["models"])
+_ANYBODY = ("clinician", "approver", "engineer", "auditor")
+_Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_Why = Annotated[str, Field(min_length=3, max_length=500)]
+
+
+class ModelFacts(BaseModel):
+    """A model of the line."""
+
+    digest: str
+    kind: str
+    state: str
+    added_by: str
+    promises: list[str]
+    why: str
+
+
+class Deployment(BaseModel):
+    """Which model answered from a record of the log on."""
+
+    from_seq: int
+    from_at: str
+    champion: str
+    previous: str | None
+    shadow: str | None
+    by: str
+    why: str
+
+
+class Added(BaseModel):
+    """A model that was taken as a candidate."""
+
+    digest: str
+    state: str = "candidate"
+
+
+class StateRequest(BaseModel):
+    """A step of a model; `champion` is proposed by an engineer and then approved by another account."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={"examples": [{"state": "shadow", "why": "first comparison on the ward"}]},
+    )
+
+    state: Literal["shadow", "champion", "refused"]
+    why: _Why
+
+
+class StateAnswer(BaseModel):
+    """Where the model stands after the step."""
+
+    digest: str
+    state: str
+    next: str
+
+
+class Reason(BaseModel):
+    """Why something is done; it stands in the log."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={"examples": [{"why": "too many deferrals since noon"}]},
+    )
+
+    why: _Why
+
+
+@router.get("/models", response_model=list[ModelFacts], responses=responses(401, 403, 429))
+def models(
+    service: ServiceHere, principal: Annotated[Principal, Depends(role(*_ANYBODY))]
+) -> list[dict[str, Any]]:
+    """All models of the line and their states."""
+    with service.database.reading() as connection:
+        rows = connection.execute(select(MODEL).where(MODEL.c.line == service.models.line)).all()
+    return [{**row._mapping, "promises": json.loads(row.promises)} for row in rows]
+
+
+@router.get("/deployments", response_model=list[Deployment], responses=responses(401, 403, 422, 429))
+def deployments(
+    service: ServiceHere,
+    principal: Annotated[Principal, Depends(role(*_ANYBODY))],
+    at_seq: Annotated[
+        int | None, Query(ge=1, le=2**62, description="Only the one that answered record N")
+    ] = None,
+) -> list[dict[str, Any]]:
+    """Which model answered at any moment, newest first."""
+    query = (
+        select(DEPLOYMENT)
+        .where(DEPLOYMENT.c.line == service.models.line)
+        .order_by(DEPLOYMENT.c.from_seq.desc())
+    )
+    if at_seq is not None:
+        query = query.where(DEPLOYMENT.c.from_seq <= at_seq).limit(1)
+    with service.database.reading() as connection:
+        return [dict(row._mapping) for row in connection.execute(query)]
+
+
+@router.post(
+    "/models",
+    response_model=Added,
+    responses=responses(401, 403, 409, 413, 422, 429, 503, 507),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+    dependencies=[Depends(role("engineer"))],
+)
+async def add_model(
+    request: Request,
+    signature: Annotated[
+        str,
+        Header(alias="Calcode-Signature", max_length=4000, description="The .sig file, lines joined by ;"),
+    ] = "",
+) -> dict[str, Any]:
+    """Add a signed model file; it is checked and kept as a candidate."""
+    service, actor = service_of(request), request.state.principal.subject
+    body = await limited_body(request, service.site.limits.model_bytes)
+
+    def checked() -> str:
+        with tempfile.TemporaryDirectory(dir=service.site.data) as folder:
+            path = Path(folder) / "model.safetensors"
+            path.write_bytes(body)
+            if signature:
+                signature_file(path).write_text(signature.replace(";", "\n") + "\n")
+            try:
+                digest, change = service.models.add(path, actor=actor)
+            except CalcodeError as error:
+                # The folder's name is of no use to the caller.
+                sentence = str(error).replace(str(path), "model").replace(f"{folder}/", "")
+                raise Problem(422, sentence) from error
+        service.change(change)
+        return digest
+
+    try:
+        return {"digest": await asyncio.to_thread(checked)}
+    except Problem as problem:
+        await refused(service, actor, problem)
+        raise
+
+
+@router.post(
+    "/models/{digest}/state",
+    response_model=StateAnswer,
+    responses=responses(401, 403, 404, 409, 422, 429, 503, 507),
+)
+def set_state(
+    digest: _Digest,
+    wanted: StateRequest,
+    service: ServiceHere,
+    principal: Annotated[Principal, Depends(role("engineer", "approver"))],
+) -> dict[str, str]:
+    """Move a model on: into the shadow, towards champion (two accounts), or out."""
+    actor, models = principal.subject, service.models
+    engineer = "engineer" in principal.roles
+    if wanted.state == "champion" and not engineer:
+        service.change(lambda t: models.approve(t, digest, actor=actor, why=wanted.why))
+        models.follow()
+        return {
+            "digest": digest,
+            "state": "champion",
+            "next": "It answers now; POST /v1/rollback takes it back.",
+        }
+    if not engineer:
+        raise Problem(403, "This needs the role engineer.")
+    if wanted.state == "champion":
+        service.change(lambda t: models.propose(t, digest, actor=actor, why=wanted.why))
+        return {
+            "digest": digest,
+            "state": "shadow",
+            "next": "An approver, another account, sends the same request.",
+        }
+    step = models.set_shadow if wanted.state == "shadow" else models.refuse
+    service.change(lambda t: step(t, digest, actor=actor, why=wanted.why))
+    models.follow()
+    return {"digest": digest, "state": wanted.state, "next": ""}
+
+
+@router.post("/rollback", response_model=StateAnswer, responses=responses(401, 403, 409, 422, 429, 503, 507))
+def roll_back(
+    reason: Reason,
+    service: ServiceHere,
+    principal: Annotated[Principal, Depends(role("engineer", "approver", "clinician"))],
+) -> dict[str, str]:
+    """Let the champion before answer again, from the next block on: one account, no gate."""
+    digest = service.change(lambda t: service.models.roll_back(t, actor=principal.subject, why=reason.why))
+    service.models.follow()
+    return {"digest": digest, "state": "champion", "next": ""}

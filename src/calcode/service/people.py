@@ -1,0 +1,197 @@
+"""Who may do what: programs with tokens, people with accounts, and their roles (SERVICE.md 11)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import select
+
+from calcode.errors import ServiceError
+from calcode.service.database import Database
+from calcode.service.log import Event, Transaction, utc
+from calcode.service.problems import Problem
+from calcode.service.tables import ACCOUNT, PASSWORD, SESSION, TOKEN
+
+#: What a role may do is written at each endpoint.
+ROLES = ("program", "clinician", "approver", "engineer", "auditor", "admin")
+_SUBJECT = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@:-]{0,99}$")
+_SESSION_HOURS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who sent a request."""
+
+    subject: str
+    roles: frozenset[str]
+    #: Prefix of the token, which limits are counted by.
+    prefix: str
+
+
+def token_digest(token: str) -> str:
+    """What the table holds of a token: 256 random bits have nothing to stretch, so SHA-256 is enough."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Tokens:
+    """The valid tokens and sessions, in memory; read again every second and after every change.
+
+    Parameters
+    ----------
+    database : Database
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._valid: dict[str, Principal] = {}
+        #: Ends on the monotonic clock, fixed when a token is first seen: a clock that jumps ends no session.
+        self._ends: dict[str, float] = {}
+
+    def reload(self) -> None:
+        """Read the tables again."""
+        with self._database.reading() as connection:
+            tokens = connection.execute(select(TOKEN).where(TOKEN.c.revoked.is_(False))).all()
+            sessions = connection.execute(select(SESSION)).all()
+        found = [(row.sha256, row.subject, row.roles, row.prefix, row.expires) for row in tokens]
+        found += [(row.sha256, row.subject, row.roles, row.sha256[:8], row.expires) for row in sessions]
+        now, mono = datetime.now(UTC), time.monotonic()
+        ends = {}
+        for sha256, *_, expires in found:
+            left = (datetime.fromisoformat(expires) - now).total_seconds()
+            ends[sha256] = self._ends.get(sha256, mono + left)
+        self._ends = ends
+        self._valid = {
+            sha256: Principal(subject, frozenset(json.loads(roles)), prefix)
+            for sha256, subject, roles, prefix, _ in found
+        }
+
+    def principal(self, token: str) -> Principal | None:
+        """Who a token belongs to; None if it is unknown, revoked or expired."""
+        digest = token_digest(token)
+        if self._ends.get(digest, 0.0) < time.monotonic():
+            return None
+        return self._valid.get(digest)
+
+
+def make_token(transaction: Transaction, *, subject: str, roles: Sequence[str], days: int, actor: str) -> str:
+    """A new token for a program or a person; it is shown once and only its SHA-256 is kept."""
+    token = f"cal_{secrets.token_urlsafe(32)}"
+    body = {
+        "sha256": token_digest(token),
+        "prefix": token[:12],
+        "roles": _checked(subject, roles),
+        "expires": utc((datetime.now(UTC) + timedelta(days=days)).timestamp()),
+    }
+    transaction.append([Event(kind="token_made", actor=actor, subject=subject, body=body)])
+    return token
+
+
+def revoke_token(transaction: Transaction, *, prefix: str, actor: str) -> None:
+    """End a token; it is refused from the next second on in every process."""
+    row = transaction.connection.execute(select(TOKEN).where(TOKEN.c.prefix == prefix)).first()
+    if row is None:
+        raise Problem(404, "No token has this prefix.")
+    transaction.append(
+        [Event(kind="token_revoked", actor=actor, subject=row.subject, body={"prefix": prefix})]
+    )
+
+
+def set_roles(
+    transaction: Transaction, *, subject: str, roles: Sequence[str], source: str, actor: str
+) -> None:
+    """Make an account or change its roles; nothing is recorded if they are as asked already."""
+    found = transaction.connection.execute(select(ACCOUNT).where(ACCOUNT.c.subject == subject)).first()
+    wanted = _checked(subject, roles)
+    if found is not None and json.loads(found.roles) == wanted:
+        return
+    body = {"roles": wanted, "source": source, "new": found is None}
+    transaction.append([Event(kind="role_changed", actor=actor, subject=subject, body=body)])
+
+
+def set_password(transaction: Transaction, *, subject: str, password: str) -> None:
+    """Set the password of a local account (argon2id)."""
+    from argon2 import PasswordHasher
+
+    if len(password) < 12:
+        raise Problem(422, "password: at least 12 characters.")
+    connection = transaction.connection
+    connection.execute(PASSWORD.delete().where(PASSWORD.c.subject == subject))
+    connection.execute(PASSWORD.insert().values(subject=subject, argon2=PasswordHasher().hash(password)))
+
+
+def password_roles(connection: Any, *, subject: str, password: str) -> list[str] | None:
+    """The roles of a local account if the password is right, else None; the same time either way."""
+    from argon2 import PasswordHasher
+    from argon2.exceptions import VerificationError
+
+    stored = connection.execute(select(PASSWORD.c.argon2).where(PASSWORD.c.subject == subject)).scalar()
+    hasher = PasswordHasher()
+    try:
+        # Without an account something is hashed all the same: the time tells nobody which accounts exist.
+        hasher.verify(stored or hasher.hash("nobody"), password)
+    except VerificationError:
+        return None
+    row = connection.execute(select(ACCOUNT.c.roles).where(ACCOUNT.c.subject == subject)).scalar()
+    return None if stored is None or row is None else list(json.loads(row))
+
+
+def open_session(transaction: Transaction, *, subject: str, roles: Iterable[str], method: str) -> str:
+    """Sign a person in: a session token for a working day, and the event of the login."""
+    token = secrets.token_urlsafe(32)
+    expires = utc((datetime.now(UTC) + timedelta(hours=_SESSION_HOURS)).timestamp())
+    connection = transaction.connection
+    connection.execute(SESSION.delete().where(SESSION.c.expires < utc(time.time())))
+    row = {
+        "sha256": token_digest(token),
+        "subject": subject,
+        "roles": json.dumps(sorted(roles)),
+        "expires": expires,
+    }
+    connection.execute(SESSION.insert().values(**row))
+    transaction.append([Event(kind="login", actor=subject, subject=subject, body={"method": method})])
+    return token
+
+
+def _checked(subject: str, roles: Sequence[str]) -> list[str]:
+    if not _SUBJECT.match(subject):
+        raise ServiceError("subject: letters, digits and . _ @ : - only, at most 100 characters")
+    unknown = sorted(set(roles) - set(ROLES))
+    if unknown or not roles:
+        raise ServiceError(f"roles: {unknown or 'none given'}; there are {', '.join(ROLES)}")
+    return sorted(set(roles))
+
+
+class Limiter:
+    """A token bucket per caller: `rate` requests a second on average, `burst` at once.
+
+    Examples
+    --------
+    >>> limiter = Limiter(rate=1.0, burst=2)
+    >>> [limiter.wait("a", now=0.0), limiter.wait("a", now=0.0), limiter.wait("a", now=0.0)]
+    [0.0, 0.0, 1.0]
+    """
+
+    def __init__(self, *, rate: float, burst: int) -> None:
+        self._rate, self._burst = rate, float(burst)
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def wait(self, caller: str, *, n: int = 1, now: float | None = None) -> float:
+        """0 if `n` more requests are allowed now, else the seconds until they are."""
+        at = time.monotonic() if now is None else now
+        left, before = self._left.get(caller, (self._burst, at))
+        left = min(self._burst, left + (at - before) * self._rate)
+        # A batch larger than the bucket passes when the bucket is full.
+        needed = min(float(n), self._burst)
+        if left < needed:
+            self._left[caller] = (left, at)
+            return (needed - left) / self._rate
+        self._left[caller] = (left - needed, at)
+        return 0.0

@@ -1,0 +1,155 @@
+"""Endpoints of people and programs: sign in, tokens, roles."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import select
+
+from calcode.errors import ServiceError
+from calcode.service import people
+from calcode.service.log import Event, Transaction
+from calcode.service.people import Principal
+from calcode.service.problems import Problem, responses
+from calcode.service.requests import ServiceHere, role
+from calcode.service.tables import ACCOUNT, TOKEN
+
+router = APIRouter(prefix="/v1", tags=["people"])
+_Subject = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@:-]{0,99}$")]
+_Role = Literal["program", "clinician", "approver", "engineer", "auditor", "admin"]
+_Admin = Annotated[Principal, Depends(role("admin"))]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Login(_Body):
+    """A local account and its password."""
+
+    subject: _Subject = Field(examples=["e.meier"])
+    password: str = Field(max_length=200, examples=["a long pass phrase"])
+
+
+class SessionAnswer(BaseModel):
+    """A session; send it as a bearer token."""
+
+    token: str
+    roles: list[str]
+
+
+class TokenRequest(_Body):
+    """A token for a program, or for a person who uses the API."""
+
+    subject: _Subject = Field(examples=["pacs-gateway"])
+    roles: list[_Role] = Field(min_length=1, max_length=6, examples=[["program"]])
+    days: int = Field(default=365, ge=1, le=3650)
+
+
+class TokenAnswer(BaseModel):
+    """The token, shown this once."""
+
+    token: str
+    prefix: str
+
+
+class TokenFacts(BaseModel):
+    """What is known of a token."""
+
+    prefix: str
+    subject: str
+    roles: list[str]
+    made_by: str
+    expires: str
+    revoked: bool
+
+
+class AccountRequest(_Body):
+    """A local account; `password` is needed for a new one."""
+
+    roles: list[_Role] = Field(min_length=1, max_length=6, examples=[["clinician"]])
+    password: str | None = Field(default=None, min_length=12, max_length=200)
+
+
+class AccountFacts(BaseModel):
+    """An account."""
+
+    subject: str
+    roles: list[str]
+    source: str
+
+
+@router.post("/sessions", response_model=SessionAnswer, responses=responses(401, 422, 429, 503, 507))
+def sign_in(login: Login, request: Request, service: ServiceHere) -> dict[str, Any]:
+    """Sign in with a local account."""
+    client = request.client.host if request.client else "unknown"
+    if service.logins.wait(client) > 0 or service.logins.wait(login.subject) > 0:
+        raise Problem(429, "Too many attempts to sign in.", headers={"Retry-After": "5"})
+    with service.database.reading() as connection:
+        roles = people.password_roles(connection, subject=login.subject, password=login.password)
+    if roles is None:
+        failed = Event(kind="login", actor="unknown", subject="", body={"method": "password", "failed": True})
+        service.change(lambda t: t.append([failed]))
+        raise Problem(401, "Account or password is wrong.")
+    token = service.change(
+        lambda t: people.open_session(t, subject=login.subject, roles=roles, method="password")
+    )
+    service.tokens.reload()
+    return {"token": token, "roles": roles}
+
+
+@router.get("/tokens", response_model=list[TokenFacts], responses=responses(401, 403, 429))
+def tokens(service: ServiceHere, principal: _Admin) -> list[dict[str, Any]]:
+    """All tokens, without the tokens."""
+    with service.database.reading() as connection:
+        rows = connection.execute(select(TOKEN)).all()
+    return [{**row._mapping, "roles": json.loads(row.roles)} for row in rows]
+
+
+@router.post("/tokens", response_model=TokenAnswer, responses=responses(401, 403, 422, 429, 503, 507))
+def make_token(wanted: TokenRequest, service: ServiceHere, principal: _Admin) -> dict[str, str]:
+    """Make a token."""
+    token = service.change(
+        lambda t: people.make_token(
+            t, subject=wanted.subject, roles=wanted.roles, days=wanted.days, actor=principal.subject
+        )
+    )
+    service.tokens.reload()
+    return {"token": token, "prefix": token[:12]}
+
+
+@router.delete("/tokens/{prefix}", status_code=204, responses=responses(401, 403, 404, 422, 429, 503, 507))
+def revoke_token(
+    prefix: Annotated[str, Field(pattern=r"^cal_[A-Za-z0-9_-]{8}$")], service: ServiceHere, principal: _Admin
+) -> None:
+    """Revoke a token."""
+    service.change(lambda t: people.revoke_token(t, prefix=prefix, actor=principal.subject))
+    service.tokens.reload()
+
+
+@router.get("/accounts", response_model=list[AccountFacts], responses=responses(401, 403, 429))
+def accounts(service: ServiceHere, principal: _Admin) -> list[dict[str, Any]]:
+    """All accounts and their roles."""
+    with service.database.reading() as connection:
+        rows = connection.execute(select(ACCOUNT)).all()
+    return [{**row._mapping, "roles": json.loads(row.roles)} for row in rows]
+
+
+@router.put("/accounts/{subject}", status_code=204, responses=responses(401, 403, 422, 429, 503, 507))
+def set_account(subject: _Subject, wanted: AccountRequest, service: ServiceHere, principal: _Admin) -> None:
+    """Make a local account, change its roles or its password."""
+
+    def change(transaction: Transaction) -> None:
+        people.set_roles(
+            transaction, subject=subject, roles=wanted.roles, source="local", actor=principal.subject
+        )
+        if wanted.password is not None:
+            people.set_password(transaction, subject=subject, password=wanted.password)
+
+    try:
+        service.change(change)
+    except ServiceError as error:
+        raise Problem(422, str(error)) from error

@@ -1,0 +1,265 @@
+"""What every event does to the tables that repeat the log. Live service and `rebuild` both go through here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Connection, Table, select
+
+from calcode.files import canonical_json
+from calcode.service.tables import (
+    ACCOUNT,
+    CHECKPOINT,
+    DECISION,
+    DEPLOYMENT,
+    DERIVED,
+    EVENT,
+    HEAD,
+    MODEL,
+    POLICY,
+    PROTOCOL,
+    SHADOW_DECISION,
+    TASK,
+    TOKEN,
+    insert_rows,
+)
+
+#: Kinds that change no table: they are kept for who reads the log.
+PLAIN_KINDS = frozenset(
+    {
+        "started",
+        "stopped",
+        "clock_jumped",
+        "refused",
+        "export",
+        "erasure",
+        "login",
+        "backup_verified",
+        "rebuilt",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """An event as the projections see it."""
+
+    seq: int
+    id: str
+    at: str
+    kind: str
+    actor: str
+    subject: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row to insert, or the columns to change in the rows that `where` names."""
+
+    table: Table
+    values: dict[str, Any]
+    where: dict[str, Any] | None = None
+
+
+def changes(fact: Fact) -> list[Change]:
+    """The changes that an event makes, in order."""
+    if fact.kind in PLAIN_KINDS:
+        return []
+    return _RULES[fact.kind](fact, fact.body)
+
+
+@lru_cache(maxsize=4096)
+def _listed(names: tuple[str, ...]) -> str:
+    """A released set as JSON; a line has few different ones."""
+    return canonical_json(names)
+
+
+def _decision(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    row = {
+        "seq": fact.seq,
+        "id": fact.id,
+        "key": body["key"],
+        "content_digest": body["content"],
+        "group_digest": body["group"],
+        "study_digest": body["study"],
+        "line": body["line"],
+        "model": body["model"],
+        "action": body["action"],
+        "reason": body["reason"],
+        "label": body["label"],
+        "released_set": _listed(tuple(body["set"])),
+        "p_audit": body["p_audit"],
+        "u": body["u"],
+        "p_sample": body["p_sample"],
+        "representative": body["representative"],
+        "in_model": body["in_model"],
+        "known_group": body["known_group"],
+        "site": body["site"],
+        "device": body["device"],
+    }
+    made = [Change(DECISION, row)]
+    if body["task"] is not None:
+        task = {
+            "id": fact.id,
+            "decision": fact.id,
+            "why": body["task"],
+            "opened_at": fact.at,
+            "state": "open",
+            "lease_by": None,
+            "lease_until": None,
+        }
+        made.append(Change(TASK, task))
+    return made
+
+
+def _shadow_decision(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    row = {
+        "seq": fact.seq,
+        "decision": fact.subject,
+        "model": body["model"],
+        "action": body["action"],
+        "reason": body["reason"],
+        "released_set": _listed(tuple(body["set"])),
+    }
+    return [Change(SHADOW_DECISION, row)]
+
+
+def _model_added(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    row = {
+        "digest": fact.subject,
+        "line": body["line"],
+        "kind": body["kind"],
+        "state": "added",
+        "added_by": fact.actor,
+        "file": body["file"],
+        "promises": canonical_json(body["promises"]),
+        "golden": body["golden"],
+        "why": "",
+    }
+    return [Change(MODEL, row)]
+
+
+def _model_state(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    made = [
+        Change(MODEL, {"state": state, "why": body["why"]}, {"digest": digest})
+        for digest, state in body["states"].items()
+    ]
+    if body["deployment"] is not None:
+        row = {
+            "from_seq": fact.seq,
+            "from_at": fact.at,
+            "by": fact.actor,
+            "why": body["why"],
+            **body["deployment"],
+        }
+        made += [Change(DEPLOYMENT, row), Change(HEAD, {"deployed": fact.seq}, {"one": 1})]
+    return made
+
+
+def _protocol_set(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    row = {"from_seq": fact.seq, "digest": fact.subject, "text": body["text"], "set_by": fact.actor}
+    return [Change(PROTOCOL, row)]
+
+
+def _policy_set(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    row = {"from_seq": fact.seq, "line": fact.subject, "sample": body["sample"], "set_by": fact.actor}
+    return [Change(POLICY, row)]
+
+
+def _checkpoint(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    row = {"at": fact.at, **{name: body[name] for name in ("size", "root", "head", "note")}}
+    return [Change(CHECKPOINT, row)]
+
+
+def _role_changed(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    values = {"roles": canonical_json(body["roles"]), "source": body["source"], "changed_by": fact.actor}
+    if body["new"]:
+        return [Change(ACCOUNT, {"subject": fact.subject, **values})]
+    return [Change(ACCOUNT, values, {"subject": fact.subject})]
+
+
+def _token_made(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    row = {
+        "sha256": body["sha256"],
+        "prefix": body["prefix"],
+        "subject": fact.subject,
+        "roles": canonical_json(body["roles"]),
+        "made_by": fact.actor,
+        "expires": body["expires"],
+        "revoked": False,
+    }
+    return [Change(TOKEN, row)]
+
+
+def _token_revoked(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    return [Change(TOKEN, {"revoked": True}, {"prefix": body["prefix"]})]
+
+
+def _approval(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    return [Change(MODEL, {"why": body["why"]}, {"digest": fact.subject})]
+
+
+_RULES: dict[str, Callable[[Fact, Mapping[str, Any]], list[Change]]] = {
+    "decision": _decision,
+    "shadow_decision": _shadow_decision,
+    "model_added": _model_added,
+    "model_state": _model_state,
+    "approval": _approval,
+    "protocol_set": _protocol_set,
+    "policy_set": _policy_set,
+    "checkpoint": _checkpoint,
+    "role_changed": _role_changed,
+    "token_made": _token_made,
+    "token_revoked": _token_revoked,
+}
+#: Every kind of event that the log takes.
+KINDS = PLAIN_KINDS | frozenset(_RULES)
+
+
+def apply(connection: Connection, facts: Sequence[Fact]) -> None:
+    """Carry the changes of events out, rows of one table in one statement where they follow each other."""
+    inserts: dict[Table, list[dict[str, Any]]] = {}
+    for change in (change for fact in facts for change in changes(fact)):
+        if change.where is None:
+            inserts.setdefault(change.table, []).append(change.values)
+            continue
+        # A change may be of a row that an event just before inserted.
+        _flush(connection, inserts)
+        table = change.table
+        condition = [table.c[name] == value for name, value in change.where.items()]
+        connection.execute(table.update().where(*condition).values(**change.values))
+    _flush(connection, inserts)
+
+
+def _flush(connection: Connection, inserts: dict[Table, list[dict[str, Any]]]) -> None:
+    for table, rows in inserts.items():
+        insert_rows(connection, table, rows)
+    inserts.clear()
+
+
+def rebuild(connection: Connection) -> int:
+    """Make the derived tables anew from the log; the number of events that were replayed."""
+    for table in DERIVED:
+        connection.execute(table.delete())
+    connection.execute(HEAD.update().values(deployed=0))
+    columns = [EVENT.c[name] for name in ("seq", "id", "at", "kind", "actor", "subject", "body")]
+    seen = 0
+    while True:
+        rows = connection.execute(
+            select(*columns).where(EVENT.c.seq > seen).order_by(EVENT.c.seq).limit(1000)
+        ).all()
+        if not rows:
+            return seen
+        apply(
+            connection,
+            [
+                Fact(seq, id, at, kind, actor, subject, json.loads(body))
+                for seq, id, at, kind, actor, subject, body in rows
+            ],
+        )
+        seen = rows[-1].seq

@@ -1,0 +1,66 @@
+"""Proof for one decision (SERVICE.md 4): its record, the path to a signed tree head, and nothing of any other."""
+
+from __future__ import annotations
+
+import base64
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from pydantic import BaseModel
+from sqlalchemy import select
+
+from calcode.errors import ServiceError
+from calcode.service.audit.chain import Record, record_hash
+from calcode.service.audit.notes import open_checkpoint
+from calcode.service.audit.tree import inclusion_proof, root_from_proof
+from calcode.service.log import Log
+from calcode.service.problems import Problem
+from calcode.service.tables import CHECKPOINT
+
+
+class Proof(BaseModel):
+    """A record, the hashes that lead from it to a root, and the signed checkpoint of that root."""
+
+    seq: int
+    at: str
+    kind: str
+    actor: str
+    body: str
+    prev: str
+    hash: str
+    path: list[str]
+    checkpoint: str
+
+
+def proof_of(record: Record, log: Log) -> Proof:
+    """The proof of a record under the first checkpoint that covers it."""
+    query = select(CHECKPOINT.c.size, CHECKPOINT.c.note).where(CHECKPOINT.c.size >= record.seq)
+    with log.database.reading() as connection:
+        found = connection.execute(query.order_by(CHECKPOINT.c.size).limit(1)).first()
+    if found is None:
+        raise Problem(409, "No checkpoint covers this record yet; ask again after the next one.")
+    path = inclusion_proof(log.hashes(upto=found.size), record.seq - 1)
+    encoded = [base64.b64encode(node).decode() for node in path]
+    return Proof(**record._asdict(), path=encoded, checkpoint=found.note)
+
+
+def check_proof(proof: Proof, key: Ed25519PublicKey) -> str:
+    """The sentence that a good proof allows; an error for any other.
+
+    Parameters
+    ----------
+    proof : Proof
+    key : Ed25519PublicKey
+        Of the log's checkpoints.
+    """
+    fields = {name: getattr(proof, name) for name in ("prev", "seq", "at", "kind", "actor", "body")}
+    if record_hash(**fields) != proof.hash:
+        raise ServiceError("proof: the record was changed, its content does not have its hash")
+    checkpoint = open_checkpoint(proof.checkpoint, key)
+    path = [base64.b64decode(node) for node in proof.path]
+    try:
+        root = root_from_proof(proof.hash, index=proof.seq - 1, size=checkpoint.size, proof=path)
+    except ValueError as error:
+        raise ServiceError(f"proof: {error}") from error
+    if root != checkpoint.root:
+        raise ServiceError("proof: the record is not under the root of this checkpoint")
+    return f"Record {proof.seq} of {checkpoint.origin} is one of the {checkpoint.size:,} that were signed."

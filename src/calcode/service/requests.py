@@ -1,0 +1,72 @@
+"""What the endpoints share: the service behind a request, who sent it, and how much of a body is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, cast
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
+
+from calcode.service.people import Principal
+from calcode.service.problems import Problem
+from calcode.service.service import Service
+
+#: For OpenAPI; the check itself is `signed_in`.
+_BEARER = HTTPBearer(auto_error=False, description="A token of a program or a session of a person.")
+
+
+def service_of(request: Request) -> Service:
+    """The service that answers this request."""
+    return cast(Service, request.app.state.service)
+
+
+def signed_in(request: Request, *roles: str) -> Principal:
+    """Who sent the request, if one of the roles is theirs.
+
+    Raises
+    ------
+    Problem
+        401 without a valid token, 403 without a role, 429 above the rate of the token.
+    """
+    service = service_of(request)
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    principal = service.tokens.principal(token) if scheme.lower() == "bearer" else None
+    if principal is None:
+        raise Problem(
+            401, "Send a valid token: Authorization: Bearer ...", headers={"WWW-Authenticate": "Bearer"}
+        )
+    if not principal.roles & set(roles):
+        raise Problem(403, f"This needs the role {' or '.join(roles)}.")
+    wait = service.limiter.wait(principal.prefix)
+    if wait > 0:
+        raise Problem(429, "Too many requests by this token.", headers={"Retry-After": str(int(wait) + 1)})
+    return principal
+
+
+def role(*roles: str) -> Callable[..., Principal]:
+    """A dependency that lets certain roles through."""
+
+    def check(request: Request, bearer: Annotated[object, Security(_BEARER)] = None) -> Principal:
+        del bearer
+        request.state.principal = signed_in(request, *roles)
+        return cast(Principal, request.state.principal)
+
+    return check
+
+
+ServiceHere = Annotated[Service, Depends(service_of)]
+
+
+async def limited_body(request: Request, limit: int) -> bytes:
+    """The body, or 413 as soon as it is larger than the limit."""
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced) > limit:
+        raise Problem(413, f"The body is larger than {limit:,} bytes.")
+    pieces, size = [], 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > limit:
+            raise Problem(413, f"The body is larger than {limit:,} bytes.")
+        pieces.append(piece)
+    return b"".join(pieces)

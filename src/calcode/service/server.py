@@ -1,0 +1,67 @@
+"""Run a service: open it, put HTTP in front of it, and end it in order when the machine asks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import uvicorn
+from fastapi import APIRouter
+
+from calcode.service.app import make_app
+from calcode.service.logs import set_up_logs
+from calcode.service.service import Service
+from calcode.service.settings import SiteSettings
+
+_LOGGER = logging.getLogger("calcode.service")
+
+
+class _Server(uvicorn.Server):
+    """Tells when it listens, with the port that the system chose where 0 was asked for."""
+
+    def __init__(self, config: uvicorn.Config, listening: Callable[[int], None]) -> None:
+        super().__init__(config)
+        self._listening = listening
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        await super().startup(sockets)  # type: ignore[arg-type]
+        if self.servers:
+            self._listening(self.servers[0].sockets[0].getsockname()[1])
+
+
+def serve(
+    site: SiteSettings,
+    *,
+    listening: Callable[[int, Service], None] | None = None,
+    more: Sequence[APIRouter] = (),
+) -> None:
+    """Serve until SIGTERM or Ctrl-C: waiting requests are answered, then the log ends with `stopped`.
+
+    Parameters
+    ----------
+    site : SiteSettings
+    listening : callable, optional
+        Called with the port and the service once requests are taken.
+    more : sequence of APIRouter
+        Pages beside the API.
+    """
+    set_up_logs()
+    with Service(site) as service:
+        config = uvicorn.Config(
+            make_app(service, more=more),
+            host=site.host,
+            port=site.port,
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            # A closed connection's requests are still decided and recorded; a new start waits for no idle client.
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=10,
+        )
+
+        def told(port: int) -> None:
+            _LOGGER.info("listening", extra={"port": port, "model": service.models.champion.digest[:16]})
+            if listening is not None:
+                listening(port, service)
+
+        _Server(config, told).run()

@@ -1,0 +1,232 @@
+"""One running service: what it opens, checks and records at its start, what it does every second, how it ends."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from sqlalchemy import func, select
+
+from calcode import __version__
+from calcode.errors import ServiceError
+from calcode.service import schema
+from calcode.service.admission import Admission
+from calcode.service.checkpoints import Checkpoints
+from calcode.service.database import STORAGE_ERRORS, Database, only_service
+from calcode.service.keys import checkpoint_key, site_secret
+from calcode.service.log import Event, Log, Transaction, utc
+from calcode.service.metrics import Metrics
+from calcode.service.models import Models, parse_protocol
+from calcode.service.people import Limiter, Tokens
+from calcode.service.problems import Problem
+from calcode.service.settings import SiteSettings
+from calcode.service.tables import EVENT, POLICY, PROTOCOL, PULSE, TASK
+from calcode.service.writer import Writer
+
+_LOGGER = logging.getLogger("calcode.service")
+#: A service is ready if it committed something within this time; without traffic it writes a pulse.
+READY_SECONDS = 10.0
+_PULSE_SECONDS = 4.0
+
+
+class Service:
+    """A service on one site file; a context manager.
+
+    Parameters
+    ----------
+    site : SiteSettings
+    """
+
+    def __init__(self, site: SiteSettings) -> None:
+        self.site = site
+        self._stack = ExitStack()
+        self._stopped = threading.Event()
+        #: Length of the log when the housekeeping last looked.
+        self.seen_records = 0
+        #: What the page of the demonstration shows.
+        self.demo: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        site = self.site
+        Path(site.data).mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.database = Database(site.database_url)
+        try:
+            self._stack.callback(self.database.close)
+            self._stack.enter_context(only_service(self.database))
+            with self.database.reading() as connection:
+                new = schema.current(connection) is None
+            if new:
+                schema.upgrade(self.database)
+            schema.require_current(self.database)
+            self.secret = site_secret(site)
+            self.log = Log(self.database)
+            self._require_same_secret()
+            notes = site.checkpoints
+            self.checkpoints = Checkpoints(
+                self.log, origin=site.name, key=checkpoint_key(site), folders=notes.folders
+            )
+            self.checkpoints.compare()
+            self.metrics = Metrics()
+            self.models = Models(site, self.log)
+            self._record_start()
+            self.models.follow()
+            self.tokens = Tokens(self.database)
+            self.tokens.reload()
+            self.limiter = Limiter(rate=site.limits.rate, burst=site.limits.burst)
+            self.logins = Limiter(rate=0.2, burst=5)
+            self.admission = Admission(
+                line=site.line.name,
+                dimension=self.models.prompts.dimension,
+                prompt_digest=self.models.prompts.digest,
+                secret=self.secret,
+                retention=site.retention,
+            )
+            self.writer = Writer(
+                self.log,
+                self.models,
+                self.metrics,
+                queue=site.limits.queue,
+                block=site.limits.block,
+                sample=site.line.sample,
+            )
+            self.writer.start()
+            self._stack.callback(self._end)
+            self._keeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
+            self._keeper.start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _end(self) -> None:
+        self._stopped.set()
+        self._keeper.join()
+        try:
+            self.writer.change(
+                lambda transaction: transaction.append([Event(kind="stopped", actor="service", body={})])
+            )
+        finally:
+            self.writer.stop()
+
+    # ------------------------------------------------------------------ start
+
+    def _require_same_secret(self) -> None:
+        query = select(EVENT.c.body).where(EVENT.c.kind == "started").order_by(EVENT.c.seq.desc())
+        with self.database.reading() as connection:
+            body = connection.execute(query.limit(1)).scalar()
+        if body is not None and json.loads(body)["secret_sha256"] != self.secret.digest:
+            raise ServiceError(
+                f"{self.site.path('secret.key')}: not the secret that this log began with; every coin and pseudonym "
+                "would change. Put the original file back"
+            )
+
+    def _record_start(self) -> None:
+        """What the site file changed since the last start, and the start itself."""
+        site, line = self.site, self.site.line
+        events = [
+            Event(
+                kind="started",
+                actor="service",
+                body={
+                    "version": __version__,
+                    "settings_sha256": hashlib.sha256(site.model_dump_json().encode()).hexdigest(),
+                    "secret_sha256": self.secret.digest,
+                },
+            )
+        ]
+        with self.database.reading() as connection:
+            sample = connection.execute(
+                select(POLICY.c.sample).where(POLICY.c.line == line.name).order_by(POLICY.c.from_seq.desc())
+            ).scalar()
+            protocol = connection.execute(
+                select(PROTOCOL.c.digest).order_by(PROTOCOL.c.from_seq.desc())
+            ).scalar()
+        if sample != line.sample:
+            body = {"sample": line.sample, "deferred": 1.0}
+            events.append(Event(kind="policy_set", actor="service", subject=line.name, body=body))
+        if line.protocol is not None:
+            text = Path(line.protocol).read_text()
+            parse_protocol(text, source=line.protocol)
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            if digest != protocol:
+                events.append(
+                    Event(kind="protocol_set", actor="service", subject=digest, body={"text": text})
+                )
+        first = self.models.first()
+        with self.log.transaction() as transaction:
+            transaction.append(events)
+            if first is not None:
+                first(transaction)
+
+    # ------------------------------------------------------------------ while it runs
+
+    def change(self, change: Callable[[Transaction], Any]) -> Any:
+        """Carry out a change in the writer's thread and wait until it is durable."""
+        return self.writer.change(change).result()
+
+    def ready(self) -> bool:
+        """Whether a write was committed within the last ten seconds."""
+        return self.writer.fault is None and time.monotonic() - self.writer.committed_at < READY_SECONDS
+
+    def _keep_house(self) -> None:
+        while not self._stopped.wait(1.0):
+            try:
+                self._pulse()
+                self.tokens.reload()
+                self._checkpoint()
+                self._measure()
+            except Problem:
+                continue  # the queue is full, or the disk: told by the writer
+            except STORAGE_ERRORS as error:
+                _LOGGER.warning("housekeeping_failed", extra={"error": type(error).__name__})
+
+    def _pulse(self) -> None:
+        if self.writer.fault is None and time.monotonic() - self.writer.committed_at < _PULSE_SECONDS:
+            return
+
+        def write(transaction: Transaction) -> None:
+            row = {"boot": self.log.boot, "at": utc(time.time())}
+            connection = transaction.connection
+            if (
+                connection.execute(PULSE.update().where(PULSE.c.boot == row["boot"]).values(**row)).rowcount
+                == 0
+            ):
+                connection.execute(PULSE.insert().values(**row))
+
+        self.change(write)
+
+    def _checkpoint(self) -> None:
+        notes = self.site.checkpoints
+        if self.checkpoints.due(every_records=notes.every_records, every_seconds=notes.every_seconds):
+            event = self.checkpoints.next_event()
+            self.change(lambda transaction: transaction.append([event]))
+            self.checkpoints.send()
+        elif self.checkpoints.down or self.checkpoints.sent < self.checkpoints.size:
+            self.checkpoints.send()
+        if self.checkpoints.down:
+            _LOGGER.warning("checkpoint_not_sent", extra={"folder": len(self.checkpoints.down)})
+
+    def _measure(self) -> None:
+        metrics = self.metrics
+        size = self.seen_records = self.log.head()[0]
+        with self.database.reading() as connection:
+            query = select(func.count()).select_from(TASK).where(TASK.c.state == "open")
+            metrics.open_tasks.set(connection.execute(query).scalar_one())
+        metrics.waiting.set(self.writer.n_waiting)
+        metrics.ready.set(self.ready())
+        metrics.records.set(size)
+        metrics.exposed.set(size - self.checkpoints.sent)
+        metrics.checkpoint_age.set(time.monotonic() - self.checkpoints.made_at)
+        metrics.target_down.set(len(self.checkpoints.down))
+        metrics.free_bytes.set(shutil.disk_usage(self.site.data).free)

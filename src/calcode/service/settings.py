@@ -1,0 +1,183 @@
+"""The site file: everything an operator decides, checked before anything starts."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from calcode.errors import ServiceError
+
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}$")]
+_Probability = Annotated[float, Field(gt=0, le=1)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class LineSettings(_Table):
+    """A model line: which prompts, which model first, whose signatures count."""
+
+    name: _Name = "default"
+    #: Prompt file (`*.prompts.safetensors`) that makes logits from embeddings.
+    prompts: str
+    #: The model that answers until another one is promoted.
+    model: str
+    #: Public keys (files or `ed25519:...`); a model needs a signature by one of them.
+    trusted: list[str] = []
+    allow_unsigned: bool = False
+    #: Name of the backbone that made the embeddings, as the model records it.
+    backbone: str | None = None
+    #: ONNX file or registered backbone, where the service takes images.
+    image_tower: str | None = None
+    #: Feature file with the reference images, for neighbours in explanations.
+    reference: str | None = None
+    #: Share of accepted cases that is reviewed (SERVICE.md 8).
+    sample: _Probability = 0.1
+    #: What may change and how (SERVICE.md 10).
+    protocol: str | None = None
+
+
+class Limits(_Table):
+    """What one request and one program may take."""
+
+    queue: int = Field(default=1024, ge=1, le=65536)
+    block: int = Field(default=64, ge=1, le=4096)
+    body_bytes: int = Field(default=8_000_000, ge=1000)
+    batch_bytes: int = Field(default=64_000_000, ge=1000)
+    batch_rows: int = Field(default=4096, ge=1, le=4096)
+    model_bytes: int = Field(default=2_000_000_000, ge=1000)
+    pixels: int = Field(default=64_000_000, ge=1)
+    #: Requests per second and program, and how many may come at once.
+    rate: float = Field(default=500.0, gt=0)
+    burst: int = Field(default=2000, ge=1)
+
+
+class CheckpointSettings(_Table):
+    """How often the log is signed, and where the notes go."""
+
+    #: Ed25519 private key (PEM); made in the data folder where none is named.
+    key: str | None = None
+    every_records: int = Field(default=1000, ge=1)
+    every_seconds: float = Field(default=600.0, gt=0)
+    #: Folders on other machines; each gets a file per checkpoint.
+    folders: list[str] = []
+
+
+class OidcSettings(_Table):
+    """The hospital's identity provider."""
+
+    issuer: str
+    client_id: str
+    #: File that holds the client's secret.
+    client_secret_file: str
+    #: Claim with the person's groups, and which role each group has.
+    claim: str = "groups"
+    roles: dict[str, list[str]]
+
+
+class Retention(_Table):
+    """After how many days personal content is due for deletion; None: never by itself."""
+
+    embedding_days: int | None = Field(default=None, ge=183)
+    identity_days: int | None = Field(default=None, ge=183)
+    image_days: int | None = Field(default=None, ge=1)
+
+
+class SiteSettings(_Table):
+    """A whole site file.
+
+    Examples
+    --------
+    >>> SiteSettings(name="hospital/skin", data="/tmp", line={"prompts": "a", "model": "b"}).limits.block
+    64
+    """
+
+    #: Name of the log, the origin of its checkpoints.
+    name: _Name
+    #: Folder of the database, the keys, the models and the images.
+    data: str
+    #: PostgreSQL URL; SQLite in the data folder where none is given.
+    database: str | None = None
+    host: str = "127.0.0.1"
+    port: int = Field(default=8470, ge=0, le=65535)
+    #: From where /health and /metrics are answered.
+    local_networks: list[str] = ["127.0.0.0/8", "::1/128"]
+    #: Show /docs and /openapi.json.
+    docs: bool = False
+    line: LineSettings
+    limits: Limits = Limits()
+    checkpoints: CheckpointSettings = CheckpointSettings()
+    oidc: OidcSettings | None = None
+    retention: Retention = Retention()
+
+    @field_validator("local_networks")
+    @classmethod
+    def _networks(cls, values: list[str]) -> list[str]:
+        for value in values:
+            ipaddress.ip_network(value)
+        return values
+
+    @property
+    def database_url(self) -> str:
+        """Where the log is."""
+        return self.database or f"sqlite:///{Path(self.data).absolute() / 'log.sqlite'}"
+
+    def path(self, name: str) -> Path:
+        """A file in the data folder."""
+        return Path(self.data) / name
+
+
+def read_site(path: str | os.PathLike[str]) -> SiteSettings:
+    """Read a site file; relative paths in it are relative to its folder.
+
+    Raises
+    ------
+    ServiceError
+        With every mistake of the file in one message.
+    """
+    file = Path(path)
+    try:
+        content = tomllib.loads(file.read_text())
+        site = SiteSettings.model_validate(content)
+    except FileNotFoundError as error:
+        raise ServiceError(f"{file}: no such site file; 'calcode serve --demo' runs without one") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ServiceError(f"{file}: not TOML ({error})") from error
+    except ValidationError as error:
+        found = "; ".join(f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors())
+        raise ServiceError(f"{file}: {found}") from error
+
+    def absolute(value: str | None) -> str | None:
+        return None if value is None else str((file.parent / value).absolute())
+
+    line = site.line
+    trusted = [key if key.startswith("ed25519:") else str(absolute(key)) for key in line.trusted]
+    tower = (
+        line.image_tower
+        if line.image_tower is None or ":" in line.image_tower
+        else absolute(line.image_tower)
+    )
+    changed = line.model_copy(
+        update={
+            **{name: absolute(getattr(line, name)) for name in ("prompts", "model", "reference", "protocol")},
+            "trusted": trusted,
+            "image_tower": tower,
+        }
+    )
+    notes = site.checkpoints.model_copy(
+        update={
+            "key": absolute(site.checkpoints.key),
+            "folders": [str(absolute(folder)) for folder in site.checkpoints.folders],
+        }
+    )
+    update: dict[str, object] = {"data": absolute(site.data), "line": changed, "checkpoints": notes}
+    if site.oidc is not None:
+        secret = absolute(site.oidc.client_secret_file)
+        update["oidc"] = site.oidc.model_copy(update={"client_secret_file": secret})
+    return site.model_copy(update=update)

@@ -1,0 +1,255 @@
+"""The tables of the service (SERVICE.md 5), the same for SQLite and PostgreSQL.
+
+`event` is the truth. The tables of `DERIVED` repeat it in a form that can be queried and can be rebuilt from it. The
+others hold what must not be in the log: personal content, password hashes, sessions, the pulse of a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from operator import itemgetter
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
+
+METADATA = MetaData()
+
+
+def _text(name: str, *, key: bool = False, null: bool = False, unique: bool = False) -> Column[str]:
+    return Column(name, Text, primary_key=key, nullable=null, unique=unique)
+
+
+def _seq(name: str = "seq", *, key: bool = True) -> Column[int]:
+    # SQLite makes a rowid of INTEGER alone; PostgreSQL needs 64 bits.
+    kind = BigInteger().with_variant(Integer, "sqlite")
+    return Column(name, kind, primary_key=key, autoincrement=False, nullable=False)
+
+
+EVENT = Table(
+    "event",
+    METADATA,
+    _seq(),
+    _text("id"),
+    _text("at"),
+    Column("mono", Float, nullable=False),
+    _text("boot"),
+    _text("kind"),
+    _text("actor"),
+    _text("subject"),
+    _text("body"),
+    _text("prev"),
+    _text("hash"),
+    Index("event_kind", "kind", "seq"),
+)
+#: One row: where the chain ends and which deployment is in force. PostgreSQL's writers queue for its lock.
+HEAD = Table(
+    "head",
+    METADATA,
+    Column("one", Integer, primary_key=True, autoincrement=False),
+    _seq(key=False),
+    _text("hash"),
+    _seq("deployed", key=False),
+)
+#: Found by the record that commits to it: in the order of the log, no index of random digests grows.
+SECRET_PART = Table(
+    "secret_part",
+    METADATA,
+    _seq(),
+    _text("name", key=True),
+    _text("digest"),
+    Column("salt", LargeBinary, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    _text("media_type"),
+    _text("delete_after", null=True),
+)
+DECISION = Table(
+    "decision",
+    METADATA,
+    _seq(),
+    _text("id", unique=True),
+    _text("key", unique=True),
+    _text("content_digest"),
+    _text("group_digest", null=True),
+    _text("study_digest", null=True),
+    _text("line"),
+    _text("model"),
+    _text("action"),
+    _text("reason"),
+    _text("label", null=True),
+    _text("released_set"),
+    Column("p_audit", Float),
+    Column("u", Float, nullable=False),
+    Column("p_sample", Float, nullable=False),
+    Column("representative", Boolean, nullable=False),
+    Column("in_model", Boolean, nullable=False),
+    Column("known_group", Boolean, nullable=False),
+    _text("site", null=True),
+    _text("device", null=True),
+    Index("decision_group", "group_digest"),
+    Index("decision_study", "study_digest"),
+)
+SHADOW_DECISION = Table(
+    "shadow_decision",
+    METADATA,
+    _seq(),
+    _text("decision"),
+    _text("model"),
+    _text("action"),
+    _text("reason"),
+    _text("released_set"),
+    Index("shadow_decision_model", "model"),
+)
+TASK = Table(
+    "task",
+    METADATA,
+    _text("id", key=True),
+    _text("decision"),
+    _text("why"),
+    _text("opened_at"),
+    _text("state"),
+    # A lease is no event: it ends by itself, and a rebuild drops it.
+    _text("lease_by", null=True),
+    _text("lease_until", null=True),
+    Index("task_state", "state"),
+)
+MODEL = Table(
+    "model",
+    METADATA,
+    _text("digest", key=True),
+    _text("line"),
+    _text("kind"),
+    _text("state"),
+    _text("added_by"),
+    _text("file"),
+    _text("promises"),
+    _text("golden"),
+    _text("why"),
+)
+DEPLOYMENT = Table(
+    "deployment",
+    METADATA,
+    _seq("from_seq"),
+    _text("from_at"),
+    _text("line"),
+    _text("champion", null=True),
+    _text("previous", null=True),
+    _text("shadow", null=True),
+    _text("by"),
+    _text("why"),
+)
+PROTOCOL = Table("protocol", METADATA, _seq("from_seq"), _text("digest"), _text("text"), _text("set_by"))
+POLICY = Table(
+    "policy",
+    METADATA,
+    _seq("from_seq"),
+    _text("line"),
+    Column("sample", Float, nullable=False),
+    _text("set_by"),
+)
+CHECKPOINT = Table(
+    "checkpoint", METADATA, _seq("size"), _text("root"), _text("head"), _text("note"), _text("at")
+)
+ACCOUNT = Table(
+    "account", METADATA, _text("subject", key=True), _text("roles"), _text("source"), _text("changed_by")
+)
+TOKEN = Table(
+    "token",
+    METADATA,
+    _text("sha256", key=True),
+    _text("prefix", unique=True),
+    _text("subject"),
+    _text("roles"),
+    _text("made_by"),
+    _text("expires"),
+    Column("revoked", Boolean, nullable=False),
+)
+PASSWORD = Table("password", METADATA, _text("subject", key=True), _text("argon2"))
+SESSION = Table(
+    "session", METADATA, _text("sha256", key=True), _text("subject"), _text("roles"), _text("expires")
+)
+PULSE = Table("pulse", METADATA, _text("boot", key=True), _text("at"))
+
+#: What `rebuild` makes from the log alone.
+DERIVED = (
+    DECISION,
+    SHADOW_DECISION,
+    TASK,
+    MODEL,
+    DEPLOYMENT,
+    PROTOCOL,
+    POLICY,
+    CHECKPOINT,
+    ACCOUNT,
+    TOKEN,
+)
+
+
+def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows that name every column, by the driver itself: a compiled statement would cost more than the rows."""
+    statement, values = _insertion(table, connection.dialect.name)
+    connection.exec_driver_sql(statement, [values(row) for row in rows])
+
+
+@cache
+def _insertion(table: Table, dialect: str) -> tuple[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]]:
+    """The INSERT of a table with a mark for every column, and what takes a row's values in that order."""
+    names = [column.name for column in table.columns]
+    marks = ", ".join(["?" if dialect == "sqlite" else "%s"] * len(names))
+    columns = ", ".join(f'"{name}"' for name in names)
+    return f"INSERT INTO {table.name} ({columns}) VALUES ({marks})", itemgetter(*names)
+
+
+def install_guards(connection: Connection) -> None:
+    """Triggers that refuse to change or delete a record of the log."""
+    if connection.dialect.name == "sqlite":
+        for verb in ("UPDATE", "DELETE"):
+            connection.execute(
+                text(
+                    f"CREATE TRIGGER event_no_{verb.lower()} BEFORE {verb} ON event "
+                    "BEGIN SELECT RAISE(ABORT, 'event: records are never changed or deleted'); END"
+                )
+            )
+        return
+    connection.execute(
+        text(
+            "CREATE FUNCTION event_is_append_only() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE EXCEPTION 'event: records are never changed or deleted'; END $$"
+        )
+    )
+    connection.execute(
+        text(
+            "CREATE TRIGGER event_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON event "
+            "FOR EACH STATEMENT EXECUTE FUNCTION event_is_append_only()"
+        )
+    )
+
+
+def grants(role: str) -> list[str]:
+    """The rights of the service's role on PostgreSQL: it may add records and read them, nothing else on `event`.
+
+    Parameters
+    ----------
+    role : str
+        A role that does not own the tables; an owner can give itself any right.
+    """
+    name = '"' + role.replace('"', '""') + '"'
+    others = ", ".join(table.name for table in METADATA.sorted_tables if table is not EVENT)
+    return [
+        f"GRANT SELECT, INSERT ON event TO {name}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON {others} TO {name}",
+        f"GRANT SELECT ON alembic_version TO {name}",
+    ]

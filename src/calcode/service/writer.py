@@ -1,0 +1,348 @@
+"""The one thread that decides and writes (SERVICE.md 3, steps 3 to 9): a block is answered when the disk has it.
+
+While a block is being committed the next one fills: group commit without a timer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+
+from calcode.errors import CalcodeError
+from calcode.service.admission import Case
+from calcode.service.audit.chain import Record
+from calcode.service.database import STORAGE_ERRORS, storage_fault
+from calcode.service.line import LineModel
+from calcode.service.log import Event, Log, Transaction
+from calcode.service.metrics import Metrics
+from calcode.service.models import Models
+from calcode.service.problems import Problem
+from calcode.service.tables import EVENT
+
+_LOGGER = logging.getLogger("calcode.service")
+#: How often a block is decided again because the champion changed or a key was taken by another process meanwhile.
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is sent for one case.
+
+    Attributes
+    ----------
+    record : Record
+        The decision as the log has it.
+    id : str
+    replay : bool
+        Whether the answer was stored before this request.
+    """
+
+    record: Record
+    id: str
+    replay: bool = False
+
+
+@dataclass(slots=True)
+class _Job:
+    """Cases of one request, or a change that wants a transaction of its own."""
+
+    cases: Sequence[Case]
+    done: Future[Any]
+    change: Callable[[Transaction], Any] | None = None
+
+
+class Writer:
+    """Takes what is waiting, at most a block, and never waits for more.
+
+    Parameters
+    ----------
+    log : Log
+    models : Models
+        Who answers now.
+    metrics : Metrics
+    queue : int
+        Cases that may wait; more are refused with 503.
+    block : int
+        Cases that are decided and committed together.
+    sample : float
+        Probability with which an accepted case is reviewed (SERVICE.md 8).
+    """
+
+    def __init__(
+        self, log: Log, models: Models, metrics: Metrics, *, queue: int, block: int, sample: float
+    ) -> None:
+        self._log, self._models, self._metrics = log, models, metrics
+        self._limit, self._block, self._sample = queue, block, sample
+        self._waiting: deque[_Job] = deque()
+        self._n_waiting = 0
+        self._filled = threading.Condition()
+        self._stopping = False
+        #: Monotonic time of the last COMMIT, and why the last attempt failed.
+        self.committed_at = time.monotonic()
+        self.fault: str | None = None
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer what is waiting, then end."""
+        with self._filled:
+            self._stopping = True
+            self._filled.notify()
+        self._thread.join()
+
+    @property
+    def n_waiting(self) -> int:
+        """Cases in the queue."""
+        return self._n_waiting
+
+    def submit(self, cases: Sequence[Case]) -> Future[list[Answer | Problem]]:
+        """Queue the cases of one request; the future holds their answers once they are durable."""
+        return self._put(_Job(cases, Future()))
+
+    def change(self, change: Callable[[Transaction], Any]) -> Future[Any]:
+        """Queue a change that is no decision; it gets a transaction of its own."""
+        return self._put(_Job((), Future(), change))
+
+    def _put(self, job: _Job) -> Future[Any]:
+        with self._filled:
+            if self._stopping or self._n_waiting + len(job.cases) > max(self._limit, len(job.cases)):
+                raise Problem(
+                    503,
+                    "The queue is full: nothing was recorded. Repeat the request with the same key.",
+                    headers={"Retry-After": "1"},
+                )
+            self._waiting.append(job)
+            self._n_waiting += len(job.cases)
+            self._filled.notify()
+        return job.done
+
+    def _take(self) -> list[_Job]:
+        """What is waiting, at most a block of cases; a change goes alone."""
+        with self._filled:
+            while not self._waiting and not self._stopping:
+                self._filled.wait()
+            taken: list[_Job] = []
+            n = 0
+            while self._waiting and n < self._block:
+                if self._waiting[0].change is not None and taken:
+                    break
+                job = self._waiting.popleft()
+                taken.append(job)
+                n += len(job.cases)
+                if job.change is not None:
+                    break
+            self._n_waiting -= n
+            return taken
+
+    def _run(self) -> None:
+        while jobs := self._take():
+            started = time.perf_counter()
+            cases = [case for job in jobs for case in job.cases]
+            try:
+                if jobs[0].change is not None:
+                    with self._log.transaction() as transaction:
+                        result = jobs[0].change(transaction)
+                    self._committed(started)
+                    jobs[0].done.set_result(result)
+                    continue
+                answers = self._decide_and_record(cases)
+                self._committed(started)
+            except STORAGE_ERRORS as error:
+                status, sentence = storage_fault(error)
+                self.fault = sentence
+                _LOGGER.error("not_written", extra={"status": status, "error": type(error).__name__})
+                for job in jobs:
+                    job.done.set_exception(Problem(status, sentence, headers={"Retry-After": "2"}))
+                continue
+            except Exception as error:
+                _LOGGER.error("change_failed", extra={"error": type(error).__name__})
+                for job in jobs:
+                    job.done.set_exception(error)
+                continue
+            start = 0
+            for job in jobs:
+                job.done.set_result(answers[start : start + len(job.cases)])
+                start += len(job.cases)
+            self._shadow(cases, answers)
+
+    def _committed(self, started: float) -> None:
+        self.committed_at, self.fault = time.monotonic(), None
+        self._metrics.commit_seconds.observe(time.perf_counter() - started)
+
+    # ------------------------------------------------------------------ deciding
+
+    def _decide_and_record(self, cases: Sequence[Case]) -> list[Answer | Problem]:
+        """Answers in the order of the cases; every decision among them is committed."""
+        for _ in range(_ATTEMPTS):
+            in_force = self._models.in_force
+            outcomes = _outcomes(in_force.champion, cases)
+            try:
+                with self._log.transaction() as transaction:
+                    if transaction.deployed == in_force.deployed:
+                        return self._record(transaction, cases, outcomes)
+            except IntegrityError:
+                # Another process took one of the keys between our look and our insert.
+                continue
+            self._models.follow()
+        raise Problem(503, "The model changes too often to answer.", headers={"Retry-After": "1"})
+
+    def _record(
+        self, transaction: Transaction, cases: Sequence[Case], outcomes: Sequence[dict[str, Any] | Problem]
+    ) -> list[Answer | Problem]:
+        known = transaction.decisions_with([case.key for case in cases])
+        seen = transaction.groups_among(
+            {case.group_digest for case in cases if case.group_digest is not None}
+        )
+        answers: list[Answer | Problem | None] = [None] * len(cases)
+        events: list[Event] = []
+        first: dict[str, int] = {}
+        for row, (case, outcome) in enumerate(zip(cases, outcomes, strict=True)):
+            if case.key in known:
+                answers[row] = self._stored(transaction, case, known[case.key], events)
+            elif case.key in first:
+                continue
+            elif isinstance(outcome, Problem):
+                answers[row] = outcome
+                events.append(refusal(case.actor, outcome))
+            else:
+                first[case.key] = row
+                representative = case.group_digest is None or case.group_digest not in seen
+                if case.group_digest is not None:
+                    seen.add(case.group_digest)
+                events.append(self._event(case, outcome, representative=representative))
+        if not events:
+            return [answer for answer in answers if answer is not None]
+        for record, event in zip(transaction.append(events), events, strict=True):
+            if event.kind == "decision":
+                answers[first[event.body["key"]]] = Answer(record, event.id)
+        for action, n in Counter(event.body.get("action") for event in events).items():
+            self._metrics.decisions.labels(action or "refused").inc(n)
+        for row, case in enumerate(cases):
+            if answers[row] is None:
+                # The same key twice in one block: the second one gets the answer of the first.
+                twin, answer = cases[first[case.key]], answers[first[case.key]]
+                assert isinstance(answer, Answer)
+                answers[row] = (
+                    Answer(answer.record, answer.id, replay=True)
+                    if twin.content == case.content
+                    else _conflict()
+                )
+        return [answer for answer in answers if answer is not None]
+
+    def _event(self, case: Case, outcome: dict[str, Any], *, representative: bool) -> Event:
+        drawn = representative and case.coin < self._sample
+        task = "deferred" if outcome["action"] == "defer" else "sample" if drawn else None
+        body = {
+            **outcome,
+            "key": case.key,
+            "content": case.content,
+            "group": case.group_digest,
+            "study": case.study_digest,
+            "line": self._models.line,
+            "u": case.coin,
+            "p_sample": self._sample,
+            "representative": representative,
+            "site": case.site,
+            "device": case.device,
+            "task": task,
+            "parts": {part.name: part.digest for part in case.parts},
+        }
+        if case.traceparent is not None:
+            body["traceparent"] = case.traceparent
+        return Event(kind="decision", actor=case.actor, body=body, parts=case.parts)
+
+    def _stored(
+        self, transaction: Transaction, case: Case, row: Any, events: list[Event]
+    ) -> Answer | Problem:
+        if row.content != case.content:
+            problem = _conflict()
+            events.append(refusal(case.actor, problem))
+            return problem
+        columns = [EVENT.c[name] for name in Record._fields]
+        stored = transaction.connection.execute(select(*columns).where(EVENT.c.seq == row.seq)).one()
+        return Answer(Record._make(stored), row.id, replay=True)
+
+    # ------------------------------------------------------------------ shadow
+
+    def _shadow(self, cases: Sequence[Case], answers: Sequence[Answer | Problem]) -> None:
+        """Let the shadow model decide the same block, after the answers left; nobody waits for it."""
+        shadow = self._models.in_force.shadow
+        fresh = [
+            (case, answer)
+            for case, answer in zip(cases, answers, strict=True)
+            if isinstance(answer, Answer) and not answer.replay
+        ]
+        if shadow is None or not fresh:
+            return
+        outcomes = _outcomes(shadow, [case for case, _ in fresh])
+        events = [
+            Event(
+                kind="shadow_decision",
+                actor="service",
+                subject=answer.id,
+                body={name: outcome[name] for name in ("model", "action", "reason", "set", "p_audit")},
+            )
+            for (_, answer), outcome in zip(fresh, outcomes, strict=True)
+            if not isinstance(outcome, Problem)
+        ]
+        try:
+            with self._log.transaction() as transaction:
+                transaction.append(events)
+        except STORAGE_ERRORS as error:
+            self.fault = storage_fault(error)[1]
+
+
+def _conflict() -> Problem:
+    return Problem(409, "This key was used before for another content; send a new key.")
+
+
+def refusal(actor: str, problem: Problem) -> Event:
+    """The event of a refusal: who, which status and which sentence, never the content."""
+    return Event(kind="refused", actor=actor, body={"status": problem.status, "detail": problem.detail})
+
+
+def _outcomes(line: LineModel, cases: Sequence[Case]) -> list[dict[str, Any] | Problem]:
+    """What the model says about each case; one bad row never spoils its block, an internal error is a deferral."""
+    try:
+        return list(_answers(line, cases))
+    except Exception as error:
+        if len(cases) > 1:
+            return [outcome for case in cases for outcome in _outcomes(line, [case])]
+        if isinstance(error, CalcodeError):
+            return [Problem(422, "The model refuses this embedding; check backbone and preprocessing.")]
+        _LOGGER.error("decide_failed", extra={"error": type(error).__name__, "model": line.digest[:16]})
+        return [
+            {
+                "action": "defer",
+                "reason": "error",
+                "label": None,
+                "set": [],
+                "p_audit": None,
+                "scores": [],
+                "thresholds": [],
+                "in_model": False,
+                "known_group": False,
+                "model": line.digest,
+            }
+        ]
+
+
+def _answers(line: LineModel, cases: Sequence[Case]) -> list[dict[str, Any]]:
+    return line.answers(
+        np.stack([case.embedding for case in cases]),
+        groups=[case.group for case in cases],
+        group_digests=[case.group_digest for case in cases],
+    )

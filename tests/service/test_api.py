@@ -1,0 +1,109 @@
+"""The whole API against its own description, by schemathesis; and the description against what is served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from service.sites import embeddings, make_site, token_for
+
+from calcode.service.app import make_app
+from calcode.service.people import ROLES
+from calcode.service.service import Service
+
+schemathesis = pytest.importorskip("schemathesis")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, Any, str]]:
+    site = make_site(
+        tmp_path_factory.mktemp("api"), lines="[limits]\nrate = 100000.0\nburst = 100000\nbody_bytes = 100000"
+    )
+    with Service(site.settings) as service:
+        token = token_for(service.log, *ROLES)
+        service.tokens.reload()
+        yield service, make_app(service), token
+
+
+def _operations() -> list[tuple[str, str]]:
+    return [
+        ("POST", "/v1/decisions"),
+        ("POST", "/v1/decisions/batch"),
+        ("GET", "/v1/decisions/{id}"),
+        ("GET", "/v1/decisions/{id}/explanation"),
+        ("GET", "/v1/decisions/{id}/proof"),
+        ("GET", "/v1/models"),
+        ("POST", "/v1/models"),
+        ("GET", "/v1/deployments"),
+        ("POST", "/v1/models/{digest}/state"),
+        ("POST", "/v1/rollback"),
+        ("GET", "/v1/log"),
+        ("GET", "/v1/checkpoints"),
+        ("GET", "/v1/tokens"),
+        ("POST", "/v1/tokens"),
+        ("DELETE", "/v1/tokens/{prefix}"),
+        ("GET", "/v1/accounts"),
+        ("PUT", "/v1/accounts/{subject}"),
+        ("POST", "/v1/sessions"),
+    ]
+
+
+@schemathesis.serializer(
+    "application/x-ndjson", "application/vnd.apache.arrow.stream", "application/octet-stream"
+)
+def _as_bytes(context: Any, value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _checks() -> list[Any]:
+    names = (
+        "not_a_server_error",
+        "status_code_conformance",
+        "content_type_conformance",
+        "response_schema_conformance",
+    )
+    schemathesis.checks.load_all_checks()
+    return [
+        check for check in schemathesis.checks.CHECKS.get_all() if getattr(check, "__name__", "") in names
+    ]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("mode", ["positive", "negative"])
+@pytest.mark.parametrize(("method", "path"), _operations())
+def test_what_is_sent_and_answered_is_as_described(served: Any, method: str, path: str, mode: str) -> None:
+    """Made-up requests, right and wrong: no 5xx, and every status, type and body as OpenAPI says."""
+    _, app, token = served
+    operation = schemathesis.openapi.from_asgi("/openapi.json", app)[path][method]
+    if mode == "negative" and not (operation.body or operation.path_parameters or operation.query):
+        pytest.skip("nothing to get wrong")
+    checks = _checks()
+    assert len(checks) == 4
+
+    @settings(max_examples=12, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy(generation_mode=schemathesis.GenerationMode(mode)))
+    def once(case: Any) -> None:
+        case.call_and_validate(headers={"Authorization": f"Bearer {token}"}, checks=checks)
+
+    once()
+
+
+def test_the_examples_of_the_description_are_taken(served: Any, tmp_path: Path) -> None:
+    from fastapi.testclient import TestClient
+
+    service, app, token = served
+    spec = app.openapi()
+    operations = {(m.upper(), p) for p, ops in spec["paths"].items() for m in ops}
+    assert operations - {("GET", "/health/live"), ("GET", "/health/ready"), ("GET", "/metrics")} == set(
+        _operations()
+    )
+    schema = spec["paths"]["/v1/decisions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    example = {**schema["examples"][0], "embedding": embeddings(1)[0].tolist()}
+    with TestClient(app) as client:
+        answer = client.post("/v1/decisions", json=example, headers={"Authorization": f"Bearer {token}"})
+    assert answer.status_code == 200
+    assert "not a medical device" in spec["info"]["description"]
+    assert service.ready()

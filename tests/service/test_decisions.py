@@ -1,0 +1,343 @@
+"""Decisions over HTTP: what is admitted, refused, repeated, deferred; and what is known of them later."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from service.sites import Site, embeddings, make_site, running
+from sqlalchemy import select
+
+from calcode import Calcode
+from calcode.method.signatures import read_public_key
+from calcode.service import batches, line
+from calcode.service.audit.notes import open_checkpoint
+from calcode.service.keys import SiteSecret, checkpoint_key
+from calcode.service.proofs import Proof, check_proof
+from calcode.service.service import Service
+from calcode.service.tables import DECISION, EVENT, SECRET_PART, TASK
+
+
+def body(row: Any, **facts: Any) -> dict[str, Any]:
+    return {"embedding": [float(value) for value in row], **facts}
+
+
+def kinds(service: Service) -> list[str]:
+    with service.database.reading() as connection:
+        return list(connection.execute(select(EVENT.c.kind).order_by(EVENT.c.seq)).scalars())
+
+
+def stored(service: Service, table: Any) -> list[Any]:
+    with service.database.reading() as connection:
+        return list(connection.execute(select(table)).all())
+
+
+def test_the_answer_is_that_of_decide_on_the_stored_embedding(site: Site) -> None:
+    rows = embeddings(30)
+    model = Calcode.load(site.folder / "model.safetensors")
+    with running(site) as (service, call):
+        answers = [
+            call("POST", "/v1/decisions", json=body(row, group=f"p{i}", image_id=f"i{i}")).json()
+            for i, row in enumerate(rows)
+        ]
+        line_model = service.models.champion
+        contents = [part.content for part in stored(service, SECRET_PART) if part.name == "embedding"]
+    kept = np.stack([np.frombuffer(content, "<f4") for content in contents])
+    assert (kept == rows).all()
+    decisions = model.decide(line_model.evidence(kept))
+    for answer, decision in zip(answers, decisions, strict=True):
+        assert answer["action"] == decision.action.name.lower()
+        assert answer["set"] == list(decision.released)
+        assert answer["p_audit"] == decision.p_audit
+        assert answer["model"] == model.digest_
+        assert answer["promises"] == list(model.promises_)
+        assert "not a medical device" in answer["notice"]
+    assert {answer["action"] for answer in answers} >= {"set", "defer"}
+
+
+def test_numbers_and_base64_give_the_same_decision_and_the_same_content(site: Site) -> None:
+    row = embeddings(1)[0]
+    with running(site) as (_, call):
+        first = call("POST", "/v1/decisions", json=body(row), headers={"Idempotency-Key": "k"})
+        encoded = base64.b64encode(row.tobytes()).decode()
+        again = call(
+            "POST", "/v1/decisions", json={"embedding_f32": encoded}, headers={"Idempotency-Key": "k"}
+        )
+    assert again.headers["Idempotent-Replay"] == "true"
+    assert again.json() == first.json()
+
+
+def test_the_same_key_with_other_content_is_a_conflict_and_recorded(site: Site) -> None:
+    one, two = embeddings(2)
+    with running(site) as (service, call):
+        assert call("POST", "/v1/decisions", json=body(one, image_id="x")).status_code == 200
+        for other in (body(two, image_id="x"), body(one, image_id="x", group="someone")):
+            answer = call("POST", "/v1/decisions", json=other)
+            assert answer.status_code == 409
+            assert answer.headers["content-type"] == "application/problem+json"
+        assert kinds(service).count("decision") == 1
+        assert kinds(service).count("refused") == 2
+
+
+def test_the_same_key_twice_in_one_block_is_decided_once(site: Site) -> None:
+    one, two = embeddings(2)
+    with running(site) as (service, _):
+        admission = service.admission
+        wanted = [admission.parse(json.dumps(body(row, image_id="x")).encode()) for row in (one, one, two)]
+        cases = [admission.case(entry, admission.vector(entry), key=None, actor="t") for entry in wanted]
+        first, second, third = service.writer.submit(cases).result()
+        assert (first.replay, second.replay) == (False, True)
+        assert first.record == second.record
+        assert third.status == 409
+        assert kinds(service).count("decision") == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "sentence"),
+    [
+        ({"embedding": [1.0, 2.0]}, "embedding: 2 numbers, this line takes 16."),
+        ({"embedding": [0.0] * 16}, "embedding: not finite in float32, or of length zero."),
+        ({"embedding": [1e300] * 16}, "embedding: not finite in float32, or of length zero."),
+        ({"embedding": [True] * 16}, "embedding.0: Input should be a valid number."),
+        ({"embedding_f32": "###"}, "embedding_f32: not base64"),
+        ({}, "give exactly one of embedding"),
+        ({"embedding": [1.0] * 16, "embedding_f32": "AAAA"}, "give exactly one of embedding"),
+        ({"embedding": [1.0] * 16, "weight": 3}, "body: a field that is not known"),
+        ({"embedding": [1.0] * 16, "prompt_digest": "f" * 64}, "prompt_digest: this line has the prompts"),
+        ({"embedding": [1.0] * 16, "image_id": None}, "Send an Idempotency-Key header or an image_id"),
+        ({"image": "AAAA"}, "image: this service has no image tower"),
+    ],
+)
+def test_bad_input_is_refused_with_one_sentence_and_recorded_without_content(
+    site: Site, sent: dict[str, Any], sentence: str
+) -> None:
+    with running(site) as (service, call):
+        answer = call("POST", "/v1/decisions", json={"image_id": "i", "group": "Anna Example"} | sent)
+        assert answer.status_code == 422
+        assert sentence in answer.json()["detail"]
+        (event,) = [row for row in stored(service, EVENT) if row.kind == "refused"]
+        assert event.actor == "test-program"
+        assert "Anna" not in event.body
+        assert stored(service, DECISION) == []
+
+
+@pytest.mark.parametrize(
+    "sent", [b"{", b'{"embedding": [NaN]}', b'{"embedding": [1e999]}', b"[]", b"\xff", b""]
+)
+def test_bodies_that_are_no_json_are_refused(site: Site, sent: bytes) -> None:
+    with running(site) as (_, call):
+        assert call("POST", "/v1/decisions", content=sent).status_code == 422
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with running(make_site(tmp_path, lines="[limits]\nbody_bytes = 2000")) as (service, call):
+        assert call("POST", "/v1/decisions", content=b"x" * 3000).status_code == 413
+        assert kinds(service).count("refused") == 1
+
+
+def test_a_full_queue_is_busy_and_writes_nothing(tmp_path: Path) -> None:
+    with running(make_site(tmp_path, lines="[limits]\nqueue = 4")) as (service, call):
+        gate, inside = threading.Event(), threading.Event()
+
+        def block(_: Any) -> None:
+            inside.set()
+            gate.wait(10)
+
+        service.writer.change(block)
+        inside.wait(10)
+        admission = service.admission
+        futures = []
+        for i, row in enumerate(embeddings(4)):
+            wanted = admission.parse(json.dumps(body(row, image_id=str(i))).encode())
+            futures.append(service.writer.submit([admission.case(wanted, row, key=None, actor="t")]))
+        before = len(kinds(service))
+        answer = call("POST", "/v1/decisions", json=body(row, image_id="late"))
+        assert answer.status_code == 503
+        assert answer.headers["Retry-After"] == "1"
+        assert len(kinds(service)) == before
+        gate.set()
+        assert all(len(future.result(10)) == 1 for future in futures)
+
+
+def test_a_model_that_fails_defers_that_image_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SERVICE 12: `decide` raises. The others of the block are answered; the failure is a record and a task."""
+    rows = embeddings(5)
+    rows[2] = rows[0] * 0.5  # a mark that the broken model knows
+    real = line.LineModel.answers
+
+    def broken(self: Any, vectors: Any, **others: Any) -> Any:
+        if (np.abs(np.linalg.norm(vectors, axis=1) - 0.5) < 1e-3).any():
+            raise FloatingPointError("secret detail")
+        return real(self, vectors, **others)
+
+    with running(site) as (service, call):
+        monkeypatch.setattr(line.LineModel, "answers", broken)
+        lines = "".join(json.dumps(body(row, image_id=str(i))) + "\n" for i, row in enumerate(rows))
+        answers = call(
+            "POST", "/v1/decisions/batch", content=lines, headers={"Content-Type": batches.NDJSON}
+        ).text.splitlines()
+        statuses = [json.loads(answer).get("status", 200) for answer in answers]
+        assert statuses == [200, 200, 500, 200, 200]
+        failed = json.loads(answers[2])["decision"]
+        assert (failed["action"], failed["reason"], failed["set"]) == ("defer", "error", [])
+        assert failed["id"] in {task.decision for task in stored(service, TASK)}
+        alone = call("POST", "/v1/decisions", json=body(rows[2], image_id="2"))
+        assert alone.status_code == 500
+        assert alone.headers["Idempotent-Replay"] == "true"
+        assert "secret detail" not in alone.text
+        assert service.log.verify().broken is None
+
+
+def test_a_row_that_the_model_refuses_does_not_spoil_its_block(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from calcode.errors import EvidenceError
+
+    real = line.LineModel.answers
+
+    def picky(self: Any, vectors: Any, **others: Any) -> Any:
+        if (vectors[:, 0] == 0.25).any():
+            raise EvidenceError("no")
+        return real(self, vectors, **others)
+
+    rows = embeddings(3)
+    rows[1, 0] = 0.25
+    with running(site) as (service, call):
+        monkeypatch.setattr(line.LineModel, "answers", picky)
+        lines = "\n".join(json.dumps(body(row, image_id=str(i))) for i, row in enumerate(rows))
+        answers = call("POST", "/v1/decisions/batch", content=lines, headers={"Content-Type": batches.NDJSON})
+        statuses = [json.loads(answer).get("status", 200) for answer in answers.text.splitlines()]
+        assert statuses == [200, 422, 200]
+        assert kinds(service).count("refused") == 1
+
+
+def test_a_batch_gives_a_line_for_every_row_in_order(site: Site) -> None:
+    rows = embeddings(300)
+    lines = [json.dumps(body(row, image_id=f"i{i}")) for i, row in enumerate(rows)]
+    lines[7] = '{"embedding": [1.0]}'
+    with running(site) as (service, call):
+        send = {"content": "\n".join(lines), "headers": {"Content-Type": batches.NDJSON}}
+        answers = [json.loads(line) for line in call("POST", "/v1/decisions/batch", **send).text.splitlines()]
+        assert len(answers) == 300
+        assert answers[7]["status"] == 422
+        seqs = [answer["seq"] for answer in answers if "seq" in answer]
+        assert seqs == sorted(seqs)
+        single = call("POST", "/v1/decisions", json=json.loads(lines[3]))
+        assert single.headers["Idempotent-Replay"] == "true"
+        assert single.json() == answers[3]
+        too_many = {"content": "{}\n" * 4097, "headers": {"Content-Type": batches.NDJSON}}
+        assert call("POST", "/v1/decisions/batch", **too_many).status_code == 422
+        assert call("POST", "/v1/decisions/batch", content="x").status_code == 415
+        assert service.log.verify().broken is None
+
+
+def test_an_arrow_batch_says_what_ndjson_says(site: Site) -> None:
+    rows = embeddings(20)
+    table = pa.table(
+        {
+            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 16),
+            "image_id": [f"i{i}" for i in range(20)],
+            "group": [f"p{i // 2}" for i in range(19)] + [None],
+        }
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    with running(site) as (_, call):
+        headers = {"Content-Type": batches.ARROW}
+        answer = call("POST", "/v1/decisions/batch", content=sink.getvalue().to_pybytes(), headers=headers)
+        assert answer.status_code == 200, answer.text
+        decided = pa.ipc.open_stream(answer.content).read_all().to_pylist()
+        again = call("POST", "/v1/decisions", json=body(rows[4], image_id="i4", group="p2")).json()
+        assert {name: decided[4][name] for name in ("id", "action", "set", "seq", "hash")} == {
+            name: again[name] for name in ("id", "action", "set", "seq", "hash")
+        }
+        assert call("POST", "/v1/decisions/batch", content=b"no", headers=headers).status_code == 422
+
+
+def test_the_coin_is_one_per_patient_and_that_of_the_contract(site: Site) -> None:
+    import hashlib
+    import hmac
+
+    key = bytes(range(32))
+    first = hmac.new(key, b"patient", hashlib.sha256).digest()
+    bits = int("".join(f"{byte:08b}" for byte in first)[:53], 2)
+    assert SiteSecret(key).coin("patient") == bits / 2**53
+    with running(site) as (service, call):
+        for i, row in enumerate(embeddings(4)):
+            call("POST", "/v1/decisions", json=body(row, group="same", image_id=str(i)))
+        rows = stored(service, DECISION)
+        assert {row.u for row in rows} == {service.secret.coin("same")}
+        assert [row.representative for row in rows] == [True, False, False, False]
+
+
+def test_deferred_cases_and_drawn_representatives_get_a_task(tmp_path: Path) -> None:
+    with running(make_site(tmp_path, line_lines="sample = 0.5")) as (service, call):
+        for i, row in enumerate(embeddings(60)):
+            call("POST", "/v1/decisions", json=body(row, group=f"p{i // 2}", image_id=str(i)))
+        tasks = {task.decision: task.why for task in stored(service, TASK)}
+        for row in stored(service, DECISION):
+            drawn = row.representative and row.u < 0.5
+            expected = "deferred" if row.action == "defer" else "sample" if drawn else None
+            assert tasks.get(row.id) == expected
+        assert set(tasks.values()) == {"deferred", "sample"}
+
+
+def test_a_patient_of_the_models_own_data_is_decided_and_marked(site: Site) -> None:
+    row = embeddings(1)[0]
+    with running(site) as (service, call):
+        answer = call("POST", "/v1/decisions", json=body(row, group="calibration-patient-3", image_id="a"))
+        other = call("POST", "/v1/decisions", json=body(row, group="new", image_id="b"))
+        assert answer.status_code == 200
+        assert "in_model" not in answer.json()
+        assert answer.json()["set"] == other.json()["set"]
+        assert [row.in_model for row in stored(service, DECISION)] == [True, False]
+
+
+def test_an_explanation_agrees_with_the_decision(site: Site) -> None:
+    with running(site) as (_, call):
+        for i, row in enumerate(embeddings(12)):
+            answer = call("POST", "/v1/decisions", json=body(row, image_id=str(i))).json()
+            told = call("GET", f"/v1/decisions/{answer['id']}/explanation").json()
+            assert sorted(entry["name"] for entry in told["classes"] if entry["in_set"]) == sorted(
+                answer["set"]
+            )
+            if answer["action"] != "defer":
+                for entry in told["classes"]:
+                    limit = np.inf if entry["threshold"] is None else entry["threshold"]
+                    assert entry["in_set"] == (entry["score"] <= limit + 1e-12)
+        assert call("GET", f"/v1/decisions/{'0' * 32}/explanation").status_code == 404
+
+
+def test_a_proof_holds_for_one_decision_and_shows_no_other(site: Site) -> None:
+    with running(site) as (service, call):
+        answers = [
+            call("POST", "/v1/decisions", json=body(row, image_id=str(i))).json()
+            for i, row in enumerate(embeddings(9))
+        ]
+        path = f"/v1/decisions/{answers[4]['id']}/proof"
+        assert call("GET", path).status_code == 409  # no checkpoint yet
+        event = service.checkpoints.next_event()
+        service.change(lambda transaction: transaction.append([event]))
+        proof = call("GET", path).json()
+        key = checkpoint_key(service.site).public_key()
+        assert "is one of the" in check_proof(Proof(**proof), key)
+        text = json.dumps(proof)
+        assert answers[4]["id"] in text
+        assert not any(answer["id"] in text for answer in answers if answer is not answers[4])
+        for forged in (
+            {"body": proof["body"].replace("set", "sex")},
+            {"seq": proof["seq"] + 1},
+            {"path": []},
+        ):
+            with pytest.raises(ValueError, match="proof"):
+                check_proof(Proof(**proof | forged), key)
+        assert open_checkpoint(proof["checkpoint"], key).size >= proof["seq"]
+        with pytest.raises(ValueError, match="not signed"):
+            check_proof(Proof(**proof), read_public_key(site.folder / "signer.key.pub"))

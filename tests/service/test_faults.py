@@ -1,0 +1,388 @@
+"""What SERVICE.md 12 says of faults, done to a real process: killed, starved of disk, robbed of its database."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from service.conftest import Server
+from service.sites import (
+    Process,
+    Site,
+    Traffic,
+    another_model,
+    assert_nothing_lost,
+    embeddings,
+    make_site,
+    post,
+    token_for,
+)
+
+from calcode.service import schema
+from calcode.service.database import Database
+from calcode.service.log import Event, Log
+
+KILLS = int(os.environ.get("CALCODE_KILLS", "8"))
+
+
+def opened(site: Site) -> Log:
+    """The log of a site from outside the service; made if there is none."""
+    site.settings.path(".").mkdir(parents=True, exist_ok=True)
+    log = Log(Database(site.settings.database_url))
+    schema.upgrade(log.database)
+    return log
+
+
+def wait_until(condition: object, seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.mark.timeout(600)
+def test_killed_under_load_nothing_acknowledged_is_lost(tmp_path: Path, database_url: str | None) -> None:
+    """`kill -9` under 16 clients, again and again; a client without an answer repeats its key and is decided once."""
+    site = make_site(tmp_path, database=database_url)
+    log = opened(site)
+    token = token_for(log, "program")
+    process = Process(site)
+    traffic = Traffic(token=token, port=lambda: process.port)
+    for _ in range(KILLS):
+        process.start()
+        with traffic.flowing():
+            target = len(traffic.receipts) + 20
+            wait_until(lambda target=target: len(traffic.receipts) >= target)
+            time.sleep(random.random() * 0.3)
+            process.kill()
+    process.start()
+    unanswered = [key for key in traffic.sent if key not in traffic.receipts]
+    assert unanswered, "some requests were cut off"
+    rows = embeddings(200).tolist()
+    for key in unanswered[:40]:
+        row = traffic.sent[key]
+        sent = {"embedding": rows[row], "group": f"patient-{row}"}
+        status, answer = post(process.port, "/v1/decisions", sent, token=token, key=key)
+        assert status == 200
+        traffic.receipts[key] = answer
+    assert process.stop() in (0, 143, -signal.SIGTERM, 130)
+    n = assert_nothing_lost(log, traffic.receipts)
+    assert n >= len(traffic.receipts)
+    log.database.close()
+
+
+@pytest.mark.timeout(300)
+def test_postgresql_stopped_at_once_under_load(tmp_path: Path, postgres: Server) -> None:
+    """503 while the database is away, and the same process goes on when it is back."""
+    site = make_site(tmp_path, database=postgres.new_database())
+    log = opened(site)
+    token = token_for(log, "program")
+    process = Process(site).start()
+    traffic = Traffic(token=token, port=lambda: process.port)
+    with traffic.flowing():
+        for _ in range(3):
+            target = len(traffic.receipts) + 50
+            wait_until(lambda target=target: len(traffic.receipts) >= target)
+            postgres.control("-m", "immediate", "stop")
+            time.sleep(0.5)
+            postgres.start()
+        target = len(traffic.receipts) + 50
+        wait_until(lambda: len(traffic.receipts) >= target)
+    process.stop()
+    assert 503 in traffic.statuses
+    assert set(traffic.statuses) <= {200, 503}
+    log.database.close()
+    log = Log(Database(site.settings.database_url))
+    assert_nothing_lost(log, traffic.receipts)
+    log.database.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("a small file system can only be mounted as root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+@pytest.mark.timeout(300)
+def test_a_full_disk_answers_507_and_goes_on_when_there_is_room(small_disk: Path, tmp_path: Path) -> None:
+    site = make_site(tmp_path)
+    site.file.write_text(site.file.read_text().replace('data = "data"', f'data = "{small_disk}"'))
+    log = opened(site)
+    token = token_for(log, "program")
+    process = Process(site).start()
+    traffic = Traffic(token=token, port=lambda: process.port)
+    import http.client
+
+    def ready() -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=5)
+        connection.request("GET", "/health/ready")
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        return answer.status
+
+    with traffic.flowing(8):
+        wait_until(lambda: 507 in traffic.statuses, 60)
+        wait_until(lambda: ready() == 503)
+        subprocess.run(["mount", "-o", "remount,size=40m", str(small_disk)], check=True)
+        before = len(traffic.receipts)
+        wait_until(lambda: len(traffic.receipts) > before + 50)
+        wait_until(lambda: ready() == 200)
+    process.stop()
+    assert set(traffic.statuses) <= {200, 507, 503}
+    assert_nothing_lost(log, traffic.receipts)
+    log.database.close()
+
+
+def test_a_second_service_on_one_sqlite_file_does_not_start(site: Site) -> None:
+    first = Process(site).start()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", "from calcode.cli import main; main()", "serve", str(site.file)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
+            check=False,
+            timeout=60,
+        )
+    finally:
+        first.stop()
+    assert done.returncode == 1
+    assert "another service runs on this file" in done.stderr
+
+
+def test_several_services_share_one_postgresql_log(tmp_path: Path, postgres: Server) -> None:
+    site = make_site(tmp_path, database=postgres.new_database())
+    log = opened(site)
+    token = token_for(log, "program")
+    processes = [Process(site).start() for _ in range(2)]
+    traffics = [Traffic(token=token, port=lambda p=p: p.port) for p in processes]
+    with traffics[0].flowing(4), traffics[1].flowing(4):
+        wait_until(lambda: all(len(traffic.receipts) > 60 for traffic in traffics), 40)
+    key, rows = "both", embeddings(1).tolist()
+    answers = [post(p.port, "/v1/decisions", {"embedding": rows[0]}, token=token, key=key) for p in processes]
+    assert answers[0] == answers[1]
+    for process in processes:
+        process.stop()
+    assert_nothing_lost(log, {**traffics[0].receipts, **traffics[1].receipts})
+    log.database.close()
+
+
+def test_a_clock_that_jumps_is_recorded_and_ends_no_token(tmp_path: Path) -> None:
+    """A process whose wall clock leaps a month ahead, by libfaketime; the monotonic clock stays."""
+    library = next(iter(Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), None)
+    if library is None:
+        pytest.skip("faketime is not installed (apt-get install faketime)")
+    site = make_site(tmp_path)
+    log = opened(site)
+    token = token_for(log, "program")  # valid for a day
+    control = tmp_path / "faketime"
+    control.write_text("+0")
+    variables = {
+        "LD_PRELOAD": str(library),
+        "FAKETIME_TIMESTAMP_FILE": str(control),
+        "FAKETIME_NO_CACHE": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    process = Process(site, environment=variables).start()
+    (row,) = embeddings(1).tolist()
+    assert post(process.port, "/v1/decisions", {"embedding": row}, token=token, key="before")[0] == 200
+    control.write_text("+30d")
+    status, answer = post(process.port, "/v1/decisions", {"embedding": row}, token=token, key="after")
+    process.stop()
+    assert status == 200, answer
+    kinds = [record.kind for page in log.pages() for record in page]
+    assert "clock_jumped" in kinds
+    assert log.verify().broken is None
+    log.database.close()
+
+
+def test_a_restored_old_backup_is_refused_and_names_the_gap(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    site = make_site(tmp_path, lines=f'[checkpoints]\nevery_records = 5\nfolders = ["{notes}"]')
+    log = opened(site)
+    token = token_for(log, "program")
+    process = Process(site).start()
+    rows = embeddings(30).tolist()
+    for i in range(10):
+        post(process.port, "/v1/decisions", {"embedding": rows[i]}, token=token, key=str(i))
+    backup = tmp_path / "old.sqlite"
+    with log.database.reading() as connection:
+        connection.exec_driver_sql("COMMIT")
+        connection.exec_driver_sql("VACUUM INTO ?", (str(backup),))
+    for i in range(10, 30):
+        post(process.port, "/v1/decisions", {"embedding": rows[i]}, token=token, key=str(i))
+    size = log.head()[0]
+    wait_until(
+        lambda: (
+            len(list(notes.iterdir())) and max(int(p.name.split(".")[0]) for p in notes.iterdir()) >= size - 5
+        )
+    )
+    process.stop()
+    log.database.close()
+    live = site.settings.path("log.sqlite")
+    for name in ("-wal", "-shm"):
+        Path(f"{live}{name}").unlink(missing_ok=True)
+    shutil.copy(backup, live)
+    with pytest.raises(AssertionError, match=r"the log ends at [\d,]+, a checkpoint in .* says [\d,]+"):
+        Process(site).start()
+
+
+def test_a_log_shorter_than_its_checkpoints_is_refused_on_postgresql(
+    tmp_path: Path, postgres: Server
+) -> None:
+    """A standby that lacked the last records: the start names the gap."""
+    from calcode.service.service import Service
+
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    lines = f'[checkpoints]\nevery_records = 1\nfolders = ["{notes}"]'
+    site = make_site(tmp_path, lines=lines, database=postgres.new_database())
+    with Service(site.settings) as service:
+        wait_until(lambda: bool(list(notes.iterdir())))
+        size = service.log.head()[0]
+    standby = make_site(tmp_path, lines=lines, database=postgres.new_database())
+    with (
+        pytest.raises(ValueError, match=r"the log ends at 0, a checkpoint in .* says \d+"),
+        Service(standby.settings),
+    ):
+        pass
+    assert size > 0
+
+
+def test_a_log_changed_behind_its_checkpoints_is_refused(tmp_path: Path) -> None:
+    from calcode.service.checkpoints import check_against, notes_in
+    from calcode.service.keys import checkpoint_key
+    from calcode.service.service import Service
+
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    site = make_site(tmp_path, lines=f'[checkpoints]\nevery_records = 1\nfolders = ["{notes}"]')
+    with Service(site.settings) as service:
+        wait_until(lambda: bool(list(notes.iterdir())))
+        assert check_against(service.log, notes_in(notes), checkpoint_key(service.site).public_key()) == []
+    # Whoever holds the database can forge a whole new chain; the note elsewhere is what gives it away.
+    log = opened(site)
+    with log.database.writing() as connection:
+        connection.exec_driver_sql("DROP TRIGGER event_no_update")
+        connection.exec_driver_sql("DROP TRIGGER event_no_delete")
+        connection.exec_driver_sql("UPDATE head SET seq = 0, hash = ?", ("0" * 64,))
+        connection.exec_driver_sql("DELETE FROM event")
+    with log.transaction() as transaction:
+        transaction.append([Event(kind="export", actor="thief", body={"n": n}) for n in range(40)])
+    assert log.verify().broken is None
+    found = check_against(log, notes_in(notes), checkpoint_key(site.settings).public_key())
+    assert any("are not those that checkpoint" in sentence for sentence in found)
+    log.database.close()
+    with pytest.raises(ValueError, match="the log was changed"), Service(site.settings):
+        pass
+
+
+def test_a_checkpoint_target_that_is_down_is_shown_and_served_later(tmp_path: Path) -> None:
+    from calcode.service.service import Service
+
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    site = make_site(tmp_path, lines=f'[checkpoints]\nevery_records = 1\nfolders = ["{notes}"]')
+    with Service(site.settings) as service:
+        wait_until(lambda: bool(list(notes.iterdir())))
+        shutil.rmtree(notes)
+        token_for(service.log, "program")
+        wait_until(lambda: service.checkpoints.down == [str(notes)])
+        assert service.ready()
+        assert service.checkpoints.sent == 0  # nothing outside this machine: the whole log is exposed
+        notes.mkdir()
+        wait_until(lambda: service.checkpoints.sent == service.checkpoints.size > 0)
+        assert not service.checkpoints.down
+        assert list(notes.iterdir())
+
+
+def test_the_disk_has_the_record_before_the_client_has_the_answer(site: Site) -> None:
+    """The order of system calls, by strace: every 200 leaves after an fdatasync or fsync that began after the last."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    probe = subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False)
+    if probe.returncode != 0:
+        pytest.skip("strace may not trace here")
+    log = opened(site)
+    token = token_for(log, "program")
+    trace = site.folder / "trace"
+    command = (
+        "strace",
+        "-D",  # the service stays our child, and gets our signals
+        "-f",
+        "-tt",
+        "-s",
+        "24",
+        "-e",
+        "trace=fdatasync,fsync,sendto,send,write,writev,sendmsg",
+        "-o",
+        str(trace),
+    )
+    process = Process(site, prefix=command).start()
+    rows = embeddings(12).tolist()
+    for i, row in enumerate(rows):
+        assert post(process.port, "/v1/decisions", {"embedding": row}, token=token, key=str(i))[0] == 200
+    process.stop()
+    synced, answers, early = False, 0, 0
+    for entry in trace.read_text().splitlines():
+        if re.search(r"\bf(data)?sync\(\d+\)\s+= 0|f(data)?sync resumed.*= 0", entry):
+            synced = True
+        elif "HTTP/1.1 200" in entry and re.search(r"\b(sendto|send|write|writev|sendmsg)\(", entry):
+            answers += 1
+            early += not synced
+            synced = False
+    assert answers == len(rows)
+    assert early == 0
+    log.database.close()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_damaged_model_file_is_refused_at_the_start_by_name(site: Site, damage: str) -> None:
+    from calcode.service.service import Service
+
+    with Service(site.settings):
+        pass
+    (file,) = site.settings.path("models").glob("*.safetensors")
+    content = bytearray(file.read_bytes())
+    if damage == "flipped":
+        content[-100] ^= 1
+    file.write_bytes(content[:-50] if damage == "cut" else content)
+    with pytest.raises(ValueError, match=re.escape(file.name)), Service(site.settings):
+        pass
+
+
+def test_a_damaged_candidate_leaves_the_champion_in_place(site: Site) -> None:
+    from service.sites import running
+
+    with running(site) as (service, call):
+        before = service.models.champion.digest
+        content = bytearray(another_model(site, "b.safetensors").read_bytes())
+        content[-100] ^= 1
+        answer = call("POST", "/v1/models", as_="engineer", content=bytes(content))
+        assert answer.status_code == 422
+        assert "model: altered" in answer.json()["detail"]
+        assert service.models.champion.digest == before
+        assert (
+            json.loads(json.dumps(call("GET", "/v1/models", as_="auditor").json()))[0]["state"] == "champion"
+        )

@@ -1,0 +1,168 @@
+"""The log in a database: appended, never changed, verified, rebuilt; on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from service.sites import embeddings, make_site, running
+from sqlalchemy import select, text
+from sqlalchemy.exc import DBAPIError
+
+from calcode.service import projections
+from calcode.service.audit.parts import secret_part
+from calcode.service.database import Database
+from calcode.service.log import Event, Log
+from calcode.service.people import make_token, revoke_token, set_roles
+from calcode.service.tables import DERIVED, EVENT, HEAD, SECRET_PART, TASK
+
+
+def note(n: int) -> Event:
+    return Event(kind="export", actor="test", subject=f"s{n}", body={"n": n})
+
+
+def append(log: Log, *events: Event) -> None:
+    with log.transaction() as transaction:
+        transaction.append(events)
+
+
+def contents(database: Database) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every derived table, leases left out."""
+    found = {}
+    with database.reading() as connection:
+        for table in DERIVED:
+            columns = [c for c in table.columns if table is not TASK or not c.name.startswith("lease")]
+            found[table.name] = sorted(map(tuple, connection.execute(select(*columns)).all()), key=repr)
+    return found
+
+
+def test_records_follow_each_other_and_verify(log: Log) -> None:
+    append(log, note(1), note(2))
+    append(log, note(3))
+    verdict = log.verify(roots_at=[2])
+    assert (verdict.size, verdict.broken) == (3, None)
+    assert set(verdict.roots) == {2, 3}
+    assert log.head() == (3, verdict.head)
+
+
+def test_a_transaction_that_fails_leaves_nothing(log: Log) -> None:
+    append(log, note(1))
+    with pytest.raises(ZeroDivisionError), log.transaction() as transaction:  # noqa: PT012
+        transaction.append([note(2)])
+        _ = 1 / 0
+    assert log.verify().size == 1
+
+
+@pytest.mark.parametrize("statement", ["UPDATE event SET actor = 'x'", "DELETE FROM event"])
+def test_the_database_refuses_to_change_or_delete_records(log: Log, statement: str) -> None:
+    append(log, note(1))
+    with pytest.raises(DBAPIError, match="never changed or deleted"), log.database.writing() as connection:
+        connection.execute(text(statement))
+
+
+@pytest.mark.parametrize(
+    ("statement", "seq"),
+    [
+        ("UPDATE event SET body = replace(body, 's2', 'sX') WHERE seq = 2", 2),
+        ("UPDATE event SET actor = 'other' WHERE seq = 2", 2),
+        ("UPDATE event SET subject = 'other' WHERE seq = 2", 2),  # outside the hash, but the body has it too
+        ("DELETE FROM event WHERE seq = 2", 2),
+    ],
+)
+def test_who_gets_round_the_triggers_is_found(log: Log, statement: str, seq: int) -> None:
+    append(log, note(1), note(2), note(3))
+    triggers = (
+        ["DROP TRIGGER event_no_update", "DROP TRIGGER event_no_delete"]
+        if log.database.sqlite
+        else ["DROP TRIGGER event_append_only ON event"]
+    )
+    with log.database.writing() as connection:
+        for command in (*triggers, statement):
+            connection.execute(text(command))
+    broken = log.verify().broken
+    assert broken is not None
+    assert broken.seq == seq
+
+
+def test_personal_content_can_go_and_the_chain_stays(log: Log) -> None:
+    part = secret_part("identity", b"Anna Example", media_type="text/plain")
+    append(log, Event(kind="export", actor="test", body={"parts": {"identity": part.digest}}, parts=(part,)))
+    with log.database.reading() as connection:
+        stored = connection.execute(select(SECRET_PART)).one()
+        bodies = connection.execute(select(EVENT.c.body)).scalars().all()
+    assert hashlib.sha256(stored.salt + stored.content).hexdigest() == part.digest
+    assert not any("Anna" in body for body in bodies)
+    with log.database.writing() as connection:
+        connection.execute(SECRET_PART.delete())
+    assert log.verify().broken is None
+
+
+def test_a_jump_of_the_clock_is_an_event_and_reorders_nothing(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    append(log, note(1))
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 3600)
+    append(log, note(2))
+    rows = [row for page in log.pages() for row in page]
+    assert [row.kind for row in rows] == ["export", "clock_jumped", "export"]
+    assert json.loads(rows[1].body)["seconds"] == pytest.approx(-3600, abs=2)
+    assert rows[2].at < rows[0].at
+    assert log.verify().broken is None
+
+
+def test_unknown_kinds_are_refused(log: Log) -> None:
+    with pytest.raises(ValueError, match="not a kind"):
+        append(log, Event(kind="gossip", actor="test", body={}))
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["roles", "token", "revoke", "decide", "repeat", "defer"]), st.integers(0, 5)),
+    max_size=25,
+)
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_projections_rebuilt_from_the_log_equal_the_live_ones(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
+) -> None:
+    """After a random history: delete every derived table, replay the log, compare row by row."""
+    rows = embeddings(6).tolist()
+    with running(make_site(tmp_path_factory.mktemp("history"))) as (service, call):
+        prefixes: list[str] = []
+        for step, n in steps:
+            if step == "roles":
+                roles = [["clinician"], ["engineer", "clinician"], ["auditor"]][n % 3]
+                service.change(
+                    lambda t, r=roles, n=n: set_roles(t, subject=f"p{n}", roles=r, source="local", actor="a")
+                )
+            elif step == "token":
+                token = service.change(
+                    lambda t, n=n: make_token(t, subject=f"p{n}", roles=["program"], days=1, actor="a")
+                )
+                prefixes.append(token[:12])
+            elif step == "revoke" and prefixes:
+                service.change(lambda t, n=n: revoke_token(t, prefix=prefixes[n % len(prefixes)], actor="a"))
+            else:
+                row = [-value for value in rows[n]] if step == "defer" else rows[n]
+                call(
+                    "POST",
+                    "/v1/decisions",
+                    json={"embedding": row, "group": f"g{n}", "image_id": f"{step}{n}"},
+                )
+        live = contents(service.database)
+        with service.database.reading() as connection:
+            deployed = connection.execute(select(HEAD.c.deployed)).scalar_one()
+        with service.database.writing() as connection:
+            replayed = projections.rebuild(connection)
+        assert replayed == service.log.head()[0]
+        assert contents(service.database) == live
+        with service.database.reading() as connection:
+            assert connection.execute(select(HEAD.c.deployed)).scalar_one() == deployed

@@ -1,0 +1,429 @@
+"""What an operator does: doctor, backup, restore test, retention, erasure, upgrades, exports, deployment."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from service.conftest import Server
+from service.sites import ROOT, Process, Site, Traffic, embeddings, make_site, post, running, token_for
+from sqlalchemy import create_engine, select, text
+from sqlalchemy.exc import DBAPIError
+from typer.testing import CliRunner
+
+from calcode.cli.app import app
+from calcode.errors import ServiceError
+from calcode.service import operations, schema
+from calcode.service.audit.chain import GENESIS
+from calcode.service.database import Database
+from calcode.service.exports import audit_event, software_bill
+from calcode.service.log import Event, Log
+from calcode.service.operations import opened
+from calcode.service.service import Service
+from calcode.service.settings import read_site
+from calcode.service.tables import EVENT, METADATA, SECRET_PART, grants
+
+RUN = CliRunner().invoke
+
+
+def filled(site: Site, n: int = 12) -> list[dict[str, Any]]:
+    """Decisions in the log of a site, two images a patient."""
+    with running(site) as (_, call):
+        return [
+            call(
+                "POST",
+                "/v1/decisions",
+                json={"embedding": row.tolist(), "group": f"p{i // 2}", "image_id": f"i{i}"},
+            ).json()
+            for i, row in enumerate(embeddings(n))
+        ]
+
+
+# ---------------------------------------------------------------------- site file
+
+
+def test_every_mistake_of_a_site_file_is_named_at_once(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text('name = "a b"\nprot = 1\n[line]\nprompts = "p"\nsample = 2.0\n')
+    with pytest.raises(ServiceError) as caught:
+        read_site(tmp_path / "site.toml")
+    for word in ("name", "prot", "data", "line.model", "line.sample"):
+        assert f"{word}: " in str(caught.value)
+    with pytest.raises(ServiceError, match="no such site file"):
+        read_site(tmp_path / "absent.toml")
+
+
+def test_another_secret_for_the_same_log_is_refused(site: Site) -> None:
+    with Service(site.settings):
+        pass
+    site.settings.path("secret.key").write_bytes(os.urandom(32))
+    with pytest.raises(ServiceError, match="not the secret that this log began with"), Service(site.settings):
+        pass
+
+
+# ---------------------------------------------------------------------- schema
+
+
+@pytest.mark.parametrize("revision", schema.revisions())
+def test_every_earlier_schema_upgrades_to_the_newest_with_its_records(
+    database_url: str | None, tmp_path: Path, revision: str
+) -> None:
+    database = Database(database_url or f"sqlite:///{tmp_path / 'old.sqlite'}")
+    schema.upgrade(database, to=revision)
+    with database.writing() as connection:
+        connection.execute(
+            EVENT.insert().values(
+                seq=1, id="i", at="t", mono=0.0, boot="b", kind="export", actor="a", subject="", body="{}",
+                prev=GENESIS, hash="h",
+            )
+        )  # fmt: skip
+    schema.upgrade(database)
+    schema.require_current(database)
+    with database.reading() as connection:
+        assert connection.execute(select(EVENT.c.id)).scalars().all() == ["i"]
+        context = MigrationContext.configure(connection, opts={"compare_type": False})
+        assert compare_metadata(context, METADATA) == []
+    with pytest.raises(DBAPIError, match="never changed"), database.writing() as connection:
+        connection.execute(text("DELETE FROM event"))
+    database.close()
+
+
+def test_a_database_of_another_version_is_refused_with_the_remedy(site: Site) -> None:
+    with Service(site.settings):
+        pass
+    database = Database(site.settings.database_url)
+    with database.writing() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    database.close()
+    with pytest.raises(ServiceError, match="calcode service upgrade"), Service(site.settings):
+        pass
+
+
+def test_the_service_runs_on_a_postgresql_role_that_cannot_change_records(
+    tmp_path: Path, postgres: Server
+) -> None:
+    url = postgres.new_database()
+    owner = Database(url)
+    schema.upgrade(owner)
+    with owner.writing() as connection:
+        connection.execute(text("DROP ROLE IF EXISTS calcode_service"))
+        connection.execute(text("CREATE ROLE calcode_service LOGIN"))
+        for statement in grants("calcode_service"):
+            connection.execute(text(statement))
+    site = make_site(tmp_path, database=url.replace("postgres@", "calcode_service@"))
+    filled(site, 3)
+    with owner.writing() as connection:
+        connection.execute(text("DROP TRIGGER event_append_only ON event"))
+    engine = create_engine(site.settings.database_url)
+    for statement in ("UPDATE event SET actor = 'x'", "DELETE FROM event", "TRUNCATE event"):
+        with pytest.raises(DBAPIError, match="permission denied"), engine.begin() as connection:
+            connection.execute(text(statement))
+    engine.dispose()
+    with owner.writing() as connection:
+        connection.execute(text("DROP OWNED BY calcode_service"))
+        connection.execute(text("DROP ROLE calcode_service"))
+    owner.close()
+
+
+# ---------------------------------------------------------------------- doctor
+
+
+def test_the_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    site = make_site(tmp_path, lines='[checkpoints]\nevery_records = 1\nfolders = ["notes"]')
+    filled(site, 3)
+    good = RUN(app, ["service", "doctor", str(site.file)])
+    assert good.exit_code == 0, good.output
+    assert "signature and golden answers checked" in good.output
+    os.chmod(site.settings.path("secret.key"), 0o644)
+    shutil.rmtree(tmp_path / "notes")
+    with opened(site.settings) as log, log.database.writing() as connection:
+        connection.execute(text("DROP TRIGGER event_no_update"))
+        connection.execute(text("UPDATE event SET actor = 'x' WHERE seq = 2"))
+    bad = RUN(app, ["service", "doctor", str(site.file)])
+    assert bad.exit_code == 1
+    for sentence in ("secret.key is open to other users", "notes cannot be written", "record 2 was changed"):
+        assert sentence in bad.output
+
+
+def test_the_doctor_doubts_a_disk_that_is_too_fast(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.settings.path(".").mkdir(exist_ok=True)
+    monkeypatch.setattr(operations.os, "fsync", lambda _: None)
+    finding = operations._disk_speed(site.settings.path("."))
+    assert finding.level == "warning"
+    assert "too fast to be true" in finding.sentence
+
+
+# ---------------------------------------------------------------------- backup
+
+
+@pytest.mark.timeout(120)
+def test_a_backup_under_load_restores_to_a_verified_prefix(site: Site) -> None:
+    with Service(site.settings) as service:
+        token = token_for(service.log, "program")
+    process = Process(site).start()
+    traffic = Traffic(token=token, port=lambda: process.port)
+    backup = site.folder / "backup.sqlite"
+    with traffic.flowing(6):
+        while len(traffic.receipts) < 60:
+            pass
+        done = RUN(app, ["service", "backup", str(site.file), str(backup)])
+        assert done.exit_code == 0, done.output
+        tested = RUN(app, ["service", "restore-test", str(site.file), str(backup)])
+        assert tested.exit_code == 0, tested.output
+        assert set(traffic.statuses) == {200}
+    process.stop()
+    assert backup.stat().st_mode & 0o077 == 0
+    copy = Log(Database(f"sqlite:///{backup}"))
+    size, head = copy.head()
+    with opened(site.settings) as log:
+        assert 60 <= size < log.head()[0]
+        assert log.hashes(after=size - 1, upto=size) == [head]
+        kinds = [record.kind for page in log.pages() for record in page]
+        assert kinds.count("backup_verified") == 1
+        assert log.verify().broken is None
+    copy.database.close()
+
+
+@pytest.mark.parametrize("damage", ["projection", "record", "foreign"])
+def test_a_bad_backup_is_not_recorded_as_good(
+    site: Site, tmp_path_factory: pytest.TempPathFactory, damage: str
+) -> None:
+    filled(site, 4)
+    backup = site.folder / "backup.sqlite"
+    RUN(app, ["service", "backup", str(site.file), str(backup)])
+    if damage == "foreign":
+        other = make_site(tmp_path_factory.mktemp("other"))
+        filled(other, 2)
+        shutil.copy(site.settings.path("checkpoint.key"), other.settings.path("checkpoint.key"))
+        RUN(app, ["service", "backup", str(other.file), str(backup)])
+    else:
+        engine = create_engine(f"sqlite:///{backup}")
+        with engine.begin() as connection:
+            if damage == "projection":
+                connection.execute(text("UPDATE decision SET action = 'label'"))
+            else:
+                connection.execute(text("DROP TRIGGER event_no_update"))
+                connection.execute(text("UPDATE event SET body = '{}' WHERE seq = 3"))
+        engine.dispose()
+    done = RUN(app, ["service", "restore-test", str(site.file), str(backup)])
+    assert done.exit_code == 1
+    assert "bad: " in done.output
+    with opened(site.settings) as log:
+        assert "backup_verified" not in [record.kind for page in log.pages() for record in page]
+
+
+# ---------------------------------------------------------------------- personal content
+
+
+def parts(site: Site) -> list[tuple[int, str]]:
+    with opened(site.settings) as log, log.database.reading() as connection:
+        return [
+            (row.seq, row.name) for row in connection.execute(select(SECRET_PART.c.seq, SECRET_PART.c.name))
+        ]
+
+
+def test_erasing_a_patient_removes_every_trace_but_the_record(site: Site) -> None:
+    answers = filled(site)
+    files = sorted(Path(site.settings.data).glob("log.sqlite*"))
+    assert any(b'"group":"p3"' in file.read_bytes() for file in files)
+    done = RUN(app, ["service", "erase", str(site.file), "--group", "p3", "--why", "request"])
+    assert done.exit_code == 0, done.output
+    gone = {answers[6]["seq"], answers[7]["seq"]}
+    assert {seq for seq, _ in parts(site)} == {answer["seq"] for answer in answers} - gone
+    contents = [file.read_bytes() for file in sorted(Path(site.settings.data).glob("log.sqlite*"))]
+    assert not any(b'"group":"p3"' in content for content in contents)
+    assert any(b'"group":"p4"' in content for content in contents)
+    with opened(site.settings) as log:
+        assert log.verify().broken is None
+        assert [r.kind for page in log.pages() for r in page][-1] == "erasure"
+    one = RUN(
+        app, ["service", "erase", str(site.file), "--decision", answers[0]["id"], "--why", "wrong patient"]
+    )
+    assert one.exit_code == 0
+    assert answers[0]["seq"] not in {seq for seq, _ in parts(site)}
+    with running(site) as (_, call):  # the decision itself still answers
+        assert call("GET", f"/v1/decisions/{answers[6]['id']}").json()["hash"] == answers[6]["hash"]
+    assert RUN(app, ["service", "erase", str(site.file), "--why", "x"]).exit_code == 1
+
+
+def test_retention_deletes_what_is_due_and_nothing_else(tmp_path: Path) -> None:
+    site = make_site(tmp_path, lines="[retention]\nidentity_days = 200")
+    filled(site, 4)
+    assert RUN(app, ["service", "retain", str(site.file)]).output.startswith("Deleted 0 parts")
+    due = (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
+    with opened(site.settings) as log, log.database.writing() as connection:
+        stored = connection.execute(
+            select(SECRET_PART.c.delete_after).where(SECRET_PART.c.name == "identity")
+        ).scalars()
+        assert set(stored) == {(datetime.now(UTC) + timedelta(days=200)).date().isoformat()}
+        connection.execute(
+            SECRET_PART.update().where(SECRET_PART.c.name == "identity").values(delete_after=due)
+        )
+    assert RUN(app, ["service", "retain", str(site.file)]).output.startswith("Deleted 4 parts")
+    assert {name for _, name in parts(site)} == {"embedding"}
+    with opened(site.settings) as log:
+        assert log.verify().broken is None
+
+
+# ---------------------------------------------------------------------- log commands
+
+
+def test_verify_prove_check_and_export(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    site = make_site(tmp_path, lines='[checkpoints]\nevery_records = 4\nfolders = ["notes"]')
+    answers = filled(site)
+    key = str(site.settings.path("checkpoint.key.pub"))
+    done = RUN(app, ["log", "verify", str(site.file), "--checkpoints", str(tmp_path / "notes")])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("Whole: ")
+    proof = RUN(app, ["log", "prove", str(site.file), answers[0]["id"]])
+    if proof.exit_code == 0:
+        (tmp_path / "proof.json").write_text(proof.output)
+        assert RUN(app, ["log", "check", str(tmp_path / "proof.json"), "--key", key]).exit_code == 0
+        (tmp_path / "proof.json").write_text(proof.output.replace('\\"action\\"', '\\"axtion\\"'))
+        assert RUN(app, ["log", "check", str(tmp_path / "proof.json"), "--key", key]).exit_code == 1
+    else:
+        assert "No checkpoint covers this record yet" in proof.output
+    assert RUN(app, ["log", "export", str(site.file), str(tmp_path / "d.parquet")]).exit_code == 0
+    table = pq.read_table(tmp_path / "d.parquet")
+    assert table["hash"].to_pylist() == [answer["hash"] for answer in answers]
+    assert table["released_set"].to_pylist() == [answer["set"] for answer in answers]
+    assert {"u", "p_sample", "threshold_c0"} <= set(table.column_names)
+    assert RUN(app, ["log", "export", str(site.file), str(tmp_path / "a.ndjson")]).exit_code == 0
+    events = [json.loads(line) for line in (tmp_path / "a.ndjson").read_text().splitlines()]
+    assert {event["resourceType"] for event in events} == {"AuditEvent"}
+    assert RUN(app, ["log", "export", str(site.file), str(tmp_path / "a.csv")]).exit_code == 2
+    with opened(site.settings) as log, log.database.writing() as connection:
+        connection.execute(text("DROP TRIGGER event_no_update"))
+        connection.execute(text("UPDATE event SET actor = 'x' WHERE seq = 5"))
+    bad = RUN(app, ["log", "verify", str(site.file)])
+    assert bad.exit_code == 1
+    assert "record 5 was changed" in bad.output
+
+
+def test_an_audit_event_has_what_fhir_requires() -> None:
+    from calcode.service.audit.chain import Record
+
+    record = Record(
+        3, "2026-01-01T00:00:00.000000Z", "refused", "pacs", '{"id":"x","subject":"","status":422}', "p", "h"
+    )
+    event = audit_event(record, source="hospital/skin")
+    assert {"type", "recorded", "agent", "source"} <= event.keys()  # 1..1 and 1..* in R4
+    assert event["outcome"] == "4"
+    assert all("requestor" in agent for agent in event["agent"])
+    assert "observer" in event["source"]
+
+
+def test_rebuild_and_tokens_by_command(site: Site) -> None:
+    answers = filled(site, 4)
+    assert "Replayed" in RUN(app, ["service", "rebuild", str(site.file)]).output
+    token = RUN(app, ["service", "token", str(site.file), "reader", "--role", "auditor"]).output.strip()
+    with running(site) as (_, call):
+        assert (
+            call("GET", f"/v1/decisions/{answers[2]['id']}", as_=token).json()["hash"] == answers[2]["hash"]
+        )
+    wrong = RUN(app, ["service", "token", str(site.file), "reader", "--role", "king"])
+    assert wrong.exit_code == 1
+    long = "a long pass phrase"
+    made = RUN(
+        app, ["service", "account", str(site.file), "e.meier", "--role", "engineer", "--password", long]
+    )
+    assert made.exit_code == 0, made.output
+
+
+def test_a_token_made_beside_a_running_service_is_taken_within_seconds(site: Site) -> None:
+    import time
+
+    process = Process(site).start()
+    try:
+        token = RUN(app, ["service", "token", str(site.file), "pacs", "--role", "program"]).output.strip()
+        sent = {"embedding": embeddings(1)[0].tolist()}
+        end = time.monotonic() + 10
+        while post(process.port, "/v1/decisions", sent, token=token, key="k")[0] != 200:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+    finally:
+        process.stop()
+    with opened(site.settings) as log:
+        assert log.verify().broken is None
+
+
+# ---------------------------------------------------------------------- what the engineer deploys
+
+
+def test_the_bill_of_materials_lists_what_is_installed() -> None:
+    bill = software_bill()
+    names = {entry["name"] for entry in bill["components"]}
+    assert {"fastapi", "sqlalchemy", "cryptography", "numpy", "starlette"} <= names
+    assert "psycopg" not in names  # LGPL, and no dependency of the service
+    assert bill["bomFormat"] == "CycloneDX"
+    assert all(re.fullmatch(r"pkg:pypi/[a-z0-9.-]+@\S+", entry["purl"]) for entry in bill["components"])
+
+
+def test_the_deployment_files_name_what_exists() -> None:
+    deploy = ROOT / "deploy"
+    unit = (deploy / "calcode.service").read_text()
+    assert "ExecStart=/opt/calcode/bin/calcode serve /etc/calcode/site.toml" in unit
+    for hardening in ("NoNewPrivileges=yes", "ProtectSystem=strict", "LoadCredential=checkpoint.key"):
+        assert hardening in unit
+    panels = json.loads((deploy / "grafana-dashboard.json").read_text())["panels"]
+    used = {
+        name
+        for panel in panels
+        for target in panel["targets"]
+        for name in re.findall(r"calcode_\w+", target["expr"])
+    }
+    with_suffix = {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in used}
+    from calcode.service.metrics import Metrics
+
+    made = {re.sub(r"_total$", "", metric.name) for metric in Metrics().registry.collect()}
+    assert with_suffix == made
+    example = tomllib.loads((deploy / "site.example.toml").read_text())
+    from calcode.service.settings import SiteSettings
+
+    SiteSettings.model_validate(example)
+    assert "calcode[service,postgres]" in (deploy / "Containerfile").read_text()
+    assert "postgres" in (deploy / "compose.yaml").read_text()
+
+
+def test_bandit_finds_nothing_in_the_service() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "bandit",
+            "-q",
+            "-r",
+            "-ll",
+            # The only words put into SQL are names of tables and marks of parameters, from this room.
+            "--skip=B608",
+            str(ROOT / "src/calcode/service"),
+            str(ROOT / "src/calcode/method/signatures.py"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_an_event_beside_the_service_does_not_break_its_chain(site: Site) -> None:
+    """A command appends while the service writes: both read the head in their transaction."""
+    with running(site) as (service, call), opened(site.settings) as beside:
+        for i, row in enumerate(embeddings(6)):
+            call("POST", "/v1/decisions", json={"embedding": row.tolist(), "image_id": str(i)})
+            with beside.transaction() as transaction:
+                transaction.append([Event(kind="export", actor="operator", body={"i": i})])
+        assert service.log.verify().broken is None

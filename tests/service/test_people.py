@@ -1,0 +1,353 @@
+"""Tokens, accounts, roles, OpenID Connect; and nobody's name in a log line or a metric."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from service.sites import Process, Site, embeddings, make_site, post, running, token_for
+from sqlalchemy import select
+
+from calcode.service import people
+from calcode.service.oidc import COOKIE
+from calcode.service.operations import opened
+from calcode.service.people import Limiter, token_digest
+from calcode.service.service import Service
+from calcode.service.tables import PASSWORD, SESSION, TOKEN
+
+#: Who may use which endpoint; every other role is refused.
+ALLOWED: dict[tuple[str, str], set[str]] = {
+    ("POST", "/v1/decisions"): {"program"},
+    ("POST", "/v1/decisions/batch"): {"program"},
+    ("GET", f"/v1/decisions/{'0' * 32}"): {"program", "clinician", "approver", "engineer", "auditor"},
+    ("GET", f"/v1/decisions/{'0' * 32}/explanation"): {
+        "program",
+        "clinician",
+        "approver",
+        "engineer",
+        "auditor",
+    },
+    ("GET", f"/v1/decisions/{'0' * 32}/proof"): {"program", "clinician", "approver", "engineer", "auditor"},
+    ("GET", "/v1/models"): {"clinician", "approver", "engineer", "auditor"},
+    ("GET", "/v1/deployments"): {"clinician", "approver", "engineer", "auditor"},
+    ("POST", "/v1/models"): {"engineer"},
+    ("POST", f"/v1/models/{'0' * 64}/state"): {"engineer", "approver"},
+    ("POST", "/v1/rollback"): {"engineer", "approver", "clinician"},
+    ("GET", "/v1/log"): {"auditor"},
+    ("GET", "/v1/checkpoints"): {"auditor"},
+    ("GET", "/v1/tokens"): {"admin"},
+    ("POST", "/v1/tokens"): {"admin"},
+    ("DELETE", "/v1/tokens/cal_00000000"): {"admin"},
+    ("GET", "/v1/accounts"): {"admin"},
+    ("PUT", "/v1/accounts/somebody"): {"admin"},
+}
+
+
+def test_every_endpoint_takes_its_roles_and_refuses_all_others(site: Site) -> None:
+    bodies: dict[str, Any] = {
+        "state": {"state": "champion", "why": "because"},
+        "rollback": {"why": "because"},
+    }
+    with running(site) as (service, call):
+        served = {
+            (method.upper(), path)
+            for path, operations in call("GET", "/openapi.json").json()["paths"].items()
+            for method in operations
+        }
+        patterns = {(m, re.sub(r"/[0-9a-f]{32,64}|/cal_\w+|/somebody", "/{}", p)) for m, p in ALLOWED}
+        open_to_all = {
+            ("POST", "/v1/sessions"),
+            ("GET", "/health/live"),
+            ("GET", "/health/ready"),
+            ("GET", "/metrics"),
+        }
+        assert {(m, re.sub(r"\{\w+\}", "{}", p)) for m, p in served} == patterns | open_to_all
+        for (method, path), allowed in ALLOWED.items():
+            body = bodies.get(path.rpartition("/")[2], {})
+            assert call(method, path, as_=None, json=body).status_code == 401
+            for role in people.ROLES:
+                status = call(method, path, as_=role, json=body).status_code
+                assert (status == 403) == (role not in allowed), (method, path, role, status)
+        # An approver may promote but not choose what runs in the shadow.
+        path = f"/v1/models/{service.models.champion.digest}/state"
+        assert (
+            call("POST", path, as_="approver", json={"state": "shadow", "why": "because"}).status_code == 403
+        )
+
+
+def test_a_token_is_kept_as_its_digest_and_can_be_revoked(site: Site) -> None:
+    with running(site) as (service, call):
+        made = call("POST", "/v1/tokens", as_="admin", json={"subject": "pacs", "roles": ["program"]}).json()
+        token = made["token"]
+        assert len(base64.urlsafe_b64decode(token.removeprefix("cal_") + "=")) == 32
+        with service.database.reading() as connection:
+            row = connection.execute(select(TOKEN).where(TOKEN.c.prefix == made["prefix"])).one()
+        assert row.sha256 == hashlib.sha256(token.encode()).hexdigest()
+        assert not any(token in record.body for page in service.log.pages() for record in page)
+        sent = {"embedding": embeddings(1)[0].tolist(), "image_id": "1"}
+        assert call("POST", "/v1/decisions", as_=token, json=sent).status_code == 200
+        assert call("DELETE", f"/v1/tokens/{made['prefix']}", as_="admin").status_code == 204
+        assert call("POST", "/v1/decisions", as_=token, json=sent).status_code == 401
+        assert call("DELETE", "/v1/tokens/cal_00000000", as_="admin").status_code == 404
+        assert call("POST", "/v1/decisions", as_=token[:-1] + "A", json=sent).status_code == 401
+
+
+def test_a_token_ends_at_its_day(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Service(site.settings) as service:
+        token = token_for(service.log, "program")
+        service.tokens.reload()
+        assert service.tokens.principal(token) is not None
+        real = time.monotonic
+        monkeypatch.setattr(people.time, "monotonic", lambda: real() + 86401)
+        assert service.tokens.principal(token) is None
+
+
+def test_a_local_account_signs_in_with_its_password_alone(site: Site) -> None:
+    with running(site) as (service, call):
+        account = {"roles": ["engineer"], "password": "correct horse battery"}
+        assert call("PUT", "/v1/accounts/e.meier", as_="admin", json=account).status_code == 204
+        with service.database.reading() as connection:
+            stored = connection.execute(select(PASSWORD.c.argon2)).scalar_one()
+        assert stored.startswith("$argon2id$")
+        wrong = call("POST", "/v1/sessions", as_=None, json={"subject": "e.meier", "password": "wrong"})
+        nobody = call("POST", "/v1/sessions", as_=None, json={"subject": "nobody", "password": "wrong"})
+        assert wrong.status_code == nobody.status_code == 401
+        assert wrong.json() == nobody.json()
+        right = {"subject": "e.meier", "password": "correct horse battery"}
+        session = call("POST", "/v1/sessions", as_=None, json=right).json()
+        assert session["roles"] == ["engineer"]
+        assert call("GET", "/v1/models", as_=session["token"]).status_code == 200
+        assert call("GET", "/v1/log", as_=session["token"]).status_code == 403
+        kinds = [record.kind for page in service.log.pages() for record in page]
+        assert kinds.count("login") == 3
+        statuses = [
+            call("POST", "/v1/sessions", as_=None, json={"subject": "e.meier", "password": "x"}).status_code
+            for _ in range(4)
+        ]
+        assert 429 in statuses
+
+
+def test_too_many_requests_by_one_token(tmp_path: Path) -> None:
+    site = make_site(tmp_path, lines="[limits]\nrate = 0.5\nburst = 3")
+    with running(site) as (_, call):
+        answers = [call("GET", "/v1/models", as_="auditor") for _ in range(4)]
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+        assert int(answers[3].headers["Retry-After"]) >= 1
+        assert call("GET", "/v1/models", as_="engineer").status_code == 200
+
+
+def test_the_bucket_fills_again_and_a_large_batch_passes_when_it_is_full() -> None:
+    limiter = Limiter(rate=2.0, burst=4)
+    assert limiter.wait("a", n=10, now=0.0) == 0.0
+    assert limiter.wait("a", now=0.0) == 0.5
+    assert limiter.wait("a", now=0.5) == 0.0
+
+
+def test_answers_carry_headers_against_scripts_and_no_server_name(site: Site) -> None:
+    with running(site) as (_, call):
+        for path in ("/v1/models", "/nowhere", "/health/live"):
+            headers = call("GET", path, as_="auditor").headers
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert "script-src 'self'" in headers["Content-Security-Policy"]
+            assert "server" not in headers
+
+
+def test_health_and_metrics_are_for_the_local_network(tmp_path: Path) -> None:
+    site = make_site(tmp_path, lines='local_networks = ["10.0.0.0/8"]')
+    with running(site) as (_, call):
+        assert call("GET", "/metrics", as_=None).status_code == 403
+        assert call("GET", "/health/ready", as_=None).status_code == 403
+
+
+# ---------------------------------------------------------------------- personal data in logs
+
+
+def test_no_seeded_identifier_is_in_any_log_line_metric_or_record(tmp_path: Path) -> None:
+    """Identifiers go in through every door; then every line, metric and record is searched for them."""
+    site = make_site(tmp_path)
+    with Service(site.settings) as service:
+        token = token_for(service.log, "program")
+    seeds = ["Seed-Patient-77", "1.2.840.999.77", "Seed-Study-77", "Seed-Key-77"]
+    who = {"group": seeds[0], "image_id": seeds[1], "study": seeds[2]}
+    good = embeddings(1)[0].tolist()
+    process = Process(site).start()
+    for body in (
+        {"embedding": good},
+        {"embedding": good[:3]},
+        {"embedding": "x"},
+        {"embedding": good, seeds[0]: 1},
+    ):
+        post(process.port, "/v1/decisions", {**who, **body}, token=token, key=seeds[3])
+        post(process.port, "/v1/decisions", {**who, **body}, token=token)
+        post(process.port, f"/v1/decisions/{seeds[0]}", body, token=seeds[0])
+    import http.client
+
+    connection = http.client.HTTPConnection("127.0.0.1", process.port)
+    connection.request("GET", "/metrics")
+    metrics = connection.getresponse().read().decode()
+    connection.close()
+    process.stop()
+    lines = (site.folder / "stderr.log").read_text()
+    assert '"event": "request"' in lines
+    for line in lines.splitlines():
+        if line.startswith("{"):
+            json.loads(line)
+    with opened(site.settings) as log:
+        records = "\n".join(str(row) for page in log.pages() for row in page)
+    assert "calcode_requests_total" in metrics
+    for seed in seeds:
+        for where, content in {"log lines": lines, "metrics": metrics, "records": records}.items():
+            assert seed not in content, (seed, where)
+
+
+# ---------------------------------------------------------------------- OpenID Connect
+
+
+class Provider(BaseHTTPRequestHandler):
+    """A small OpenID provider: discovery, code flow with PKCE, signed ID tokens."""
+
+    people: ClassVar = {"anna": ["dermatology-seniors"], "carl": ["cooks"]}
+
+    def do_GET(self) -> None:
+        server: Any = self.server
+        url = urllib.parse.urlparse(self.path)
+        query = {key: values[0] for key, values in urllib.parse.parse_qs(url.query).items()}
+        if url.path == "/.well-known/openid-configuration":
+            self._json(
+                {
+                    "issuer": server.issuer,
+                    "authorization_endpoint": f"{server.issuer}/authorize",
+                    "token_endpoint": f"{server.issuer}/token",
+                    "jwks_uri": f"{server.issuer}/keys",
+                    "response_types_supported": ["code"],
+                    "subject_types_supported": ["public"],
+                    "id_token_signing_alg_values_supported": ["RS256"],
+                }
+            )
+        elif url.path == "/keys":
+            self._json({"keys": [server.key.as_dict(private=False, kid="k", use="sig", alg="RS256")]})
+        elif url.path == "/authorize":
+            assert query["code_challenge_method"] == "S256"
+            code = f"code-{len(server.codes)}"
+            server.codes[code] = query
+            target = (
+                f"{query['redirect_uri']}?{urllib.parse.urlencode({'code': code, 'state': query['state']})}"
+            )
+            self.send_response(302)
+            self.send_header("Location", target)
+            self.end_headers()
+
+    def do_POST(self) -> None:
+        from joserfc import jwt
+
+        server: Any = self.server
+        form = urllib.parse.parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        asked = server.codes.pop(form["code"][0])
+        verifier = hashlib.sha256(form["code_verifier"][0].encode()).digest()
+        secret = base64.b64decode(self.headers["Authorization"].split()[1]).decode()
+        if (
+            base64.urlsafe_b64encode(verifier).rstrip(b"=").decode() != asked["code_challenge"]
+            or secret != "site:hush"
+        ):
+            self._json({"error": "invalid_grant"}, 400)
+            return
+        claims = {
+            "iss": server.wrong_issuer or server.issuer,
+            "sub": server.person,
+            "aud": "site",
+            "nonce": asked["nonce"],
+            "exp": int(time.time()) + 60,
+            "iat": int(time.time()),
+            "preferred_username": server.person,
+            "groups": self.people[server.person],
+        }
+        token = jwt.encode({"alg": "RS256", "kid": "k"}, claims, server.key)
+        self._json({"access_token": "a", "token_type": "Bearer", "id_token": token})
+
+    def _json(self, body: Any, status: int = 200) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def provider() -> Iterator[Any]:
+    from joserfc.jwk import RSAKey
+
+    server: Any = HTTPServer(("127.0.0.1", 0), Provider)
+    server.issuer = f"http://127.0.0.1:{server.server_port}"
+    server.key = RSAKey.generate_key(2048)
+    server.codes, server.person, server.wrong_issuer = {}, "anna", None
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def oidc_site(folder: Path, issuer: str) -> Site:
+    (folder / "client.secret").write_text("hush\n")
+    lines = (
+        f'[oidc]\nissuer = "{issuer}"\nclient_id = "site"\nclient_secret_file = "client.secret"\n'
+        '[oidc.roles]\ndermatology-seniors = ["approver", "clinician"]\n'
+    )
+    return make_site(folder, lines=lines)
+
+
+def signed_in(call: Any, provider: Any) -> Any:
+    import httpx
+
+    start = call("GET", "/login", as_=None, follow_redirects=False)
+    assert start.status_code == 302
+    with httpx.Client() as browser:
+        back = browser.get(start.headers["location"], follow_redirects=False).headers["location"]
+    del provider
+    return call("GET", back.removeprefix("http://testserver"), as_=None)
+
+
+def test_a_person_signs_in_with_the_identity_provider(tmp_path: Path, provider: Any) -> None:
+    with running(oidc_site(tmp_path, provider.issuer)) as (service, call):
+        page = signed_in(call, provider)
+        assert page.status_code == 200, page.text
+        cookie = page.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        token = re.search(rf"{COOKIE}=([\w-]+)", cookie)
+        assert token is not None
+        principal = service.tokens.principal(token[1])
+        assert principal is not None
+        assert (principal.subject, principal.roles) == ("anna", {"approver", "clinician"})
+        with service.database.reading() as connection:
+            assert connection.execute(select(SESSION.c.sha256)).scalars().all() == [token_digest(token[1])]
+        # The client keeps the cookie, and the API takes none.
+        assert call("GET", "/v1/models", as_=None).status_code == 401
+
+
+def test_a_person_without_a_role_a_forged_issuer_and_a_replayed_state_are_refused(
+    tmp_path: Path, provider: Any
+) -> None:
+    with running(oidc_site(tmp_path, provider.issuer)) as (service, call):
+        provider.person = "carl"
+        assert signed_in(call, provider).status_code == 403
+        provider.person, provider.wrong_issuer = "anna", "http://evil.example"
+        assert signed_in(call, provider).status_code == 401
+        assert call("GET", "/login/callback?code=x&state=y", as_=None).status_code == 401
+        with service.database.reading() as connection:
+            assert connection.execute(select(SESSION)).all() == []
