@@ -16,7 +16,6 @@ from calcode.service import batches
 from calcode.service.admission import Case, DecisionRequest
 from calcode.service.audit.chain import Record
 from calcode.service.explanation import Explanation, explanation_of
-from calcode.service.images import embed_image
 from calcode.service.people import Principal
 from calcode.service.problems import MEDIA_TYPE, Problem, responses
 from calcode.service.proofs import Proof, proof_of
@@ -50,29 +49,23 @@ class DecisionAnswer(BaseModel):
     notice: str = NOTICE
 
 
-def answer_body(record: Record, id: str, *, promises: Sequence[str]) -> dict[str, Any]:
+def answer_of(record: Record, service: Service) -> dict[str, Any]:
     """What a program is told: nothing about the patient and nothing about who was in the model's data."""
     body = json.loads(record.body)
-    told = {name: body[name] for name in ("action", "reason", "label", "set", "p_audit", "model")}
+    told = {name: body[name] for name in ("id", "action", "reason", "label", "set", "p_audit", "model")}
     receipt = {"at": record.at, "seq": record.seq, "hash": record.hash}
-    return {"id": id, **told, "promises": list(promises), **receipt, "notice": NOTICE}
+    return {**told, "promises": service.models.promises(body["model"]), **receipt, "notice": NOTICE}
 
 
-def _status(answer: Answer | Problem) -> int:
+def _sent(answer: Answer | Problem, service: Service) -> tuple[int, dict[str, Any]]:
+    """Status and JSON of an answer; an internal error is told as a problem that carries the recorded deferral."""
     if isinstance(answer, Problem):
-        return answer.status
-    return 500 if '"reason":"error"' in answer.record.body else 200
-
-
-def _body(answer: Answer | Problem, service: Service) -> dict[str, Any]:
-    """The JSON of an answer; an internal error is told as a problem that carries the recorded deferral."""
-    if isinstance(answer, Problem):
-        return answer.body()
-    body = answer_body(answer.record, answer.id, promises=service.models.promises(answer.record))
+        return answer.status, answer.body()
+    body = answer_of(answer.record, service)
     if body["reason"] == "error":
         sentence = "An internal error: the case is deferred to a clinician, and the deferral is recorded."
-        return Problem(500, sentence, extra={"decision": body}).body()
-    return body
+        return 500, Problem(500, sentence, extra={"decision": body}).body()
+    return 200, body
 
 
 @router.post(
@@ -106,12 +99,12 @@ async def decide(request: Request) -> Response:
         await refused(service, actor, problem)
         raise
     (answer,) = await asyncio.wrap_future(service.writer.submit([case]))
-    status = _status(answer)
+    status, body_sent = _sent(answer, service)
     headers = answer.headers if isinstance(answer, Problem) else {}
     if isinstance(answer, Answer) and answer.replay:
         headers = {"Idempotent-Replay": "true"}
     media = "application/json" if status == 200 else MEDIA_TYPE
-    return Response(json.dumps(_body(answer, service)), status_code=status, media_type=media, headers=headers)
+    return Response(json.dumps(body_sent), status_code=status, media_type=media, headers=headers)
 
 
 async def _admitted(service: Service, body: bytes, request: Request, *, actor: str) -> Case:
@@ -122,7 +115,9 @@ async def _admitted(service: Service, body: bytes, request: Request, *, actor: s
         raise Problem(422, "Idempotency-Key: 1 to 200 characters.")
     image = None
     if wanted.image is not None:
-        image, vector = await embed_image(service, wanted.image)
+        if service.images is None:
+            raise Problem(422, "image: this service has no image tower; send the embedding.")
+        image, vector = await service.images.embedded(wanted.image)
         vector = admission.checked(vector)
     else:
         vector = admission.vector(wanted)
@@ -183,13 +178,13 @@ async def decide_batch(request: Request) -> Response:
         answers = list(first)
         for start in range(_PIECE, len(rows), _PIECE):
             answers += await _decided(service, rows[start : start + _PIECE], actor)
-        content = batches.answers_to_arrow([_body(answer, service) for answer in answers])
+        content = batches.answers_to_arrow([_sent(answer, service)[1] for answer in answers])
         return Response(content, media_type=batches.ARROW)
 
     async def lines() -> AsyncIterator[bytes]:
         answers = first
         for start in range(_PIECE, len(rows) + _PIECE, _PIECE):
-            yield "".join(json.dumps(_body(answer, service)) + "\n" for answer in answers).encode()
+            yield "".join(json.dumps(_sent(answer, service)[1]) + "\n" for answer in answers).encode()
             try:
                 answers = await _decided(service, rows[start : start + _PIECE], actor)
             except Problem as problem:
@@ -225,8 +220,7 @@ _Reader = Annotated[Principal, Depends(role(*_READERS))]
 @router.get("/decisions/{id}", response_model=DecisionAnswer, responses=responses(401, 403, 404, 422, 429))
 def decision(id: _DecisionId, service: ServiceHere, principal: _Reader) -> dict[str, Any]:
     """A decision as it was answered."""
-    record = _record(service, id)
-    return answer_body(record, id, promises=service.models.promises(record))
+    return answer_of(_record(service, id), service)
 
 
 @router.get(

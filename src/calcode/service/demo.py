@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse
 from sqlalchemy import func, select
 
@@ -50,6 +50,7 @@ def serve_demo(*, port: int = 8470, pause: float = 0.2, say: Callable[[str], Non
         say("Fitting the demonstration model (a few seconds)")
         site, stream = demo_site(Path(name), port=port)
         stopped = threading.Event()
+        facts: dict[str, Any] = {"example": next(stream)}
 
         def listening(at: int, service: Service) -> None:
             with service.log.transaction() as transaction:
@@ -57,12 +58,12 @@ def serve_demo(*, port: int = 8470, pause: float = 0.2, say: Callable[[str], Non
                     transaction, subject="demo", roles=["program", "auditor"], days=1, actor="demo"
                 )
             service.tokens.reload()
-            service.demo = {"token": token, "port": at, "example": next(stream)}
+            facts.update(token=token, port=at)
             say(f"Open http://127.0.0.1:{at}/ : it says what to try. Ctrl-C ends the demonstration.")
             threading.Thread(target=play, args=(stream, at, token, pause, stopped), daemon=True).start()
 
         try:
-            serve(site, listening=listening, more=[router])
+            serve(site, listening=listening, more=[demo_pages(facts)])
         finally:
             stopped.set()
 
@@ -80,7 +81,12 @@ def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, Iterator[dict[s
     roles = {role: _evidence(ham.with_role(role), prompts) for role in _ROLES}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalcodeWarning)
-        model = Calcode().fit(**roles)
+        model = Calcode().fit(
+            reference=roles["reference"],
+            validation=roles["validation"],
+            gate=roles["gate"],
+            calibration=roles["calibration"],
+        )
     model.save(folder / "model.safetensors")
     write_prompts(folder / "demo.prompts.safetensors", prompts)
     write_private_key(folder / "signer.key")
@@ -141,32 +147,49 @@ def play(
             connection.close()
 
 
-router = APIRouter(include_in_schema=False)
+def demo_pages(facts: dict[str, Any]) -> APIRouter:
+    """The page that says what happened so far and what to try.
 
-
-@router.get("/")
-def page(request: Request, service: ServiceHere) -> HTMLResponse:
-    """What happened so far, and what to try."""
+    Parameters
+    ----------
+    facts : dict
+        Token, port and example request; filled when the service listens.
+    """
     from jinja2 import Environment, FileSystemLoader
 
-    facts = service.demo
-    with service.database.reading() as connection:
-        counts = (
-            select(DECISION.c.action, func.count()).group_by(DECISION.c.action).order_by(DECISION.c.action)
-        )
-        actions = [tuple(row) for row in connection.execute(counts)]
-        tasks = connection.execute(select(func.count()).select_from(TASK)).scalar_one()
+    router = APIRouter(include_in_schema=False)
     template = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True).get_template("demo.html")
-    return HTMLResponse(
-        template.render(
-            folder=service.site.data,
-            records=service.log.head()[0],
-            actions=actions,
-            tasks=tasks,
-            model=service.models.champion.digest[:16],
-            commands=commands(f"http://127.0.0.1:{facts['port']}", facts["token"], service),
+
+    @router.get("/")
+    def page(service: ServiceHere) -> HTMLResponse:
+        with service.database.reading() as connection:
+            counts = (
+                select(DECISION.c.action, func.count())
+                .group_by(DECISION.c.action)
+                .order_by(DECISION.c.action)
+            )
+            actions = [tuple(row) for row in connection.execute(counts)]
+            tasks = connection.execute(select(func.count()).select_from(TASK)).scalar_one()
+        return HTMLResponse(
+            template.render(
+                folder=service.site.data,
+                records=service.log.head()[0],
+                actions=actions,
+                tasks=tasks,
+                model=service.models.champion.digest[:16],
+                commands=commands(f"http://127.0.0.1:{facts['port']}", facts["token"], service),
+            )
         )
-    )
+
+    @router.get("/demo/example.json")
+    def example() -> dict[str, Any]:
+        return dict(facts["example"])
+
+    @router.get("/demo/style.css")
+    def style() -> Response:
+        return Response((_TEMPLATES / "demo.css").read_text(), media_type="text/css")
+
+    return router
 
 
 def commands(address: str, token: str, service: Service) -> list[tuple[str, str]]:
@@ -193,15 +216,3 @@ def commands(address: str, token: str, service: Service) -> list[tuple[str, str]
         ("Is the machine fit for it?", f"calcode service doctor {site}"),
         ("Health and metrics", f"curl -s {address}/health/ready; curl -s {address}/metrics"),
     ]
-
-
-@router.get("/demo/example.json")
-def example(service: ServiceHere) -> dict[str, Any]:
-    """A request to send."""
-    return dict(service.demo["example"])
-
-
-@router.get("/demo/style.css")
-def style() -> Response:
-    """The style of the page."""
-    return Response((_TEMPLATES / "demo.css").read_text(), media_type="text/css")

@@ -66,7 +66,7 @@ def explanation_of(record: Record, service: Service) -> Explanation:
         classes=sorted(classes, key=lambda entry: entry.score),
         neighbours=_neighbours(record.seq, service),
         model=body["model"],
-        promises=service.models.promises(record),
+        promises=service.models.promises(body["model"]),
         known_patient=body["known_group"],
     )
 

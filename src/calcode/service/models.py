@@ -18,7 +18,6 @@ from calcode.cohorts import read_prompts
 from calcode.errors import ArtifactError, ServiceError
 from calcode.files import file_sha256, replacing
 from calcode.method.signatures import signature_file
-from calcode.service.audit.chain import Record
 from calcode.service.line import LineModel, load_line_model
 from calcode.service.log import Event, Log, Transaction
 from calcode.service.problems import Problem
@@ -120,9 +119,8 @@ class Models:
             )
         return loaded
 
-    def promises(self, record: Record) -> list[str]:
-        """What the model that decided promises."""
-        digest = json.loads(record.body)["model"]
+    def promises(self, digest: str) -> list[str]:
+        """What a model of the line promises, also one that no longer answers."""
         loaded = self._loaded.get(digest)
         if loaded is not None:
             return list(loaded.model.promises_)

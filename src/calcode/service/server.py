@@ -28,6 +28,11 @@ class _Server(uvicorn.Server):
         if self.servers:
             self._listening(self.servers[0].sockets[0].getsockname()[1])
 
+    async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        await super().shutdown(sockets)  # type: ignore[arg-type]
+        # Sent again by uvicorn, the signal would end the process before the log has its last record.
+        self._captured_signals.clear()
+
 
 def serve(
     site: SiteSettings,

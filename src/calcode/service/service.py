@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import func, select
 
@@ -30,6 +30,9 @@ from calcode.service.problems import Problem
 from calcode.service.settings import SiteSettings
 from calcode.service.tables import EVENT, POLICY, PROTOCOL, PULSE, TASK
 from calcode.service.writer import Writer
+
+if TYPE_CHECKING:
+    from calcode.service.images import Images
 
 _LOGGER = logging.getLogger("calcode.service")
 #: A service is ready if it committed something within this time; without traffic it writes a pulse.
@@ -51,8 +54,6 @@ class Service:
         self._stopped = threading.Event()
         #: Length of the log when the housekeeping last looked.
         self.seen_records = 0
-        #: What the page of the demonstration shows.
-        self.demo: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
         site = self.site
@@ -78,6 +79,13 @@ class Service:
             self.models = Models(site, self.log)
             self._record_start()
             self.models.follow()
+            self.images: Images | None = None
+            if site.line.image_tower is not None:
+                from calcode.service.images import opened_images
+
+                self.images = self._stack.enter_context(
+                    opened_images(site.line.image_tower, site.path("images"))
+                )
             self.tokens = Tokens(self.database)
             self.tokens.reload()
             self.limiter = Limiter(rate=site.limits.rate, burst=site.limits.burst)

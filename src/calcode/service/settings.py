@@ -52,7 +52,6 @@ class Limits(_Table):
     batch_bytes: int = Field(default=64_000_000, ge=1000)
     batch_rows: int = Field(default=4096, ge=1, le=4096)
     model_bytes: int = Field(default=2_000_000_000, ge=1000)
-    pixels: int = Field(default=64_000_000, ge=1)
     #: Requests per second and program, and how many may come at once.
     rate: float = Field(default=500.0, gt=0)
     burst: int = Field(default=2000, ge=1)

@@ -1,0 +1,67 @@
+"""`calcode serve --demo`: up without configuration, a stream that is decided, and `curl` lines that work."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from service.sites import ROOT, free_port
+
+pytest.importorskip("calcode_demo_data")
+
+
+@pytest.mark.timeout(180)
+def test_the_demonstration_plays_and_its_lines_work(tmp_path: Path) -> None:
+    port = free_port()
+    script = (
+        "from calcode.service.demo import serve_demo; "
+        f"serve_demo(port={port}, pause=0.02, say=lambda text: print(text, flush=True))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={
+            "PYTHONPATH": str(ROOT / "src"),
+            "PATH": "/usr/bin:/bin",
+            "OMP_NUM_THREADS": "1",
+            "TMPDIR": str(tmp_path),
+        },
+    )
+    assert process.stdout is not None
+    try:
+        assert any("Open http" in line for line in process.stdout)
+        end = time.monotonic() + 60
+        while True:
+            page = urllib.request.urlopen(f"http://127.0.0.1:{port}/").read().decode()
+            found = re.search(r"Records in the log</th><td>(\d+)", page)
+            if found is not None and int(found[1]) > 60:
+                break
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        lines = [
+            html.unescape(line) for line in re.findall(r"<pre><code>(.*?)</code></pre>", page, re.DOTALL)
+        ]
+        assert len(lines) == 7
+        if shutil.which("curl") is not None:
+            decide, nonsense, log, *_ = lines
+            shell = {"shell": True, "capture_output": True, "text": True, "check": True}
+            answers = [json.loads(subprocess.run(decide, **shell).stdout) for _ in range(2)]
+            assert answers[0]["action"] in ("label", "set", "defer")
+            assert answers[0] == answers[1]
+            assert json.loads(subprocess.run(nonsense, **shell).stdout)["status"] == 422
+            assert json.loads(subprocess.run(log, **shell).stdout)[0]["kind"] == "started"
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+        process.stdout.close()
+    assert not list(tmp_path.glob("calcode-demo-*"))

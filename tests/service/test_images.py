@@ -1,0 +1,104 @@
+"""Images in requests: decoded in a child, embedded by an ONNX tower, kept as files and erased with the case."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from service.sites import ROOT, Site, running, sign
+
+from calcode import Calcode, CalcodeWarning, Evidence
+from calcode.backbones import load_backbone
+from calcode.backbones.backbone import encode_images
+from calcode.cohorts import Prompts, write_prompts
+from calcode.method.signatures import write_private_key
+from calcode.service.operations import erase, opened
+
+pytest.importorskip("onnxruntime")
+TOWER = ROOT / "tests" / "data" / "backbones" / "tiny_tower.onnx"
+
+
+@pytest.fixture(scope="module")
+def picture_site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A site whose model was fitted on embeddings like those of the tiny tower."""
+    folder = tmp_path_factory.mktemp("pictures")
+    dimension = load_backbone(TOWER).card.dimension
+    rng = np.random.default_rng(0)
+    prompts = Prompts(text=rng.normal(size=(3, 4, dimension)), temperature=0.2, classes=["a", "b", "c"])
+
+    def role(n: int) -> Evidence:
+        rows = rng.normal(size=(n, dimension))
+        labels = rng.integers(3, size=n)
+        return Evidence.from_text(
+            embeddings=rows / np.linalg.norm(rows, axis=1, keepdims=True),
+            text=prompts.text,
+            temperature=0.2,
+            labels=labels,
+            classes=prompts.classes,
+            prompt_digest=prompts.digest,
+        )
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalcodeWarning)
+        model = Calcode().fit(reference=role(80), validation=role(80), gate=role(80), calibration=role(80))
+    model.save(folder / "model.safetensors")
+    write_prompts(folder / "p.prompts.safetensors", prompts)
+    write_private_key(folder / "signer.key")
+    sign(folder / "model.safetensors", folder / "signer.key")
+    (folder / "site.toml").write_text(
+        'name = "hospital/pictures"\ndata = "data"\nport = 0\n[line]\nprompts = "p.prompts.safetensors"\n'
+        f'model = "model.safetensors"\ntrusted = ["signer.key.pub"]\nimage_tower = "{TOWER}"\n'
+    )
+    return Site(file=folder / "site.toml", key=folder / "signer.key", prompts=prompts)
+
+
+def png(seed: int, size: tuple[int, int] = (40, 30)) -> bytes:
+    pixels = np.random.default_rng(seed).integers(256, size=(*size, 3), dtype=np.uint8)
+    sink = io.BytesIO()
+    Image.fromarray(pixels).save(sink, "PNG")
+    return sink.getvalue()
+
+
+def test_a_picture_is_decided_like_its_embedding_kept_and_erased(picture_site: Site) -> None:
+    content = png(1)
+    with running(picture_site) as (service, call):
+        sent = {"image": base64.b64encode(content).decode(), "group": "anna", "image_id": "1"}
+        answer = call("POST", "/v1/decisions", json=sent)
+        assert answer.status_code == 200, answer.text
+        pixels = np.asarray(Image.open(io.BytesIO(content)))
+        vector = encode_images(load_backbone(TOWER), [pixels])[0]
+        plain = call("POST", "/v1/decisions", json={"embedding": vector.tolist(), "image_id": "2"}).json()
+        assert answer.json()["set"] == plain["set"]
+        assert answer.json()["p_audit"] == plain["p_audit"]
+        kept = Path(service.site.data) / "images" / hashlib.sha256(content).hexdigest()
+        assert kept.read_bytes() == content
+        assert kept.stat().st_mode & 0o077 == 0
+    with opened(picture_site.settings) as log:
+        assert erase(picture_site.settings, log, group="anna", decision=None, why="test") == 3
+    assert not kept.exists()
+
+
+def test_pictures_that_cannot_be_decoded_are_refused_and_not_kept(picture_site: Site) -> None:
+    bomb = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(bomb, "PNG")
+    with running(picture_site) as (service, call):
+        before = sorted(path.name for path in (Path(service.site.data) / "images").iterdir())
+        for content in (b"no picture", png(2)[:200], bomb.getvalue()):
+            sent = {"image": base64.b64encode(content).decode(), "image_id": "x"}
+            answer = call("POST", "/v1/decisions", json=sent)
+            assert answer.status_code == 422, answer.text
+            assert answer.json()["detail"].startswith("image: ")
+        assert call("POST", "/v1/decisions", json={"image": "###", "image_id": "x"}).status_code == 422
+        assert sorted(path.name for path in (Path(service.site.data) / "images").iterdir()) == before
+        assert (
+            call(
+                "POST", "/v1/decisions", json={**sent, "image": base64.b64encode(png(3)).decode()}
+            ).status_code
+            == 200
+        )
