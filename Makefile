@@ -12,7 +12,7 @@ DEMO_FILES := $(shell test -d demo-data && find demo-data -type f -not -path '*/
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install test torch test-torch lint format docs bench demo serve picture clean
+.PHONY: help install test torch test-torch lint format docs bench demo serve audit picture clean
 
 help:
 	@echo "make install   put calcode, its tools and the demonstration data into $(VENV)"
@@ -24,6 +24,7 @@ help:
 	@echo "make bench     run the benchmarks; their figures replace benchmarks/results"
 	@echo "make demo      fit and decide on real dermatology features, write report.html"
 	@echo "make serve     the decision service with the demonstration model and a stream of images"
+	@echo "make audit     bandit on the service, pip-audit on what is installed (needs the network)"
 	@echo "make picture   the same, and the picture of that page for the README (needs chromium)"
 	@echo "make clean     remove what the other targets made, except $(VENV)"
 
@@ -82,6 +83,11 @@ demo: $(STAMP)
 
 serve: $(STAMP)
 	$(BIN)/calcode serve --demo
+
+# SQL strings are made of table names and marks of parameters alone (B608).
+audit: $(STAMP)
+	$(BIN)/python -m bandit -q -r -ll --skip B608 src/calcode/service src/calcode/method/signatures.py
+	$(BIN)/python -m pip_audit --skip-editable
 
 # The picture in the README: the head of the demo's page as a browser shows it.
 picture: demo

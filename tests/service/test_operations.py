@@ -285,9 +285,10 @@ def test_verify_prove_check_and_export(tmp_path: Path) -> None:
     site = make_site(tmp_path, lines='[checkpoints]\nevery_records = 4\nfolders = ["notes"]')
     answers = filled(site)
     key = str(site.settings.path("checkpoint.key.pub"))
-    done = RUN(app, ["log", "verify", str(site.file), "--checkpoints", str(tmp_path / "notes")])
-    assert done.exit_code == 0, done.output
-    assert done.output.startswith("Whole: ")
+    for more in ([], ["--checkpoints", str(tmp_path / "notes")], ["--key", key]):
+        done = RUN(app, ["log", "verify", str(site.file), *more])
+        assert done.exit_code == 0, done.output
+        assert done.output.startswith("Whole: ")
     proof = RUN(app, ["log", "prove", str(site.file), answers[0]["id"]])
     if proof.exit_code == 0:
         (tmp_path / "proof.json").write_text(proof.output)

@@ -19,10 +19,15 @@ def verify(
     checkpoints: Annotated[
         Path | None, typer.Option("--checkpoints", help="Folder of notes kept elsewhere.", metavar="FOLDER")
     ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", help="Public key of the log; the site's own key if not given.", metavar="KEY"),
+    ] = None,
 ) -> None:
     """Recompute every hash of the log and compare it with signed checkpoints; exit code 1 if it is not whole."""
     from sqlalchemy import select
 
+    from calcode.method.signatures import read_public_key
     from calcode.service.checkpoints import check_against, notes_in
     from calcode.service.keys import checkpoint_key
     from calcode.service.operations import opened
@@ -38,7 +43,8 @@ def verify(
                 notes = [
                     tuple(row) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))
                 ]
-        found = check_against(log, notes, checkpoint_key(settings).public_key())
+        public = checkpoint_key(settings).public_key() if key is None else read_public_key(key)
+        found = check_against(log, notes, public)
         size = log.head()[0]
     for sentence in found:
         typer.echo(f"bad: {sentence}")

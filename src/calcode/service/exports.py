@@ -15,6 +15,16 @@ from calcode.service.audit.chain import Record
 from calcode.service.log import Event, Log
 
 _DCM = "http://dicom.nema.org/resources/ontology/DCM"
+#: DICOM audit code, its words and the FHIR action; every other kind is an activity of the application.
+_AUDIT_TYPES = {
+    "login": ("110114", "User Authentication", "E"),
+    "export": ("110106", "Export", "R"),
+    "erasure": ("110110", "Patient Record", "D"),
+    "decision": ("110100", "Application Activity", "C"),
+    "role_changed": ("110137", "User Security Attributes Changed", "U"),
+    "token_made": ("110137", "User Security Attributes Changed", "C"),
+    "token_revoked": ("110137", "User Security Attributes Changed", "D"),
+}
 
 
 def export_decisions(log: Log, target: Path, *, classes: tuple[str, ...]) -> int:
@@ -98,17 +108,7 @@ def export_audit_events(log: Log, target: Path, *, source: str) -> int:
 
 def audit_event(record: Record, *, source: str) -> dict[str, Any]:
     """One record as a FHIR AuditEvent; the record's hash is the entity's version."""
-    kinds = {
-        "login": ("110114", "User Authentication", "E"),
-        "started": ("110100", "Application Activity", "E"),
-        "stopped": ("110100", "Application Activity", "E"),
-        "export": ("110106", "Export", "R"),
-        "erasure": ("110105", "DICOM Study Deleted", "D"),
-        "decision": ("110112", "Query", "C"),
-    }
-    code, display, action = kinds.get(record.kind, ("110113", "Security Alert", "U"))
-    if record.kind not in kinds:
-        code, display = "110100", "Application Activity"
+    code, display, action = _AUDIT_TYPES.get(record.kind, ("110100", "Application Activity", "E"))
     body = json.loads(record.body)
     failed = record.kind == "refused" or body.get("failed", False) or body.get("reason") == "error"
     return {
