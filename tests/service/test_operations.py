@@ -238,16 +238,17 @@ def test_erasing_a_patient_removes_every_trace_but_the_record(site: Site) -> Non
     answers = filled(site)
     files = sorted(Path(site.settings.data).glob("log.sqlite*"))
     assert any(b'"group":"p3"' in file.read_bytes() for file in files)
-    done = RUN(app, ["service", "erase", str(site.file), "--group", "p3", "--why", "request"])
-    assert done.exit_code == 0, done.output
+    with running(site):  # whose connections keep the write-ahead log alive
+        done = RUN(app, ["service", "erase", str(site.file), "--group", "p3", "--why", "request"])
+        assert done.exit_code == 0, done.output
+        contents = [file.read_bytes() for file in sorted(Path(site.settings.data).glob("log.sqlite*"))]
     gone = {answers[6]["seq"], answers[7]["seq"]}
     assert {seq for seq, _ in parts(site)} == {answer["seq"] for answer in answers} - gone
-    contents = [file.read_bytes() for file in sorted(Path(site.settings.data).glob("log.sqlite*"))]
     assert not any(b'"group":"p3"' in content for content in contents)
     assert any(b'"group":"p4"' in content for content in contents)
     with opened(site.settings) as log:
         assert log.verify().broken is None
-        assert [r.kind for page in log.pages() for r in page][-1] == "erasure"
+        assert "erasure" in [r.kind for page in log.pages() for r in page]
     one = RUN(
         app, ["service", "erase", str(site.file), "--decision", answers[0]["id"], "--why", "wrong patient"]
     )
