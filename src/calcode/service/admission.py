@@ -62,7 +62,8 @@ class DecisionRequest(BaseModel):
         return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen: setting the fields of a frozen one costs as much as hashing the request.
+@dataclass(slots=True, kw_only=True)
 class Case:
     """An admitted image.
 

@@ -31,7 +31,7 @@ def _event_id() -> str:
     return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Event:
     """Something that happened, before it is a record.
 
@@ -224,26 +224,25 @@ class Transaction:
         if jump:
             jumped = Event(kind="clock_jumped", actor="service", body={"seconds": round(jump, 3)})
             events = [jumped, *events]
-        records, rows, facts = [], [], []
+        records: list[Record] = []
+        rows: list[tuple[Any, ...]] = []
+        parts: list[tuple[Any, ...]] = []
+        facts: list[Fact] = []
         seq, prev, boot = self._seq, self._head, self._log.boot
         for entry in events:
             if entry.kind not in projections.KINDS:
                 raise ValueError(f"kind: {entry.kind!r} is not a kind of event")
             seq += 1
-            indexed = {"id": entry.id, "boot": boot, "mono": mono, "subject": entry.subject}
-            body = canonical_json({**entry.body, **indexed})
-            own = record_hash(prev=prev, seq=seq, at=at, kind=entry.kind, actor=entry.actor, body=body)
-            record = Record(seq, at, entry.kind, entry.actor, body, prev, own)
-            records.append(record)
-            rows.append({**record._asdict(), **indexed})
-            facts.append(Fact(seq, entry.id, at, entry.kind, entry.actor, entry.subject, entry.body))
+            kind, actor, subject, id = entry.kind, entry.actor, entry.subject, entry.id
+            # The columns that the hash does not name are in the body too, which it covers.
+            body = canonical_json({**entry.body, "id": id, "boot": boot, "mono": mono, "subject": subject})
+            own = record_hash(prev=prev, seq=seq, at=at, kind=kind, actor=actor, body=body)
+            records.append(Record(seq, at, kind, actor, body, prev, own))
+            rows.append((seq, id, at, mono, boot, kind, actor, subject, body, prev, own))
+            parts += [(seq, *part) for part in entry.parts]
+            facts.append(Fact(seq, id, at, kind, actor, subject, entry.body))
             prev = own
         insert_rows(self.connection, EVENT, rows)
-        parts = [
-            {"seq": record.seq, **part._asdict()}
-            for record, entry in zip(records, events, strict=True)
-            for part in entry.parts
-        ]
         if parts:
             insert_rows(self.connection, SECRET_PART, parts)
         projections.apply(self.connection, facts)

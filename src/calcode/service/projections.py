@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Connection, Table, select
@@ -44,7 +45,7 @@ PLAIN_KINDS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fact:
     """An event as the projections see it."""
 
@@ -57,7 +58,7 @@ class Fact:
     body: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Change:
     """One row to insert, or the columns to change in the rows that `where` names."""
 
@@ -238,7 +239,8 @@ def apply(connection: Connection, facts: Sequence[Fact]) -> None:
 
 def _flush(connection: Connection, inserts: dict[Table, list[dict[str, Any]]]) -> None:
     for table, rows in inserts.items():
-        insert_rows(connection, table, rows)
+        values = itemgetter(*table.columns.keys())
+        insert_rows(connection, table, [values(row) for row in rows])
     inserts.clear()
 
 

@@ -6,9 +6,8 @@ others hold what must not be in the log: personal content, password hashes, sess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
-from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import (
@@ -198,19 +197,18 @@ DERIVED = (
 )
 
 
-def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows that name every column, by the driver itself: a compiled statement would cost more than the rows."""
-    statement, values = _insertion(table, connection.dialect.name)
-    connection.exec_driver_sql(statement, [values(row) for row in rows])
+def insert_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert rows with a value for every column, by the driver itself: compiling would cost more than the rows."""
+    connection.exec_driver_sql(_insertion(table, connection.dialect.name), list(rows))
 
 
 @cache
-def _insertion(table: Table, dialect: str) -> tuple[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]]:
-    """The INSERT of a table with a mark for every column, and what takes a row's values in that order."""
-    names = [column.name for column in table.columns]
+def _insertion(table: Table, dialect: str) -> str:
+    """The INSERT of a table with a mark for every column."""
+    names = table.columns.keys()
     marks = ", ".join(["?" if dialect == "sqlite" else "%s"] * len(names))
     columns = ", ".join(f'"{name}"' for name in names)
-    return f"INSERT INTO {table.name} ({columns}) VALUES ({marks})", itemgetter(*names)
+    return f"INSERT INTO {table.name} ({columns}) VALUES ({marks})"
 
 
 def install_guards(connection: Connection) -> None:
