@@ -6,5 +6,7 @@ from alembic import context
 
 from calcode.service.tables import METADATA
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=METADATA)
-context.run_migrations()
+# The name under which Alembic loads this file; a plain import does nothing.
+if __name__ == "env_py":
+    context.configure(connection=context.config.attributes["connection"], target_metadata=METADATA)
+    context.run_migrations()
