@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from calcode.cli.options import AsJson
 from calcode.cli.running import Command, guarded
 from calcode.cli.serve import PANEL
-from calcode.cli.service import SiteFile
+from calcode.cli.service import SiteFile, tell
 from calcode.errors import ServiceError
 
 
@@ -23,6 +24,7 @@ def verify(
         str | None,
         typer.Option("--key", help="Public key of the log; the site's own key if not given.", metavar="KEY"),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Recompute every hash of the log and compare it with signed checkpoints; exit code 1 if it is not whole."""
     from sqlalchemy import select
@@ -46,18 +48,21 @@ def verify(
         public = checkpoint_key(settings).public_key() if key is None else read_public_key(key)
         found = check_against(log, notes, public)
         size = log.head()[0]
-    for sentence in found:
-        typer.echo(f"bad: {sentence}")
-    if found:
-        raise typer.Exit(1)
     covered = max((at for at, _ in notes), default=0)
-    typer.echo(
+    whole = (
         f"Whole: {size:,} records, {len(notes)} checkpoints, {size - covered:,} records after the last one."
     )
+    lines = [f"bad: {sentence}" for sentence in found] or [whole]
+    facts = {"records": size, "checkpoints": len(notes), "exposed": size - covered, "found": found}
+    tell("log verify", *lines, as_json=as_json, facts=facts)
+    if found:
+        raise typer.Exit(1)
 
 
 def prove(
-    site: SiteFile, decision: Annotated[str, typer.Argument(metavar="ID", help="Id of the decision.")]
+    site: SiteFile,
+    decision: Annotated[str, typer.Argument(metavar="ID", help="Id of the decision.")],
+    as_json: AsJson = False,
 ) -> None:
     """A proof that a decision is in the log, as JSON; it shows no other decision."""
     from sqlalchemy import select
@@ -82,12 +87,14 @@ def prove(
             proof = proof_of(Record._make(row), log)
         except Problem as problem:
             raise ServiceError(problem.detail) from problem
-    typer.echo(proof.model_dump_json(indent=2))
+    text = proof.model_dump_json(indent=2)
+    tell("log prove", text, as_json=as_json, facts={"proof": proof.model_dump()})
 
 
 def check(
     proof: Annotated[Path, typer.Argument(metavar="PROOF", help="File of 'calcode log prove'.")],
     key: Annotated[str, typer.Option("--key", help="Public key of the log ('ed25519:...' or its file).")],
+    as_json: AsJson = False,
 ) -> None:
     """Check a proof without the log: only the public key of its checkpoints is needed."""
     from calcode.method.signatures import read_public_key
@@ -97,7 +104,8 @@ def check(
         content = Proof(**json.loads(proof.read_text()))
     except (ValueError, TypeError) as error:
         raise ServiceError(f"{proof}: not a proof of 'calcode log prove'") from error
-    typer.echo(check_proof(content, read_public_key(key)))
+    sentence = check_proof(content, read_public_key(key))
+    tell("log check", sentence, as_json=as_json, facts={"seq": content.seq, "sentence": sentence})
 
 
 def export(
@@ -105,6 +113,7 @@ def export(
     target: Annotated[
         Path, typer.Argument(metavar="FILE", help="decisions .parquet, or AuditEvents .ndjson.")
     ],
+    as_json: AsJson = False,
 ) -> None:
     """Write all decisions to Parquet, or all records as FHIR AuditEvent NDJSON."""
     from calcode.cohorts import read_prompts
@@ -120,7 +129,8 @@ def export(
             n = export_decisions(log, target, classes=read_prompts(settings.line.prompts).classes)
         else:
             n = export_audit_events(log, target, source=settings.name)
-    typer.echo(f"Wrote {n:,} rows to {target}; the export is in the log.")
+    sentence = f"Wrote {n:,} rows to {target}; the export is in the log."
+    tell("log export", sentence, as_json=as_json, facts={"output": str(target), "rows": n})
 
 
 #: The group; `calcode.cli.app` adds it under the name "log".

@@ -7,25 +7,33 @@ from typing import Annotated
 
 import typer
 
-from calcode.cli.options import ModelFile
+from calcode.cli.options import AsJson, ModelFile
 from calcode.cli.running import Command, guarded
+from calcode.cli.service import tell
 
 
-def key(path: Annotated[Path, typer.Argument(metavar="FILE", help="Private key to make.")]) -> None:
+def key(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Private key to make.")],
+    as_json: AsJson = False,
+) -> None:
     """Make a key pair for signing: FILE (keep it secret) and FILE.pub (give it to those who shall trust you)."""
     from calcode.method.signatures import write_private_key
 
-    typer.echo(write_private_key(path))
+    public = write_private_key(path)
+    tell("model key", public, as_json=as_json, facts={"output": str(path), "public": public})
 
 
 def sign(
-    model: ModelFile, key: Annotated[Path, typer.Option("--key", help="Private key.", metavar="FILE")]
+    model: ModelFile,
+    key: Annotated[Path, typer.Option("--key", help="Private key.", metavar="FILE")],
+    as_json: AsJson = False,
 ) -> None:
     """Sign a model file; the signature is written beside it as MODEL.sig."""
     from calcode.method.signatures import read_private_key, sign_file
 
-    target = sign_file(model, digest=_digest(model), key=read_private_key(key))
-    typer.echo(f"Wrote {target}")
+    digest = _digest(model)
+    target = sign_file(model, digest=digest, key=read_private_key(key))
+    tell("model sign", f"Wrote {target}", as_json=as_json, facts={"output": str(target), "digest": digest})
 
 
 def verify(
@@ -34,13 +42,15 @@ def verify(
         list[str],
         typer.Option("--trusted", help="Public key ('ed25519:...' or a file); repeat it.", metavar="KEY"),
     ],
+    as_json: AsJson = False,
 ) -> None:
     """Check that a model file is whole and signed by a trusted key; exit code 1 if not."""
     from calcode.method.signatures import require_signature
 
     digest = _digest(model)
     signer = require_signature(model, digest=digest, trusted=trusted)
-    typer.echo(f"{model}: digest {digest}, signed by {signer}")
+    facts = {"file": str(model), "digest": digest, "signer": signer}
+    tell("model verify", f"{model}: digest {digest}, signed by {signer}", as_json=as_json, facts=facts)
 
 
 def _digest(path: Path) -> str:

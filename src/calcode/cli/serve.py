@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calcode.cli.options import AsJson
 from calcode.cli.running import Command
 from calcode.errors import ServiceError
 
@@ -22,6 +23,7 @@ def serve(
         bool,
         typer.Option("--demo", help="Without a site file: the demonstration model and a stream of images."),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Serve decisions over HTTP; each is on the disk before it is answered.
 
@@ -43,7 +45,13 @@ def serve(
     settings = read_site(site)
 
     def listening(port: int, service: Service) -> None:
-        typer.echo(f"{settings.name} answers on http://{settings.host}:{port}/ (Ctrl-C ends it)")
+        from calcode.cli.screen import Screen
+
+        url = f"http://{settings.host}:{port}/"
+        if as_json:
+            Screen().emit("serve", {"name": settings.name, "url": url})
+        else:
+            typer.echo(f"{settings.name} answers on {url} (Ctrl-C ends it)")
 
     run(settings, listening=listening)
 

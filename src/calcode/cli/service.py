@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from calcode.cli.options import AsJson
 from calcode.cli.running import Command, guarded
 from calcode.cli.serve import PANEL
+
+_DELETED = "Deleted {} parts; the records stay and the log still verifies."
+
+
+def tell(command: str, *lines: str, as_json: bool, facts: dict[str, Any]) -> None:
+    """The result of a command: sentences, or one JSON object."""
+    from calcode.cli.screen import Screen
+
+    if as_json:
+        Screen().emit(command, facts)
+    for line in () if as_json else lines:
+        typer.echo(line)
+
 
 SiteFile = Annotated[Path, typer.Argument(metavar="SITE", help="Site file (TOML).")]
 
 
-def init(site: SiteFile) -> None:
+def init(site: SiteFile, as_json: AsJson = False) -> None:
     """Make the database, the keys and the data folder of a site, before its first start."""
     from calcode.method.signatures import public_text
     from calcode.service import schema
@@ -30,12 +44,18 @@ def init(site: SiteFile) -> None:
     database.close()
     site_secret(settings)
     key = checkpoint_key(settings).public_key()
-    typer.echo(f"Made {settings.data}. Keep secret.key and checkpoint.key also outside this machine.")
-    typer.echo(f"Checkpoints are signed by {public_text(key)}")
-    typer.echo(f"In the form of other tools: {verifier_key(settings.name, key)}")
+    facts = {"data": settings.data, "key": public_text(key), "verifier_key": verifier_key(settings.name, key)}
+    tell(
+        "service init",
+        f"Made {settings.data}. Keep secret.key and checkpoint.key also outside this machine.",
+        f"Checkpoints are signed by {facts['key']}",
+        f"In the form of other tools: {facts['verifier_key']}",
+        as_json=as_json,
+        facts=facts,
+    )
 
 
-def upgrade(site: SiteFile) -> None:
+def upgrade(site: SiteFile, as_json: AsJson = False) -> None:
     """Bring the database to this version's schema; make a backup before."""
     from calcode.service import schema
     from calcode.service.database import Database
@@ -46,23 +66,27 @@ def upgrade(site: SiteFile) -> None:
         before = schema.current(connection)
     schema.upgrade(database)
     database.close()
-    typer.echo(f"Schema {before or 'empty'} -> {schema.revisions()[-1]}")
+    now = schema.revisions()[-1]
+    facts = {"before": before, "now": now}
+    tell("service upgrade", f"Schema {before or 'empty'} -> {now}", as_json=as_json, facts=facts)
 
 
-def doctor(site: SiteFile) -> None:
+def doctor(site: SiteFile, as_json: AsJson = False) -> None:
     """Examine disk, clock, rights, database, log, checkpoints and models; exit code 1 if something is bad."""
     from calcode.service.operations import examine, sentences
     from calcode.service.settings import read_site
 
     findings = examine(read_site(site))
-    for line in sentences(findings):
-        typer.echo(line)
+    facts = {"findings": [entry._asdict() for entry in findings]}
+    tell("service doctor", *sentences(findings), as_json=as_json, facts=facts)
     if any(entry.level == "bad" for entry in findings):
         raise typer.Exit(1)
 
 
 def backup(
-    site: SiteFile, target: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")]
+    site: SiteFile,
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")],
+    as_json: AsJson = False,
 ) -> None:
     """Copy a running SQLite log into one file."""
     from calcode.service.operations import back_up, opened
@@ -70,7 +94,12 @@ def backup(
 
     with opened(read_site(site)) as log:
         digest = back_up(log, target)
-    typer.echo(f"Wrote {target} (SHA-256 {digest}). Try it: calcode service restore-test {site} {target}")
+    tell(
+        "service backup",
+        f"Wrote {target} (SHA-256 {digest}). Try it: calcode service restore-test {site} {target}",
+        as_json=as_json,
+        facts={"output": str(target), "sha256": digest},
+    )
 
 
 def restore_test(
@@ -78,6 +107,7 @@ def restore_test(
     backup: Annotated[
         str, typer.Argument(metavar="BACKUP", help="Backup file, or URL of a restored PostgreSQL.")
     ],
+    as_json: AsJson = False,
 ) -> None:
     """Restore a backup into a temporary place, verify it, and record that in the log."""
     from calcode.service.operations import opened
@@ -87,14 +117,14 @@ def restore_test(
     settings = read_site(site)
     with opened(settings) as log:
         size, found = run(settings, log, backup)
-    for sentence in found:
-        typer.echo(f"bad: {sentence}")
+    good = f"Good: {size:,} records, a prefix of the live log. Recorded as backup_verified."
+    lines = [f"bad: {sentence}" for sentence in found] or [good]
+    tell("service restore-test", *lines, as_json=as_json, facts={"records": size, "found": found})
     if found:
         raise typer.Exit(1)
-    typer.echo(f"Good: {size:,} records, a prefix of the live log. Recorded as backup_verified.")
 
 
-def retain(site: SiteFile) -> None:
+def retain(site: SiteFile, as_json: AsJson = False) -> None:
     """Delete the personal content whose day has come, as the site file's retention says."""
     from calcode.service.operations import opened
     from calcode.service.operations import retain as run
@@ -103,7 +133,7 @@ def retain(site: SiteFile) -> None:
     settings = read_site(site)
     with opened(settings) as log:
         n = run(settings, log)
-    typer.echo(f"Deleted {n} parts; the records stay and the log still verifies.")
+    tell("service retain", _DELETED.format(n), as_json=as_json, facts={"parts": n})
 
 
 def erase(
@@ -111,6 +141,7 @@ def erase(
     why: Annotated[str, typer.Option("--why", help="Reason, for the log; no names.")],
     group: Annotated[str | None, typer.Option("--group", help="The patient, as requests name it.")] = None,
     decision: Annotated[str | None, typer.Option("--decision", help="Id of one decision.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Delete all personal content of a patient or of one decision. Backups keep theirs until they are overwritten."""
     from calcode.service.operations import erase as run
@@ -120,10 +151,10 @@ def erase(
     settings = read_site(site)
     with opened(settings) as log:
         n = run(settings, log, group=group, decision=decision, why=why)
-    typer.echo(f"Deleted {n} parts; the records stay and the log still verifies.")
+    tell("service erase", _DELETED.format(n), as_json=as_json, facts={"parts": n})
 
 
-def rebuild(site: SiteFile) -> None:
+def rebuild(site: SiteFile, as_json: AsJson = False) -> None:
     """Make the tables that repeat the log anew from the log alone; stop the service first."""
     from calcode.service import projections
     from calcode.service.database import only_service
@@ -134,7 +165,7 @@ def rebuild(site: SiteFile) -> None:
     with opened(read_site(site)) as log, only_service(log.database), log.transaction() as transaction:
         n = projections.rebuild(transaction.connection)
         transaction.append([Event(kind="rebuilt", actor="operator", body={"records": n})])
-    typer.echo(f"Replayed {n:,} records.")
+    tell("service rebuild", f"Replayed {n:,} records.", as_json=as_json, facts={"records": n})
 
 
 def token(
@@ -144,6 +175,7 @@ def token(
         list[str], typer.Option("--role", help="program, clinician, approver, engineer, auditor, admin.")
     ],
     days: Annotated[int, typer.Option("--days", min=1, max=3650, help="Valid for this long.")] = 365,
+    as_json: AsJson = False,
 ) -> None:
     """Make a token; it is shown once. A running service takes it within a second."""
     from calcode.service.operations import opened
@@ -152,7 +184,7 @@ def token(
 
     with opened(read_site(site)) as log, log.transaction() as transaction:
         made = make_token(transaction, subject=subject, roles=role, days=days, actor="operator")
-    typer.echo(made)
+    tell("service token", made, as_json=as_json, facts={"token": made, "subject": subject, "roles": role})
 
 
 def account(
@@ -163,6 +195,7 @@ def account(
         str,
         typer.Option(prompt=True, hide_input=True, confirmation_prompt=True, help="Asked for if not given."),
     ],
+    as_json: AsJson = False,
 ) -> None:
     """Make a local account or change its roles and password."""
     from calcode.service.operations import opened
@@ -172,24 +205,27 @@ def account(
     with opened(read_site(site)) as log, log.transaction() as transaction:
         set_roles(transaction, subject=subject, roles=role, source="local", actor="operator")
         set_password(transaction, subject=subject, password=password)
-    typer.echo(f"{subject}: {', '.join(sorted(role))}")
+    facts = {"subject": subject, "roles": sorted(role)}
+    tell("service account", f"{subject}: {', '.join(sorted(role))}", as_json=as_json, facts=facts)
 
 
 def grants(
     role: Annotated[str, typer.Argument(metavar="ROLE", help="PostgreSQL role of the service.")],
+    as_json: AsJson = False,
 ) -> None:
     """The SQL that lets the service add and read records and nothing else; run it as the owner of the tables."""
     from calcode.service.tables import grants as statements
 
-    for statement in statements(role):
-        typer.echo(f"{statement};")
+    lines = [f"{statement};" for statement in statements(role)]
+    tell("service grants", *lines, as_json=as_json, facts={"statements": lines})
 
 
-def sbom() -> None:
+def sbom(as_json: AsJson = False) -> None:
     """The software that is installed for the service, as CycloneDX JSON."""
     from calcode.service.exports import software_bill
 
-    typer.echo(json.dumps(software_bill(), indent=2))
+    bill = software_bill()
+    tell("service sbom", json.dumps(bill, indent=2), as_json=as_json, facts={"sbom": bill})
 
 
 #: The group; `calcode.cli.app` adds it under the name "service".
