@@ -81,6 +81,8 @@ def postgres() -> Iterator[Server]:
     pytest.importorskip("psycopg")
     binaries = _binaries()
     if binaries is None:
+        if os.environ.get("CALCODE_POSTGRES") == "required":
+            pytest.fail("PostgreSQL is required here and not installed")
         pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
     # Not in pytest's folder, which nobody but its owner may enter.
     folder = Path(tempfile.mkdtemp(prefix="calcode-postgres-"))

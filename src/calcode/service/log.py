@@ -193,22 +193,28 @@ class Transaction:
         self.connection = connection
         self._log = log
         lock = "" if log.database.sqlite else " FOR UPDATE"
-        row = connection.exec_driver_sql(f"SELECT seq, hash, deployed FROM head{lock}").one()
+        ((seq, head, deployed),) = self._rows(f"SELECT seq, hash, deployed FROM head{lock}")
+        self._seq, self._head = int(seq), str(head)
         #: Position of the deployment in force: a change between two blocks shows here.
-        self._seq, self._head, self.deployed = row
+        self.deployed = int(deployed)
 
     def decisions_with(self, keys: Sequence[str]) -> dict[str, StoredKey]:
         """The decisions that were made for these keys before."""
         query = f'SELECT "key", content_digest, seq, id FROM decision WHERE "key" {self._among}'
-        rows = self.connection.exec_driver_sql(query, (self._listed(keys),))
-        return {row[0]: StoredKey(*row[1:]) for row in rows}
+        return {key: StoredKey(*stored) for key, *stored in self._rows(query, self._listed(keys))}
 
     def groups_among(self, groups: Collection[str]) -> set[str]:
         """Those of the groups that had a decision before."""
         if not groups:
             return set()
         query = f"SELECT DISTINCT group_digest FROM decision WHERE group_digest {self._among}"
-        return {row[0] for row in self.connection.exec_driver_sql(query, (self._listed(groups),))}
+        return {group for (group,) in self._rows(query, self._listed(groups))}
+
+    def _rows(self, query: str, *parameters: object) -> list[Any]:
+        """The rows of a query of the hot path, asked of the driver itself."""
+        cursor = self.connection.connection.cursor()
+        cursor.execute(query, parameters)
+        return list(cursor.fetchall())
 
     @property
     def _among(self) -> str:
@@ -247,7 +253,8 @@ class Transaction:
             insert_rows(self.connection, SECRET_PART, parts)
         projections.apply(self.connection, facts)
         mark = "?" if self._log.database.sqlite else "%s"
-        self.connection.exec_driver_sql(f"UPDATE head SET seq = {mark}, hash = {mark}", (seq, prev))
+        cursor = self.connection.connection.cursor()
+        cursor.execute(f"UPDATE head SET seq = {mark}, hash = {mark}", (seq, prev))
         self._seq, self._head = seq, prev
         return records[1:] if jump else records
 

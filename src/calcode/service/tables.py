@@ -199,7 +199,7 @@ DERIVED = (
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
     """Insert rows with a value for every column, by the driver itself: compiling would cost more than the rows."""
-    connection.exec_driver_sql(_insertion(table, connection.dialect.name), list(rows))
+    connection.connection.cursor().executemany(_insertion(table, connection.dialect.name), rows)
 
 
 @cache
