@@ -95,63 +95,42 @@ def paired_difference(
             "labels; give the same number of each, at least one"
         )
     generator = np.random.default_rng(random_state)
-    observed: dict[str, list[float]] = {name: [] for name in _METRICS}
-    replicates: dict[str, list[FloatArray]] = {name: [] for name in _METRICS}
+    # Per backbone the differences of all metrics: observed, shape (M,), and of every resample, shape (M, R).
+    observed, replicates = [], []
     for ours, theirs, truth in zip(first, second, labels, strict=True):
-        point, resampled = _differences(
-            ours, theirs, labels=truth, min_n=min_n, n_resamples=n_resamples, generator=generator
+        if ours.sets.shape != theirs.sets.shape:
+            raise EvidenceError(
+                f"second: sets of shape {theirs.sets.shape} beside {ours.sets.shape} in first; "
+                "both methods need the same images and classes"
+            )
+        n, n_classes = ours.sets.shape
+        known = checked_labels(truth, n=n, n_classes=n_classes)
+        cells = Cells.collect(
+            np.column_stack([tallies.outcome_columns(outcome, labels=known) for outcome in (ours, theirs)]),
+            strata=tallies.class_strata(known, n_classes=n_classes),
+            n_strata=n_classes + 1,
         )
-        for name in _METRICS:
-            observed[name].append(float(point[name]))
-            replicates[name].append(resampled[name])
+        counted = cells.sums(cells.count[None, :])[0]
+        drawn = cells.sums(cells.stratified_draws(n_resamples=n_resamples, generator=generator))
+        methods = []
+        for columns in (slice(None, len(OUTCOMES)), slice(len(OUTCOMES), None)):
+            tally, resampled = Tally(counted[..., columns]), Tally(drawn[..., columns])
+            # Which classes compete for the worst is fixed by what was observed.
+            shown = shown_classes(tally.in_space("answered"), min_n=min_n)
+            methods.append(
+                [np.array([metric(t, shown) for metric in _METRICS.values()]) for t in (tally, resampled)]
+            )
+        observed.append(methods[0][0] - methods[1][0])
+        replicates.append(methods[0][1] - methods[1][1])
     differences = {}
-    for name in _METRICS:
-        value = float(np.mean(observed[name]))
-        low, high = math.nan, math.nan
+    for name, value, resamples in zip(
+        _METRICS, np.mean(observed, axis=0), np.mean(replicates, axis=0), strict=True
+    ):
+        interval = (math.nan, math.nan)
         if not math.isnan(value):
-            low, high = percentile_interval(np.mean(replicates[name], axis=0), confidence=confidence)
-        differences[name] = Difference(value, low, high)
+            interval = percentile_interval(resamples, confidence=confidence)
+        differences[name] = Difference(float(value), *interval)
     return PairedDifference(**differences, n_backbones=len(labels))
-
-
-def _differences(
-    first: Outcome,
-    second: Outcome,
-    *,
-    labels: ArrayLike,
-    min_n: int,
-    n_resamples: int,
-    generator: np.random.Generator,
-) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
-    """Every metric of the first minus that of the second on one backbone: observed, and of every resample."""
-    if first.sets.shape != second.sets.shape:
-        raise EvidenceError(
-            f"second: sets of shape {second.sets.shape} beside {first.sets.shape} in first; "
-            "both methods need the same images and classes"
-        )
-    n, n_classes = first.sets.shape
-    truth = checked_labels(labels, n=n, n_classes=n_classes)
-    cells = Cells.collect(
-        np.column_stack([tallies.outcome_columns(outcome, labels=truth) for outcome in (first, second)]),
-        strata=tallies.class_strata(truth, n_classes=n_classes),
-        n_strata=n_classes + 1,
-    )
-    draws = cells.stratified_draws(n_resamples=n_resamples, generator=generator)
-    both = (slice(None, len(OUTCOMES)), slice(len(OUTCOMES), None))
-    observed = [Tally(cells.sums(cells.count[None, :])[0][..., columns]) for columns in both]
-    resampled = [Tally(cells.sums(draws)[..., columns]) for columns in both]
-    # Which classes compete for the worst is fixed by what was observed.
-    shown = [shown_classes(tally.in_space("answered"), min_n=min_n) for tally in observed]
-    ours, theirs = (
-        [metric(t, s) for metric in _METRICS.values()] for t, s in zip(observed, shown, strict=True)
-    )
-    drawn, drawn_theirs = (
-        [metric(t, s) for metric in _METRICS.values()] for t, s in zip(resampled, shown, strict=True)
-    )
-    return (
-        {name: a - b for name, a, b in zip(_METRICS, ours, theirs, strict=True)},
-        {name: a - b for name, a, b in zip(_METRICS, drawn, drawn_theirs, strict=True)},
-    )
 
 
 #: From a tally and the classes that compete for the worst to the metric.

@@ -20,7 +20,7 @@ from calcode.report.charts import (
 )
 from calcode.report.cohort import CohortFigures, ReportCohort
 from calcode.report.comparison import singles_cell
-from calcode.report.parts import Cell, Column, Figure, Part, Table, Text
+from calcode.report.parts import Cell, Figure, Part, Table, Text, columns
 from calcode.report.wording import (
     FEW,
     count,
@@ -82,11 +82,7 @@ def set_size_figure(figures: CohortFigures) -> Figure:
         charts=(StackChart(parts=parts, rows=rows),),
         numbers=Table(
             caption=f"Set sizes on {figures.cohort.name}",
-            columns=[
-                Column("method", numeric=False),
-                *[Column(part.name) for part in parts],
-                Column("single answers"),
-            ],
+            columns=columns("method", *[part.name for part in parts], "single answers"),
             rows=[
                 [method.name, *[percent(share) for share in row.shares], singles_cell(method.summary)]
                 for method, row in zip(figures.methods, rows, strict=True)
@@ -127,11 +123,7 @@ def deferral_figure(figures: CohortFigures) -> Figure:
         ),
         numbers=Table(
             caption=f"Deferred images on {cohort.name}",
-            columns=[
-                Column("class", numeric=False),
-                Column("images"),
-                *[Column(REASON_WORDS[reason]) for reason in reasons],
-            ],
+            columns=columns("class", "images", *[REASON_WORDS[reason] for reason in reasons]),
             rows=[
                 [name, count(int(row.sum())), *[count(int(row[reason])) for reason in reasons]]
                 for name, row in zip(names, counts, strict=False)
@@ -156,7 +148,7 @@ def audit_figure(figures: CohortFigures) -> Figure:
         charts=(Histogram(counts=counts.tolist(), level=level, title="audit p-value"),),
         numbers=Table(
             caption=f"Audit p-values on {cohort.name}",
-            columns=[Column("p-value", numeric=False), Column("images"), Column("share")],
+            columns=columns("p-value", "images", "share"),
             rows=[
                 [f"{low:.2f} to {high:.2f}", count(int(n)), percent(float(n) / len(p_values))]
                 for low, high, n in zip(edges[:-1], edges[1:], counts, strict=True)
@@ -210,14 +202,7 @@ def subgroup_figure(cohort: ReportCohort, column: str) -> Part:
         legend=((2, "coverage of CALCoDe, with 95 % Wilson intervals"),),
         numbers=Table(
             caption=f"CALCoDe by {name} on {cohort.name}",
-            columns=[
-                Column(name, numeric=False),
-                Column("coverage"),
-                Column("set size"),
-                Column("full sets"),
-                Column("single answers"),
-                Column("deferred"),
-            ],
+            columns=columns(name, "coverage", "set size", "full sets", "single answers", "deferred"),
             rows=[
                 [
                     Cell(value, below=notes[value]),
@@ -257,28 +242,30 @@ def range_sentence(groups: Mapping[str, Summary], *, name: str) -> str:
 
 def case_parts(figures: CohortFigures) -> list[Part]:
     """Example cases that the guard kept, and that were missed, with the counts they were taken from."""
+    cohort, decisions = figures.cohort, figures.cohort.decisions
     parts: list[Part] = []
-    for heading, sentence, mask, kind in (
-        ("Cases that the guard kept", kept_sentence(figures), figures.kept, "that the guard kept"),
-        ("Cases that were missed", missed_sentence(figures), figures.missed, "that were missed"),
+    for kind, sentence, mask in (
+        ("that the guard kept", kept_sentence(figures), figures.kept),
+        ("that were missed", missed_sentence(figures), figures.missed),
     ):
-        parts.append(Text(heading=heading, sentences=(sentence,)))
-        rows = case_rows(mask, labels=figures.cohort.labels)
-        if len(rows):
-            parts.append(
-                Table(
-                    caption=f"Cases {kind}: {len(rows)} of {count(int(mask.sum()))}, taken from the classes in turn",
-                    columns=[
-                        Column("image", numeric=False),
-                        Column("true class", numeric=False),
-                        Column("first-ranked", numeric=False),
-                        Column("localized set", numeric=False),
-                        Column("CALCoDe's set", numeric=False),
-                        Column("p-value"),
-                    ],
-                    rows=[_case(figures.cohort, int(row)) for row in rows],
-                )
+        rows = []
+        for row in case_rows(mask, labels=cohort.labels).tolist():
+            top = decisions.classes[int(decisions.top_label[row])]
+            rows.append(
+                [
+                    f"row {row}" if decisions.ids is None else str(decisions.ids[row]),
+                    decisions.classes[int(cohort.labels[row])],
+                    f"{top} ({percent(float(decisions.top_probability[row]), digits=0)})",
+                    set_words(decisions.localized_sets[row], decisions.classes),
+                    set_words(decisions.sets[row], decisions.classes),
+                    number(float(decisions.p_audit[row]), digits=3),
+                ]
             )
+        headings = ("image", "true class", "first-ranked", "localized set", "CALCoDe's set", "p-value")
+        caption = f"Cases {kind}: {len(rows)} of {count(int(mask.sum()))}, taken from the classes in turn"
+        parts.append(Text(heading=f"Cases {kind}", sentences=(sentence,)))
+        if rows:
+            parts.append(Table(caption=caption, columns=columns(*headings, words=5), rows=rows))
     return parts
 
 
@@ -326,19 +313,6 @@ def case_rows(mask: BoolArray, *, labels: IntArray, shown: int = _SHOWN) -> IntA
         turn[members] = np.arange(int(members.sum()))
     order = np.lexsort((rows, labels[rows], turn))
     return rows[order][:shown]
-
-
-def _case(cohort: ReportCohort, row: int) -> list[str]:
-    decisions = cohort.decisions
-    top = decisions.classes[int(decisions.top_label[row])]
-    return [
-        f"row {row}" if decisions.ids is None else str(decisions.ids[row]),
-        decisions.classes[int(cohort.labels[row])],
-        f"{top} ({percent(float(decisions.top_probability[row]), digits=0)})",
-        set_words(decisions.localized_sets[row], decisions.classes),
-        set_words(decisions.sets[row], decisions.classes),
-        number(float(decisions.p_audit[row]), digits=3),
-    ]
 
 
 def set_words(members: BoolArray, classes: Sequence[str]) -> str:

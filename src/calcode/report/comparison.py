@@ -8,7 +8,7 @@ from calcode.metrics import ClassCoverage, Summary
 from calcode.metrics.intervals import Estimate
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart
 from calcode.report.cohort import CohortFigures, MethodFigures
-from calcode.report.parts import Cell, Column, Figure, Table
+from calcode.report.parts import Cell, Column, Figure, Table, columns
 from calcode.report.wording import (
     FEW,
     NBSP,
@@ -23,24 +23,7 @@ from calcode.report.wording import (
     singles_words,
 )
 
-_METHOD_COLUMNS = (
-    Column("coverage"),
-    Column("worst class"),
-    Column("set size"),
-    Column("full sets"),
-    Column("single answers"),
-    Column("deferred"),
-)
-_CLASS_COLUMNS = (
-    Column("class", numeric=False),
-    Column("method", numeric=False),
-    Column("answered"),
-    Column("coverage"),
-    Column("set size"),
-    Column("full sets"),
-    Column("informative"),
-    Column("deferred"),
-)
+_METHOD_HEADINGS = ("coverage", "worst class", "set size", "full sets", "single answers", "deferred")
 
 
 def differs(summary: Summary) -> bool:
@@ -82,7 +65,7 @@ def cost_table(cohorts: Sequence[CohortFigures]) -> Table:
     return Table(
         caption=f"What the answers are worth and what they cost. Set size out of {sizes} labels; a full set holds all "
         "of them; a single answer names one diagnosis; a deferred image goes to a clinician",
-        columns=[Column("images and method", numeric=False), *_METHOD_COLUMNS],
+        columns=columns("images and method", *_METHOD_HEADINGS),
         rows=[
             [Cell(sentence_case(figures.cohort.name), below=method.name), *_method_cells(method)]
             for figures in cohorts
@@ -104,13 +87,13 @@ def method_table(figures: CohortFigures) -> Table:
         caption += f" '{figures.ordinary_there.name}' is over the images that CALCoDe answers."
     if not figures.cohort.model.tail_classes_:
         caption += " Nothing is protected, so CALCoDe and Localized are the same."
-    columns = [Column("method", numeric=False), *_METHOD_COLUMNS]
+    headings = columns("method", *_METHOD_HEADINGS)
     rows: list[list[str | Cell]] = [[method.name, *_method_cells(method)] for method in methods]
     if any(differs(method.summary) for method in methods):
-        columns.append(Column("coverage of accepted"))
+        headings.append(Column("coverage of accepted"))
         for row, method in zip(rows, methods, strict=True):
             row.append(_share_cell(method.summary.audit_coverage, n=True))
-    return Table(caption=caption, columns=columns, rows=rows)
+    return Table(caption=caption, columns=headings, rows=rows)
 
 
 def method_words(method: MethodFigures) -> str:
@@ -200,9 +183,10 @@ def class_table(cohorts: Sequence[CohortFigures]) -> Table:
                         percent(row.deferral),
                     ]
                 )
+    headings = ("class", "method", "answered", "coverage", "set size", "full sets", "informative", "deferred")
     return Table(
         caption=f"Every class, every method; underlined: clearly below the target, with at least {FEW} answered images",
-        columns=_CLASS_COLUMNS,
+        columns=columns(*headings, words=2),
         rows=rows,
     )
 

@@ -54,8 +54,8 @@ def headline(cohorts: Sequence[CohortFigures]) -> list[str]:
             for f in answering
         ]
         sentences.append(
-            f"CALCoDe {_remaining(answering, misses)} among the images it answers, and defers {listed(deferred)} of "
-            f"the images to a clinician{order}."
+            f"CALCoDe {calcode_misses(answering, misses)} among the images it answers, and defers {listed(deferred)} "
+            f"of the images to a clinician{order}."
         )
         sizes = listed(
             [f"{number(f.guarded.summary.set_size.value)} of {len(f.cohort.classes)}" for f in answering]
@@ -78,7 +78,7 @@ def _on(figures: CohortFigures, cohorts: Sequence[CohortFigures]) -> str:
     return f" on {figures.cohort.name}" if len(cohorts) > 1 else ""
 
 
-def _remaining(cohorts: Sequence[CohortFigures], misses: str) -> str:
+def calcode_misses(cohorts: Sequence[CohortFigures], misses: str) -> str:
     """For how many diagnoses the same is true of CALCoDe, by name."""
     found = []
     for figures in cohorts:
@@ -144,8 +144,17 @@ def calcode_sentences(figures: CohortFigures) -> list[str]:
     ordinary = figures.ordinary
     missed = () if ordinary is None else ordinary.clearly_below(figures.cohort.target)
     if ordinary is not None and missed:
-        fates = listed([_fate(figures, row) for row in missed])
-        sentences.append(f"The diagnoses that {ordinary.name} misses, where CALCoDe answers: {fates}.")
+        fates = []
+        for name in (row.name for row in missed):
+            row, there = figures.guarded.class_row(name).coverage, figures.ordinary_there
+            fate = "(all deferred)"
+            if row.n and there is not None:
+                same = percent(there.class_row(name).coverage.value)
+                fate = f"{percent(row.value)} against {same} of the same {count(row.n)}"
+            fates.append(f"{name} {fate}")
+        sentences.append(
+            f"The diagnoses that {ordinary.name} misses, where CALCoDe answers: {listed(fates)}."
+        )
     return sentences
 
 
@@ -288,16 +297,6 @@ def guard_effect(figures: CohortFigures, name: str) -> str:
         f"The guard lifts {title} from {percent(before.value)} with the localized sets to "
         f"{percent(after.value)} of {images}{reached}."
     )
-
-
-def _fate(figures: CohortFigures, missed: ClassCoverage) -> str:
-    """Coverage of a diagnosis that the ordinary predictor misses, and what that covers on the same images."""
-    row = figures.guarded.class_row(missed.name)
-    there = figures.ordinary_there
-    if not row.coverage.n or there is None:
-        return f"{missed.name} (all deferred)"
-    same = percent(there.class_row(missed.name).coverage.value)
-    return f"{missed.name} {percent(row.coverage.value)} against {same} of the same {count(row.coverage.n)}"
 
 
 def worst_class_sentences(figures: CohortFigures) -> list[str]:

@@ -50,9 +50,8 @@ def tabular(table: Table) -> str:
 
     Examples
     --------
-    >>> from calcode.report.parts import Column
-    >>> columns = [Column("method", numeric=False), Column("n")]
-    >>> print(tabular(Table(caption="", columns=columns, rows=[["x_1", Cell("7", best=True)]])))
+    >>> from calcode.report.parts import columns
+    >>> print(tabular(Table(caption="", columns=columns("method", "n"), rows=[["x_1", Cell("7", best=True)]])))
     \begin{tabular}{lr}
     \toprule
     method & n \\
@@ -61,6 +60,13 @@ def tabular(table: Table) -> str:
     \bottomrule
     \end{tabular}
     """
+
+    def cell(entry: Cell) -> str:
+        text = escaped(entry.text)
+        tag = rf" {{\scriptsize {escaped(entry.tag)}}}" if entry.tag else ""
+        below = rf" {{\scriptsize ({escaped(entry.below)})}}" if entry.below else ""
+        return (rf"\textbf{{{text}}}" if entry.best else text) + tag + below
+
     spec = "".join("r" if column.numeric else "l" for column in table.columns)
     return "\n".join(
         [
@@ -68,7 +74,7 @@ def tabular(table: Table) -> str:
             r"\toprule",
             " & ".join(escaped(column.heading) for column in table.columns) + r" \\",
             r"\midrule",
-            *(" & ".join(_cell(entry) for entry in row) + r" \\" for row in table.cells),
+            *(" & ".join(cell(entry) for entry in row) + r" \\" for row in table.cells),
             r"\bottomrule",
             r"\end{tabular}",
         ]
@@ -93,13 +99,6 @@ def latex_table(table: Table) -> str:
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _cell(entry: Cell) -> str:
-    text = escaped(entry.text)
-    tag = rf" {{\scriptsize {escaped(entry.tag)}}}" if entry.tag else ""
-    below = rf" {{\scriptsize ({escaped(entry.below)})}}" if entry.below else ""
-    return (rf"\textbf{{{text}}}" if entry.best else text) + tag + below
 
 
 def file_stem(name: str) -> str:

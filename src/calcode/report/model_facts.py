@@ -10,20 +10,19 @@ from calcode.cohorts import ROLES
 from calcode.method.audit import DIAGNOSTICS
 from calcode.method.model import Calcode
 from calcode.method.quantiles import smallest_finite_count
-from calcode.method.tail import ClassGuard
 from calcode.metrics.summary_text import calibration_images, number
 from calcode.report.wording import counted, short_percent
 
 
 def model_facts(model: Calcode) -> dict[str, Any]:
     """Everything that `calcode inspect --json` prints about a model."""
-    interface = model.evidence_format_
+    prompts = model.evidence_format_
     return {
         "classes": list(model.classes_),
-        "n_prompts": interface.n_prompts,
-        "dimension": interface.dimension,
-        "backbone": interface.backbone,
-        "prompt_digest": interface.prompt_digest,
+        "n_prompts": prompts.n_prompts,
+        "dimension": prompts.dimension,
+        "backbone": prompts.backbone,
+        "prompt_digest": prompts.prompt_digest,
         "model_digest": model.digest_,
         "images": fitted_images(model),
         "audit": None
@@ -39,7 +38,20 @@ def model_facts(model: Calcode) -> dict[str, Any]:
         "bandwidth_trace": [asdict(trial) for trial in model.bandwidth_trace_],
         "level": model.settings_.level,
         "local_level": model.local_level_,
-        "protected": [_guard_facts(model, guard) for guard in model.guards_],
+        "protected": [
+            {
+                "name": guard.name,
+                "why": model.tail_reasons_[guard.name].kind,
+                "reason": str(model.tail_reasons_[guard.name]),
+                "miscoverage": guard.miscoverage,
+                "n": guard.n,
+                "n_needed": smallest_finite_count(miscoverage=guard.miscoverage),
+                "threshold": guard.quantile,
+                "infinite": math.isinf(guard.quantile),
+                "class_local": guard.local is not None,
+            }
+            for guard in model.guards_
+        ],
         "validation": [asdict(row) for row in model.tail_evidence_],
         "n_accepted_per_class": model.n_accepted_per_class_,
         "promises": list(model.promises_),
@@ -64,21 +76,6 @@ def images_text(model: Calcode) -> str:
     return ", ".join(f"{role} {n:,}" for role, n in fitted_images(model).items())
 
 
-def _guard_facts(model: Calcode, guard: ClassGuard) -> dict[str, Any]:
-    reason = model.tail_reasons_[guard.name]
-    return {
-        "name": guard.name,
-        "why": reason.kind,
-        "reason": str(reason),
-        "miscoverage": guard.miscoverage,
-        "n": guard.n,
-        "n_needed": smallest_finite_count(miscoverage=guard.miscoverage),
-        "threshold": guard.quantile,
-        "infinite": math.isinf(guard.quantile),
-        "class_local": guard.local is not None,
-    }
-
-
 def audit_sentence(model: Calcode) -> str:
     """Which images are deferred before any set is looked at."""
     if model.audit_name_ is None or model.audit_auroc_ is None:
@@ -87,28 +84,20 @@ def audit_sentence(model: Calcode) -> str:
     chosen = "was given as the only candidate"
     if len(model.audit_aurocs_) > 1:
         chosen = f"was the best of {len(model.audit_aurocs_)} candidates"
+    graph = None if model.audit_ is None else model.audit_.graph
+    search = ""
+    if graph is not None:
+        search = (
+            f" Neighbours in the reference are found by a graph: on {graph.n_sample:,} validation images it found "
+            f"{graph.recall:.1%} of the true ones, and for 95 % of them it changed the distance by at most "
+            f"{graph.error:.2g}."
+        )
     return (
         f"The diagnostic '{model.audit_name_}' {chosen}: on validation it tells wrong first labels from right ones "
         f"with an AUROC of {number(model.audit_auroc_)} (0.5 is chance). An image whose support p-value is below "
-        f"{level:g} is deferred: of images like those of the gate that is about one in {_one_in(level)}."
-        f"{_search_sentence(model)}"
+        f"{level:g} is deferred: of images like those of the gate that is about one in "
+        f"{'infinitely many' if level <= 0 else f'{1 / level:.3g}'}.{search}"
     )
-
-
-def _search_sentence(model: Calcode) -> str:
-    """How well neighbours are found, where not all of the reference is looked at."""
-    graph = None if model.audit_ is None else model.audit_.graph
-    if graph is None:
-        return ""
-    return (
-        f" Neighbours in the reference are found by a graph: on {graph.n_sample:,} validation images it found "
-        f"{graph.recall:.1%} of the true ones, and for 95 % of them it changed the distance by at most "
-        f"{graph.error:.2g}."
-    )
-
-
-def _one_in(level: float) -> str:
-    return "infinitely many" if level <= 0 else f"{1 / level:.3g}"
 
 
 def bandwidth_sentence(model: Calcode) -> str:
@@ -143,37 +132,31 @@ def level_sentence(model: Calcode) -> str:
 
 def guard_sentences(model: Calcode) -> list[str]:
     """Why each class is protected, and what its threshold means; without any, what that means."""
-    if not model.guards_:
-        return ["No class is protected, so CALCoDe gives the sets of its localized rule."]
-    return [
-        f"{guard.name}: {model.tail_reasons_[guard.name]}. {_threshold_meaning(guard)}"
-        for guard in model.guards_
-    ]
-
-
-def _threshold_meaning(guard: ClassGuard) -> str:
-    if math.isinf(guard.quantile):
-        needed = smallest_finite_count(miscoverage=guard.miscoverage)
-        return (
-            f"It is in every set: {calibration_images(guard.n)} accepted, {needed} needed at {1 - guard.miscoverage:g} "
-            "to rule it out."
-        )
-    # No APS score exceeds 1.
-    if guard.quantile >= 1.0:
-        return f"It is in every set: its threshold is 1, from {calibration_images(guard.n)} accepted."
-    further = ", or further where its own neighbours ask for it" if guard.local is not None else ""
-    return (
-        f"From {calibration_images(guard.n)} accepted: it is in a set up to an APS score of "
-        f"{guard.quantile:.4f}{further}."
-    )
+    sentences = []
+    for guard in model.guards_:
+        images = calibration_images(guard.n)
+        if math.isinf(guard.quantile):
+            needed = smallest_finite_count(miscoverage=guard.miscoverage)
+            level = 1 - guard.miscoverage
+            meaning = f"It is in every set: {images} accepted, {needed} needed at {level:g} to rule it out."
+        elif guard.quantile >= 1.0:  # No APS score exceeds 1.
+            meaning = f"It is in every set: its threshold is 1, from {images} accepted."
+        else:
+            further = ", or further where its own neighbours ask for it" if guard.local is not None else ""
+            meaning = (
+                f"From {images} accepted: it is in a set up to an APS score of {guard.quantile:.4f}{further}."
+            )
+        sentences.append(f"{guard.name}: {model.tail_reasons_[guard.name]}. {meaning}")
+    return sentences or ["No class is protected, so CALCoDe gives the sets of its localized rule."]
 
 
 def changed_settings(model: Calcode) -> dict[str, Any]:
     """The settings that are not the defaults."""
-    given = model.settings_.get_params()
     usual = Calcode().get_params()
-    return {name: value for name, value in given.items() if not _same(value, usual[name])}
-
-
-def _same(value: Any, other: Any) -> bool:
-    return bool(value == other or (isinstance(value, tuple | list) and tuple(value) == tuple(other or ())))
+    changed = {}
+    for name, value in model.settings_.get_params().items():
+        # A list and a tuple of the same entries are the same setting.
+        listed = tuple(value) == tuple(usual[name] or ()) if isinstance(value, tuple | list) else False
+        if not (value == usual[name] or listed):
+            changed[name] = value
+    return changed

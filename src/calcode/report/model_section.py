@@ -12,7 +12,7 @@ from calcode.metrics.intervals import Estimate, proportion
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart
 from calcode.report.cohort import ReportCohort
 from calcode.report.model_facts import audit_sentence, bandwidth_sentence, images_text, level_sentence
-from calcode.report.parts import Cell, Column, Figure, Fold, Part, Table, Terms, Text
+from calcode.report.parts import Cell, Column, Figure, Fold, Part, Table, Terms, Text, columns
 from calcode.report.wording import count, counted, listed, number, percent, short_percent
 
 _HELD_OUT = (
@@ -59,12 +59,7 @@ def protected_figure(cohort: ReportCohort) -> Figure:
         ),
         numbers=Table(
             caption="Coverage of the cross-fitted localized rule on accepted validation images",
-            columns=[
-                Column("class", numeric=False),
-                Column("images"),
-                Column("held-out coverage"),
-                Column("bound"),
-            ],
+            columns=columns("class", "images", "held-out coverage", "bound"),
             rows=[
                 [cohort.class_title(row.name), count(row.n), percent(row.coverage), short_percent(row.bound)]
                 for row in evidence
@@ -98,18 +93,10 @@ def guard_tables(cohort: ReportCohort) -> list[Part]:
                 "no" if guard.local is None else "yes",
             ]
         )
-    if not rows:
-        return []
-    columns = [
-        Column("protected class", numeric=False),
-        Column("why", numeric=False),
-        Column("calibration images"),
-        Column("level"),
-        Column("class threshold"),
-        Column("class-local part", numeric=False),
-    ]
+    headings = columns("protected class", "why", "calibration images", "level", "class threshold", words=2)
+    headings.append(Column("class-local part", numeric=False))
     caption = "Guards; a label is in the set while its APS score is at most the threshold"
-    return [Table(caption=caption, columns=columns, rows=rows)]
+    return [Table(caption=caption, columns=headings, rows=rows)] if rows else []
 
 
 # ---------------------------------------------------------------------- bandwidth
@@ -152,10 +139,7 @@ def bandwidth_figure(model: Calcode) -> Figure:
         numbers=Table(
             caption="Candidates in the order they were tried; an infinite threshold is a full set",
             columns=[
-                Column("neighbourhood", numeric=False),
-                Column("h"),
-                Column("infinite thresholds"),
-                Column("held-out coverage"),
+                *columns("neighbourhood", "h", "infinite thresholds", "held-out coverage"),
                 Column("outcome", numeric=False),
             ],
             rows=[
@@ -210,19 +194,17 @@ def provenance_parts(model: Calcode) -> list[Part]:
         ("classes", ", ".join(model.classes_)),
         ("level", level_sentence(model)),
     )
+    rows = []
+    for name, value in model.settings_.get_params().items():
+        values = value if isinstance(value, tuple | list) else () if value is None else (value,)
+        rows.append([name, ", ".join(map(str, values)) or "none"])
     settings = Table(
         caption="Settings of this model",
-        columns=[Column("setting", numeric=False), Column("value", numeric=False)],
-        rows=[[name, _setting_text(value)] for name, value in model.settings_.get_params().items()],
+        columns=columns("setting", "value", words=2),
+        rows=rows,
     )
     return [
         Text(heading="Where it comes from", level=4),
         Terms(entries=entries),
         Fold(title="All settings", parts=(settings,), keep=True),
     ]
-
-
-def _setting_text(value: object) -> str:
-    if value is None or value == ():
-        return "none"
-    return ", ".join(str(entry) for entry in value) if isinstance(value, tuple | list) else str(value)

@@ -10,7 +10,7 @@ from calcode.metrics.intervals import Estimate
 from calcode.monitor import Watch, labels_needed
 from calcode.report.charts import Axis, ChartRow, Marks, PlaneChart, ReferenceLine, RowChart, plain_number
 from calcode.report.page import write_page
-from calcode.report.parts import Cell, Column, Figure, Section, Table, Terms, Text
+from calcode.report.parts import Cell, Figure, Section, Table, Terms, Text, columns
 from calcode.report.wording import percent
 
 #: Supposed true coverages for which the page says how many labels an alarm needs.
@@ -75,27 +75,22 @@ def write_monitor_page(path: str | os.PathLike[str], watch: Watch, *, model_name
 
 def monitor_sections(watch: Watch, *, model_name: str) -> list[Section]:
     """The sections of the page, in order."""
+    parts = {
+        ("Alarms", ""): alarm_parts(watch, model_name=model_name),
+        ("Support: do new images look like the gate?", "Support"): support_parts(watch),
+        ("Coverage per class", "Coverage"): coverage_parts(watch),
+        ("Capital per class", "Capitals"): capital_figures(watch),
+        ("Labels that an alarm needs", "Labels"): (waits_table(watch),),
+        ("What each figure assumes", "Assumptions"): (Terms(entries=_ASSUMPTIONS),),
+    }
     return [
-        Section(key="alarms", title="Alarms", parts=_alarms(watch, model_name=model_name)),
-        Section(
-            key="support",
-            title="Support: do new images look like the gate?",
-            short="Support",
-            parts=_support(watch),
-        ),
-        Section(key="coverage", title="Coverage per class", short="Coverage", parts=_coverage(watch)),
-        Section(key="capitals", title="Capital per class", short="Capitals", parts=_capitals(watch)),
-        Section(key="labels", title="Labels that an alarm needs", short="Labels", parts=(_labels(watch),)),
-        Section(
-            key="assumptions",
-            title="What each figure assumes",
-            short="Assumptions",
-            parts=(Terms(entries=_ASSUMPTIONS),),
-        ),
+        Section(key=(short or title).lower(), title=title, short=short, parts=made)
+        for (title, short), made in parts.items()
     ]
 
 
-def _alarms(watch: Watch, *, model_name: str) -> tuple[Text, ...]:
+def alarm_parts(watch: Watch, *, model_name: str) -> tuple[Text, ...]:
+    """How many alarms there are, and each with its evidence and advice."""
     n = len(watch.alarms)
     head = Text(
         badge=f"{n} alarm{'s' * (n > 1)}" if n else "no alarm",
@@ -107,30 +102,21 @@ def _alarms(watch: Watch, *, model_name: str) -> tuple[Text, ...]:
         ),
         style="lead",
     )
-    return (
-        head,
-        *(
-            Text(
-                heading=_ALARM_HEADINGS[alarm.monitor].format(name=alarm.name),
-                sentences=(alarm.finding, alarm.advice),
-                style="note",
-            )
-            for alarm in watch.alarms
-        ),
-    )
+    notes = []
+    for alarm in watch.alarms:
+        heading = _ALARM_HEADINGS[alarm.monitor].format(name=alarm.name)
+        notes.append(Text(heading=heading, sentences=(alarm.finding, alarm.advice), style="note"))
+    return head, *notes
 
 
-def _support(watch: Watch) -> tuple[Text | Figure, ...]:
+def support_parts(watch: Watch) -> tuple[Text | Figure, ...]:
+    """The capital of M1 over time."""
     if watch.support is None:
-        return (
-            Text(
-                badge="off",
-                sentences=(
-                    "M1 is off: the model keeps no distances of a gate. Fit the home model again, or fit the site "
-                    "model with a gate.",
-                ),
-            ),
+        off = (
+            "M1 is off: the model keeps no distances of a gate. Fit the home model again, or fit the site model with "
+            "a gate."
         )
+        return (Text(badge="off", sentences=(off,)),)
     reading = watch.support.reading
     figure = Figure(
         heading="Capital against exchangeability with the gate (M1)",
@@ -146,7 +132,8 @@ def _support(watch: Watch) -> tuple[Text | Figure, ...]:
     return (figure,)
 
 
-def _coverage(watch: Watch) -> tuple[Text | Figure | Table, ...]:
+def coverage_parts(watch: Watch) -> tuple[Text | Figure | Table, ...]:
+    """What answers cost, and coverage of reviewed cases in a chart and a table."""
     answers = watch.answers
     answered = answers.n - answers.deferred
     if answered:
@@ -186,20 +173,17 @@ def _coverage(watch: Watch) -> tuple[Text | Figure | Table, ...]:
                 charts=(RowChart(rows=rows, references=(ReferenceLine(0.95, "0.95"),)),),
             )
         )
-    parts.append(_coverage_table(watch))
+    parts.append(coverage_table(watch))
     return tuple(parts)
 
 
-def _coverage_table(watch: Watch) -> Table:
-    headings = (
-        "labels",
-        "without label",
-        "coverage, missing as hits",
-        "coverage, missing as misses",
-        "binomial interval",
-        "mean set size",
-        "full sets",
-        "least coverage tolerated",
+def coverage_table(watch: Watch) -> Table:
+    """Coverage of every class with everything that belongs to it."""
+    headings = columns(
+        "class", "labels", "without label", "coverage, missing as hits", "coverage, missing as misses"
+    )
+    headings += columns(
+        "binomial interval", "mean set size", "full sets", "least coverage tolerated", words=0
     )
     rows: list[list[str | Cell]] = []
     for name, entry in watch.classes.items():
@@ -231,54 +215,42 @@ def _coverage_table(watch: Watch) -> Table:
         )
     return Table(
         caption="Coverage of accepted cases drawn for review, with everything beside it",
-        columns=[Column("class", numeric=False), *map(Column, headings)],
+        columns=headings,
         rows=rows,
         name="monitor_coverage",
     )
 
 
-def _capitals(watch: Watch) -> tuple[Figure, ...]:
-    curves = {
-        "Coverage (M3)": {name: entry.coverage_history for name, entry in watch.classes.items()},
-        "Zero-shot scores (M2)": {name: entry.score_history for name, entry in watch.classes.items()},
-    }
-    levels = {
-        "Coverage (M3)": min(entry.coverage.alpha for entry in watch.classes.values()),
-        "Zero-shot scores (M2)": min(entry.scores.alpha for entry in watch.classes.values()),
+def capital_figures(watch: Watch) -> tuple[Figure, ...]:
+    """The capitals of M3 and M2, the classes with the largest ones."""
+    monitors = {
+        "Coverage (M3)": {name: (e.coverage_history, e.coverage.alpha) for name, e in watch.classes.items()},
+        "Zero-shot scores (M2)": {
+            name: (e.score_history, e.scores.alpha) for name, e in watch.classes.items()
+        },
     }
     figures = []
-    for title, histories in curves.items():
-        grown = sorted(
-            (name for name, history in histories.items() if history), key=lambda name: -max(histories[name])
-        )
-        shown = [name for name in watch.classes if name in grown[:_MOST_CURVES]]
-        sentence = "No labels yet."
-        charts: tuple[PlaneChart, ...] = ()
-        if shown:
-            highest = grown[0]
-            sentence = (
-                f"An alarm is raised at {1 / levels[title]:,.0f}. The largest capital so far is that of {highest}: "
-                f"{_capital(max(histories[highest]))}."
-            )
-            charts = (
-                _capital_chart(
-                    {name: histories[name] for name in shown},
-                    alpha=levels[title],
-                    across="reviewed cases of the class",
-                ),
-            )
+    for title, entries in monitors.items():
+        alpha = min(alpha for _, alpha in entries.values())
+        histories = {name: history for name, (history, _) in entries.items() if history}
+        if not histories:
+            figures.append(Figure(heading=title, sentence="No labels yet."))
+            continue
+        largest = sorted(histories, key=lambda name: -max(histories[name]))[:_MOST_CURVES]
+        shown = {name: history for name, history in histories.items() if name in largest}
         figures.append(
             Figure(
                 heading=title,
-                sentence=sentence,
-                charts=charts,
-                legend=tuple(enumerate(shown)) if charts else (),
+                sentence=f"An alarm is raised at {1 / alpha:,.0f}. The largest capital so far is that of {largest[0]}: "
+                f"{_capital(max(histories[largest[0]]))}.",
+                charts=(_capital_chart(shown, alpha=alpha, across="reviewed cases of the class"),),
+                legend=tuple(enumerate(shown)),
             )
         )
     return tuple(figures)
 
 
-def _labels(watch: Watch) -> Table:
+def waits_table(watch: Watch) -> Table:
     """How long each class waits; classes with the same line and level share a row."""
     names: dict[tuple[float, float], list[str]] = {}
     for name, entry in watch.classes.items():
@@ -295,12 +267,9 @@ def _labels(watch: Watch) -> Table:
         rows.append([", ".join(members), f"{1 - line:.2f}", f"{1 / alpha:,.0f}", *waits])
     return Table(
         caption="Labels of a class after which M3 has alarmed with probability one half, if this is its true coverage",
-        columns=[
-            Column("class", numeric=False),
-            Column("least coverage tolerated"),
-            Column("alarm at"),
-            *(Column(f"true {coverage:.2f}") for coverage in _SUPPOSED),
-        ],
+        columns=columns(
+            "class", "least coverage tolerated", "alarm at", *[f"true {share:.2f}" for share in _SUPPOSED]
+        ),
         rows=rows,
         name="monitor_labels",
     )

@@ -69,6 +69,17 @@ class Column:
     numeric: bool = True
 
 
+def columns(*headings: str, words: int = 1) -> list[Column]:
+    """Columns by their headings: the first `words` of them hold words, the others numbers.
+
+    Examples
+    --------
+    >>> columns("class", "n")
+    [Column(heading='class', numeric=False), Column(heading='n', numeric=True)]
+    """
+    return [Column(heading, numeric=i >= words) for i, heading in enumerate(headings)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """A table whose first column names its rows.
@@ -89,7 +100,7 @@ class Table:
 
     Examples
     --------
-    >>> table = Table(caption="Images", columns=[Column("class", numeric=False), Column("n")], rows=[["mel", "7"]])
+    >>> table = Table(caption="Images", columns=columns("class", "n"), rows=[["mel", "7"]])
     >>> table.cells[0][1]
     Cell(text='7', below='', tag='', best=False, alarm=False)
     """

@@ -10,7 +10,7 @@ from calcode.method.decisions import Decisions
 from calcode.metrics import Summary, summarize
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart
 from calcode.report.page import write_page
-from calcode.report.parts import Cell, Column, Figure, Part, Section, Table, Terms, Text
+from calcode.report.parts import Cell, Figure, Section, Table, Terms, Text, columns
 from calcode.report.wording import (
     count,
     counted,
@@ -40,19 +40,23 @@ def site_sections(
 ) -> list[Section]:
     """The sections of the page; parameters as in `write_site_report`."""
     summary = summarize(decisions, labels)
-    titles = {name: class_titles.get(name, name) for name in site.classes_}
+    designs = ", ".join(f"{name}: {design}" for name, design in site.settings_.sampling.items())
+    facts = (
+        ("reviewed cases", count(len(site.bag_))),
+        ("chosen by", designs),
+        ("without a label", f"{count(site.n_unlabelled_)} ({percent(site.unlabelled_share_)})"),
+        ("outside the label space", count(site.n_outside_)),
+        ("further cases that train", count(site.n_trainers_)),
+        ("audit", site.audit_kind_),
+        ("site model digest", site.digest_),
+        ("home model digest", site.home_digest_ or "none: home is the site"),
+    )
+    did = (lead_text(site, decisions, summary), class_figure(site, summary, class_titles))
+    promised = Text(sentences=site.promises_, style="list")
     return [
-        Section(
-            key="what",
-            title="What it did",
-            parts=(_lead(site, decisions, summary), _classes(site, summary, titles)),
-        ),
-        Section(
-            key="promises",
-            title="What is promised, and for whom",
-            parts=(Text(sentences=site.promises_, style="list"),),
-        ),
-        Section(key="model", title="The site model", parts=_provenance(site)),
+        Section(key="what", title="What it did", parts=did),
+        Section(key="promises", title="What is promised, and for whom", parts=(promised,)),
+        Section(key="model", title="The site model", parts=(Terms(entries=facts),)),
     ]
 
 
@@ -83,7 +87,8 @@ def write_site_report(
     write_page(path, sections, title=title)
 
 
-def _lead(site: SiteModel, decisions: Decisions, summary: Summary) -> Part:
+def lead_text(site: SiteModel, decisions: Decisions, summary: Summary) -> Text:
+    """Coverage with what it costs, the worst class against an ideal one, and known patients."""
     sentences = [
         f"On {counted(summary.n, 'image')} it covers {percent_estimate(summary.coverage)} of those it answers, with "
         f"{number(summary.set_size.value)} of {len(site.classes_)} diagnoses per set on average; "
@@ -104,19 +109,9 @@ def _lead(site: SiteModel, decisions: Decisions, summary: Summary) -> Part:
     return Text(sentences=tuple(sentences), style="lead")
 
 
-def _classes(site: SiteModel, summary: Summary, titles: Mapping[str, str]) -> Figure:
-    rows: list[list[str | Cell]] = []
-    for row in summary.classwise:
-        silent = row.name in site.silenced_classes_
-        rows.append(
-            [
-                titles[row.name],
-                count(site.counts_[row.name]),
-                Cell(short_percent(1 - site.levels_[row.name]), tag="in every set" if silent else ""),
-                count(row.coverage.n),
-                percent_estimate(row.coverage) if row.coverage.n else "-",
-            ]
-        )
+def class_figure(site: SiteModel, summary: Summary, class_titles: Mapping[str, str]) -> Figure:
+    """Coverage of every class against what is promised, with its labels."""
+    titles = {name: class_titles.get(name, name) for name in site.classes_}
     levels = sorted(set(site.levels_.values()))
     return Figure(
         heading="Class by class",
@@ -140,31 +135,19 @@ def _classes(site: SiteModel, summary: Summary, titles: Mapping[str, str]) -> Fi
         ),
         numbers=Table(
             caption="Labels, promises and coverage by class",
-            columns=[
-                Column("class", numeric=False),
-                Column("labels"),
-                Column("promised"),
-                Column("images"),
-                Column("covered"),
+            columns=columns("class", "labels", "promised", "images", "covered"),
+            rows=[
+                [
+                    titles[row.name],
+                    count(site.counts_[row.name]),
+                    Cell(
+                        short_percent(1 - site.levels_[row.name]),
+                        tag="in every set" if row.name in site.silenced_classes_ else "",
+                    ),
+                    count(row.coverage.n),
+                    percent_estimate(row.coverage) if row.coverage.n else "-",
+                ]
+                for row in summary.classwise
             ],
-            rows=rows,
-        ),
-    )
-
-
-def _provenance(site: SiteModel) -> tuple[Part, ...]:
-    designs = ", ".join(f"{name}: {design}" for name, design in site.settings_.sampling.items())
-    return (
-        Terms(
-            entries=(
-                ("reviewed cases", count(len(site.bag_))),
-                ("chosen by", designs),
-                ("without a label", f"{count(site.n_unlabelled_)} ({percent(site.unlabelled_share_)})"),
-                ("outside the label space", count(site.n_outside_)),
-                ("further cases that train", count(site.n_trainers_)),
-                ("audit", site.audit_kind_),
-                ("site model digest", site.digest_),
-                ("home model digest", site.home_digest_ or "none: home is the site"),
-            )
         ),
     )
