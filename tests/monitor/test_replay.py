@@ -196,6 +196,17 @@ def test_a_site_model_is_watched_against_the_gate_and_the_bag_of_the_site(site: 
         assert state["n_first"] == (20 if name == "c2" else 0)
 
 
+def test_the_line_is_that_of_the_labels_that_calibrate(model: Calcode) -> None:
+    thinned = SiteModel(model, sampling="coin", slack="thin").fit(
+        reviewed=clinic(300, seed=60, name="reviewed")
+    )
+    # At 0.05 thinning leaves 19, 39, 59, ... labels, and the miss rate of one bag is wider than with all of them.
+    calibrating = {name: 20 * ((n + 1) // 20) - 1 if n >= 19 else n for name, n in thinned.counts_.items()}
+    assert 19 in calibrating.values()
+    assert calibrating != thinned.counts_
+    assert miss_lines(thinned) == {name: miss_line(n, miscoverage=0.05) for name, n in calibrating.items()}
+
+
 def test_groups_of_the_bag_and_the_gate_have_no_vote(site: SiteModel) -> None:
     watch = watch_model(site)
     new = clinic(20, seed=70, name="new")

@@ -99,7 +99,8 @@ def miss_lines(model: Calcode | SiteModel) -> dict[str, float]:
             name: miss_line(n, miscoverage=levels[name], margin=settings.discovery_margin)
             for name, n in model.n_accepted_per_class_.items()
         }
-    bag = model.bag_
+    # Thinned rows and the training part of the assured form do not calibrate: only the ranking knows which do.
+    bag = model.ranking_.bag
     counts = np.bincount(bag.labels[bag.calibrates], minlength=len(model.classes_))
     return {
         name: miss_line(int(n), miscoverage=model.levels_[name])
