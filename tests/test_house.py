@@ -40,7 +40,7 @@ ROOMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("files", "files that appear whole or not at all, canonical JSON", ()),
     ("kernels", "the hot loops: distances, kernel weights, neighbours; CPU and GPU", ()),
     ("method", "METHOD.md in order, from `Evidence` to `Decisions`", ("kernels",)),
-    ("metrics", "coverage with everything beside it, intervals, subgroups, differences", ("method",)),
+    ("metrics", "coverage and what belongs with it, intervals, subgroups, differences", ("method",)),
     ("cohorts", "feature, prompt and decision files; roles; selecting rows", ("method",)),
     (
         "datasets",
@@ -50,7 +50,7 @@ ROOMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("backbones", "frozen image-text models, one per file", ("cohorts", "datasets", "kernels", "method")),
     ("baselines", "one published method per file", ("kernels", "method")),
     ("site", "SITE.md in order: recalibration from reviewed local cases", ("kernels", "method", "metrics")),
-    ("monitor", "SITE.md S7: alarms that are right at every look", ("method", "metrics", "site")),
+    ("monitor", "SITE.md S7: alarms that are valid at every look", ("method", "metrics", "site")),
     ("report", "templates, charts, LaTeX", ("cohorts", "method", "metrics", "site", "monitor")),
     (
         "engines",
