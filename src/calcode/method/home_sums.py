@@ -129,8 +129,9 @@ class HomeSums:
             features, targets = site_features(role, trim=trim), np.eye(n_classes)[labels[rows]]
             for fold in range(N_FOLDS):
                 own = folds[rows] == fold
-                outer[fold] += features[own].T @ features[own]
-                by_class[fold] += features[own].T @ targets[own]
+                held = features[own]  # one array, so that the product with itself takes half the work
+                outer[fold] += held.T @ held
+                by_class[fold] += held.T @ targets[own]
         n_others = len(labels) - np.bincount(folds, minlength=N_FOLDS)
         weights = np.zeros((N_FOLDS, size, n_classes))
         for fold in np.flatnonzero(n_others).tolist():

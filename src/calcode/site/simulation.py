@@ -46,7 +46,8 @@ class DrawFigures:
     coverage, worst_coverage, ideal_worst : float
         Of all test images, of the worst class with 20 of them or more, and the worst that an exactly valid method
         would show.
-    set_size, informative : float
+    set_size, informative, full_set_rate, deferral : float
+        Deferred are the images with an empty set; there is no audit.
     n_images, n_single, n_single_right : int
     by_class : dict of str to float
         Coverage of the classes shown.
@@ -57,6 +58,8 @@ class DrawFigures:
     ideal_worst: float
     set_size: float
     informative: float
+    full_set_rate: float
+    deferral: float
     n_images: int
     n_single: int
     n_single_right: int
@@ -149,15 +152,18 @@ def judged(
     covered = sets[rows, truth]
     shown = [k for k in range(len(classes)) if (truth == k).sum() >= MIN_IMAGES]
     by_class = {classes[k]: float(covered[truth == k].mean()) for k in shown}
-    single = sets.sum(axis=1) == 1
+    size = sets.sum(axis=1)
+    single = size == 1
     return DrawFigures(
         coverage=float(covered.mean()),
         worst_coverage=min(by_class.values(), default=float("nan")),
         ideal_worst=ideal_worst_coverage(
             labels, {classes[k]: int((truth == k).sum()) for k in shown}, miscoverage=levels, n_draws=1000
         ),
-        set_size=float(sets.sum(axis=1).mean()),
+        set_size=float(size.mean()),
         informative=informative_share(sets),
+        full_set_rate=float((size == len(classes)).mean()),
+        deferral=float((size == 0).mean()),
         n_images=len(truth),
         n_single=int(single.sum()),
         n_single_right=int((single & covered).sum()),
