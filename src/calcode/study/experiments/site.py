@@ -74,6 +74,8 @@ _FIGURES = (
     share("informative_rate", "Sets with a label left out and one in, mean over draws."),
     share("informative_rate_low", "A tenth of the draws lie below."),
     share("informative_rate_high", "A tenth of the draws lie above."),
+    share("full_set_rate", "Sets of all labels."),
+    share("deferral", "Empty sets, which are deferred; there is no audit."),
     share("single_rate", "Sets of one label."),
     share("single_right", "Of these, the right label."),
 )
@@ -115,6 +117,8 @@ SHARP = TableSchema(
         share("coverage", "Of these, with the diagnosis in the set."),
         number("set_size", "Labels per set.", unit="labels"),
         share("informative_rate", "Sets with a label left out and one in."),
+        share("full_set_rate", "Sets of all labels."),
+        share("deferral", "Empty sets, which are deferred; there is no audit."),
         integer("n_single", "Sets of one label."),
         integer("n_single_right", "Of these, the right one."),
         integer("n_checked", "Single answers on the reference images."),
@@ -228,6 +232,8 @@ def averaged(figures: Sequence[DrawFigures]) -> Row:
         "informative_rate": mean("informative"),
         "informative_rate_low": float(low),
         "informative_rate_high": float(high),
+        "full_set_rate": mean("full_set_rate"),
+        "deferral": mean("deferral"),
         "single_rate": mean("single_rate"),
         "single_right": right / singles if singles else math.nan,
     }
@@ -295,6 +301,8 @@ def measure_sharp(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarro
         "coverage": figures.coverage,
         "set_size": figures.set_size,
         "informative_rate": figures.informative,
+        "full_set_rate": figures.full_set_rate,
+        "deferral": figures.deferral,
         "n_single": figures.n_single,
         "n_single_right": figures.n_single_right,
         "n_checked": certificate.n,
@@ -424,6 +432,7 @@ def section(output: StudyOutput) -> list[Part]:
                     shares("coverage", "coverage"),
                     numbers("set_size", "set size", 2),
                     shares("informative_rate", "informative"),
+                    *_COST,
                     Col(
                         heading="one answer",
                         cell=lambda row: (
@@ -466,6 +475,7 @@ def curve_figure(rows: Sequence[Any], *, title: str) -> Figure:
     )
 
 
+_COST = (shares("full_set_rate", "full sets"), shares("deferral", "deferred"))
 _COLUMNS = (
     shares("coverage", "coverage"),
     Col(
@@ -480,6 +490,7 @@ _COLUMNS = (
             f"{percent(row.informative_rate_high)})"
         ),
     ),
+    *_COST,
     Col(
         heading="one answer",
         cell=lambda row: (
