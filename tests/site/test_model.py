@@ -311,8 +311,11 @@ def test_the_site_audit_ranks_in_the_site_gate(home: Calcode, reviewed: Evidence
     np.testing.assert_allclose(
         fitted(home, bag, audit="home").decide(images).p_audit, home.audit_p_values(images)
     )
-    with pytest.raises(RoleError, match="gate: 18 images and 19 needed"):
+    with pytest.raises(RoleError, match="gate: images of 18 patients and 19 needed"):
         fitted(home, bag, fit={"gate": gate[:18]})
+    # Two images of a patient do not make two representatives.
+    with pytest.raises(RoleError, match="gate: images of 18 patients and 19 needed"):
+        fitted(home, bag, fit={"gate": reviewed[200:236]})
     with pytest.raises(SettingsError, match="'site' needs a gate"):
         fitted(home, bag, audit="site")
     with pytest.raises(RoleError, match="gate: .* belong to groups of the reviewed cases"):

@@ -306,9 +306,13 @@ class SiteModel:
                 "audit: 'site' needs the home model's diagnostic and there is none; fit home with an audit, give a "
                 "reference in sharp mode, or pass audit='off'"
             )
-        if len(gate) < MIN_GATE:
-            raise RoleError(f"gate: {len(gate)} images and {MIN_GATE} needed for the site audit")
-        if gate.groups is not None and len(one_per_group(gate, random_state=0)) < len(gate):
+        n_groups = len(gate) if settings.unit == "image" else len(one_per_group(gate, random_state=0))
+        if n_groups < MIN_GATE:
+            raise RoleError(
+                f"gate: images of {n_groups} patients and {MIN_GATE} needed for the site audit; give one image of "
+                "each of more patients"
+            )
+        if n_groups < len(gate):
             warnings.warn(
                 "gate: some groups have several images; the audit's level holds for one representative per group",
                 CalcodeWarning,
