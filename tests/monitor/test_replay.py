@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import beta
 from worlds import World, fit_quietly
 
 from calcode import Calcode, Evidence, SupportAudit
@@ -205,6 +206,22 @@ def test_the_line_is_that_of_the_labels_that_calibrate(model: Calcode) -> None:
     assert 19 in calibrating.values()
     assert calibrating != thinned.counts_
     assert miss_lines(thinned) == {name: miss_line(n, miscoverage=0.05) for name, n in calibrating.items()}
+
+
+def test_the_line_of_the_assured_form_follows_its_own_rank(model: Calcode) -> None:
+    assured = SiteModel(model, sampling="coin", assurance=0.5).fit(
+        reviewed=clinic(600, seed=60, name="reviewed")
+    )
+    labels = assured.bag_.labels
+    calibrating = np.random.default_rng(0).permutation(len(labels))[round(0.4 * len(labels)) :]
+    expected = {}
+    for k, name in enumerate(assured.classes_):
+        n = int((labels[calibrating] == k).sum())
+        # Half of the failure probability is spent at the first look: 1 - failure = 0.75.
+        ranks = [r for r in range(1, n + 1) if beta.sf(0.95, r, n + 1 - r) >= 0.75]
+        expected[name] = max(0.1, 1 - beta.ppf(0.005, ranks[0], n + 1 - ranks[0])) if ranks else 0.1
+    assert miss_lines(assured) == pytest.approx(expected)
+    assert 0.1 < max(expected.values()) < 0.17
 
 
 def test_groups_of_the_bag_and_the_gate_have_no_vote(site: SiteModel) -> None:

@@ -18,10 +18,10 @@ _STAKES = tuple(0.999 * share for share in (0.1, 0.25, 0.5, 0.75, 0.95))
 _BAG_LEVEL = 0.995
 
 
-def miss_line(n: int, *, miscoverage: float, margin: float = 0.05) -> float:
+def miss_line(n: int, *, miscoverage: float, margin: float = 0.05, rank: int | None = None) -> float:
     """The miss rate of a class that M3 tolerates: max(delta + gamma, the 0.995-quantile of one bag's own rate).
 
-    A bag of n labels of the class has a miss rate distributed as 1 - Beta(k, n + 1 - k), k = ceil((n + 1)(1 - delta)).
+    A bag of n labels of the class has a miss rate distributed as 1 - Beta(k, n + 1 - k), k the rank of its threshold.
     An alarm at delta itself would often be true of the bag and useless.
 
     Parameters
@@ -32,6 +32,8 @@ def miss_line(n: int, *, miscoverage: float, margin: float = 0.05) -> float:
         delta of the class.
     margin : float
         gamma.
+    rank : int, optional
+        k, 0 for a class in every set; ceil((n + 1)(1 - delta)) unless given.
 
     Examples
     --------
@@ -39,8 +41,9 @@ def miss_line(n: int, *, miscoverage: float, margin: float = 0.05) -> float:
     [0.1, 0.24, 0.12, 0.1]
     """
     tolerated = miscoverage + margin
-    rank = conformal_rank(n, miscoverage=miscoverage)
-    if rank <= n:
+    if rank is None:
+        rank = conformal_rank(n, miscoverage=miscoverage)
+    if 1 <= rank <= n:
         tolerated = max(tolerated, beta_quantile(_BAG_LEVEL, n + 1 - rank, rank))
     return tolerated
 

@@ -92,13 +92,19 @@ class SplitConformal:
         return cls(adapter=adapter, bag=replace(bag, calibrates=~training), rule=rule, failure=failure)
 
     @property
+    def threshold_ranks(self) -> IntArray:
+        """k of SITE.md S6: which calibrating score of its class is the threshold, 0 where none can be; shape (K,)."""
+        counts = np.bincount(self.bag.labels[self.bag.calibrates], minlength=len(self.rule.miscoverage))
+        leaves = [
+            exclusion_levels(n, failure=self.failure) <= delta + TOLERANCE
+            for n, delta in zip(counts.tolist(), self.rule.miscoverage, strict=True)
+        ]
+        return np.array([mask.argmax() for mask in leaves])
+
+    @property
     def silenced(self) -> BoolArray:
         """Classes with too few calibrating rows for this level and failure; shape (K,)."""
-        smallest = [
-            exclusion_levels(len(scores), failure=self.failure)[-1]
-            for scores in self._scores(self.adapter, self.bag.calibrates)
-        ]
-        return np.asarray(np.array(smallest) > self.rule.miscoverage + TOLERANCE)
+        return np.asarray(self.threshold_ranks == 0)
 
     @property
     def miscoverage(self) -> FloatArray:
