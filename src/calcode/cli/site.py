@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calcode.cli.options import AsJson, FeatureFileArgument, ModelFile, PromptFile, names_in
+from calcode.cli.options import AsJson, FeatureFileArgument, ModelFile, PromptFile, names_in, option_group
 from calcode.cli.running import Command, guarded, output_file
 
 if TYPE_CHECKING:
@@ -159,6 +159,68 @@ def plan(
     _show_plan(facts, planned, design=design, target=target, coin=coin_path, screen=screen)
 
 
+def _settings(values: dict[str, Any]) -> dict[str, Any]:
+    """The options of `fit` that are settings of the site model, by their names there."""
+    return {
+        "rare": values["rare"].value,
+        "slack": values["slack"].value,
+        "always_protect": names_in(values["always_protect"]),
+        "assurance": values["assurance"],
+        "audit": values["audit"].value,
+        "random_state": values["seed"],
+    }
+
+
+_SETTINGS: dict[str, tuple[Any, Any]] = {
+    "rare": (
+        Annotated[
+            Rare,
+            typer.Option(
+                help="Classes with too few labels: keep them in every set, let their level follow the count, or pool "
+                "them."
+            ),
+        ],
+        Rare.KEEP,
+    ),
+    "slack": (
+        Annotated[Slack, typer.Option(help="thin: exactly as many cases calibrate as the level needs.")],
+        Slack.KEEP,
+    ),
+    "always_protect": (
+        Annotated[
+            list[str] | None,
+            typer.Option(help="Classes that keep their level whatever their count.", metavar="CLASSES"),
+        ],
+        None,
+    ),
+    "assurance": (
+        Annotated[
+            float | None,
+            typer.Option(
+                help="Hold for this very sample with this probability, such as 0.9; needs about 99 labels of a class.",
+                metavar="SHARE",
+            ),
+        ],
+        None,
+    ),
+    "audit": (
+        Annotated[
+            Audit,
+            typer.Option(
+                help="Defer images unlike the site's own (site: the patients that are not on the sheet), unlike "
+                "home's, or none."
+            ),
+        ],
+        Audit.OFF,
+    ),
+    "seed": (
+        Annotated[int, typer.Option(help="Seeds every draw; fix it beforehand.", metavar="N", min=0)],
+        0,
+    ),
+}
+
+
+@option_group("settings", _SETTINGS, build=_settings)
 def fit(
     model: ModelFile,
     features: FeatureFileArgument,
@@ -167,39 +229,12 @@ def fit(
         Path, typer.Option("--output", "-o", help="Site model to write, .safetensors.", metavar="FILE")
     ],
     sampling: Annotated[Design, typer.Option(help="How the reviewed cases were chosen.")],
+    settings: dict[str, Any],
     miscoverage: Levels = None,
-    rare: Annotated[
-        Rare,
-        typer.Option(
-            help="Classes with too few labels: keep them in every set, let their level follow the count, or pool them."
-        ),
-    ] = Rare.KEEP,
-    slack: Annotated[
-        Slack, typer.Option(help="thin: exactly as many cases calibrate as the level needs.")
-    ] = Slack.KEEP,
-    always_protect: Annotated[
-        list[str] | None,
-        typer.Option(help="Classes that keep their level whatever their count.", metavar="CLASSES"),
-    ] = None,
-    assurance: Annotated[
-        float | None,
-        typer.Option(
-            help="Hold for this very sample with this probability, such as 0.9; needs about 99 labels of a class.",
-            metavar="SHARE",
-        ),
-    ] = None,
     look: Annotated[
         int,
         typer.Option(help="With --assurance: the how-manieth fit of a growing sample.", min=1, metavar="N"),
     ] = 1,
-    audit: Annotated[
-        Audit,
-        typer.Option(
-            help="Defer images unlike the site's own (site: the patients that are not on the sheet), unlike home's, or "
-            "none."
-        ),
-    ] = Audit.OFF,
-    seed: Annotated[int, typer.Option(help="Seeds every draw; fix it beforehand.", metavar="N", min=0)] = 0,
     prompts: PromptFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -215,15 +250,7 @@ def fit(
     screen = Screen()
     with screen.working(f"Reading {features}"):
         home, cohort = _opened(model, features, prompts=prompts)
-    settings = {
-        "miscoverage": _levels(miscoverage, home.classes_),
-        "rare": rare.value,
-        "slack": slack.value,
-        "always_protect": names_in(always_protect),
-        "assurance": assurance,
-        "audit": audit.value,
-        "random_state": seed,
-    }
+    settings = settings | {"miscoverage": _levels(miscoverage, home.classes_)}
     with screen.working("Fitting"):
         site, _ = _fitted(home, cohort, review, sampling=sampling.value, settings=settings, look=look)
         site.save(target)

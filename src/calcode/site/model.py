@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,9 +18,6 @@ from calcode.method.audit import SupportAudit
 from calcode.method.decisions import Decisions, choose_actions
 from calcode.method.evidence import Evidence, one_per_group, robust_probabilities
 from calcode.method.home_sums import (
-    HOME_WEIGHT,
-    RIDGE,
-    SHARPNESS,
     adapter_probabilities,
     site_features,
 )
@@ -34,7 +31,7 @@ from calcode.site.known_groups import KnownGroups
 from calcode.site.levels import thinned_rows
 from calcode.site.p_values import TOLERANCE, Bag, FullConformal, Ranked, Ranking, RankRule
 from calcode.site.promises import site_promises
-from calcode.site.settings import DEFAULT_MISCOVERAGE, SiteSettings, checked_site_settings
+from calcode.site.settings import SiteChoices, SiteSettings
 
 #: Representatives that a site gate needs (SITE.md S8).
 MIN_GATE = 19
@@ -46,7 +43,8 @@ _SHARP_NEIGHBORS = 10
 _SHARP_DEFERRAL = 0.05
 
 
-class SiteModel:
+@dataclass(eq=False, repr=False)
+class SiteModel(SiteChoices):
     """Full conformal sets from reviewed local cases, with home as a prior.
 
     Parameters
@@ -119,63 +117,26 @@ class SiteModel:
     (5, 3)
     """
 
-    settings_: SiteSettings
-    evidence_format_: EvidenceFormat
-    ranking_: Ranking
-    bag_: Bag
-    counts_: dict[str, int]
-    levels_: dict[str, float]
-    silenced_classes_: tuple[str, ...]
-    bag_ids_: tuple[str, ...] | None
-    home_digest_: str
-    audit_: SupportAudit | None
-    certificate_: SinglesCertificate | None
+    home: Calcode | None
+    reference: Evidence | None = field(default=None, kw_only=True)
+    from_file: bool = field(default=False, init=False)
+    settings_: SiteSettings = field(init=False)
+    evidence_format_: EvidenceFormat = field(init=False)
+    ranking_: Ranking = field(init=False)
+    bag_: Bag = field(init=False)
+    counts_: dict[str, int] = field(init=False)
+    levels_: dict[str, float] = field(init=False)
+    silenced_classes_: tuple[str, ...] = field(init=False)
+    bag_ids_: tuple[str, ...] | None = field(init=False)
+    home_digest_: str = field(init=False)
+    audit_: SupportAudit | None = field(init=False)
+    certificate_: SinglesCertificate | None = field(init=False)
 
-    def __init__(
-        self,
-        home: Calcode | None,
-        *,
-        sampling: str | Mapping[str, str],
-        miscoverage: float | Mapping[str, float] = DEFAULT_MISCOVERAGE,
-        home_weight: float = HOME_WEIGHT,
-        ridge: float = RIDGE,
-        sharpness: float = SHARPNESS,
-        unit: str = "group",
-        calibrate_with: str = "coin",
-        unlabelled: str = "report",
-        rare: str = "keep",
-        slack: str = "keep",
-        always_protect: Sequence[str] = (),
-        assurance: float | None = None,
-        audit: str | None = None,
-        random_state: int = 0,
-        reference: Evidence | None = None,
-        trim: int | None = None,
-    ) -> None:
-        if home is not None and (reference is not None or trim is not None):
+    def __post_init__(self) -> None:
+        if self.home is not None and (self.reference is not None or self.trim is not None):
             raise SettingsError(
                 "reference and trim: they come from the home model; give them in sharp mode only"
             )
-        self.home = home
-        self.reference = reference
-        self.from_file = False
-        self.settings: dict[str, Any] = {
-            "sampling": sampling,
-            "miscoverage": miscoverage,
-            "home_weight": home_weight,
-            "ridge": ridge,
-            "sharpness": sharpness,
-            "unit": unit,
-            "calibrate_with": calibrate_with,
-            "unlabelled": unlabelled,
-            "rare": rare,
-            "slack": slack,
-            "always_protect": always_protect,
-            "assurance": assurance,
-            "audit": audit,
-            "random_state": random_state,
-            "trim": trim,
-        }
 
     # ------------------------------------------------------------------ fitting
 
@@ -212,10 +173,10 @@ class SiteModel:
                 expected.require(evidence, role=role)
                 if self.home is not None:
                     self.home.role_hashes_.require_disjoint(role, identities(evidence))
-        trim = self.settings["trim"]
+        trim = self.trim
         if trim is None:
             trim = _SHARP_TRIM if self.home is None else self.home.settings_.trim
-        settings = checked_site_settings(self.settings | {"trim": trim}, classes=expected.classes)
+        settings = self.checked(classes=expected.classes, trim=trim)
         look = int(Count(low=1, high=MOST_LOOKS).check("look", look) or 1)
         probabilities = None if e is None else _review_probabilities(e, n=len(reviewed), lowest="above 0")
         settings.require_review(probabilities)
@@ -605,7 +566,7 @@ class SiteModel:
 
     def __repr__(self) -> str:
         if not hasattr(self, "ranking_"):
-            return f"SiteModel(sampling={self.settings['sampling']!r}; not fitted)"
+            return f"SiteModel(sampling={self.sampling!r}; not fitted)"
         designs = set(self.settings_.sampling.values())
         sampling = designs.pop() if len(designs) == 1 else str(self.settings_.sampling)
         return (

@@ -42,7 +42,7 @@ from calcode.site.known_groups import KnownGroups
 from calcode.site.model import MIN_GATE, MOST_LOOKS, SiteModel
 from calcode.site.p_values import Bag
 from calcode.site.promises import AUDITS
-from calcode.site.settings import checked_site_settings
+from calcode.site.settings import SiteChoices
 
 #: Plain attributes that travel as they are, with their types.
 _FACTS = {
@@ -153,7 +153,7 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> SiteMode
     """The model that `_metadata` and `_tensors` were made of; what follows from the rest is compared."""
     expected = restored(EvidenceFormat, metadata["evidence_format"])
     classes = checked_classes(expected.classes)
-    settings = checked_site_settings(metadata["settings"], classes=classes)
+    settings = SiteChoices(**metadata["settings"]).checked(classes=classes, trim=metadata["settings"]["trim"])
     facts = metadata["audit"]
     rules = _TENSORS | {name: rule for name, rule in _OPTIONAL_TENSORS.items() if name in tensors}
     rules["labels"] = TensorRule("n", 0, len(classes) - 1, dtype="<i8")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.errors import SettingsError
+from calcode.method.home_sums import HOME_WEIGHT, RIDGE, SHARPNESS
 from calcode.method.setting_kinds import Choice, Count, Kind, Names, Number, Shares
 from calcode.site.levels import labels_needed
 
@@ -97,35 +98,59 @@ class SiteSettings:
             )
 
 
-def checked_site_settings(values: Mapping[str, Any], *, classes: Sequence[str]) -> SiteSettings:
-    """Settings from the arguments of `SiteModel`, or an error that names the first wrong one.
+@dataclass(kw_only=True, eq=False)
+class SiteChoices:
+    """Every choice a user of `SiteModel` makes, as given; `checked` gives them in plain form or says which is wrong.
 
-    Parameters
-    ----------
-    values : mapping
-        One entry per setting.
-    classes : sequence of str
-        The label space, which the entries per class must name.
+    See `calcode.site.SiteModel` for their meaning.
     """
-    checked = {name: kind.check(name, values[name]) for name, kind in _KINDS.items()}
-    for name, kind in _OPTIONAL_KINDS.items():
-        checked[name] = None if values[name] is None else kind.check(name, values[name])
-    checked["miscoverage"] = _per_class(
-        "miscoverage", checked["miscoverage"], classes=classes, default=DEFAULT_MISCOVERAGE
-    )
-    sampling = _per_class("sampling", values["sampling"], classes=classes, default=None)
-    for name, design in sampling.items():
-        if design not in DESIGNS:
-            raise SettingsError(
-                f"sampling: {design!r} for {name} is none of {', '.join(map(repr, DESIGNS))}; say how the reviewed "
-                "cases were chosen"
-            )
-    unknown = [name for name in checked["always_protect"] if name not in classes]
-    if unknown:
-        raise SettingsError(f"always_protect: {unknown} not among the classes {list(classes)}")
-    settings = SiteSettings(sampling=sampling, **checked)
-    _require_consistent(settings)
-    return settings
+
+    sampling: str | Mapping[str, str]
+    miscoverage: float | Mapping[str, float] = DEFAULT_MISCOVERAGE
+    home_weight: float = HOME_WEIGHT
+    ridge: float = RIDGE
+    sharpness: float = SHARPNESS
+    unit: str = "group"
+    calibrate_with: str = "coin"
+    unlabelled: str = "report"
+    rare: str = "keep"
+    slack: str = "keep"
+    always_protect: Sequence[str] = ()
+    assurance: float | None = None
+    audit: str | None = None
+    random_state: int = 0
+    trim: int | None = None
+
+    def checked(self, *, classes: Sequence[str], trim: int) -> SiteSettings:
+        """The settings in plain form, or an error that names the first wrong one.
+
+        Parameters
+        ----------
+        classes : sequence of str
+            The label space, which the entries per class must name.
+        trim : int
+            The home model's, or that of sharp mode.
+        """
+        values = {entry.name: getattr(self, entry.name) for entry in fields(SiteChoices)} | {"trim": trim}
+        checked = {name: kind.check(name, values[name]) for name, kind in _KINDS.items()}
+        for name, kind in _OPTIONAL_KINDS.items():
+            checked[name] = None if values[name] is None else kind.check(name, values[name])
+        checked["miscoverage"] = _per_class(
+            "miscoverage", checked["miscoverage"], classes=classes, default=DEFAULT_MISCOVERAGE
+        )
+        sampling = _per_class("sampling", values["sampling"], classes=classes, default=None)
+        for name, design in sampling.items():
+            if design not in DESIGNS:
+                raise SettingsError(
+                    f"sampling: {design!r} for {name} is none of {', '.join(map(repr, DESIGNS))}; say how the reviewed "
+                    "cases were chosen"
+                )
+        unknown = [name for name in checked["always_protect"] if name not in classes]
+        if unknown:
+            raise SettingsError(f"always_protect: {unknown} not among the classes {list(classes)}")
+        settings = SiteSettings(sampling=sampling, **checked)
+        _require_consistent(settings)
+        return settings
 
 
 def _per_class(name: str, value: Any, *, classes: Sequence[str], default: Any) -> dict[str, Any]:
