@@ -48,6 +48,10 @@ def test_help_shows_an_example_that_the_command_understands(
         get_command(app).commands[name].make_context(name, arguments)  # type: ignore[attr-defined]
 
 
+def test_help_shows_square_brackets_as_they_are(run: Callable[..., Any]) -> None:
+    assert "calcode[service]" in run("serve", "--help").stdout
+
+
 @pytest.mark.parametrize("name", ["--help", *NAMES])
 def test_help_fits_a_terminal(name: str, run: Callable[..., Any]) -> None:
     page = run(*([name] if name == "--help" else [name, "--help"])).stdout

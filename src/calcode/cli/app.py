@@ -46,9 +46,10 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 _HELP = (
-    "A reliability layer for frozen medical vision-language models.\n\n"
+    "Class-Tail Adaptive Localized Conformal Deferral (CALCoDe): a reliability layer for frozen medical "
+    "vision-language models.\n\n"
     'For every image: one diagnosis, a set of plausible diagnoses, or "defer to a clinician". '
-    "Start with [bold]demo[/bold]; on images of your own follow [bold]split, fit, decide, evaluate, report[/bold]. "
+    "Start with [bold]demo[/bold]. For your own images: [bold]split, fit, decide, evaluate, report[/bold]. "
     "Every command has --help with examples.\n\n"
     "Research software, not a medical device."
 )

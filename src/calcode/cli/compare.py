@@ -63,8 +63,8 @@ class _TestImages:
             Annotated[
                 str | None,
                 typer.Option(
-                    help="Test on this role, such as external. Unless given, on the role test, or with --test-where "
-                    "on all.",
+                    help="Test on this role, such as external. Default: the role test; with --test-where "
+                    "all images.",
                     metavar="NAME",
                     rich_help_panel=_TEST,
                 ),

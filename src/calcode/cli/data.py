@@ -67,14 +67,14 @@ def check(
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Processes that decode; one per core unless given.")
+        int | None, typer.Option("--workers", min=1, help="Processes that decode; default: one per core.")
     ] = None,
     smallest_side: Annotated[
         int, typer.Option("--smallest-side", min=1, help="Name images with a shorter side, in pixels.")
     ] = 64,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is wrong with a folder of images before any model sees them.
+    """Find out what is wrong with a folder of images before any model sees them.
 
     Every image is decoded once. Reported are missing and unreadable files, counts that differ from the
     published ones, unknown labels, repeated ids, identical images with conflicting labels or in several
@@ -218,7 +218,8 @@ LIST = Command(run=list_, examples=("calcode data list",))
 
 #: The group; `calcode.cli.app` adds it under the name "data".
 group = typer.Typer(
-    help="Data sets: which are known, and what is wrong with a folder of images.",
+    help="Data sets: which are known, and what is wrong with a folder of images.\n\n\b\n"
+    "Examples:\n  calcode data list\n  calcode data check ham10000 data/HAM10000",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )

@@ -50,7 +50,7 @@ def decide(
         ),
     ] = Engine.LOCAL,
     device: Annotated[
-        str | None, typer.Option(help="Torch device of --engine gpu, cuda unless given.", metavar="NAME")
+        str | None, typer.Option(help="Torch device of --engine gpu; default: cuda.", metavar="NAME")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -86,7 +86,7 @@ def embed(
         typer.Option(
             "--templates",
             metavar="NAME|FILE",
-            help="Prompt templates: dermatology, histopathology, or a .toml file of your own. Unless given, those of "
+            help="Prompt templates: dermatology, histopathology, or a .toml file of your own. Default: those of "
             "the data set.",
         ),
     ] = None,
@@ -100,7 +100,7 @@ def embed(
     ] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="Images at a time.", min=1)] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", help="Decoding processes; one per core unless given.", min=0)
+        int | None, typer.Option("--workers", help="Decoding processes; default: one per core.", min=0)
     ] = None,
     engine: Annotated[
         Engine,
@@ -114,7 +114,7 @@ def embed(
 ) -> None:
     """Embed a folder of images with a frozen image-text model.
 
-    Writes a feature file and its prompts. An interrupted run goes on where it was when the same command is given
+    Writes a feature file and its prompts. An interrupted run continues when the same command is given
     again. An image that cannot be read is skipped and listed, with the reason, in NAME.skipped.csv. With
     HF_HUB_OFFLINE=1 only models already on this machine are used.
     """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def inspect(model: ModelFile, as_json: AsJson = False) -> None:
-    """Say in plain words what a model will do.
+    """Show in plain words what a model will do.
 
     Its audit and how well that works, how local its thresholds are, which classes it protects and why, their
     thresholds, and what it promises.

@@ -135,7 +135,8 @@ def export(
 
 #: The group; `calcode.cli.app` adds it under the name "log".
 group = typer.Typer(
-    help="Verify, prove and export the audit log of the service.",
+    help="Verify, prove and export the audit log of the service.\n\n\b\n"
+    "Example:\n  calcode log verify site.toml",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

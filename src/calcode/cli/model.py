@@ -16,7 +16,7 @@ def key(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Private key to make.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make a key pair for signing: FILE (keep it secret) and FILE.pub (give it to those who shall trust you)."""
+    """Make a key pair for signing: FILE (keep it secret) and FILE.pub (give it to those who should trust you)."""
     from calcode.method.signatures import write_private_key
 
     public = write_private_key(path)
@@ -28,7 +28,7 @@ def sign(
     key: Annotated[Path, typer.Option("--key", help="Private key.", metavar="FILE")],
     as_json: AsJson = False,
 ) -> None:
-    """Sign a model file; the signature is written beside it as MODEL.sig."""
+    """Sign a model file; the signature is written next to it as MODEL.sig."""
     from calcode.method.signatures import read_private_key, sign_file
 
     digest = _digest(model)
@@ -67,7 +67,8 @@ def _digest(path: Path) -> str:
 
 #: The group; `calcode.cli.app` adds it under the name "model".
 group = typer.Typer(
-    help="Sign model files and check their signatures.",
+    help="Sign model files and check their signatures.\n\n\b\n"
+    "Example:\n  calcode model verify model.safetensors --trusted engineer.key.pub",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -68,7 +68,7 @@ def monitor(
         typer.Option(
             "--recalibrated",
             help="The model is a recalibration with the bag of the model in --state, grown: coverage is watched "
-            "anew, at half the level.",
+            "from the start, at half the level.",
         ),
     ] = False,
     time: Annotated[
@@ -90,7 +90,7 @@ def monitor(
     prompts: PromptFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Watch a model: alarms that are right at every look, however often you look.
+    """Watch a model in use: alarms that stay valid however often you look.
 
     M1 compares the distances of new images with those of the gate and needs no labels. M2 and M3 compare scores and
     coverage of reviewed cases that were drawn at random, class by class. One image per patient or lesion votes, once.

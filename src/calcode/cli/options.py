@@ -22,7 +22,7 @@ PromptFile = Annotated[
     Path | None,
     typer.Option(
         "--prompts",
-        help="Prompt file. Unless given, NAME.prompts.safetensors next to NAME.parquet.",
+        help="Prompt file. Default: NAME.prompts.safetensors next to NAME.parquet.",
         metavar="FILE",
     ),
 ]

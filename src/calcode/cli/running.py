@@ -64,8 +64,9 @@ class Command:
         paragraphs = (self.run.__doc__ or "").strip().split("\n\n")
         text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
         # The backspace keeps typer from joining the lines of a paragraph.
-        shown = "\n".join(f"  {line}".replace("[", r"\[") for line in self.examples)
-        return f"{text}\n\n\b\nExample{'s' * (len(self.examples) > 1)}:\n{shown}"
+        shown = "\n".join(f"  {line}" for line in self.examples)
+        whole = f"{text}\n\n\b\nExample{'s' * (len(self.examples) > 1)}:\n{shown}"
+        return whole.replace("[", r"\[")  # calcode[service] is not markup
 
 
 def output_file(path: Path, *, suffixes: Sequence[str], inputs: Sequence[Path | None] = ()) -> Path:

@@ -27,8 +27,8 @@ def serve(
 ) -> None:
     """Serve decisions over HTTP; each is on the disk before it is answered.
 
-    Needs calcode[service]. The page docs/service.md is for the hospital's engineer. Research software, not a medical
-    device.
+    Needs pip install 'calcode[service]'. The page docs/service.md is for the engineer who runs it. Research software,
+    not a medical device.
     """
     if demo:
         from calcode.service.demo import serve_demo

@@ -125,7 +125,7 @@ def restore_test(
 
 
 def retain(site: SiteFile, as_json: AsJson = False) -> None:
-    """Delete the personal content whose day has come, as the site file's retention says."""
+    """Delete personal content that is older than the retention in the site file."""
     from calcode.service.operations import opened
     from calcode.service.operations import retain as run
     from calcode.service.settings import read_site
@@ -155,7 +155,7 @@ def erase(
 
 
 def rebuild(site: SiteFile, as_json: AsJson = False) -> None:
-    """Make the tables that repeat the log anew from the log alone; stop the service first."""
+    """Rebuild the tables that repeat the log, from the log alone; stop the service first."""
     from calcode.service import projections
     from calcode.service.database import only_service
     from calcode.service.log import Event
@@ -230,7 +230,8 @@ def sbom(as_json: AsJson = False) -> None:
 
 #: The group; `calcode.cli.app` adds it under the name "service".
 group = typer.Typer(
-    help="Operate the decision service: set up, examine, back up, erase.",
+    help="Operate the decision service: set up, examine, back up, erase.\n\n\b\n"
+    "Examples:\n  calcode service init site.toml\n  calcode service doctor site.toml",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

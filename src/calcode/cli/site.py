@@ -97,7 +97,7 @@ def plan(
     coin: Annotated[
         Path | None,
         typer.Option(
-            help="File with the secret of the draw. Unless given, NAME.coin.json beside the sheet. Keep it: with it "
+            help="File with the secret of the draw. Default: NAME.coin.json next to the sheet. Keep it: with it "
             "nobody is drawn twice.",
             metavar="FILE",
         ),
@@ -233,7 +233,11 @@ def fit(
     miscoverage: Levels = None,
     look: Annotated[
         int,
-        typer.Option(help="With --assurance: the how-manieth fit of a growing sample.", min=1, metavar="N"),
+        typer.Option(
+            help="With --assurance: number of this fit, counted from 1, if the sample grows between fits.",
+            min=1,
+            metavar="N",
+        ),
     ] = 1,
     prompts: PromptFile = None,
     as_json: AsJson = False,
@@ -561,7 +565,9 @@ CURVE = Command(
 
 #: The group; `calcode.cli.app` adds it under the name "site".
 group = typer.Typer(
-    help="Let a model learn a new site from a few reviewed cases: plan, fit, curve.",
+    help="Adapt a model to a new site with a few reviewed cases: plan, fit, curve.\n\n\b\n"
+    "Examples:\n  calcode site plan model.safetensors clinic.parquet --budget 100\n"
+    "  calcode site fit model.safetensors clinic.parquet review.csv \\\n      -o site.safetensors --sampling archive",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )

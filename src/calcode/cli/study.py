@@ -68,13 +68,13 @@ def run(
         typer.Option("--resplits", help="New deals of the roles by group, instead of the file's.", min=0),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", help="Processes; all cores unless given.", min=1)
+        int | None, typer.Option("--workers", help="Processes; default: all cores.", min=1)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run every experiment of a study: methods x settings x backbones, tables, a manifest and the page.
 
-    What was finished before is not repeated, so an interrupted run goes on where it stopped. One failing combination
+    Finished work is not repeated, so an interrupted run continues where it stopped. One failing combination
     does not stop the others: it is reported at the end, and the exit code is 1.
     """
     from calcode.cli.screen import Screen
@@ -158,15 +158,13 @@ def report(
     ],
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="Page to write; report.html in FOLDER unless given.", metavar="FILE"
-        ),
+        typer.Option("--output", "-o", help="Page to write; default: report.html in FOLDER.", metavar="FILE"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the page of a study, its tables as LaTeX and its figures as SVG, PDF and PNG.
 
-    Everything is read from the folder's tables and manifest; nothing is computed anew. LaTeX tables go to
+    Everything is read from the folder's tables and manifest; nothing is computed again. LaTeX tables go to
     FOLDER/latex, figures to FOLDER/figures. Figures need the extra `figures`.
     """
     from calcode.cli.screen import Screen
@@ -217,7 +215,8 @@ COMMANDS: tuple[Command, ...] = (INIT, RUN, REPORT, SCHEMA)
 
 group = typer.Typer(
     name="study",
-    help="The whole evaluation from one file: every method, setting and experiment, as tables.",
+    help="The whole evaluation from one file: every method, setting and experiment, as tables and a page.\n\n\b\n"
+    "Examples:\n  calcode study init\n  calcode study run study.toml",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )

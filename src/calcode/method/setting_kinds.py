@@ -241,7 +241,7 @@ class Shares(Kind):
                 raise SettingsError(f"{name}: {each!r} is neither a number nor CLASS=SHARE") from None
             if not equals and len(texts) > 1:
                 raise SettingsError(
-                    f"{name}: {each!r} is for all classes and stands beside others; name a class in each, such as "
+                    f"{name}: {each!r} is for all classes and comes with others; name a class in each, such as "
                     f"mel={each}"
                 )
             if not equals:

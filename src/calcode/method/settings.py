@@ -81,7 +81,7 @@ class Settings:
         metadata=_about(
             Choice(words=LEVELS),
             "How the local level is found: loo, exact, upper or certified. All but loo make localized coverage a "
-            "promise; where one is wanted, certified is recommended.",
+            "promise; certified is the recommended one.",
             panel="Sets and promises",
         ),
     )
@@ -153,8 +153,8 @@ class Settings:
         default=0.25,
         metadata=_about(
             Number(),
-            "Share of infinite held-out thresholds that the automatic bandwidth may cause. Smaller: smaller sets at "
-            "home, less safety away.",
+            "Share of infinite held-out thresholds that the automatic bandwidth may cause. A smaller share gives "
+            "smaller sets at home and less safety elsewhere.",
             panel="Localization",
         ),
     )
@@ -213,7 +213,7 @@ class Settings:
         default=50,
         metadata=_about(
             Count(low=1),
-            "Calibration images from which on a guard is localized too.",
+            "Calibration images that a class needs for a localized guard.",
             panel="Protected classes",
         ),
     )
@@ -221,7 +221,7 @@ class Settings:
         default=0,
         metadata=_about(
             Count(low=0),
-            "Seeds the folds and the halving of the gate.",
+            "Seed of the folds and of the halving of the gate.",
             panel="General",
             option="--seed",
         ),

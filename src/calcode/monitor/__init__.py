@@ -1,4 +1,4 @@
-"""SITE.md S7: monitors whose alarms are right at every look.
+"""SITE.md S7: monitors whose alarms are valid at every look.
 
 `Watch` holds the monitors of one model. Its parts serve alone: `ExchangeabilityMartingale` (M1 and M2),
 `CoverageProcess` (M3), `ConfidenceSequence` and `Prequential` (shown, never alarmed).
