@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from calcode.files import canonical_json
-from calcode.method.artifact import HOME_KEY, SITE_KEY, content_digest
+from calcode.method.artifact import HOME_KEY, SITE_KEY
 
 Change = Callable[[dict[str, Any], dict[str, np.ndarray]], object]
 
@@ -32,7 +33,12 @@ def write_parts(path: Path, key: str, metadata: Any, tensors: dict[str, np.ndarr
     """A model file of whatever is given, with the digest that belongs to it."""
     plain = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     if isinstance(metadata, dict):
-        metadata = metadata | {"digest": content_digest(plain, metadata)}
+        # As `content_digest` has it, for JSON that is too deep for it.
+        digest = hashlib.sha256(canonical_json(metadata).encode())
+        for name in sorted(plain):
+            digest.update(f"{name} {plain[name].dtype.str} {plain[name].shape}".encode())
+            digest.update(plain[name].data)
+        metadata = metadata | {"digest": digest.hexdigest()}
     save_file(plain, path, metadata={key: canonical_json(metadata)})
 
 

@@ -54,12 +54,11 @@ def find_features(written: str, *, prompts: str | None, folder: Path, name: str)
     name : str
         The backbone's, for advice.
     """
-    import pyarrow.parquet as pq
-
+    from calcode.cohorts.parquet import file_schema
     from calcode.cohorts.prompts import prompts_beside, read_prompts
 
     path = _path(written, folder=folder)
-    if not path.is_file():
+    if not os.path.isfile(path):  # False where a name is too long, too
         raise StudyError(f"{path} does not exist; correct it, or pass --features {name}=PATH")
     bank = None if prompts is None else _path(prompts, folder=folder)
     digest = hashlib.sha256()
@@ -68,7 +67,7 @@ def find_features(written: str, *, prompts: str | None, folder: Path, name: str)
         classes = read_prompts(found).classes
         for file in (path, found):
             digest.update(bytes.fromhex(file_sha256(file)))
-        columns = tuple(pq.read_schema(path).names)
+        columns = tuple(file_schema(path).names)
     except OSError as error:
         raise StudyError(f"{error.filename or path}: {error.strerror or error}") from error
     except CalcodeError as error:
@@ -92,4 +91,4 @@ def _path(written: str, *, folder: Path) -> Path:
             raise StudyError(f"the environment variable {name} is not set")
         return os.environ[name]
 
-    return folder / Path(_VARIABLE.sub(value, written)).expanduser()
+    return folder / Path(os.path.expanduser(_VARIABLE.sub(value, written)))

@@ -24,7 +24,8 @@ from pydantic import (
     model_validator,
 )
 
-from calcode.errors import StudyError
+from calcode.errors import FeatureFileError, StudyError
+from calcode.files import require_regular
 from calcode.method.decisions import COST_REGIMES, WORST_CLASS_MIN, Costs
 from calcode.study.features import Features, find_features
 from calcode.study.methods import COMPLETE, named_methods
@@ -53,6 +54,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", descriptio
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 OpenShare = Annotated[float, Field(gt=0.0, lt=1.0)]
 Text = Annotated[str, Field(min_length=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Methods = Annotated[
     tuple[str, ...], AfterValidator(lambda names: named_methods(names)), Field(description="Names or groups.")
 ]
@@ -132,7 +134,7 @@ class Setting(Entry):
     classes: tuple[str, ...] | None = None
     out_of_space: tuple[str, ...] = ()
     out_of_space_rows: Literal["apart", "included"] = "apart"
-    min_n: Annotated[int, Field(ge=1)] = WORST_CLASS_MIN
+    min_n: Annotated[int, Field(ge=1, le=10**9)] = WORST_CLASS_MIN
     backbones: tuple[str, ...] | None = None
 
     @field_validator("name")
@@ -255,7 +257,9 @@ class _Common(Entry):
 
     title: Text
     output: str = "output"
-    seeds: Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(_different)] = (0,)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=1000), AfterValidator(_different)] = (
+        0,
+    )
     experiments: tuple[str, ...] = Field(default=("all",), validate_default=True)
     settings: Annotated[tuple[Setting, ...], Field(min_length=1), AfterValidator(_different)]
     methods: Compared = Compared()
@@ -382,11 +386,13 @@ def read_study(
         Naming every key that is wrong, and for an unknown one the nearest that exists.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise StudyError(f"{path}: not TOML ({error})") from error
+        content = tomllib.loads(require_regular(path).read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise StudyError(f"{path}: not UTF-8 text, so no TOML") from error
+    except FeatureFileError as error:
+        raise StudyError(str(error)) from error
+    except (ValueError, RecursionError, OSError) as error:
+        raise StudyError(f"{path}: not TOML ({error})") from error
     if isinstance(content.get("settings"), str):
         content["settings"] = _packaged(content["settings"])
     own = {key: content.pop(key) for key in _option_types() if key in content}

@@ -462,5 +462,5 @@ EXPERIMENT = Experiment(
     jobs,
     tables,
     section,
-    ("projected_images", Annotated[int, Field(ge=2)], 1000),
+    ("projected_images", Annotated[int, Field(ge=2, le=100_000)], 1000),
 )

@@ -418,5 +418,5 @@ EXPERIMENT = Experiment(
     jobs,
     tables,
     section,
-    ("monitored_streams", Annotated[int, Field(ge=1)], 200),
+    ("monitored_streams", Annotated[int, Field(ge=1, le=100_000)], 200),
 )

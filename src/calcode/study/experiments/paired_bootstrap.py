@@ -236,5 +236,5 @@ EXPERIMENT = Experiment(
     jobs,
     tables,
     section,
-    ("bootstrap_resamples", Annotated[int, Field(ge=1)], 1000),
+    ("bootstrap_resamples", Annotated[int, Field(ge=1, le=100_000)], 1000),
 )

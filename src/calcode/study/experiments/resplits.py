@@ -74,7 +74,7 @@ SPREAD = TableSchema(
 class Options(Entry):
     """[resplits] of a study file: how many new deals of the roles, and for which methods."""
 
-    n: Annotated[int, Field(ge=0)] = 0
+    n: Annotated[int, Field(ge=0, le=1000)] = 0
     methods: Methods = ("aps", "mondrian", "localized-calibration", "calcode")
 
 

@@ -121,9 +121,9 @@ class Options(Entry):
     guard_level: tuple[Annotated[float, Field(ge=0.01, le=0.999)], ...] = (0.90, 0.95)
     deferral_level: tuple[Share, ...] = (0.01, 0.02, 0.05, 0.10)
     support_budget: tuple[Share, ...] = (0.05, 0.10, 0.25, 0.50)
-    trim: tuple[Annotated[int, Field(ge=0)], ...] = (0, 1, 2)
-    n_neighbors: tuple[Annotated[int, Field(ge=1)], ...] = (5, 10, 20, 50)
-    n_folds: tuple[Annotated[int, Field(ge=2)], ...] = (3, 5, 10)
+    trim: tuple[Annotated[int, Field(ge=0, le=1000)], ...] = (0, 1, 2)
+    n_neighbors: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = (5, 10, 20, 50)
+    n_folds: tuple[Annotated[int, Field(ge=2, le=1000)], ...] = (3, 5, 10)
     level: tuple[LevelName, ...] = ("loo", "exact", "upper", "certified")
 
 

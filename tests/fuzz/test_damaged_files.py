@@ -1,0 +1,74 @@
+"""Thousands of damaged files with a right digest: each is refused in one sentence, or is as good as an undamaged one.
+
+`make test` tries a few hundred; `make fuzz CASES=20000` tries more and prints what came of them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fuzz.victims import Victim, make_victims
+
+from calcode.errors import CalcodeError
+
+CASES = int(os.environ.get("CALCODE_FUZZ_CASES", "330"))
+FIRST = int(os.environ.get("CALCODE_FUZZ_SEED", "0"))
+LONGEST = 5.0
+LARGEST = 500e6
+NAMES = (
+    "home", "home-exact", "home-plain", "site", "site-assured", "prompts", "features", "decisions", "decisions-csv",
+    "study", "monitor",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def victims(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Victim]:
+    return {victim.name: victim for victim in make_victims(tmp_path_factory.mktemp("fuzz"))}
+
+
+def largest_so_far() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+
+
+def outcome(victim: Victim, path: Path) -> str:
+    """Whether a file was refused or read; anything else is raised."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            victim.read(path)
+        except CalcodeError:
+            return "refused"
+    return "read"
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("name", NAMES)
+def test_damaged_files_are_refused_or_sound(victims: dict[str, Victim], name: str, tmp_path: Path) -> None:
+    victim = victims[name]
+    assert outcome(victim, victim.path) == "read"
+    damaged = victim.path.with_name(f"damaged-{victim.path.name}")
+    counts: Counter[str] = Counter()
+    before, slowest = largest_so_far(), 0.0
+    for case in range(FIRST, FIRST + max(1, CASES // len(NAMES))):
+        rng = random.Random(f"{name} {case}")
+        victim.damage(victim.path, damaged, rng)
+        started = time.perf_counter()
+        try:
+            counts[outcome(victim, damaged)] += 1
+        except BaseException as error:
+            error.add_note(f"{name}, case {case}: CALCODE_FUZZ_SEED={case}")
+            raise
+        slowest = max(slowest, time.perf_counter() - started)
+        assert slowest < LONGEST, f"case {case} took {slowest:.1f} s"
+        grown = largest_so_far() - before
+        assert grown < LARGEST, f"case {case} took {grown / 1e6:.0f} MB"
+    print(f"{name}: {dict(counts)}, slowest {slowest:.2f} s, {grown / 1e6:.0f} MB more")
+    assert counts["refused"] > 0
