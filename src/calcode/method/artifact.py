@@ -68,7 +68,11 @@ def read_artifact(path: Path) -> Artifact:
             if key is None:
                 raise ArtifactError(f"{path}: foreign, a safetensors file but not a calcode model")
             metadata = _numbers_back(parsed_json(texts[key], source=path))
-            if not isinstance(metadata, dict) or type(version := metadata.get("format")) is not int:
+            if (
+                not isinstance(metadata, dict)
+                or type(version := metadata.get("format")) is not int
+                or version < 1
+            ):
                 raise ArtifactError(f"{path}: altered, its metadata are not those of a model")
             if version > FORMATS[key]:
                 raise ArtifactError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +132,10 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> Calcode:
 
     Scores and gate values are not: they need images. A_i and B_i are for some rows only where there are many.
     """
-    values = {"keep_top": False} | metadata["settings"]
-    if values["bandwidth"] is None:  # as version 1 had it
-        values["bandwidth"] = "auto"
+    values = metadata["settings"]
+    if metadata["format"] == 1:
+        values = {"keep_top": False} | values | ({"bandwidth": "auto"} if values["bandwidth"] is None else {})
+    refuse({"settings are missing": not SETTINGS.keys() <= values.keys()})
     settings = Settings(**values).checked()
     model = Calcode(**settings.get_params())
     model.settings_ = settings
@@ -141,6 +143,7 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> Calcode:
     classes = checked_classes(expected.classes)
     settings.require_classes(classes)
     settings.require_prompts(expected.n_prompts)
+    refuse({"the images have no prompts or no dimension": min(expected.n_prompts, expected.dimension) < 1})
 
     facts, sums = metadata["audit"], metadata.get("sums")
     hashed = {f"hashes_{role}_{kind}": (role, kind) for role in _ROLES for kind in ("ids", "groups")}
@@ -199,21 +202,28 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> Calcode:
         level=settings.level,
         grid=settings.level_grid,
     )
-    n_images, counted = model.manifest_["calibration"]["n"], "ids" in model.manifest_["calibration"]
+    said = {"n": int, "embeddings": str} | ({} if metadata["format"] == 1 else {"ids": int, "groups": int})
     refuse(
         {
-            "there are more calibration points than images": len(rule.scores) > n_images,
+            "there are more calibration points than images": len(rule.scores)
+            > model.manifest_["calibration"]["n"],
             "the masses around the calibration points are others": not rule.masses_hold(),
-            "the manifest does not say whose hashes are kept": metadata["format"] != 1 and not counted,
+            "the manifest does not say what it should of each role": any(
+                not all(has_type(entry.get(name), kind) for name, kind in said.items())
+                or not entry.keys() <= {"n", "embeddings", "ids", "groups"}
+                for entry in model.manifest_.values()
+            ),
+            "the notice is no text": not isinstance(metadata["notice"], str),
         }
     )
     model.rule_ = rule
     again = _metadata(model)
+    missing = set() if metadata["format"] == 1 else again.keys() - metadata.keys()
     refuse(
         {
-            f"'{name}' is not what follows from the rest of the file": metadata_text(metadata[name])
-            != metadata_text(again.get(name))
-            for name in sorted(metadata.keys() - _FREE)
+            f"'{name}' is not what follows from the rest of the file": name in missing
+            or metadata_text(metadata[name]) != metadata_text(again.get(name))
+            for name in sorted((metadata.keys() | missing) - _FREE)
         }
     )
     return model
@@ -236,7 +246,7 @@ def _contradictions(model: Calcode) -> dict[str, bool]:
             for kind in ("ids", "groups")
             for n_hashes in [len(model.role_hashes_.hashes.get((role, kind), ()))]
         ),
-        "the versions are not texts": not has_type(model.versions_, dict[str, str]),
+        "the versions are no texts": not has_type(model.versions_, dict[str, str]) or not model.versions_,
         "the held-out coverage is of other classes": tuple(row.name for row in rows) != model.classes_,
         "the held-out coverage is of other images": any(row.n < 0 for row in rows)
         or n_kept > n["validation"],
@@ -261,6 +271,10 @@ def _contradictions(model: Calcode) -> dict[str, bool]:
         within = [t.infinite_share <= settings.support_budget and t.coverage >= floor for t in trace]
         found["the bandwidth is not the one that the trials chose"] = (
             tuple(trial.share for trial in trace) != NEIGHBOUR_SHARES[: len(trace)]
+            or not all(
+                0.0 <= share <= 1.0 for trial in trace for share in (trial.infinite_share, trial.coverage)
+            )
+            or not all(0.0 < one.bandwidth <= other.bandwidth for one, other in pairwise(trace))
             or within != [trial.accepted for trial in trace]
             or any(within[:-1])
             or not (within[-1] or len(trace) == len(NEIGHBOUR_SHARES))

@@ -208,7 +208,7 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> SiteMode
         | {
             f"'{name}' is not what follows from the rest of the file": metadata_text(metadata[name])
             != metadata_text(again.get(name))
-            for name in sorted(metadata.keys() - _FREE)
+            for name in sorted((again.keys() | metadata.keys()) - _FREE)
         }
     )
     return model
