@@ -12,11 +12,12 @@ DEMO_FILES := $(shell test -d demo-data && find demo-data -type f -not -path '*/
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install test torch test-torch lint format docs bench demo serve audit picture clean
+.PHONY: help install test fuzz torch test-torch lint format docs bench demo serve audit picture clean
 
 help:
 	@echo "make install   put calcode, its tools and the demonstration data into $(VENV)"
 	@echo "make test      run the tests and the examples in docstrings and docs"
+	@echo "make fuzz      damage 20,000 files of every kind and read them (CASES=..., SEED=...)"
 	@echo "make test-torch  the tests that need torch, which it installs (large) into $(VENV)"
 	@echo "make lint      ruff (rules and format) and mypy"
 	@echo "make format    let ruff rewrite what 'make lint' would complain about"
@@ -52,6 +53,12 @@ endif
 # One thread per worker: several test processes with several threads each would fight for the cores.
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+# The first cases are those of `test`; SEED=1000 begins elsewhere.
+CASES ?= 20000
+SEED ?= 0
+fuzz: $(STAMP)
+	CALCODE_FUZZ_CASES=$(CASES) CALCODE_FUZZ_SEED=$(SEED) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s tests/fuzz $(ARGS)
 
 # Apart from `test`, because torch is large and a machine without it must still be able to test the rest.
 TORCH ?= torch transformers open_clip_torch

@@ -85,3 +85,12 @@ def test_other_calibration_images_do_not_serve(
         "report", "model.safetensors", str(path), "--role", "test", "-o", str(tmp_path / "page.html")
     )
     assert list(facts["methods"]) == ["Localized", "CALCoDe"]
+
+
+def test_a_page_without_ids_names_rows(here: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
+    ids = open_features("split.parquet").read(role="test").evidence.ids
+    line = ("report", "model.safetensors", "split.parquet", "--role", "test", "-o")
+    for name, options, expected in (("with.html", (), True), ("without.html", ("--without-ids",), False)):
+        assert run(*line, str(tmp_path / name), *options).exit_code == 0
+        page = (tmp_path / name).read_text()
+        assert any(str(value) in page for value in ids) is expected

@@ -22,6 +22,7 @@ from safetensors.numpy import save_file
 from worlds import World, fit_quietly
 
 from calcode import Calcode, CalcodeWarning, Decisions, Evidence
+from calcode.backbones.preprocessing import preprocessing_from
 from calcode.cohorts import (
     Prompts,
     open_features,
@@ -32,7 +33,7 @@ from calcode.cohorts import (
     write_features,
 )
 from calcode.cohorts.decisions import decisions_from
-from calcode.files import canonical_json
+from calcode.files import canonical_json, parsed_json
 from calcode.method.localized import LocalizedRule
 from calcode.method.tail import discover_tail
 from calcode.monitor import Case, Watch
@@ -179,6 +180,25 @@ def _read_prompts(path: Path) -> object:
     return repr(prompts)
 
 
+def _damaged_archive(source: Path, target: Path, rng: random.Random) -> None:
+    if rng.random() < 0.4:
+        target.write_bytes(mutated_bytes(source.read_bytes(), rng))
+        return
+    with np.load(source) as archive:
+        arrays = dict(archive)
+    name = rng.choice(sorted(arrays))
+    arrays[name] = (
+        mutated_array(np.atleast_1d(arrays[name]), rng)
+        if arrays[name].dtype.kind == "f"
+        else np.array(
+            rng.choice([[], ["c0", "c0", "c1"], [1, 2, 3], "x", [["c0", "c1", "c2"]], [b"\xff", b"b", b"c"]])
+        )
+    )
+    if rng.random() < 0.2:
+        del arrays[name]
+    np.savez(target, **arrays)
+
+
 def _damaged_parquet(source: Path, target: Path, rng: random.Random) -> None:
     if rng.random() < 0.3:
         target.write_bytes(mutated_bytes(source.read_bytes(), rng))
@@ -265,6 +285,25 @@ def _read_state(path: Path) -> object:
     return watch.facts
 
 
+def _damaged_json(source: Path, target: Path, rng: random.Random) -> None:
+    if rng.random() < 0.2:
+        target.write_bytes(mutated_bytes(source.read_bytes(), rng))
+    else:
+        target.write_text(json.dumps(mutated_json(json.loads(source.read_text()), rng)))
+
+
+def _read_preprocessor(path: Path) -> object:
+    steps = preprocessing_from(parsed_json(path.read_bytes(), source=path), source=str(path))
+    assert np.isfinite(steps.mean).all()
+    assert (np.array(steps.std) > 0).all()
+    return steps
+
+
+PREPROCESSOR = {
+    "do_resize": True, "size": {"shortest_edge": 224}, "resample": 3, "do_center_crop": True,
+    "crop_size": {"height": 224, "width": 224}, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
+    "image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28], "do_convert_rgb": True,
+}  # fmt: skip
 STUDY = """
 title = "Made-up images"
 seeds = [0, 1]
@@ -323,6 +362,7 @@ def make_victims(folder: Path) -> list[Victim]:
         prompts=prompts,
     )
     bank = folder / "features.prompts.safetensors"
+    np.savez(folder / "prompts.npz", text=prompts.text, temperature=0.1, classes=np.array(WORLD.classes))
     decisions = models["home"].decide(IMAGES)
     watch = Watch(
         classes=("a", "b"), model_digest="m", gate=np.linspace(0, 1, 20), references={"a": [0.1, 0.5]},
@@ -333,14 +373,17 @@ def make_victims(folder: Path) -> list[Victim]:
         watch.review(f"i{i}", label=[0, 1, None, -1][i % 4]) if i % 3 else None
     watch.save(folder / "state.json")
     (folder / "study.toml").write_text(STUDY)
+    (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR))
     for kind in ("parquet", "csv"):
         write_decisions(folder / f"decisions.{kind}", decisions)
     return [
         *victims,
+        Victim("prompts-npz", folder / "prompts.npz", _damaged_archive, _read_prompts),
         Victim("prompts", bank, _damaged_prompts, _read_prompts),
         Victim("features", folder / "features.parquet", _damaged_parquet, _read_features(bank)),
         Victim("decisions", folder / "decisions.parquet", _damaged_parquet, _read_decisions),
         Victim("decisions-csv", folder / "decisions.csv", _damaged_text, _read_decisions),
         Victim("study", folder / "study.toml", _damaged_text, read_study),
+        Victim("preprocessor", folder / "preprocessor_config.json", _damaged_json, _read_preprocessor),
         Victim("monitor", folder / "state.json", _damaged_state, _read_state),
     ]

@@ -42,6 +42,9 @@ def report(
             "this the page calls the cohort shifted and every figure an observation.",
         ),
     ] = False,
+    without_ids: Annotated[
+        bool, typer.Option("--without-ids", help="Name images by their row, not by their id.")
+    ] = False,
     prompts: PromptFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -51,6 +54,8 @@ def report(
     subgroups where the file has site, sex or skin type, and what is promised. Where the file holds the calibration
     images of the model, split APS is shown for comparison.
     """
+    from dataclasses import replace
+
     from calcode.cli.rows import Choice, judged
     from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
@@ -62,6 +67,8 @@ def report(
     fitted = load_model(model)
     choice = Choice.checked(open_features(features, prompts=prompts), role=role, conditions=where)
     result = judged(fitted, choice, columns=None, screen=screen)
+    if without_ids:
+        result = replace(result, decisions=replace(result.decisions, ids=None))
     heading = title or f"What {model.name} did on {choice.described}"
     if isinstance(fitted, SiteModel):
         _site_report(fitted, choice, result, target=target, title=heading, screen=screen, as_json=as_json)
