@@ -102,9 +102,7 @@ def check(
             f"{listing.dataset}: {len(listing):,} images listed, {int(listing.has_file.sum()):,} files found, "
             f"{int(listing.in_space.sum()):,} in the label space"
         )
-        table = plain_table()
-        table.add_column("label")
-        table.add_column("images", justify="right")
+        table = plain_table("label", "images")
         for name, count in listing.counts.items():
             place = "" if name in listing.classes else " (no label)" if not name else " (outside)"
             table.add_row(f"{name}{place}".strip(), f"{count:,}")

@@ -129,10 +129,7 @@ def _show(decided: DecidedFile, *, described: str, screen: Screen) -> None:
     for reason, words in why.items():
         count = decided.reasons[reason.name.lower()]
         rows += [(f"  {words}", count, False)] * bool(count)
-    table = plain_table()
-    table.add_column("answer", overflow="fold")
-    table.add_column("images", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
+    table = plain_table("answer", "images", "share")
     for words, count, strong in rows:
         table.add_row(words, f"{count:,}", f"{count / total:.1%}", style="bold" if strong else "")
     screen.say(f"{described}: {counted(total, 'image')}")

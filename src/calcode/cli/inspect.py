@@ -68,17 +68,8 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
         screen.heading("Which classes it protects: the guard")
         for sentence in guard_sentences(fitted):
             screen.point(sentence)
-        table = plain_table()
-        table.add_column("class", overflow="fold")
-        for head in (
-            "validation\nimages",
-            "held-out\ncoverage",
-            "calibration\nimages",
-            "protected\nat",
-            "needed",
-            "threshold",
-        ):
-            table.add_column(head, justify="right", no_wrap=True)
+        heads = ("validation\nimages", "held-out\ncoverage", "calibration\nimages", "protected\nat")
+        table = plain_table("class", *heads, "needed", "threshold")
         guards = {guard.name: guard for guard in fitted.guards_}
         for row in fitted.tail_evidence_:
             cells = ["-", "-", "-"]
@@ -115,10 +106,7 @@ def _show_audit(model: Calcode, screen: Screen) -> None:
     screen.say(audit_sentence(model))
     if model.audit_name_ is None:
         return
-    table = plain_table()
-    table.add_column("candidate")
-    table.add_column("AUROC", justify="right")
-    table.add_column("")
+    table = plain_table("candidate", "AUROC", "")
     for name, auroc in audit_candidates(model).items():
         chosen = name == model.audit_name_
         table.add_row(name, number(auroc), "chosen" if chosen else "", style="bold" if chosen else "")

@@ -372,9 +372,7 @@ def _show(
     screen.say()
     from calcode.cli.screen import plain_table
 
-    table = plain_table()
-    for heading in ("class", "labels", "coverage", "interval", "size", "full", "M2", "M3"):
-        table.add_column(heading, justify="left" if heading == "class" else "right")
+    table = plain_table("class", "labels", "coverage", "interval", "size", "full", "M2", "M3")
     for name, entry in watch.classes.items():
         counts, interval = entry.counts, entry.as_hits.interval
         labelled = counts.hits + counts.misses

@@ -105,9 +105,16 @@ class Screen:
             yield
 
 
-def plain_table(*, title: str | None = None) -> Table:
-    """An empty table in the style of all tables: a rule under the head, narrow gaps."""
-    return Table(
+def plain_table(*columns: str, title: str | None = None) -> Table:
+    """An empty table in the style of all tables: a rule under the head, narrow gaps.
+
+    Parameters
+    ----------
+    columns : str
+        Headings: the first above words that may wrap, the others above numbers; a note has no heading.
+    title : str, optional
+    """
+    table = Table(
         title=title,
         title_justify="left",
         title_style="bold",
@@ -116,6 +123,10 @@ def plain_table(*, title: str | None = None) -> Table:
         pad_edge=False,
         show_edge=False,
     )
+    for number, heading in enumerate(columns):
+        words = number == 0 or not heading
+        table.add_column(heading, justify="left" if words else "right", no_wrap=not words, overflow="fold")
+    return table
 
 
 def terminal_table(table: parts.Table, *, title: str = "") -> Table:

@@ -459,11 +459,7 @@ def _show_plan(
     screen.say(f"{facts['cases']:,} cases to review, one image per patient, chosen by {design.value}.")
     if planned.already:
         screen.say(f"{planned.already:,} patients were drawn or passed over before and are not tossed again.")
-    table = plain_table()
-    table.add_column("class", overflow="fold")
-    for head in ("needed", "planned"):
-        table.add_column(head, justify="right")
-    table.add_column("")
+    table = plain_table("class", "needed", "planned", "")
     for row in facts["classes"]:
         if row["planned"] is None:
             table.add_row(row["class"], f"{row['needed']}", "-", "as many as come")
@@ -518,11 +514,7 @@ def show_site(site: SiteModel, facts: dict[str, Any], *, screen: Screen) -> None
         f"label ({facts['unlabelled_share']:.1%}), {facts['outside']} are outside the label space, "
         f"{facts['rejected']} were unlike the site's images."
     )
-    table = plain_table()
-    table.add_column("class", overflow="fold")
-    for head in ("labels", "promised"):
-        table.add_column(head, justify="right")
-    table.add_column("")
+    table = plain_table("class", "labels", "promised", "")
     for name, count in facts["counts"].items():
         silent = name in facts["in_every_set"]
         needed = site.ranking_.labels_needed(site.settings_.miscoverage[name])

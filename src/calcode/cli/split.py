@@ -130,18 +130,12 @@ def _numbers(text: str) -> list[float]:
 def _show(counts: RoleCounts, *, screen: Screen, target: Path) -> None:
     from calcode.cli.screen import plain_table
 
-    table = plain_table()
-    table.add_column("class", overflow="fold")
-    for role in (*counts.roles, "total"):
-        table.add_column(role, justify="right", no_wrap=True)
+    table = plain_table("class", *counts.roles, "total")
     for name, row in zip(counts.classes, counts.counts, strict=True):
         table.add_row(name, *[f"{value:,}" for value in row], f"{row.sum():,}")
     totals = counts.counts.sum(axis=0)
     table.add_row("total", *[f"{value:,}" for value in totals], f"{totals.sum():,}", style="bold")
     screen.show(table)
     screen.say()
-    if counts.infinite_guard:
-        screen.say(counts.guard_sentence(), style="yellow")
-    else:
-        screen.say(counts.guard_sentence())
+    screen.say(counts.guard_sentence(), style="yellow" if counts.infinite_guard else "")
     screen.say(f"Wrote {target}. Next: calcode fit {target} -o model.safetensors")

@@ -17,8 +17,8 @@ import numpy as np
 from calcode.cohorts.parquet import damage_named
 from calcode.errors import FeatureFileError, MismatchError
 from calcode.files import canonical_json, parsed_json, replacing_together, require_regular
+from calcode.method.artifact import has_type
 from calcode.method.decisions import Action, Decisions, Reason
-from calcode.method.file_checks import has_type
 
 if TYPE_CHECKING:
     import pyarrow

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from calcode.kernels.distances import (
     PairDistances,
+    PairMasses,
     cosine_distances,
     nearest_distances,
     negative_squares,
+    pair_masses,
     smallest_columns,
 )
 from calcode.kernels.masses import (
@@ -22,7 +24,6 @@ from calcode.kernels.masses import (
     weights_from_squares,
 )
 from calcode.kernels.neighbours import NeighbourGraph, library_installed, restore_graph, search_graph
-from calcode.kernels.pairs import PairMasses, pair_masses
 from calcode.kernels.screened import SCREENING_ERROR, TILED_ROWS, ScreenedAnchors, product_blocks
 from calcode.kernels.threads import row_blocks, run_blocks, slices
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from threading import Lock, local
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -34,14 +33,6 @@ def thread_count() -> int:
     return min(cores, int(asked)) if asked.isascii() and asked.isdigit() and int(asked) > 0 else cores
 
 
-@cache
-def _blas() -> ThreadpoolController:
-    """The BLAS libraries of this process; finding them takes a millisecond, so it is done once."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
 def _leave_control() -> None:
     """Let any thread lift the limit: newer threadpoolctl would heed the one that set it only."""
     import threadpoolctl
@@ -61,12 +52,17 @@ class _OneCoreEach:
     def __init__(self) -> None:
         self._lock = Lock()
         self._inside = 0
+        self._blas: ThreadpoolController | None = None
         self._limiter: Any = None
 
     def __enter__(self) -> None:
         with self._lock:
             if self._inside == 0:
-                self._limiter = _blas().limit(limits=1, user_api="blas")
+                if self._blas is None:  # finding the libraries takes a millisecond, so it is done once
+                    from threadpoolctl import ThreadpoolController
+
+                    self._blas = ThreadpoolController()
+                self._limiter = self._blas.limit(limits=1, user_api="blas")
                 _leave_control()
             self._inside += 1
 

@@ -8,8 +8,8 @@ from typing import Any
 from calcode.arrays import AnyArray
 from calcode.errors import EngineError
 from calcode.kernels import NeighbourGraph, library_installed, restore_graph
+from calcode.method.artifact import TensorRule, has_type, refuse
 from calcode.method.audit import BASE_DIAGNOSTICS, DIAGNOSTICS, FusedRule, SupportAudit
-from calcode.method.file_checks import TensorRule, has_type, refuse
 
 _SLACK = 1e-9
 #: Ascending gate values of each diagnostic, with their range.

@@ -15,25 +15,23 @@ from calcode.method.artifact import (
     FORMATS,
     HOME_KEY,
     Artifact,
+    TensorRule,
+    as_hashes,
+    check_tensors,
     content_digest,
+    has_type,
+    is_sha256,
     making_sense,
     metadata_text,
     plain_metadata,
+    refuse,
+    restored,
     write_artifact,
 )
 from calcode.method.audit_file import audit_facts, audit_rules, audit_tensors, restore_audit
 from calcode.method.bandwidth import NEIGHBOUR_SHARES, BandwidthTrial
 from calcode.method.cross_fit import MIN_EXAMPLES, coverage_floor
 from calcode.method.evidence import checked_classes
-from calcode.method.file_checks import (
-    TensorRule,
-    as_hashes,
-    check_tensors,
-    has_type,
-    is_sha256,
-    refuse,
-    restored,
-)
 from calcode.method.home_sums import HomeSums
 from calcode.method.localized import LocalizedRule
 from calcode.method.model import Calcode

@@ -3,6 +3,9 @@
 `Calcode` takes its arguments and its checks from here; the command line and the docs read `SETTINGS`.
 """
 
+# `_setting` makes a field, which the rule does not know.
+# ruff: noqa: RUF009
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -54,8 +57,9 @@ class Setting:
         return self.kind.check(self.option, self.kind.parse(self.option, text))
 
 
-def _about(kind: Kind, help: str, *, panel: Panel, option: str = "") -> dict[str, Any]:
-    return {"kind": kind, "help": help, "panel": panel, "option": option}
+def _setting(default: Any, kind: Kind, help: str, panel: Panel, option: str = "") -> Any:
+    """A field of `Settings` with its declaration."""
+    return field(default=default, metadata={"kind": kind, "help": help, "panel": panel, "option": option})
 
 
 @dataclass(kw_only=True, eq=False)
@@ -68,163 +72,106 @@ class Settings:
     ('mel',)
     """
 
-    miscoverage: float = field(
-        default=0.05,
-        metadata=_about(
-            Number(inside=True),
-            "Allowed share of accepted images whose set misses the diagnosis.",
-            panel="Sets and promises",
-        ),
+    miscoverage: float = _setting(
+        0.05,
+        Number(inside=True),
+        "Allowed share of accepted images whose set misses the diagnosis.",
+        "Sets and promises",
     )
-    level: LevelName = field(
-        default="loo",
-        metadata=_about(
-            Choice(words=LEVELS),
-            "How the local level is found: loo, exact, upper or certified. All but loo make localized coverage a "
-            "promise; certified is the recommended one.",
-            panel="Sets and promises",
-        ),
+    level: LevelName = _setting(
+        "loo",
+        Choice(words=LEVELS),
+        "How the local level is found: loo, exact, upper or certified. All but loo make localized coverage a "
+        "promise; certified is the recommended one.",
+        "Sets and promises",
     )
-    level_grid: int | None = field(
-        default=1001,
-        metadata=_about(
-            Count(low=2, high=1_000_001, optional=True),
-            "Number of levels that loo chooses from, or none for the critical value itself.",
-            panel="Sets and promises",
-        ),
+    level_grid: int | None = _setting(
+        1001,
+        Count(low=2, high=1_000_001, optional=True),
+        "Number of levels that loo chooses from, or none for the critical value itself.",
+        "Sets and promises",
     )
-    trim: int = field(
-        default=1,
-        metadata=_about(
-            Count(low=0), "Prompts dropped at each end of every class's evidence.", panel="Sets and promises"
-        ),
+    trim: int = _setting(
+        1, Count(low=0), "Prompts dropped at each end of every class's evidence.", "Sets and promises"
     )
-    keep_top: bool = field(
-        default=True,
-        metadata=_about(
-            Flag(off="--paper-sets"),
-            "Keep the label ranked first in every set, or follow the paper, whose sets may lack it.",
-            panel="Sets and promises",
-        ),
+    keep_top: bool = _setting(
+        True,
+        Flag(off="--paper-sets"),
+        "Keep the label ranked first in every set, or follow the paper, whose sets may lack it.",
+        "Sets and promises",
     )
-    binary_utility: bool = field(
-        default=False,
-        metadata=_about(Flag(), "With two classes: defer full sets too.", panel="Sets and promises"),
+    binary_utility: bool = _setting(
+        False, Flag(), "With two classes: defer full sets too.", "Sets and promises"
     )
-    deferral_level: float = field(
-        default=0.05,
-        metadata=_about(Number(), "Images with an audit p-value below it are deferred.", panel="Deferral"),
+    deferral_level: float = _setting(
+        0.05, Number(), "Images with an audit p-value below it are deferred.", "Deferral"
     )
-    audit: Sequence[str] | None = field(
-        default=DIAGNOSTICS,
-        metadata=_about(
-            Names(allowed=DIAGNOSTICS, optional=True),
-            "Candidate diagnostics, of which validation chooses one; none accepts every image.",
-            panel="Deferral",
-        ),
+    audit: Sequence[str] | None = _setting(
+        DIAGNOSTICS,
+        Names(allowed=DIAGNOSTICS, optional=True),
+        "Candidate diagnostics, of which validation chooses one; none accepts every image.",
+        "Deferral",
     )
-    fused: FusedRule = field(
-        default="paper",
-        metadata=_about(
-            Choice(words=("paper", "split")),
-            "Which part of the gate ranks the fused diagnostic: paper (all of it) or split, which makes the audit's "
-            "p-value a promise and costs half the gate.",
-            panel="Deferral",
-        ),
+    fused: FusedRule = _setting(
+        "paper",
+        Choice(words=("paper", "split")),
+        "Which part of the gate ranks the fused diagnostic: paper (all of it) or split, which makes the audit's "
+        "p-value a promise and costs half the gate.",
+        "Deferral",
     )
-    n_neighbors: int = field(
-        default=10,
-        metadata=_about(
-            Count(low=1, high=10_000),
-            "Neighbours of the audit distance.",
-            panel="Deferral",
-            option="--neighbors",
-        ),
+    n_neighbors: int = _setting(
+        10, Count(low=1, high=10_000), "Neighbours of the audit distance.", "Deferral", "--neighbors"
     )
-    bandwidth: float | str = field(
-        default="auto",
-        metadata=_about(
-            Width(),
-            "Width of the kernel: auto takes the most local one that validation supports, inf turns localization off.",
-            panel="Localization",
-        ),
+    bandwidth: float | str = _setting(
+        "auto",
+        Width(),
+        "Width of the kernel: auto takes the most local one that validation supports, inf turns localization off.",
+        "Localization",
     )
-    support_budget: float = field(
-        default=0.25,
-        metadata=_about(
-            Number(),
-            "Share of infinite held-out thresholds that the automatic bandwidth may cause. A smaller share gives "
-            "smaller sets at home and less safety elsewhere.",
-            panel="Localization",
-        ),
+    support_budget: float = _setting(
+        0.25,
+        Number(),
+        "Share of infinite held-out thresholds that the automatic bandwidth may cause. A smaller share gives "
+        "smaller sets at home and less safety elsewhere.",
+        "Localization",
     )
-    n_folds: int = field(
-        default=5,
-        metadata=_about(
-            Count(low=2, high=1000),
-            "Folds of the cross-fit on validation.",
-            panel="Localization",
-            option="--folds",
-        ),
+    n_folds: int = _setting(
+        5, Count(low=2, high=1000), "Folds of the cross-fit on validation.", "Localization", "--folds"
     )
-    protect: ProtectRule = field(
-        default="discovered",
-        metadata=_about(
-            Choice(words=("discovered", "all", "none")),
-            "Which classes get a guard: discovered (those that validation finds fragile), all, or none.",
-            panel="Protected classes",
-        ),
+    protect: ProtectRule = _setting(
+        "discovered",
+        Choice(words=("discovered", "all", "none")),
+        "Which classes get a guard: discovered (those that validation finds fragile), all, or none.",
+        "Protected classes",
     )
-    always_protect: Sequence[str] = field(
-        default=(),
-        metadata=_about(
-            Names(metavar="CLASSES"),
-            "Classes that get a guard whatever validation says.",
-            panel="Protected classes",
-        ),
+    always_protect: Sequence[str] = _setting(
+        (),
+        Names(metavar="CLASSES"),
+        "Classes that get a guard whatever validation says.",
+        "Protected classes",
     )
-    guard_miscoverage: float | Mapping[str, float] = field(
-        default=0.05,
-        metadata=_about(
-            Shares(),
-            "Miscoverage of protected classes: a number for all, or one per class; classes that are not named take the "
-            "miscoverage of the sets.",
-            panel="Protected classes",
-            option="--guard",
-        ),
+    guard_miscoverage: float | Mapping[str, float] = _setting(
+        0.05,
+        Shares(),
+        "Miscoverage of protected classes: a number for all, or one per class; classes that are not named take the "
+        "miscoverage of the sets.",
+        "Protected classes",
+        "--guard",
     )
-    discovery_margin: float = field(
-        default=0.05,
-        metadata=_about(
-            Number(),
-            "A class is fragile when its held-out coverage falls below 1 - miscoverage - margin.",
-            panel="Protected classes",
-        ),
+    discovery_margin: float = _setting(
+        0.05,
+        Number(),
+        "A class is fragile when its held-out coverage falls below 1 - miscoverage - margin.",
+        "Protected classes",
     )
-    min_class_count: int = field(
-        default=10,
-        metadata=_about(
-            Count(low=0),
-            "Classes with fewer accepted validation images are protected.",
-            panel="Protected classes",
-        ),
+    min_class_count: int = _setting(
+        10, Count(low=0), "Classes with fewer accepted validation images are protected.", "Protected classes"
     )
-    class_local_min: int = field(
-        default=50,
-        metadata=_about(
-            Count(low=1),
-            "Calibration images that a class needs for a localized guard.",
-            panel="Protected classes",
-        ),
+    class_local_min: int = _setting(
+        50, Count(low=1), "Calibration images that a class needs for a localized guard.", "Protected classes"
     )
-    random_state: int = field(
-        default=0,
-        metadata=_about(
-            Count(low=0),
-            "Seed of the folds and of the halving of the gate.",
-            panel="General",
-            option="--seed",
-        ),
+    random_state: int = _setting(
+        0, Count(low=0), "Seed of the folds and of the halving of the gate.", "General", "--seed"
     )
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:

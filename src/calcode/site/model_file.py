@@ -14,24 +14,22 @@ from calcode.method.artifact import (
     HOME_KEY,
     SITE_KEY,
     Artifact,
+    TensorRule,
+    as_hashes,
+    check_tensors,
     content_digest,
+    has_type,
+    is_sha256,
     making_sense,
     metadata_text,
     plain_metadata,
     read_artifact,
+    refuse,
+    restored,
     write_artifact,
 )
 from calcode.method.audit_file import audit_facts, audit_rules, audit_tensors, restore_audit
 from calcode.method.evidence import checked_classes
-from calcode.method.file_checks import (
-    TensorRule,
-    as_hashes,
-    check_tensors,
-    has_type,
-    is_sha256,
-    refuse,
-    restored,
-)
 from calcode.method.home_sums import read_features
 from calcode.method.model import Calcode
 from calcode.method.model_file import model_from
