@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -164,7 +163,21 @@ def compare(
         fitted = read_fitted_roles(file, where=row_filter(where, file), classes=names_in(classes))
         cohort, left_out = _test(choice, classes=names_in(classes), by=by, keep_outside=test.keep_outside)
     roles = Roles(**fitted)
-    rows = _run(chosen, roles, cohort, terms=terms, path=features, screen=screen)
+    from calcode.study.comparison import compare_methods
+
+    rows: list[MethodRow] = []
+    try:
+        coming = compare_methods(roles, cohort.evidence, methods=chosen, terms=terms)
+    except RoleError as error:
+        raise RoleError(
+            f"{features}: {str(error).partition(';')[0]}; methods cannot be judged on images or groups they were "
+            "fitted on: keep those out of the fitted roles with --where, or choose others with --test-where or "
+            "--test-role"
+        ) from error
+    with screen.counting("Comparing", total=len(chosen)) as advance:
+        for row in coming:
+            rows.append(row)
+            advance(1)
     about = _Comparison(choice=choice, roles=roles, test=cohort, left_out=left_out, own_role=test.own, by=by)
     from calcode.report.latex import tabular
     from calcode.study.comparison import EVERYTHING, SCHEMA, comparison_frame, comparison_table
@@ -234,27 +247,6 @@ def _test(choice: Choice, *, classes: list[str], by: str | None, keep_outside: b
             f"{choice.described}: no image has a diagnosis among the classes {', '.join(cohort.evidence.classes)}"
         )
     return kept, len(cohort) - len(kept)
-
-
-def _run(
-    methods: Sequence[Method], roles: Roles, test: Cohort, *, terms: Terms, path: Path, screen: Screen
-) -> list[MethodRow]:
-    from calcode.study.comparison import compare_methods
-
-    rows: list[MethodRow] = []
-    try:
-        coming = compare_methods(roles, test.evidence, methods=methods, terms=terms)
-    except RoleError as error:
-        raise RoleError(
-            f"{path}: {str(error).partition(';')[0]}; methods cannot be judged on images or groups they were "
-            "fitted on: keep those out of the fitted roles with --where, or choose others with --test-where or "
-            "--test-role"
-        ) from error
-    with screen.counting("Comparing", total=len(methods)) as advance:
-        for row in coming:
-            rows.append(row)
-            advance(1)
-    return rows
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -21,7 +21,6 @@ from calcode.cli.options import (
 from calcode.cli.running import Command, output_file
 
 if TYPE_CHECKING:
-    from calcode.cli.screen import Screen
     from calcode.engines.local import DecidedFile
 
 
@@ -60,7 +59,7 @@ def decide(
     used. Images that the model was fitted on are refused. A deferred image shows no set.
     """
     from calcode.cli.rows import Choice
-    from calcode.cli.screen import Screen
+    from calcode.cli.screen import Screen, plain_table
     from calcode.cohorts import open_features
 
     target = output_file(output, suffixes=(".parquet", ".csv"), inputs=(model, features, prompts))
@@ -94,7 +93,45 @@ def decide(
         }
         screen.emit("decide", facts)
     else:
-        _show(decided, described=choice.described, screen=screen)
+        from calcode.method.decisions import Reason
+        from calcode.report.wording import counted
+
+        total, every = decided.images, decided.n_classes
+        full = decided.set_sizes.get(every, 0)
+        rows = [("one diagnosis", decided.actions["label"], True)]
+        rows.append(("several diagnoses remain possible", decided.actions["set"], True))
+        for size, count in decided.set_sizes.items():
+            if size > 1:
+                words = f"all {every}: the answer says nothing" if size == every else f"{size} of {every}"
+                rows.append((f"  {words}", count, False))
+        rows.append(("deferred to a clinician", decided.actions["defer"], True))
+        why = {
+            Reason.LOW_SUPPORT: "unlike the images set aside for comparison (low support)",
+            Reason.EMPTY_SET: "no diagnosis is plausible enough (empty set)",
+            Reason.FULL_SET: "both diagnoses remain possible (full set)",
+        }
+        for reason, words in why.items():
+            count = decided.reasons[reason.name.lower()]
+            rows += [(f"  {words}", count, False)] * bool(count)
+        table = plain_table("answer", "images", "share")
+        for words, count, strong in rows:
+            table.add_row(words, f"{count:,}", f"{count / total:.1%}", style="bold" if strong else "")
+        screen.say(f"{choice.described}: {counted(total, 'image')}")
+        screen.show(table)
+        screen.say()
+        if 2 * full > total - decided.actions["defer"]:
+            screen.say(
+                f"Most answers say nothing: {full:,} of {total - decided.actions['defer']:,} sets hold every label. "
+                "The model cannot tell the diagnoses apart on these images; 'calcode inspect' shows why sets are "
+                "wide.",
+                style="yellow",
+            )
+        if decided.actions["label"]:
+            screen.say(
+                "How often an answer of one diagnosis is right, only labelled images can say: 'calcode evaluate' "
+                "counts it."
+            )
+        screen.say(f"Wrote {decided.output}.")
 
 
 COMMAND = Command(
@@ -105,44 +142,3 @@ COMMAND = Command(
         "calcode decide model.safetensors all.parquet -o decided.parquet --engine ray",
     ),
 )
-
-
-def _show(decided: DecidedFile, *, described: str, screen: Screen) -> None:
-    from calcode.cli.screen import plain_table
-    from calcode.method.decisions import Reason
-    from calcode.report.wording import counted
-
-    total, every = decided.images, decided.n_classes
-    full = decided.set_sizes.get(every, 0)
-    rows = [("one diagnosis", decided.actions["label"], True)]
-    rows.append(("several diagnoses remain possible", decided.actions["set"], True))
-    for size, count in decided.set_sizes.items():
-        if size > 1:
-            words = f"all {every}: the answer says nothing" if size == every else f"{size} of {every}"
-            rows.append((f"  {words}", count, False))
-    rows.append(("deferred to a clinician", decided.actions["defer"], True))
-    why = {
-        Reason.LOW_SUPPORT: "unlike the images set aside for comparison (low support)",
-        Reason.EMPTY_SET: "no diagnosis is plausible enough (empty set)",
-        Reason.FULL_SET: "both diagnoses remain possible (full set)",
-    }
-    for reason, words in why.items():
-        count = decided.reasons[reason.name.lower()]
-        rows += [(f"  {words}", count, False)] * bool(count)
-    table = plain_table("answer", "images", "share")
-    for words, count, strong in rows:
-        table.add_row(words, f"{count:,}", f"{count / total:.1%}", style="bold" if strong else "")
-    screen.say(f"{described}: {counted(total, 'image')}")
-    screen.show(table)
-    screen.say()
-    if 2 * full > total - decided.actions["defer"]:
-        screen.say(
-            f"Most answers say nothing: {full:,} of {total - decided.actions['defer']:,} sets hold every label. The "
-            "model cannot tell the diagnoses apart on these images; 'calcode inspect' shows why sets are wide.",
-            style="yellow",
-        )
-    if decided.actions["label"]:
-        screen.say(
-            "How often an answer of one diagnosis is right, only labelled images can say: 'calcode evaluate' counts it."
-        )
-    screen.say(f"Wrote {decided.output}.")

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from calcode.cli.options import AsJson, FeatureFileArgument, PromptFile
 from calcode.cli.running import Command, output_file
-
-if TYPE_CHECKING:
-    from calcode.cli.screen import Screen
-    from calcode.cohorts import RoleCounts
 
 
 def split(
@@ -102,7 +98,17 @@ def split(
             },
         )
     else:
-        _show(counts, screen=screen, target=target)
+        from calcode.cli.screen import plain_table
+
+        table = plain_table("class", *counts.roles, "total")
+        for name, row in zip(counts.classes, counts.counts, strict=True):
+            table.add_row(name, *[f"{value:,}" for value in row], f"{row.sum():,}")
+        totals = counts.counts.sum(axis=0)
+        table.add_row("total", *[f"{value:,}" for value in totals], f"{totals.sum():,}", style="bold")
+        screen.show(table)
+        screen.say()
+        screen.say(counts.guard_sentence(), style="yellow" if counts.infinite_guard else "")
+        screen.say(f"Wrote {target}. Next: calcode fit {target} -o model.safetensors")
 
 
 COMMAND = Command(
@@ -125,17 +131,3 @@ def _numbers(text: str) -> list[float]:
     if all(part.is_integer() for part in parts):
         return [int(part) for part in parts]
     return parts
-
-
-def _show(counts: RoleCounts, *, screen: Screen, target: Path) -> None:
-    from calcode.cli.screen import plain_table
-
-    table = plain_table("class", *counts.roles, "total")
-    for name, row in zip(counts.classes, counts.counts, strict=True):
-        table.add_row(name, *[f"{value:,}" for value in row], f"{row.sum():,}")
-    totals = counts.counts.sum(axis=0)
-    table.add_row("total", *[f"{value:,}" for value in totals], f"{totals.sum():,}", style="bold")
-    screen.show(table)
-    screen.say()
-    screen.say(counts.guard_sentence(), style="yellow" if counts.infinite_guard else "")
-    screen.say(f"Wrote {target}. Next: calcode fit {target} -o model.safetensors")

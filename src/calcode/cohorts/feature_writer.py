@@ -99,7 +99,30 @@ def write_features(
         raise FeatureFileError(f"ids: {repeated[0]!r} occurs more than once; give every image its own")
     columns = {"id": (names)}
     columns |= {name: [_text_or_none(value) for value in values] for name, values in texts.items()}
-    table = _table(columns, metadata=metadata or {}, matrix=matrix)
+    metadata = metadata or {}
+    import pyarrow as pa
+
+    reserved = [name for name in metadata if name in RESERVED_COLUMNS]
+    if reserved:
+        raise FeatureFileError(
+            f"metadata: {reserved} have a meaning of their own; give these columns other names"
+        )
+    arrays = {name: pa.array(values, type=pa.string()) for name, values in columns.items()}
+    for name, values in metadata.items():
+        try:
+            arrays[name] = pa.array(values, from_pandas=True)
+        except (pa.ArrowException, TypeError) as error:
+            raise FeatureFileError(
+                f"metadata: column {name!r} mixes types or holds foreign ones ({error})"
+            ) from error
+    flat = pa.array(matrix.reshape(-1))
+    arrays["embedding"] = pa.FixedSizeListArray.from_arrays(flat, int(matrix.shape[1]))
+    wrong = {name: len(values) for name, values in arrays.items() if len(values) != len(matrix)}
+    if wrong:
+        raise FeatureFileError(
+            f"{next(iter(wrong))}: {wrong} values for {len(matrix)} embeddings; give one each"
+        )
+    table = pa.table(arrays)
     facts: dict[bytes, bytes] = {}
     if prompts is not None:
         facts[CLASSES_KEY] = canonical_json(list(prompts.classes)).encode()
@@ -161,37 +184,6 @@ def _writer(
             write_page_checksum=True,
         ) as writer:
             yield writer
-
-
-def _table(
-    columns: Mapping[str, list[str | None]],
-    *,
-    metadata: Mapping[str, Sequence[object] | AnyArray],
-    matrix: AnyArray,
-) -> pyarrow.Table:
-    import pyarrow as pa
-
-    reserved = [name for name in metadata if name in RESERVED_COLUMNS]
-    if reserved:
-        raise FeatureFileError(
-            f"metadata: {reserved} have a meaning of their own; give these columns other names"
-        )
-    arrays = {name: pa.array(values, type=pa.string()) for name, values in columns.items()}
-    for name, values in metadata.items():
-        try:
-            arrays[name] = pa.array(values, from_pandas=True)
-        except (pa.ArrowException, TypeError) as error:
-            raise FeatureFileError(
-                f"metadata: column {name!r} mixes types or holds foreign ones ({error})"
-            ) from error
-    flat = pa.array(matrix.reshape(-1))
-    arrays["embedding"] = pa.FixedSizeListArray.from_arrays(flat, int(matrix.shape[1]))
-    wrong = {name: len(values) for name, values in arrays.items() if len(values) != len(matrix)}
-    if wrong:
-        raise FeatureFileError(
-            f"{next(iter(wrong))}: {wrong} values for {len(matrix)} embeddings; give one each"
-        )
-    return pa.table(arrays)
 
 
 def _text_or_none(value: object) -> str | None:
