@@ -73,7 +73,7 @@ def test_every_setting_is_read_from_text() -> None:
         (
             "guard_miscoverage",
             ["0.1", "mel=0.2"],
-            "--guard: '0.1' is for all classes and stands beside others",
+            "--guard: '0.1' is for all classes and comes with others",
         ),
     ],
 )
