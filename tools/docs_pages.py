@@ -41,6 +41,9 @@ _KEPT = (
     "guard_level_confirmation",
     "sensitivity_average",
     "audit_score_stability",
+    "site_recalibration",
+    "site_review_bias",
+    "site_sharp_mode",
     "geometry_summary",
     "cost_sensitive_risk_average",
     "validation_selected_risk_delta_summary",
@@ -50,7 +53,13 @@ _KEPT = (
     "resplit_spread",
 )
 #: Figures that the page shows as pictures.
-_PICTURES = ("reliability-utility", "paired-worst_class_coverage", "resplits-worst_class_coverage")
+_PICTURES = (
+    "reliability-utility",
+    "paired-worst_class_coverage",
+    "resplits-worst_class_coverage",
+    "site-curve-PAD-lite0-derm",
+    "site-curve-ROSENDAHL-lite0-derm",
+)
 _NOT_SHOWN = ("reported", "words", "record")
 
 _TABLES_HEAD = """\
