@@ -16,7 +16,7 @@ from calcode.method.singles import SinglesCertificate
 from calcode.metrics import Summary
 from calcode.metrics.intervals import Estimate
 from calcode.report.charts import ChartRow, RowChart
-from calcode.report.parts import Column, Figure, Part, Section, Table, Text
+from calcode.report.parts import Figure, Part, Section, Table, Text, columns
 from calcode.report.wording import count, counted, number, percent, percent_estimate, percent_interval
 from calcode.site.expected import informative_share
 from calcode.site.model import SiteModel
@@ -128,14 +128,20 @@ def compare_sites(images: Cohort, settings: Sequence[Setting], models: Sequence[
         for setting, home in zip(settings, models, strict=True):
             cohorts = select_cohorts(images, setting)
             if setting.shifted:
-                sites.append(_compared(cohorts, home))
+                sites.append(compare_site(cohorts, home))
             else:
-                sharp = _sharp(cohorts, home)
+                site, test = sharp_model(cohorts)
+                sharp = SharpComparison(
+                    today=home.decide(test).summary(test.require_labels()),
+                    sharp=site.decide(test).summary(test.require_labels()),
+                    certificate=site.certify_singles(cohorts.roles.reference),
+                )
     assert sharp is not None  # one of the demonstration's settings is not shifted
     return SiteDemo(sites=tuple(sites), sharp=sharp)
 
 
-def _compared(cohorts: SettingCohorts, home: Calcode) -> SiteComparison:
+def compare_site(cohorts: SettingCohorts, home: Calcode) -> SiteComparison:
+    """One draw of reviewed cases in full, and the informative rate of many draws of several sizes."""
     cohort = cohorts.target.evidence
     cases = draw_cases(home, cohort, n=LABELS, design="consecutive", seed=0)
     site = fitted_on(home, cohort, cases, sampling="consecutive")
@@ -162,28 +168,18 @@ def _compared(cohorts: SettingCohorts, home: Calcode) -> SiteComparison:
     )
 
 
-def _sharp(cohorts: SettingCohorts, home: Calcode) -> SharpComparison:
-    site, test = sharp_model(cohorts)
-    labels = test.require_labels()
-    certificate = site.certify_singles(cohorts.roles.reference)
-    return SharpComparison(
-        today=home.decide(test).summary(labels),
-        sharp=site.decide(test).summary(labels),
-        certificate=certificate,
-    )
-
-
 def site_section(demo: SiteDemo) -> Section:
     """The section of the page: sentences, a table, and the curves."""
-    parts: list[Part] = [Text(sentences=demo.sentences, style="lead"), _table(demo)]
-    parts += [_curve(entry) for entry in demo.sites]
+    parts: list[Part] = [Text(sentences=demo.sentences, style="lead"), comparison_table(demo)]
+    parts += [curve_figure(entry) for entry in demo.sites]
     parts.append(Text(sentences=_CAVEATS, style="note"))
     return Section(
         key="site", title="A model that learns its new site", parts=tuple(parts), short="A new site"
     )
 
 
-def _table(demo: SiteDemo) -> Table:
+def comparison_table(demo: SiteDemo) -> Table:
+    """Both models on the same images, site by site."""
     rows = []
     for entry in demo.sites:
         for name, summary, ideal in (
@@ -193,18 +189,19 @@ def _table(demo: SiteDemo) -> Table:
             rows.append([entry.setting.name, name, *_cells(summary, ideal)])
     rows.append(["HAM", "today", *_cells(demo.sharp.today, "")])
     rows.append(["HAM", "sharp mode", *_cells(demo.sharp.sharp, "")])
+    headings = (
+        "images",
+        "model",
+        "coverage",
+        "worst class",
+        "set size",
+        "informative",
+        "one diagnosis",
+        "deferred",
+    )
     return Table(
         caption="One image of every patient that was not reviewed; at home one test image per lesion",
-        columns=[
-            Column("images", numeric=False),
-            Column("model", numeric=False),
-            Column("coverage"),
-            Column("worst class"),
-            Column("set size"),
-            Column("informative"),
-            Column("one diagnosis"),
-            Column("deferred"),
-        ],
+        columns=columns(*headings, words=2),
         rows=rows,
         name="site",
     )
@@ -222,7 +219,8 @@ def _cells(summary: Summary, ideal: str) -> list[str]:
     ]
 
 
-def _curve(entry: SiteComparison) -> Figure:
+def curve_figure(entry: SiteComparison) -> Figure:
+    """Informative answers against the number of reviewed cases."""
     return Figure(
         heading=f"Informative answers against reviewed cases: {entry.setting.short}",
         sentence=f"Mean of {DRAWS} draws of the reviewed cases; eight of ten lie within the line. Today: "

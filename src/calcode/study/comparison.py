@@ -142,6 +142,11 @@ class MethodRow:
             return dict.fromkeys(("coverage_hit", "worst_class_hit"))
         return hits(self.summary, self.terms.point)
 
+    @property
+    def _facts(self) -> Row:
+        names = ("title", "reconstruction", "transductive")
+        return {"method": self.record.name} | {name: getattr(self.record, name) for name in names}
+
     def cells(self) -> Row:
         """The cells of `SCHEMA` for the whole cohort; None where a value does not apply."""
         names = [column.name for column in DETAILED]
@@ -150,10 +155,7 @@ class MethodRow:
         return {
             "by": "",
             "group": "",
-            "method": self.record.name,
-            "title": self.record.title,
-            "reconstruction": self.record.reconstruction,
-            "transductive": self.record.transductive,
+            **self._facts,
             **shown,
             **self.reached,
             "seconds": self.seconds,
@@ -168,10 +170,7 @@ class MethodRow:
             if not self.defers:
                 summary |= dict.fromkeys(name for name in summary if "deferral" in name)
         return {
-            "method": self.record.name,
-            "title": self.record.title,
-            "reconstruction": self.record.reconstruction,
-            "transductive": self.record.transductive,
+            **self._facts,
             "assumes": self.record.assumes,
             "defers": self.defers,
             **self.reached,
@@ -226,10 +225,11 @@ def compare_methods(
     prompts, used = checked_roles({name: getattr(roles, name) for name in names})
     prompts.require(test, role="test")
     used.require_disjoint("test", identities(test))
-    return (_row(method, roles, test, terms=terms or Terms()) for method in methods)
+    return (compared_row(method, roles, test, terms=terms or Terms()) for method in methods)
 
 
-def _row(method: Method, roles: Roles, test: Evidence, *, terms: Terms) -> MethodRow:
+def compared_row(method: Method, roles: Roles, test: Evidence, *, terms: Terms) -> MethodRow:
+    """Run one method; an error is its row, not the end of the comparison."""
     decided, problem = None, ""
     started = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
@@ -315,28 +315,25 @@ def _worst(row: Any) -> Cell:
     return replace(cell, text=f"{cell.text} {row.worst_class}, n={count(row.worst_class_n)}")
 
 
-def _hit(row: Any) -> str:
-    words = {(True, True): "both", (True, False): "cov", (False, True): "worst"}
-    return words.get((bool(row.coverage_hit), bool(row.worst_class_hit)), "no")
-
-
+#: Which of coverage and worst-class coverage reach the target.
+_HIT_WORDS = {(True, True): "both", (True, False): "cov", (False, True): "worst", (False, False): "no"}
 #: Columns by their heading; coverage never stands without what it cost.
 _COLS = {
     col.heading: col
     for col in (
-        Col(heading="method", cell=lambda row: Cell(row.title, best=row.method == COMPLETE), numeric=False),
-        Col(heading="coverage", cell=lambda row: _with_interval(row, "coverage"), numeric=False),
-        Col(heading="worst class", cell=_worst, numeric=False),
-        Col(heading="size", cell=lambda row: _short(row.set_size, 2)),
-        Col(heading="set size", cell=lambda row: _with_interval(row, "set_size"), numeric=False),
-        Col(heading="full", cell=lambda row: _short(row.full_set_rate)),
-        Col(heading="inform.", cell=lambda row: _short(row.informative_rate)),
-        Col(heading="single", cell=lambda row: f"{row.n_single_right}/{row.n_single}"),
-        Col(heading="defer", cell=lambda row: _short(row.deferral)),
-        Col(heading="sel.acc", cell=lambda row: _short(row.selective_accuracy)),
-        Col(heading="ECE", cell=lambda row: _short(row.calibration_error)),
-        Col(heading="hit", cell=_hit),
-        Col(heading="s", cell=lambda row: "" if math.isnan(row.seconds) else f"{row.seconds:.1f}"),
+        Col("method", lambda row: Cell(row.title, best=row.method == COMPLETE), numeric=False),
+        Col("coverage", lambda row: _with_interval(row, "coverage"), numeric=False),
+        Col("worst class", _worst, numeric=False),
+        Col("size", lambda row: _short(row.set_size, 2)),
+        Col("set size", lambda row: _with_interval(row, "set_size"), numeric=False),
+        Col("full", lambda row: _short(row.full_set_rate)),
+        Col("inform.", lambda row: _short(row.informative_rate)),
+        Col("single", lambda row: f"{row.n_single_right}/{row.n_single}"),
+        Col("defer", lambda row: _short(row.deferral)),
+        Col("sel.acc", lambda row: _short(row.selective_accuracy)),
+        Col("ECE", lambda row: _short(row.calibration_error)),
+        Col("hit", lambda row: _HIT_WORDS[bool(row.coverage_hit), bool(row.worst_class_hit)]),
+        Col("s", lambda row: "" if math.isnan(row.seconds) else f"{row.seconds:.1f}"),
     )
 }
 RELIABILITY = ("method", "coverage", "worst class", "size", "full", "defer", "single", "hit")

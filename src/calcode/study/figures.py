@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -21,6 +22,8 @@ METHOD_PLACE = (*PLACE, METHOD, TITLE)
 SCOPE = text("scope", "A setting, 'shifted' for all shifted settings, or 'all'.")
 POINT = text("operating_point", "Name of the operating point.")
 SEED = integer("seed", "Seed of the method's draws and folds.")
+#: A run of the main comparison.
+RUN_PLACE = (POINT, *PLACE, SEED, METHOD, TITLE)
 REGIME = text("regime", "Name of the cost regime.")
 
 #: The figures that stand next to each other in every table: coverage never without what it cost.
@@ -45,38 +48,34 @@ SINGLES: tuple[Column, ...] = (
 )
 
 
-def _detailed() -> tuple[Column, ...]:
-    columns = []
-    for column in FIGURES:
-        columns.append(column)
-        if column.name in _WITH_INTERVAL:
-            for end, word in (("low", "Lower"), ("high", "Upper")):
-                about = f"{word} end of its 95 % interval."
-                columns.append(
-                    Column(name=f"{column.name}_{end}", kind="number", unit=column.unit, about=about)
-                )
-    return (
-        *columns,
-        share("empty_set_rate", "Answered in-space images with an empty set."),
-        share(
-            "audit_coverage", "Coverage of the in-space images that the audit accepts, empty sets as misses."
-        ),
-        *SINGLES,
-        share("single_right_low", "Lower end of the 95 % Wilson interval of the share that is right."),
-        share("single_right_high", "Upper end."),
-        share("in_space_deferral", "Deferral of the images in the label space."),
-        share("out_of_space_deferral", "Deferral of the images beyond it, where the cohort holds some."),
-        integer("n", "Images of the cohort."),
-        integer("n_in_space", "Images in the label space."),
-        integer("n_answered", "Answered images in the label space."),
-        text("worst_class", "The class with the smallest coverage."),
-        integer("worst_class_n", "Its answered images."),
-        integer("min_n", "Answered images a class needed to count for the worst class."),
-    )
-
-
 #: All figures with intervals, then single answers, counts, the worst class and the remaining rates.
-DETAILED: tuple[Column, ...] = _detailed()
+DETAILED: tuple[Column, ...] = (
+    *(
+        column
+        for figure in FIGURES
+        for column in (
+            figure,
+            *(
+                replace(figure, name=f"{figure.name}_{end}", about=f"{word} end of its 95 % interval.")
+                for end, word in (("low", "Lower"), ("high", "Upper"))
+                if figure.name in _WITH_INTERVAL
+            ),
+        )
+    ),
+    share("empty_set_rate", "Answered in-space images with an empty set."),
+    share("audit_coverage", "Coverage of the in-space images that the audit accepts, empty sets as misses."),
+    *SINGLES,
+    share("single_right_low", "Lower end of the 95 % Wilson interval of the share that is right."),
+    share("single_right_high", "Upper end."),
+    share("in_space_deferral", "Deferral of the images in the label space."),
+    share("out_of_space_deferral", "Deferral of the images beyond it, where the cohort holds some."),
+    integer("n", "Images of the cohort."),
+    integer("n_in_space", "Images in the label space."),
+    integer("n_answered", "Answered images in the label space."),
+    text("worst_class", "The class with the smallest coverage."),
+    integer("worst_class_n", "Its answered images."),
+    integer("min_n", "Answered images a class needed to count for the worst class."),
+)
 HITS: tuple[Column, ...] = (
     flag("coverage_hit", "Whether coverage reaches the target."),
     flag("worst_class_hit", "Whether worst-class coverage reaches the target."),
@@ -95,6 +94,8 @@ HIT_COUNTS: tuple[Column, ...] = (
     integer("n_single", "Answers with exactly one label, in all of them together."),
     integer("n_single_right", "Of which that label is the diagnosis."),
 )
+#: Averages of a method over a scope.
+METHOD_MEANS: tuple[Column, ...] = (SCOPE, METHOD, TITLE, *FIGURES, *HIT_COUNTS)
 
 
 def place(setting: Setting, backbone: Backbone, method: str | None = None) -> Row:

@@ -12,11 +12,11 @@ from calcode.files import replacing
 from calcode.report.figure_files import can_draw, write_figure
 from calcode.report.latex import file_stem, latex_table
 from calcode.report.page import write_page
-from calcode.report.parts import Column, Fold, Part, Section, Table, Terms, Text
+from calcode.report.parts import Column, Fold, Part, Section, Table, Terms, Text, columns
 from calcode.report.wording import count, counted, listed, number, percent, short_percent
 from calcode.study.methods import COMPLETE, PAPER_SETS, title_of
 from calcode.study.output import StudyOutput
-from calcode.study.paper import ReportedTable, paper_backbone, paper_setting, reported_tables
+from calcode.study.paper import paper_backbone, paper_setting, reported_tables
 from calcode.study.registry import EXPERIMENTS
 from calcode.study.view import cost_words, single_words
 
@@ -122,7 +122,7 @@ def report_sections(output: StudyOutput) -> list[Section]:
             found.append(Section(key=name, title=experiment.title, parts=parts))
     return [
         *found,
-        Section(key="reported", title="Reported in the paper", parts=_reported(output)),
+        Section(key="reported", title="Reported in the paper", parts=reported_parts(output)),
         Section(key="words", title="What the words mean", parts=(Terms(entries=_GLOSSARY),)),
         Section(key="record", title="Record of the run", parts=tuple(record_parts(output))),
     ]
@@ -133,15 +133,35 @@ def report_sections(output: StudyOutput) -> list[Section]:
 
 def summary_parts(output: StudyOutput) -> tuple[Part, ...]:
     """A few sentences, one table, and the rest of the findings in a fold."""
-    first = (_what_was_done(output), _ordinary(output), _complete(output), _singles(output))
-    more = (_better(output), _full_sets(output), _beyond(output), _other_splits(output), _observed(output))
+    said = [
+        f"{percent(row.out_of_space_deferral)} of {count(row.n_out_of_space)} on {row.setting} with {row.backbone} "
+        f"({percent(row.in_space_deferral)} of the others)"
+        for row in output.table("out_of_space_detection", score=COMPLETE).itertuples(index=False)
+    ]
+    beyond = (
+        f"Of images with a diagnosis that no set can hold, CALCoDe defers {listed(said)}." if said else ""
+    )
+    observed = ""
+    if output.shifted:
+        verb = "differ" if len(output.shifted) > 1 else "differs"
+        observed = (
+            f"{listed(output.shifted)} {verb} from the calibration images by more than chance: every figure there is "
+            "observed, and nothing is promised."
+        )
+    first = (
+        setup_sentence(output),
+        ordinary_sentence(output),
+        complete_sentence(output),
+        singles_sentence(output),
+    )
+    more = (better_sentence(output), full_sets_sentence(output), beyond, splits_sentence(output), observed)
     failures = output.manifest["failures"]
     missing = (
         f"Failed, and missing here: {listed([entry['what'] for entry in failures])}. The record says why."
         if failures
         else ""
     )
-    table = _summary_table(output)
+    table = summary_table(output)
     folded = tuple(filter(None, more))
     return (
         Text(sentences=tuple(filter(None, (*first, missing))), style="lead"),
@@ -150,7 +170,8 @@ def summary_parts(output: StudyOutput) -> tuple[Part, ...]:
     )
 
 
-def _what_was_done(output: StudyOutput) -> str:
+def setup_sentence(output: StudyOutput) -> str:
+    """How many methods, images and backbones there are, and what is asked of the sets."""
     own = output.main[output.main["method"] == COMPLETE]
     n = len(output.combinations())
     if not n:
@@ -185,14 +206,16 @@ def _reach(output: StudyOutput, method: str) -> str:
     )
 
 
-def _ordinary(output: StudyOutput) -> str:
+def ordinary_sentence(output: StudyOutput) -> str:
+    """What an ordinary conformal predictor reaches."""
     method = output.ordinary
     if method is None or not (output.main["method"] == method).any():
         return ""
     return f"An ordinary conformal predictor ({title_of(method)}) {_reach(output, method)}"
 
 
-def _complete(output: StudyOutput) -> str:
+def complete_sentence(output: StudyOutput) -> str:
+    """What the complete method reaches, and its price."""
     if not (output.main["method"] == COMPLETE).any():
         return "CALCoDe has no result."
     own = output.mean(output.average, COMPLETE)
@@ -202,7 +225,7 @@ def _complete(output: StudyOutput) -> str:
     return f"CALCoDe {_reach(output, COMPLETE)}{price}"
 
 
-def _singles(output: StudyOutput) -> str:
+def singles_sentence(output: StudyOutput) -> str:
     """How many answers of the complete method are one diagnosis, and how many of them are right."""
     rows = output.main[output.main["method"] == COMPLETE]
     said = [
@@ -219,7 +242,7 @@ def _singles(output: StudyOutput) -> str:
     )
 
 
-def _better(output: StudyOutput) -> str:
+def better_sentence(output: StudyOutput) -> str:
     """Other methods and own variants that cover the least covered disease better, and what they cost."""
     own = output.mean(output.average, COMPLETE)
     if own is None or len(output.study.compared) < 2:
@@ -248,7 +271,8 @@ def _better(output: StudyOutput) -> str:
     return f"{first} Of its own variants these do: {variants}." if variants else first
 
 
-def _full_sets(output: StudyOutput) -> str:
+def full_sets_sentence(output: StudyOutput) -> str:
+    """Where many sets of the complete method say nothing."""
     means = [(setting.name, output.mean(setting.name, COMPLETE)) for setting in output.settings]
     found = [
         f"{percent(row.full_set_rate)} on {name} (an informative answer for {percent(row.informative_rate)} of the "
@@ -263,17 +287,7 @@ def _full_sets(output: StudyOutput) -> str:
     )
 
 
-def _beyond(output: StudyOutput) -> str:
-    rows = output.table("out_of_space_detection", score=COMPLETE)
-    said = [
-        f"{percent(row.out_of_space_deferral)} of {count(row.n_out_of_space)} on {row.setting} with {row.backbone} "
-        f"({percent(row.in_space_deferral)} of the others)"
-        for row in rows.itertuples(index=False)
-    ]
-    return f"Of images with a diagnosis that no set can hold, CALCoDe defers {listed(said)}." if said else ""
-
-
-def _other_splits(output: StudyOutput) -> str:
+def splits_sentence(output: StudyOutput) -> str:
     """How far the complete method's coverage moves when the same images are dealt into other roles."""
     rows = output.table("resplit_spread", method=COMPLETE, metric="coverage")
     known = [row for row in rows.itertuples(index=False) if row.n_splits > 1]
@@ -287,17 +301,7 @@ def _other_splits(output: StudyOutput) -> str:
     )
 
 
-def _observed(output: StudyOutput) -> str:
-    if not output.shifted:
-        return ""
-    verb = "differ" if len(output.shifted) > 1 else "differs"
-    return (
-        f"{listed(output.shifted)} {verb} from the calibration images by more than chance: every figure there is "
-        "observed, and nothing is promised."
-    )
-
-
-def _summary_table(output: StudyOutput) -> Table | None:
+def summary_table(output: StudyOutput) -> Table | None:
     """Rows are figures, columns are settings; a cell leads from the ordinary predictor to the complete method."""
     compared = [name for name in (output.ordinary, COMPLETE) if name is not None]
     rows = {
@@ -318,7 +322,7 @@ def _summary_table(output: StudyOutput) -> Table | None:
     return Table(
         name="summary",
         caption=f"{' → '.join(map(title_of, compared))}. Averages over {counted(len(output.backbones), 'backbone')}.",
-        columns=[Column("", numeric=False), *(Column(name) for name in settings)],
+        columns=columns("", *settings),
         rows=[[label, *(" → ".join(map(write, rows[name])) for name in settings)] for label, write in shown],
         layout="matrix",
     )
@@ -327,7 +331,7 @@ def _summary_table(output: StudyOutput) -> Table | None:
 # ---------------------------------------------------------------------- the paper, and the record
 
 
-def _reported(output: StudyOutput) -> tuple[Part, ...]:
+def reported_parts(output: StudyOutput) -> tuple[Part, ...]:
     """Which cells this study shares with the paper, then every printed table in a fold."""
     settings = [setting.name for setting in output.settings if paper_setting(setting.name)]
     backbones = [name for name in output.backbones if paper_backbone(name)]
@@ -345,45 +349,24 @@ def _reported(output: StudyOutput) -> tuple[Part, ...]:
             f"{f'the backbones {listed(backbones)}' if backbones else 'no backbone'} with it, so no cell of the one is "
             "a cell of the other: they are shown for orientation, not for comparison."
         )
-    folds = tuple(
-        Fold(title=f"{table.place}: {table.title}", parts=(_printed(table),))
-        for table in reported_tables().values()
-    )
+    folds = []
+    for table in reported_tables().values():
+        shown = [name for name in table.columns if name != "method" or "printed_name" not in table.columns]
+        headings = {name: "method" if name == "printed_name" else name.replace("_", " ") for name in shown}
+        made = Table(
+            name=f"reported-{table.name.replace('_', '-')}",
+            caption=f"({table.place}): {table.title}.{f' {table.note}' if table.note else ''}",
+            columns=[Column(heading, numeric=name not in _WORDS) for name, heading in headings.items()],
+            rows=[[row[name] for name in shown] for row in table.rows],
+            layout="scroll",
+            reported=True,
+        )
+        folds.append(Fold(title=f"{table.place}: {table.title}", parts=(made,)))
     return (Text(sentences=(sentence,)), *folds)
-
-
-def _printed(table: ReportedTable) -> Table:
-    shown = [column for column in table.columns if column != "method" or "printed_name" not in table.columns]
-    return Table(
-        name=f"reported-{table.name.replace('_', '-')}",
-        caption=f"({table.place}): {table.title}.{f' {table.note}' if table.note else ''}",
-        columns=[
-            Column("method" if name == "printed_name" else name.replace("_", " "), numeric=name not in _WORDS)
-            for name in shown
-        ],
-        rows=[[row[column] for column in shown] for row in table.rows],
-        layout="scroll",
-        reported=True,
-    )
 
 
 def record_parts(output: StudyOutput) -> list[Part]:
     """Failures, warnings, inputs, settings, versions and durations."""
-    return [
-        *_failures(output),
-        *_warnings(output),
-        *input_parts(output),
-        *_settings(output),
-        *_durations(output),
-    ]
-
-
-def _text_table(name: str, caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    columns = [Column(heading, numeric=False) for heading in headings]
-    return Table(name=name, caption=caption, columns=columns, rows=rows)
-
-
-def _failures(output: StudyOutput) -> list[Part]:
     failures = output.manifest["failures"]
     sentences = [f"All {counted(len(output.manifest['combinations']), 'job')} were done; none failed."]
     if failures:
@@ -393,19 +376,19 @@ def _failures(output: StudyOutput) -> list[Part]:
     if failures:
         rows = [[entry["what"], entry["error"]] for entry in failures]
         parts.append(_text_table("failures", "What failed, and why.", ("what", "error"), rows))
-    return parts
-
-
-def _warnings(output: StudyOutput) -> list[Part]:
-    found: dict[str, list[str]] = {}
+    warned: dict[str, list[str]] = {}
     for entry in output.manifest["combinations"]:
         for warning in entry["warnings"]:
-            found.setdefault(warning, []).append(entry["name"])
-    if not found:
-        return []
-    rows = [[warning, ", ".join(names)] for warning, names in found.items()]
-    table = _text_table("warnings", "Warnings of the methods.", ("warning", "where"), rows)
-    return [Fold(title=f"{counted(len(found), 'warning')} of the methods", parts=(table,))]
+            warned.setdefault(warning, []).append(entry["name"])
+    if warned:
+        rows = [[warning, ", ".join(names)] for warning, names in warned.items()]
+        table = _text_table("warnings", "Warnings of the methods.", ("warning", "where"), rows)
+        parts.append(Fold(title=f"{counted(len(warned), 'warning')} of the methods", parts=(table,)))
+    return [*parts, *input_parts(output), settings_fold(output), *duration_parts(output)]
+
+
+def _text_table(name: str, caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    return Table(name=name, caption=caption, columns=columns(*headings, words=len(headings)), rows=rows)
 
 
 def input_parts(output: StudyOutput) -> list[Part]:
@@ -437,22 +420,18 @@ def input_parts(output: StudyOutput) -> list[Part]:
     ]
 
 
-def _settings(output: StudyOutput) -> list[Part]:
+def settings_fold(output: StudyOutput) -> Fold:
+    """The resolved study, key by key."""
     resolved = output.manifest["study"]
     hidden = ("output", "title", "backbones", "left_out", "settings", "options")
-    rows = [[name, _value(value)] for name, value in resolved.items() if name not in hidden]
-    rows += [[name, _value(value)] for name, value in resolved["options"].items()]
+    given = {name: value for name, value in resolved.items() if name not in hidden} | resolved["options"]
+    rows = [[name, _value(value)] for name, value in given.items()]
     for entry in resolved["settings"]:
-        kept = {
-            name: value
-            for name, value in entry.items()
-            if name not in ("name", "short", "title", "description") and value
-        }
-        rows.append(
-            [f"setting {entry['name']}", "; ".join(f"{name} {_value(v)}" for name, v in kept.items())]
-        )
+        words = ("name", "short", "title", "description")
+        kept = [f"{name} {_value(value)}" for name, value in entry.items() if name not in words and value]
+        rows.append([f"setting {entry['name']}", "; ".join(kept)])
     table = _text_table("settings", "The resolved study.", ("key", "value"), rows)
-    return [Fold(title="The resolved study", parts=(table,))]
+    return Fold(title="The resolved study", parts=(table,))
 
 
 def _value(value: object) -> str:
@@ -461,7 +440,8 @@ def _value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _durations(output: StudyOutput) -> list[Part]:
+def duration_parts(output: StudyOutput) -> list[Part]:
+    """How long the last run took, and its longest jobs."""
     durations = output.manifest["durations"]
     timed = {name: seconds for name, seconds in durations["combinations"].items() if seconds is not None}
     reused = len(durations["combinations"]) - len(timed)
@@ -475,7 +455,7 @@ def _durations(output: StudyOutput) -> list[Part]:
     table = Table(
         name="durations",
         caption=f"The {len(slowest)} longest jobs; manifest.json holds all of them.",
-        columns=[Column("job", numeric=False), Column("seconds")],
+        columns=columns("job", "seconds"),
         rows=[[name.rsplit(".", 1)[0], number(seconds, digits=1)] for name, seconds in slowest],
     )
     return [Text(sentences=(sentence,)), Fold(title="The longest jobs", parts=(table,))]

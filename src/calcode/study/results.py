@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,14 @@ class Results:
     def rows(self, job: Job) -> list[Row]:
         """The rows of a job that measured something; none where it failed."""
         return list(self.table(job).to_pylist()) if self.has(job) else []
+
+    def measured(self, jobs: Iterable[Job]) -> list[Row]:
+        """The rows of several jobs, each with the names of its setting and backbone."""
+        return [
+            {"setting": job.setting.name, "backbone": job.backbone} | row
+            for job in jobs
+            for row in self.rows(job)
+        ]
 
     def variants(self, job: Job) -> Mapping[str, MethodDecisions]:
         """The decisions of a job, by variant; none where it failed."""

@@ -122,11 +122,11 @@ def run_study(
 
     if missing:
         run_jobs(missing, folder=folder, workers=workers or available_cores(), on_finish=finished)
-    tables, broken = _write_tables(study, results, folder / "tables")
+    tables, broken = write_tables(study, results, folder / "tables")
     # In the order of the plan, not in the order in which they happened to end.
     failures = [errors[job.key] for job in jobs if job.key in errors] + broken
     total = time.perf_counter() - started
-    _write_manifest(study, jobs, results, failures, seconds | {"total": total})
+    write_manifest(study, jobs, results, failures, seconds | {"total": total})
     return StudyRun(
         folder=folder,
         n_jobs=len(jobs),
@@ -137,7 +137,7 @@ def run_study(
     )
 
 
-def _write_tables(study: Study, results: Results, folder: Path) -> tuple[list[Path], list[Failure]]:
+def write_tables(study: Study, results: Results, folder: Path) -> tuple[list[Path], list[Failure]]:
     """The tables of the experiments that were run, with rows or with their head alone."""
     paths: list[Path] = []
     failures = []
@@ -162,7 +162,7 @@ def _write_tables(study: Study, results: Results, folder: Path) -> tuple[list[Pa
     return paths, failures
 
 
-def _write_manifest(
+def write_manifest(
     study: Study,
     jobs: Sequence[Job],
     results: Results,
@@ -189,14 +189,14 @@ def _write_manifest(
     durations = {f"{job.name}.{job.key}": seconds.get(job.key) for job in jobs}
     content = {
         "calcode": __version__,
-        "commit": _commit(),
+        "commit": checkout_commit(),
         "python": platform.python_version(),
         "libraries": library_versions() | _other_versions(),
         "study": study.model_dump(mode="json", by_alias=True),
         "failures": [asdict(failure) for failure in failures],
         "combinations": [entry(job) for job in jobs],
         # Everything that differs between two runs, or between two machines, stands here and nowhere else.
-        "hardware": _hardware(),
+        "hardware": hardware(),
         "durations": {
             "total_seconds": round(seconds["total"], 3),
             "combinations": {name: None if s is None else round(s, 3) for name, s in durations.items()},
@@ -217,7 +217,7 @@ def _other_versions() -> dict[str, str]:
     return found
 
 
-def _commit() -> str | None:
+def checkout_commit() -> str | None:
     """The commit of a checkout; None where calcode was installed otherwise."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
@@ -230,7 +230,8 @@ def _commit() -> str | None:
     return done.stdout.strip()
 
 
-def _hardware() -> dict[str, Any]:
+def hardware() -> dict[str, Any]:
+    """Processor, cores, memory and system."""
     processor = platform.processor()
     if Path("/proc/cpuinfo").is_file():
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()

@@ -213,11 +213,10 @@ class Regime(Entry):
         return Costs(error=self.error, set_size=self.set_size, deferral=self.deferral)
 
 
-def _usual_regimes() -> tuple[Regime, ...]:
-    return tuple(
-        Regime(name=name, error=cost.error, set_size=cost.set_size, deferral=cost.deferral)
-        for name, cost in COST_REGIMES.items()
-    )
+_USUAL_REGIMES = tuple(
+    Regime(name=name, error=cost.error, set_size=cost.set_size, deferral=cost.deferral)
+    for name, cost in COST_REGIMES.items()
+)
 
 
 class Compared(Entry):
@@ -267,7 +266,7 @@ class _Common(Entry):
         Point(),
     )
     costs: Annotated[tuple[Regime, ...], Field(min_length=1), AfterValidator(_different)] = Field(
-        default_factory=_usual_regimes
+        default_factory=lambda: _USUAL_REGIMES
     )
 
     @field_validator("experiments")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RowTuple = Any
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Col:
     """A column of a table on the page.
 
@@ -68,7 +68,8 @@ def view(
     lines: list[list[Cell]] = []
     for _, members in groupby(given, key=within or (lambda row: None)):
         group = list(members)
-        cells = [[_cell(col.cell(row)) for col in cols] for row in group]
+        said = [[col.cell(row) for col in cols] for row in group]
+        cells = [[entry if isinstance(entry, Cell) else Cell(entry) for entry in line] for line in said]
         for j, col in enumerate(cols):
             if col.rank is not None and len(group) > 1:
                 ranks = [col.rank(row) for row in group]
@@ -80,42 +81,38 @@ def view(
     return Table(name=name, caption=caption, columns=columns, rows=lines, layout=layout)
 
 
-def _cell(entry: str | Cell) -> Cell:
-    return entry if isinstance(entry, Cell) else Cell(entry)
-
-
 def words(column: str, heading: str | None = None, *, empty: str = "") -> Col:
     """A column of words."""
     return Col(
-        heading=column.replace("_", " ") if heading is None else heading,
-        cell=lambda row: str(getattr(row, column)) or empty,
+        column.replace("_", " ") if heading is None else heading,
+        lambda row: str(getattr(row, column)) or empty,
         numeric=False,
     )
 
 
 def shares(column: str, heading: str) -> Col:
     """A column of percentages."""
-    return Col(heading=heading, cell=lambda row: percent(getattr(row, column)))
+    return Col(heading, lambda row: percent(getattr(row, column)))
 
 
 def numbers(column: str, heading: str, digits: int = 2) -> Col:
     """A column of numbers."""
-    return Col(heading=heading, cell=lambda row: number(getattr(row, column), digits=digits))
+    return Col(heading, lambda row: number(getattr(row, column), digits=digits))
 
 
 def counts(column: str, heading: str) -> Col:
     """A column of whole numbers."""
-    return Col(heading=heading, cell=lambda row: count(int(getattr(row, column))))
+    return Col(heading, lambda row: count(int(getattr(row, column))))
 
 
 def points(column: str, heading: str) -> Col:
     """A column of differences of shares, in percentage points."""
-    return Col(heading=heading, cell=lambda row: signed(100 * getattr(row, column), digits=1))
+    return Col(heading, lambda row: signed(100 * getattr(row, column), digits=1))
 
 
 def changes(column: str, heading: str, digits: int = 2) -> Col:
     """A column of differences of numbers."""
-    return Col(heading=heading, cell=lambda row: signed(getattr(row, column), digits=digits))
+    return Col(heading, lambda row: signed(getattr(row, column), digits=digits))
 
 
 PLACE_COLS = (words("setting"), words("backbone"))
@@ -132,25 +129,24 @@ def share_cell(row: RowTuple, name: str, *, tag: str = "") -> Cell:
     return Cell(percent(getattr(row, name)), percent_interval(estimate(row, name)), tag)
 
 
-def _worst(row: RowTuple) -> Cell:
+def worst_cell(row: RowTuple) -> Cell:
+    """Coverage of the worst class, with its name where the row is of one combination."""
     worst = estimate(row, "worst_class_coverage")
-    named = getattr(row, "worst_class", "")
-    below = ", ".join(word for word in (named, percent_interval(worst)) if word)
-    return Cell(percent(worst.value), below)
+    below = (getattr(row, "worst_class", ""), percent_interval(worst))
+    return Cell(percent(worst.value), ", ".join(filter(None, below)))
 
 
-def _size(row: RowTuple) -> Cell:
+def size_cell(row: RowTuple) -> Cell:
+    """The mean set size with its interval."""
     size = estimate(row, "set_size")
-    return Cell(
-        number(size.value), "" if math.isnan(size.low) else f"{number(size.low)} to {number(size.high)}"
-    )
+    interval = "" if math.isnan(size.low) else f"{number(size.low)} to {number(size.high)}"
+    return Cell(number(size.value), interval)
 
 
-def _deferral(row: RowTuple) -> Cell:
+def deferral_cell(row: RowTuple) -> Cell:
     """A method that cannot defer has no rate of deferral to be compared."""
-    if getattr(row, "defers", True) is False and row.deferral == 0.0:
-        return Cell("cannot")
-    return share_cell(row, "deferral")
+    cannot = getattr(row, "defers", True) is False and row.deferral == 0.0
+    return Cell("cannot") if cannot else share_cell(row, "deferral")
 
 
 def single_words(row: RowTuple) -> str:
@@ -161,19 +157,13 @@ def single_words(row: RowTuple) -> str:
 
 #: Columns of every table that shows methods: coverage never without what it cost.
 FIGURE_COLS = (
-    Col(heading="coverage", cell=lambda row: share_cell(row, "coverage"), rank=lambda row: row.coverage),
-    Col(heading="worst class", cell=_worst, rank=lambda row: row.worst_class_coverage),
-    Col(heading="set size", cell=_size, rank=lambda row: -row.set_size),
-    Col(
-        heading="full sets", cell=lambda row: percent(row.full_set_rate), rank=lambda row: -row.full_set_rate
-    ),
-    Col(
-        heading="informative",
-        cell=lambda row: percent(row.informative_rate),
-        rank=lambda row: row.informative_rate,
-    ),
-    Col(heading="single answers", cell=single_words),
-    Col(heading="deferred", cell=_deferral),
+    Col("coverage", lambda row: share_cell(row, "coverage"), rank=lambda row: row.coverage),
+    Col("worst class", worst_cell, rank=lambda row: row.worst_class_coverage),
+    Col("set size", size_cell, rank=lambda row: -row.set_size),
+    Col("full sets", lambda row: percent(row.full_set_rate), rank=lambda row: -row.full_set_rate),
+    Col("informative", lambda row: percent(row.informative_rate), rank=lambda row: row.informative_rate),
+    Col("single answers", single_words),
+    Col("deferred", deferral_cell),
 )
 #: Further columns where a reader asks for everything.
 MORE_COLS = (
@@ -183,8 +173,8 @@ MORE_COLS = (
 )
 #: Of how many combinations the target is met.
 TARGET_COLS = (
-    Col(heading="target met", cell=lambda row: f"{row.coverage_hits} of {row.n_combinations}"),
-    Col(heading="met by worst class", cell=lambda row: f"{row.worst_class_hits} of {row.n_combinations}"),
+    Col("target met", lambda row: f"{row.coverage_hits} of {row.n_combinations}"),
+    Col("met by worst class", lambda row: f"{row.worst_class_hits} of {row.n_combinations}"),
 )
 
 
@@ -234,7 +224,7 @@ def reported_cols(
         return Cell("") if found is None else Cell(write(found[1]), found[0].place)
 
     given = rows.itertuples(index=False) if isinstance(rows, pd.DataFrame) else rows
-    return (Col(heading=f"reported: {heading}", cell=cell),) if any(map(find, given)) else ()
+    return (Col(f"reported: {heading}", cell),) if any(map(find, given)) else ()
 
 
 def rounded_scale(values: Iterable[float], *, step: float, least: float = 0.0) -> Scale:

@@ -10,19 +10,15 @@ import numpy as np
 from calcode.baselines.registry import METHODS
 from calcode.report.parts import Fold, Part, Text
 from calcode.report.wording import counted, listed, percent, signed_points
-from calcode.study.decisions import MethodDecisions
 from calcode.study.experiment import Experiment, Tables
 from calcode.study.figures import (
     DETAILED,
     FIGURE_NAMES,
     FIGURES,
-    HIT_COUNTS,
     HITS,
-    METHOD,
+    METHOD_MEANS,
     METHOD_PLACE,
     PLACE,
-    SCOPE,
-    TITLE,
     averages_with_hits,
     delta_columns,
     detailed,
@@ -54,7 +50,7 @@ SUMMARY = TableSchema(
 MEANS = TableSchema(
     name="calcode_matched_ablation_means",
     about="One row per scope and variant: averages over backbones and the settings of the scope, with target counts.",
-    columns=(SCOPE, METHOD, TITLE, *FIGURES, *HIT_COUNTS),
+    columns=METHOD_MEANS,
     key=("scope", "method"),
 )
 DELTAS = TableSchema(
@@ -110,8 +106,13 @@ def tables(study: Study, results: Results) -> Tables:
             rows.append(place(*where, name) | detailed(summary, study.point) | protected)
         first, second = results.decided(method_job(study, COMPLETE, where)), results.decided(run, COMPLETE)
         if first is not None and second is not None:
-            differing = _differing(second[0], first[0])
-            n = len(first[0])
+            ours, theirs = second[0], first[0]
+            n = differing = len(theirs)
+            # All of them if the two runs are not about the same images.
+            if ours.ids.tolist() == theirs.ids.tolist():
+                other = (ours.sets != theirs.sets).any(axis=1) | (ours.deferred != theirs.deferred)
+                other |= (ours.accepted != theirs.accepted) | (ours.top_label != theirs.top_label)
+                differing = int(other.sum())
             checks.append(place(*where) | _check("decisions", n, n - differing, differing))
             expected, got = detailed(first[1]), detailed(second[1])
             checks += [
@@ -144,15 +145,6 @@ def _check(metric: str, expected: Any, found: Any, differing: int) -> Row:
         "images_that_differ": differing,
         "equal": bool(np.array_equal(first, second, equal_nan=True)),
     }
-
-
-def _differing(first: MethodDecisions, second: MethodDecisions) -> int:
-    """Images that the two runs decided differently; all of them if they are not the same images."""
-    if first.ids.tolist() != second.ids.tolist():
-        return len(second)
-    other = (first.sets != second.sets).any(axis=1) | (first.deferred != second.deferred)
-    other |= (first.accepted != second.accepted) | (first.top_label != second.top_label)
-    return int(other.sum())
 
 
 def section(output: StudyOutput) -> list[Part]:

@@ -14,11 +14,11 @@ from calcode.report.wording import count, counted, number, percent
 from calcode.study.audits import single_audits, top_one_errors
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import PLACE, place
+from calcode.study.figures import PLACE
 from calcode.study.jobs import Job, job
 from calcode.study.paper import reported_at
 from calcode.study.results import Results
-from calcode.study.specification import Backbone, Setting, Study
+from calcode.study.specification import Study
 from calcode.study.tables import TableSchema, integer, share, text
 from calcode.study.tables import number as number_column
 from calcode.study.view import PLACE_COLS, Col, numbers, reported_cols, shares, view, words
@@ -110,22 +110,15 @@ def selection_frequencies(
     return {name: n / n_resamples for name, n in counts.items()}
 
 
-def _job(study: Study, where: tuple[Setting, Backbone]) -> Job:
-    options = {"seed": study.seed, "n_resamples": _N_RESAMPLES}
-    return job(f"{__name__}:measure", "stability", where, options)
-
-
 def jobs(study: Study) -> list[Job]:
     """One per combination."""
-    return [_job(study, where) for where in study.combinations()]
+    options = {"seed": study.seed, "n_resamples": _N_RESAMPLES}
+    return [job(f"{__name__}:measure", "stability", where, options) for where in study.combinations()]
 
 
 def tables(study: Study, results: Results) -> Tables:
     """The measured rows with their names."""
-    found = [
-        place(*where) | row for where in study.combinations() for row in results.rows(_job(study, where))
-    ]
-    return {SCHEMA.name: found}
+    return {SCHEMA.name: results.measured(jobs(study))}
 
 
 def section(output: StudyOutput) -> list[Part]:
@@ -146,7 +139,7 @@ def section(output: StudyOutput) -> list[Part]:
             numbers("margin", "margin", 3),
             words("runner_up", "runner-up"),
             shares("frequency", "selected again"),
-            Col(heading="errors", cell=lambda row: f"{count(row.n_errors)} of {count(row.n_validation)}"),
+            Col("errors", lambda row: f"{count(row.n_errors)} of {count(row.n_validation)}"),
             *reported_cols(
                 "AUROC / margin / frequency",
                 rows,

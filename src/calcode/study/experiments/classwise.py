@@ -11,7 +11,7 @@ from calcode.report.parts import Figure, Part
 from calcode.report.wording import FEW, count, listed, percent, short_percent
 from calcode.study.experiment import Experiment, Tables
 from calcode.study.experiments.main_comparison import jobs, runs
-from calcode.study.figures import METHOD, PLACE, POINT, SEED, TITLE, place
+from calcode.study.figures import RUN_PLACE, place
 from calcode.study.methods import COMPLETE, title_of
 from calcode.study.results import Results
 from calcode.study.specification import Setting, Study
@@ -28,11 +28,7 @@ SCHEMA = TableSchema(
     name="recent_baselines_classwise",
     about="One row per operating point, setting, backbone, seed, method and class.",
     columns=(
-        POINT,
-        *PLACE,
-        SEED,
-        METHOD,
-        TITLE,
+        *RUN_PLACE,
         text("class_name", "The true class."),
         integer("n", "Images of the class."),
         integer("n_answered", "Answered ones, on which coverage is measured."),
@@ -88,14 +84,16 @@ def section(output: StudyOutput) -> list[Part]:
     drawn = {name: series[name] for name in [*names, COMPLETE] if name is not None}
     rows = output.table(SCHEMA.name, operating_point=output.study.point.name, seed=output.study.seed)
     figures = [
-        _figure(output, setting, rows[rows["setting"] == setting.name], drawn) for setting in output.settings
+        class_figure(output, setting, rows[rows["setting"] == setting.name], drawn)
+        for setting in output.settings
     ]
     return [figure for figure in figures if figure is not None]
 
 
-def _figure(
+def class_figure(
     output: StudyOutput, setting: Setting, rows: pd.DataFrame, drawn: dict[str, int]
 ) -> Figure | None:
+    """Coverage of every class on a setting, one chart per backbone, with every number behind it."""
     own = rows[rows["method"].isin(drawn)]
     if not len(own):
         return None
@@ -104,7 +102,7 @@ def _figure(
     charts = tuple(
         RowChart(
             heading=title if len(output.backbones) > 1 else "",
-            rows=_chart_rows(own[own["backbone"] == backbone], drawn),
+            rows=class_rows(own[own["backbone"] == backbone], drawn),
             references=(ReferenceLine(output.target, f"target {short_percent(output.target)}"),),
             low=scale.low,
             high=scale.high,
@@ -124,11 +122,8 @@ def _figure(
             words("backbone"),
             words("class_name", "class"),
             words("title", "method"),
-            Col(heading="n", cell=lambda row: f"{count(row.n_answered)} of {count(row.n)}"),
-            Col(
-                heading="coverage",
-                cell=lambda row: share_cell(row, "coverage", tag="in every set" * row.in_every_set),
-            ),
+            Col("n", lambda row: f"{count(row.n_answered)} of {count(row.n)}"),
+            Col("coverage", lambda row: share_cell(row, "coverage", tag="in every set" * row.in_every_set)),
             numbers("set_size", "set size"),
             shares("full_set_rate", "full sets"),
             shares("informative_rate", "informative"),
@@ -146,7 +141,8 @@ def _figure(
     )
 
 
-def _chart_rows(rows: pd.DataFrame, drawn: dict[str, int]) -> tuple[ChartRow, ...]:
+def class_rows(rows: pd.DataFrame, drawn: dict[str, int]) -> tuple[ChartRow, ...]:
+    """One row per class, with the marks of the drawn methods."""
     found = []
     for name, members in rows.groupby("class_name", sort=False):
         own = {row.method: row for row in members.itertuples(index=False)}

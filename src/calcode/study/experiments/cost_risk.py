@@ -132,7 +132,7 @@ def section(output: StudyOutput) -> list[Part]:
         def value(row: Any) -> float:
             return float(risks.get((row.method, name), float("nan")))
 
-        return Col(heading=name, cell=lambda row: number(value(row), digits=3), rank=lambda row: -value(row))
+        return Col(name, lambda row: number(value(row), digits=3), rank=lambda row: -value(row))
 
     costs = "; ".join(f"{r.name} ({r.error:g}, {r.set_size:g}, {r.deferral:g})" for r in regimes.values())
     table = view(

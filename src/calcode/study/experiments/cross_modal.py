@@ -228,7 +228,7 @@ def section(output: StudyOutput) -> list[Part]:
         def cell(row: Any) -> Cell:
             return Cell(signed(factor * getattr(row, column), digits=digits) if row.switched else "no switch")
 
-        return Col(heading=heading, cell=cell)
+        return Col(heading, cell)
 
     switched = (
         change("delta_worst_class_coverage", "worst class, points"),

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from calcode.arrays import BoolArray, FloatArray
+from calcode.arrays import FloatArray
 from calcode.cohorts import Cohort
 from calcode.method.audit import neighbour_distance
 from calcode.method.evidence import Evidence
@@ -166,7 +166,11 @@ def measure_geometry(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pya
     source = _source_embeddings(cohorts)
     shares = _spectrum(source)[0]
     positive = shares[shares > 0]
-    probe_role, probe_source = _probe_source(cohorts)
+    # Held-out source images, or the reference where the target are those very images.
+    held_out = cohorts.held_out
+    probe_role, probe_source = "reference", cohorts.roles.reference.embeddings
+    if held_out is not None and not np.isin(held_out.column("id"), cohorts.target.column("id")).any():
+        probe_role, probe_source = "test", held_out.evidence.embeddings
     inside = cohorts.target.evidence.in_space
     target = cohorts.target.evidence.embeddings[inside]
     row = {
@@ -214,7 +218,9 @@ def measure_projection(cohorts: SettingCohorts, options: Mapping[str, Any]) -> p
     plane = plane * np.sign(plane[np.abs(plane).argmax(axis=0), [0, 1]])
     tables = []
     for domain, cohort in _domains(cohorts).items():
-        chosen = cohort[_drawn(len(cohort), n=options["n_images"], seed=options["seed"])]
+        mask = np.zeros(len(cohort), dtype=bool)
+        mask[np.random.default_rng(options["seed"]).permutation(len(cohort))[: options["n_images"]]] = True
+        chosen = cohort[mask]
         places = (chosen.evidence.embeddings - source.mean(axis=0)) @ plane
         tables.append(
             pa.table(
@@ -232,12 +238,6 @@ def measure_projection(cohorts: SettingCohorts, options: Mapping[str, Any]) -> p
     return pa.concat_tables(tables)
 
 
-def _drawn(n_rows: int, *, n: int, seed: int) -> BoolArray:
-    mask = np.zeros(n_rows, dtype=bool)
-    mask[np.random.default_rng(seed).permutation(n_rows)[:n]] = True
-    return mask
-
-
 def _source_embeddings(cohorts: SettingCohorts) -> FloatArray:
     """All source images: the fitted roles and the held-out one."""
     parts = [getattr(cohorts.roles, role).embeddings for role in FITTED_ROLES]
@@ -252,14 +252,6 @@ def _spectrum(embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
     values = np.maximum(values[::-1], 0.0)
     shares: FloatArray = values / values.sum()
     return shares, vectors[:, ::-1]
-
-
-def _probe_source(cohorts: SettingCohorts) -> tuple[str, FloatArray]:
-    """Held-out source images, or the reference where the target are those very images."""
-    held_out = cohorts.held_out
-    if held_out is not None and not np.isin(held_out.column("id"), cohorts.target.column("id")).any():
-        return "test", held_out.evidence.embeddings
-    return "reference", cohorts.roles.reference.embeddings
 
 
 def _jobs(study: Study, where: tuple[Setting, Backbone]) -> dict[str, Job]:
@@ -284,9 +276,29 @@ def tables(study: Study, results: Results) -> Tables:
     projection: list[Row] = []
     for where in study.combinations():
         work, head = _jobs(study, where), place(*where)
-        projection += [head | row for row in results.rows(work["projection"])]
-        distances = results.rows(work["distances"])
-        quantiles += [head | row for row in _quantile_rows(distances)]
+        projection += results.measured([work["projection"]])
+        distances = pd.DataFrame(results.rows(work["distances"]))
+        values = {}
+        if len(distances):
+            kept = distances[distances["in_space"] == (distances["domain"] != "outside")]
+            values = {
+                (domain, scope): own[scope].dropna().to_numpy(dtype=np.float64)
+                for domain, own in kept.groupby("domain", sort=False)
+                for scope in _NEIGHBOURS
+            }
+        quantiles += [
+            head
+            | {"domain": domain, "neighbours": _NEIGHBOURS[scope], "quantile": quantile}
+            | {"distance": float(np.quantile(own, quantile)), "n": len(own)}
+            for (domain, scope), own in values.items()
+            for quantile in (_QUANTILES if len(own) else ())
+        ]
+        ratios: Row = {"n_source": len(values.get(("source", "distance"), ()))}
+        for name, scope in (("shift_ratio", "distance"), ("class_shift_ratio", "class_distance")):
+            source, target = (values.get((domain, scope), np.empty(0)) for domain in ("source", "target"))
+            ratios[name] = (
+                float(np.median(target) / np.median(source)) if len(source) and len(target) else None
+            )
         found = results.decided(work["method"])
         method: Row = dict.fromkeys(("median_p_audit", "deferral", "set_size", "singleton_rate"))
         if found is not None:
@@ -294,43 +306,8 @@ def tables(study: Study, results: Results) -> Tables:
                 name: getattr(found[1], name).value for name in ("deferral", "set_size", "singleton_rate")
             }
             method["median_p_audit"] = float(np.median(found[0].p_values))
-        summary += [head | row | _ratios(distances) | method for row in results.rows(work["geometry"])]
+        summary += [head | row | ratios | method for row in results.rows(work["geometry"])]
     return {SUMMARY.name: summary, DISTANCES.name: quantiles, PROJECTION.name: projection}
-
-
-def _values(distances: list[dict[str, Any]], domain: str, scope: str) -> FloatArray:
-    found = [
-        row[scope]
-        for row in distances
-        if row["domain"] == domain and row["in_space"] is (domain != "outside") and row[scope] is not None
-    ]
-    return np.array(found, dtype=np.float64)
-
-
-def _ratios(distances: list[dict[str, Any]]) -> Row:
-    cells: Row = {"n_source": len(_values(distances, "source", "distance"))}
-    for name, scope in (("shift_ratio", "distance"), ("class_shift_ratio", "class_distance")):
-        source, target = (_values(distances, domain, scope) for domain in ("source", "target"))
-        cells[name] = float(np.median(target) / np.median(source)) if len(source) and len(target) else None
-    return cells
-
-
-def _quantile_rows(distances: list[dict[str, Any]]) -> list[Row]:
-    table: list[Row] = []
-    for domain in dict.fromkeys(row["domain"] for row in distances):
-        for scope, neighbours in _NEIGHBOURS.items():
-            values = _values(distances, domain, scope)
-            for quantile in _QUANTILES if len(values) else ():
-                table.append(
-                    {
-                        "domain": domain,
-                        "neighbours": neighbours,
-                        "quantile": quantile,
-                        "distance": float(np.quantile(values, quantile)),
-                        "n": len(values),
-                    }
-                )
-    return table
 
 
 # ---------------------------------------------------------------------- the page
@@ -338,15 +315,29 @@ def _quantile_rows(distances: list[dict[str, Any]]) -> list[Row]:
 
 def section(output: StudyOutput) -> list[Part]:
     """The projection, then ratios, probe and spectrum, and quantiles of the distances in a fold."""
-    projections = [_projection(output, setting) for setting in output.settings]
+    projections = [projection_figure(output, setting) for setting in output.settings]
     parts: list[Part] = [figure for figure in projections if figure is not None]
     rows = output.table(SUMMARY.name)
     if len(rows):
         parts.append(Text(sentences=(geometry_sentence(list(rows.itertuples(index=False))),)))
-        parts.append(_summary_table(rows))
+        cols = (
+            *PLACE_COLS,
+            *(numbers(name, heading, digits) for name, heading, digits in _SHOWN),
+            *reported_cols(
+                "the same in this order",
+                rows,
+                lambda row: reported_at("geometry_audit", row.setting, row.backbone),
+                lambda cells: " / ".join(cells[name] for name, _, _ in _SHOWN),
+            ),
+        )
+        caption = (
+            "Distances are median cosine distances to the 10 nearest reference images; a shift of 2 means twice the "
+            "distance of held-out source images."
+        )
+        parts.append(view("geometry", caption, rows, cols, layout="stack"))
     distances = output.table(DISTANCES.name)
     if len(distances):
-        parts.append(Fold(title="Quantiles of the distances", parts=(_distance_table(distances),)))
+        parts.append(Fold(title="Quantiles of the distances", parts=(distance_table(distances),)))
     return parts
 
 
@@ -370,27 +361,8 @@ def geometry_sentence(rows: Sequence[Any]) -> str:
     )
 
 
-def _summary_table(rows: pd.DataFrame) -> Part:
-    return view(
-        "geometry",
-        "Distances are median cosine distances to the 10 nearest reference images; a shift of 2 means twice the "
-        "distance of held-out source images.",
-        rows,
-        (
-            *PLACE_COLS,
-            *(numbers(name, heading, digits) for name, heading, digits in _SHOWN),
-            *reported_cols(
-                "the same in this order",
-                rows,
-                lambda row: reported_at("geometry_audit", row.setting, row.backbone),
-                lambda cells: " / ".join(cells[name] for name, _, _ in _SHOWN),
-            ),
-        ),
-        layout="stack",
-    )
-
-
-def _distance_table(rows: pd.DataFrame) -> Part:
+def distance_table(rows: pd.DataFrame) -> Part:
+    """Quantiles side by side, one row per domain and kind of neighbours."""
     keys = ["setting", "backbone", "domain", "neighbours", "n"]
     wide = rows.pivot_table(index=keys, columns="quantile", values="distance", sort=False).reset_index()
     levels = [name for name in wide.columns if name not in keys]
@@ -407,7 +379,7 @@ def _distance_table(rows: pd.DataFrame) -> Part:
     )
 
 
-def _projection(output: StudyOutput, setting: Setting) -> Figure | None:
+def projection_figure(output: StudyOutput, setting: Setting) -> Figure | None:
     """Source and target in the plane of the source's first two principal components, one chart per backbone."""
     rows = output.table(PROJECTION.name, setting=setting.name)
     rows = rows.groupby("backbone", sort=False).filter(lambda own: not same_images(own))
@@ -421,11 +393,15 @@ def _projection(output: StudyOutput, setting: Setting) -> Figure | None:
     )
     charts, shares = [], []
     for backbone, own in rows.groupby("backbone", sort=False):
-        charts.append(
-            PlaneChart(
-                heading=output.backbones[str(backbone)], marks=tuple(_marks(own)), across=across, up=up
-            )
-        )
+        marks = []
+        for domain, (series, name) in _DOMAINS.items():
+            members = own[own["domain"] == domain]
+            # Evenly over the file, so that no part of the cohort is left out.
+            kept = members.iloc[:: max(1, -(-len(members) // _DRAWN))]
+            if len(kept):
+                x, y = tuple(kept["component_1"]), tuple(kept["component_2"])
+                marks.append(Marks(series=series, name=name, across=x, up=y, cloud=True))
+        charts.append(PlaneChart(heading=output.backbones[str(backbone)], marks=marks, across=across, up=up))
         held = percent(own["variance_1"].iloc[0] + own["variance_2"].iloc[0])
         shares.append(f"{held} of the source's variance on {output.where(setting.name, str(backbone))}")
     return Figure(
@@ -441,18 +417,6 @@ def same_images(rows: pd.DataFrame) -> bool:
     """Whether the target is the held-out source itself, so that the two cannot be told apart."""
     source, target = (set(rows[rows["domain"] == domain]["id"]) for domain in ("source", "target"))
     return source == target
-
-
-def _marks(rows: pd.DataFrame) -> list[Marks]:
-    marks = []
-    for domain, (series, name) in _DOMAINS.items():
-        own = rows[rows["domain"] == domain]
-        # Evenly over the file, so that no part of the cohort is left out.
-        kept = own.iloc[:: max(1, -(-len(own) // _DRAWN))]
-        if len(kept):
-            across, up = tuple(kept["component_1"]), tuple(kept["component_2"])
-            marks.append(Marks(series=series, name=name, across=across, up=up, cloud=True))
-    return marks
 
 
 EXPERIMENT = Experiment(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from calcode.baselines.registry import METHODS
-from calcode.report.parts import Cell, Column, Fold, Part, Table, Text
+from calcode.report.parts import Cell, Fold, Part, Table, Text, columns
 from calcode.report.wording import count, counted, listed, number, percent, short_percent
 from calcode.study.experiment import Experiment, Tables
 from calcode.study.figures import (
@@ -16,12 +16,11 @@ from calcode.study.figures import (
     DETAILED,
     FIGURE_NAMES,
     FIGURES,
-    HIT_COUNTS,
     HITS,
     METHOD,
-    PLACE,
+    METHOD_MEANS,
     POINT,
-    SCOPE,
+    RUN_PLACE,
     SEED,
     SETTING,
     TITLE,
@@ -92,20 +91,13 @@ MEANS = TableSchema(
     name="recent_baselines_dataset_means",
     about="One row per operating point, scope and method: averages over backbones, seeds and the settings of the "
     "scope, with target hits.",
-    columns=(POINT, SCOPE, METHOD, TITLE, *FIGURES, *HIT_COUNTS),
+    columns=(POINT, *METHOD_MEANS),
     key=("operating_point", "scope", "method"),
 )
 DELTAS = TableSchema(
     name="recent_baselines_deltas",
     about="One row per operating point, setting, backbone, seed and other method: the complete method minus it.",
-    columns=(
-        POINT,
-        *PLACE,
-        SEED,
-        METHOD,
-        TITLE,
-        *delta_columns(FIGURES, "the complete method minus this one"),
-    ),
+    columns=(*RUN_PLACE, *delta_columns(FIGURES, "the complete method minus this one")),
     key=(*_PLACE, "method"),
 )
 
@@ -170,14 +162,15 @@ def section(output: StudyOutput) -> list[Part]:
         return []
     parts: list[Part] = []
     for scope in dict.fromkeys((output.average, ALL)):
-        parts += _averages(output, scope, first=scope == output.average)
+        parts += averages_parts(output, scope, first=scope == output.average)
     parts += [part for setting in output.settings for part in paper_layout(output, setting)]
     note = reconstruction_words(output)
     parts += [Text(sentences=(note,))] if note else []
-    return [*parts, *(fold for setting in output.settings for fold in _setting(output, setting))]
+    return [*parts, *(fold for setting in output.settings for fold in setting_parts(output, setting))]
 
 
-def _averages(output: StudyOutput, scope: str, *, first: bool) -> list[Part]:
+def averages_parts(output: StudyOutput, scope: str, *, first: bool) -> list[Part]:
+    """Averages over a scope: the shown methods and all of them, or, further down, all in one fold."""
     rows = output.means[output.means["scope"] == scope]
     if not len(rows):
         return []
@@ -224,6 +217,12 @@ def paper_layout(output: StudyOutput, setting: Setting) -> list[Part]:
     if not methods:
         return []
     defers = set(rows[rows["defers"]]["method"])
+
+    def four(row: Any, deferring: bool) -> str:
+        shown = (row.coverage, row.worst_class_coverage, row.set_size, row.deferral)
+        written = [number(value, digits=digits) for value, digits in zip(shown, (3, 3, 2, 3), strict=True)]
+        return "/".join(written if deferring else [*written[:3], "--"])
+
     cells = {(row.method, row.backbone): row for row in rows.itertuples(index=False)}
     found = {
         method: [*(cells.get((method, name)) for name in output.backbones), output.mean(setting.name, method)]
@@ -239,7 +238,7 @@ def paper_layout(output: StudyOutput, setting: Setting) -> list[Part]:
             *(
                 Cell("")
                 if row is None
-                else Cell(_four(row, method in defers), best=row.worst_class_coverage == top)
+                else Cell(four(row, method in defers), best=row.worst_class_coverage == top)
                 for row, top in zip(own_rows, best, strict=True)
             ),
         ]
@@ -250,48 +249,32 @@ def paper_layout(output: StudyOutput, setting: Setting) -> list[Part]:
         caption=f"{setting.name} in the layout of the paper's Table 1: coverage / worst-class coverage / mean set size "
         "/ deferral; -- where a method cannot defer; bold: the best worst class. CALCoDe keeps the first-ranked label, "
         "the paper's sets do not.",
-        columns=[
-            Column("method", numeric=False),
-            *(Column(name) for name in output.backbones),
-            Column("average"),
-        ],
+        columns=columns("method", *output.backbones, "average"),
         rows=body,
         layout="stack",
     )
-    printed = _printed_layout(setting)
-    fold = (
-        [Fold(title=f"What the paper prints for {paper_setting(setting.name)}", parts=(printed,))]
-        if printed
-        else []
-    )
+    table = reported_tables()["main_comparison"]
+    printed_rows = [row for row in table.rows if row["setting"] == paper_setting(setting.name)]
+    fold = []
+    if printed_rows:
+        backbones = [*paper_backbones(), "average"]
+        figures = {(row["printed_name"], row["backbone"]): reported_figures(row) for row in printed_rows}
+        printed = Table(
+            name=f"reported-table1-{setting.name}",
+            caption=f"({table.place}): {paper_setting(setting.name)}, coverage / worst-class coverage / set size / "
+            "deferral.",
+            columns=columns("method", *backbones),
+            rows=[
+                [name, *(figures.get((name, backbone), "") for backbone in backbones)]
+                for name in dict.fromkeys(row["printed_name"] for row in printed_rows)
+            ],
+            layout="stack",
+            reported=True,
+        )
+        fold = [Fold(title=f"What the paper prints for {paper_setting(setting.name)}", parts=(printed,))]
     if setting.shifted:
         return [own, *fold]
     return [Fold(title=f"{setting.name} in the layout of the paper's Table 1", parts=(own, *fold))]
-
-
-def _four(row: Any, defers: bool) -> str:
-    worst, deferral = number(row.worst_class_coverage, digits=3), number(row.deferral, digits=3)
-    return f"{number(row.coverage, digits=3)}/{worst}/{number(row.set_size)}/{deferral if defers else '--'}"
-
-
-def _printed_layout(setting: Setting) -> Table | None:
-    table = reported_tables()["main_comparison"]
-    rows = [row for row in table.rows if row["setting"] == paper_setting(setting.name)]
-    if not rows:
-        return None
-    backbones = [*paper_backbones(), "average"]
-    cells = {(row["printed_name"], row["backbone"]): reported_figures(row) for row in rows}
-    return Table(
-        name=f"reported-table1-{setting.name}",
-        caption=f"({table.place}): {rows[0]['setting']}, coverage / worst-class coverage / set size / deferral.",
-        columns=[Column("method", numeric=False), *(Column(name) for name in backbones)],
-        rows=[
-            [name, *(cells.get((name, backbone), "") for backbone in backbones)]
-            for name in dict.fromkeys(row["printed_name"] for row in rows)
-        ],
-        layout="stack",
-        reported=True,
-    )
 
 
 def reconstruction_words(output: StudyOutput) -> str:
@@ -310,7 +293,8 @@ def reconstruction_words(output: StudyOutput) -> str:
     )
 
 
-def _setting(output: StudyOutput, setting: Setting) -> list[Part]:
+def setting_parts(output: StudyOutput, setting: Setting) -> list[Part]:
+    """Sentences and tables of every backbone on a setting, in a fold."""
     parts: list[Part] = [Text(sentences=(setting.description,))] if setting.description else []
     found = output.main[output.main["setting"] == setting.name]
     for backbone, title in output.backbones.items():
@@ -320,7 +304,7 @@ def _setting(output: StudyOutput, setting: Setting) -> list[Part]:
                 output, list(rows.itertuples(index=False)), n_classes=output.n_classes(setting.name, backbone)
             )
             parts += [Text(heading=title, level=4, sentences=sentences, style="list")]
-            parts += _tables(output, setting, backbone, rows)
+            parts += method_tables(output, setting, backbone, rows)
     badge = (
         "shifted: every figure is observed only"
         if setting.shifted
@@ -373,7 +357,8 @@ def choice_sentence(row: Any) -> str:
     return f"Chosen on validation: the audit {row.diagnostic}, bandwidth {bandwidth}; {guard}{always}."
 
 
-def _tables(output: StudyOutput, setting: Setting, backbone: str, rows: pd.DataFrame) -> list[Part]:
+def method_tables(output: StudyOutput, setting: Setting, backbone: str, rows: pd.DataFrame) -> list[Part]:
+    """The shown methods with intervals, and all methods in a fold."""
     where, stem = f"{setting.name}, {backbone}", f"{setting.name}-{backbone}"
     shown = rows[rows["method"].isin(output.shown)]
     cannot = " Deferred: cannot, where a method has no way to defer." if not shown["defers"].all() else ""
@@ -382,11 +367,7 @@ def _tables(output: StudyOutput, setting: Setting, backbone: str, rows: pd.DataF
         f"simultaneous over classes with at least {setting.min_n} answered images; bootstrap for the set size; Wilson "
         f"for the rest.{cannot}"
     )
-    named = Col(
-        heading="method",
-        cell=lambda row: Cell(row.title, f"n = {count(row.n_answered)} answered"),
-        numeric=False,
-    )
+    named = Col("method", lambda row: Cell(row.title, f"n = {count(row.n_answered)} answered"), numeric=False)
     extra = reported_cols(FOUR, shown, lambda row: reported_row(row.setting, row.backbone, row.method))
     first = view(f"comparison-{stem}", caption, shown, (named, *FIGURE_COLS, *extra), layout="stack")
     if len(rows) == len(shown):

@@ -18,15 +18,15 @@ from calcode.method.model import Calcode
 from calcode.metrics.intervals import proportion
 from calcode.monitor import CapitalMonitor, CoverageProcess, ExchangeabilityMartingale, miss_lines
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart, from_zero
-from calcode.report.parts import Column, Figure, Part, Table, Text
+from calcode.report.parts import Figure, Part, Table, Text, columns
 from calcode.report.wording import count, number, percent
 from calcode.study.audits import single_audits
 from calcode.study.cohorts import FITTED_ROLES, SettingCohorts
 from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import PLACE, place
+from calcode.study.figures import PLACE
 from calcode.study.jobs import Job, job
 from calcode.study.results import Results
-from calcode.study.specification import Backbone, Setting, Study
+from calcode.study.specification import Study
 from calcode.study.tables import TableSchema, integer, share, text
 from calcode.study.tables import number as number_column
 from calcode.study.view import PLACE_COLS, Col, RowTuple, shares, view, words
@@ -170,8 +170,8 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
     for stream in range(options["n_streams"]):
         rng = np.random.default_rng([options["seed"], stream])
         after = changed.representatives(rng) if cohorts.setting.shifted else None
-        supports = _support_streams(gate_and_calm, gate.n_groups, changed, after, rng)
-        labels = _label_streams(calibration_and_calm, calibration.n_groups, calm, changed, after, lines, rng)
+        supports = support_streams(gate_and_calm, gate.n_groups, changed, after, rng)
+        labels = label_streams(calibration_and_calm, calibration.n_groups, calm, changed, after, lines, rng)
         for key, (false, delay) in {**supports, **labels}.items():
             tally = tallies.setdefault(key, _Tally())
             tally.false.append(false)
@@ -190,7 +190,7 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
 _Outcome = tuple[bool, float | None]
 
 
-def _support_streams(
+def support_streams(
     home: _Images, n_gate: int, changed: _Images, after: IntArray | None, rng: np.random.Generator
 ) -> dict[tuple[str, str, float, str], _Outcome]:
     """M1 on every diagnostic, with gate and calm images dealt anew; and once with every image of a group."""
@@ -199,11 +199,12 @@ def _support_streams(
     seed = int(rng.integers(2**31))
     outcomes: dict[tuple[str, str, float, str], _Outcome] = {}
     for name, values in home.diagnostics.items():
-        arrivals = None if after is None else changed.diagnostics[name][after]
         false = _alarm_at(values[gate], values[calm], seed=seed) is not None
-        delay = (
-            None if arrivals is None else _delay(values[gate], values[calm[:_N_CALM]], arrivals, seed=seed)
-        )
+        delay = None
+        if after is not None:
+            quiet = values[calm[:_N_CALM]]
+            arrivals = np.concatenate([quiet, changed.diagnostics[name][after]])
+            delay = _delay(_alarm_at(values[gate], arrivals, seed=seed), len(quiet))
         outcomes["M1", name, 0.0, _ONE] = false, delay
     # A lesion's images follow each other, as they do in a clinic.
     turn = np.full(home.n_groups, len(calm))
@@ -225,13 +226,12 @@ def _alarm_at(gate: FloatArray, values: FloatArray, *, seed: int) -> int | None:
     return None
 
 
-def _delay(gate: FloatArray, calm: FloatArray, changed: FloatArray, *, seed: int) -> float:
+def _delay(alarm_at: int | None, n_calm: int) -> float:
     """Images from the change to the alarm; infinite if there is none, or if one came too early."""
-    alarm_at = _alarm_at(gate, np.concatenate([calm, changed]), seed=seed)
-    return float(alarm_at - len(calm)) if alarm_at is not None and alarm_at > len(calm) else np.inf
+    return float(alarm_at - n_calm) if alarm_at is not None and alarm_at > n_calm else np.inf
 
 
-def _label_streams(
+def label_streams(
     home: _Images,
     n_reference: int,
     calm: _Images,
@@ -257,8 +257,7 @@ def _label_streams(
                 later = _events(changed, after, drawn[1], first=len(rows[:_N_CALM]))
                 watched = _class_monitors(monitor, home, dealt[:n_reference], lines, seed)
                 alarm = _first_alarm(monitor, watched, events + later)
-                n_calm = len(rows[:_N_CALM])
-                delay = float(alarm - n_calm) if alarm is not None and alarm > n_calm else np.inf
+                delay = _delay(alarm, len(rows[:_N_CALM]))
             outcomes[monitor, {"M2": "zero-shot scores", "M3": "misses"}[monitor], rate, _ONE] = false, delay
     return outcomes
 
@@ -299,22 +298,15 @@ def _first_alarm(monitor: str, watched: Sequence[CapitalMonitor], events: Sequen
     return None
 
 
-def _job(study: Study, where: tuple[Setting, Backbone]) -> Job:
-    options = {"seed": study.seed, "n_streams": study.options["monitored_streams"]}
-    return job(f"{__name__}:measure", "monitoring", where, options)
-
-
 def jobs(study: Study) -> list[Job]:
     """One per combination."""
-    return [_job(study, where) for where in study.combinations()]
+    options = {"seed": study.seed, "n_streams": study.options["monitored_streams"]}
+    return [job(f"{__name__}:measure", "monitoring", where, options) for where in study.combinations()]
 
 
 def tables(study: Study, results: Results) -> Tables:
     """The measured rows with their names."""
-    found = [
-        place(*where) | row for where in study.combinations() for row in results.rows(_job(study, where))
-    ]
-    return {SCHEMA.name: found}
+    return {SCHEMA.name: results.measured(jobs(study))}
 
 
 def section(output: StudyOutput) -> list[Part]:
@@ -364,12 +356,9 @@ def section(output: StudyOutput) -> list[Part]:
                 *PLACE_COLS,
                 words("monitor"),
                 words("statistic"),
-                Col(heading="votes", cell=_how, numeric=False),
+                Col("votes", _how, numeric=False),
                 shares("false_alarms", "false alarms"),
-                Col(
-                    heading="change seen",
-                    cell=lambda row: "" if np.isnan(row.detected) else percent(row.detected),
-                ),
+                Col("change seen", lambda row: "" if np.isnan(row.detected) else percent(row.detected)),
             ),
         ),
         name="monitoring-false-alarms",
@@ -377,7 +366,7 @@ def section(output: StudyOutput) -> list[Part]:
     changed = rows[rows["detected"].notna()]
     parts: list[Part] = [Text(sentences=sentences)]
     if len(changed):
-        parts.append(_delay_table(changed))
+        parts.append(delay_table(changed))
     return [*parts, figure]
 
 
@@ -385,7 +374,7 @@ def _how(row: RowTuple) -> str:
     return str(row.votes) if row.audit_rate == 0 else f"{percent(row.audit_rate, digits=0)} reviewed"
 
 
-def _delay_table(changed: pd.DataFrame) -> Table:
+def delay_table(changed: pd.DataFrame) -> Table:
     """One row per monitor, one column per combination with a change."""
     delays = {
         (row.monitor, row.statistic, _how(row), row.setting, row.backbone): row.median_delay
@@ -400,12 +389,13 @@ def _delay_table(changed: pd.DataFrame) -> Table:
         name="monitoring-delays",
         caption=f"Median number of images from a change to the alarm, after {_N_CALM} images without one. "
         '"Rarely seen": fewer than half of the streams raised an alarm.',
-        columns=[
-            Column("monitor", numeric=False),
-            Column("statistic", numeric=False),
-            Column("votes", numeric=False),
-            *(Column(f"{setting}, {backbone}") for setting, backbone in places),
-        ],
+        columns=columns(
+            "monitor",
+            "statistic",
+            "votes",
+            *[f"{setting}, {backbone}" for setting, backbone in places],
+            words=3,
+        ),
         rows=lines,
         layout="scroll",
     )

@@ -73,23 +73,19 @@ class Case(Entry):
     class_name: str | None = Field(default=None, alias="class")
 
 
-def _place(study: Study, case: Case) -> tuple[Setting, Backbone] | None:
-    """Where a case lies; None where its optional backbone is left out."""
-    if case.setting not in [setting.name for setting in study.settings]:
-        names = [setting.name for setting in study.settings]
-        raise StudyError(f"motivating_cases.setting: {case.setting!r} is none of {names}")
-    names = [*(backbone.name for backbone in study.backbones), *study.left_out]
-    if case.backbone not in names:
-        raise StudyError(f"motivating_cases.backbone: {case.backbone!r} is none of {names}")
-    wanted = (case.setting, case.backbone)
-    return next((where for where in study.combinations() if (where[0].name, where[1].name) == wanted), None)
-
-
 def _runs(study: Study) -> list[tuple[Case, tuple[Setting, Backbone], dict[str, Job]]]:
     found = []
     for case in study.options["motivating_cases"]:
-        where = _place(study, case)
-        if where is not None:
+        settings = [setting.name for setting in study.settings]
+        if case.setting not in settings:
+            raise StudyError(f"motivating_cases.setting: {case.setting!r} is none of {settings}")
+        backbones = [*(backbone.name for backbone in study.backbones), *study.left_out]
+        if case.backbone not in backbones:
+            raise StudyError(f"motivating_cases.backbone: {case.backbone!r} is none of {backbones}")
+        # No combination where the case's optional backbone is left out.
+        for where in study.combinations():
+            if (where[0].name, where[1].name) != (case.setting, case.backbone):
+                continue
             runs = {method: method_job(study, method, where) for method in (case.comparator, COMPLETE)}
             found.append((case, where, runs))
     return found
@@ -113,7 +109,18 @@ def tables(study: Study, results: Results) -> Tables:
             raise StudyError(f"motivating_cases.class: {class_name!r} is not among {list(ours[0].classes)}")
         candidates = cases(theirs[0], ours[0], label=ours[0].classes.index(class_name))
         for method, (decisions, summary) in ((case.comparator, theirs), (COMPLETE, ours)):
-            shown = _shown(decisions, candidates)
+            shown: Row = dict.fromkeys(("image_id", "image_set", "image_top_label", "image_top_probability"))
+            if candidates:
+                image = candidates[0]
+                shown = {
+                    "image_id": str(decisions.ids[image]),
+                    "image_set": " ".join(
+                        decisions.classes[j] for j in np.flatnonzero(decisions.sets[image])
+                    ),
+                    "image_top_label": decisions.classes[int(decisions.top_label[image])],
+                    "image_top_probability": float(decisions.top_probability[image]),
+                }
+            shown["n_candidates"] = len(candidates)
             head = place(*where, method) | {"comparator": case.comparator}
             rows += [
                 head
@@ -150,29 +157,17 @@ def cases(theirs: MethodDecisions, ours: MethodDecisions, *, label: int) -> list
     )
 
 
-def _shown(decisions: MethodDecisions, candidates: list[int]) -> Row:
-    cells: Row = {"n_candidates": len(candidates)}
-    if not candidates:
-        return cells | dict.fromkeys(("image_id", "image_set", "image_top_label", "image_top_probability"))
-    image = candidates[0]
-    return cells | {
-        "image_id": str(decisions.ids[image]),
-        "image_set": " ".join(decisions.classes[j] for j in np.flatnonzero(decisions.sets[image])),
-        "image_top_label": decisions.classes[int(decisions.top_label[image])],
-        "image_top_probability": float(decisions.top_probability[image]),
-    }
-
-
 def section(output: StudyOutput) -> list[Part]:
     """One figure per case: coverage of the class among all others, and one image."""
     rows = output.table(SCHEMA.name)
     return [
-        _figure(output, own, i)
+        case_figure(output, own, i)
         for i, (_, own) in enumerate(rows.groupby(["setting", "backbone", "comparator"], sort=False), start=1)
     ]
 
 
-def _figure(output: StudyOutput, rows: pd.DataFrame, i: int) -> Figure:
+def case_figure(output: StudyOutput, rows: pd.DataFrame, i: int) -> Figure:
+    """Coverage of the class among all others."""
     chosen = list(rows[rows["chosen_class"]].itertuples(index=False))
     first = chosen[0]
     series = {first.comparator: 0, COMPLETE: 2}

@@ -23,10 +23,10 @@ from calcode.report.wording import listed, percent
 from calcode.report.wording import number as number_words
 from calcode.study.cohorts import FITTED_ROLES, SettingCohorts
 from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import PLACE, place
+from calcode.study.figures import PLACE
 from calcode.study.jobs import Job, job
 from calcode.study.results import Results
-from calcode.study.specification import Backbone, Setting, Study
+from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, duration, integer, number, share, text
 from calcode.study.variants import point_options, point_settings
 from calcode.study.view import PLACE_COLS, Col, counts, numbers, view, words
@@ -76,14 +76,19 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
 
     reference = cohorts.roles.reference.embeddings
     queries = cohorts.target.evidence.embeddings
-    n_images = len(queries) + sum(len(getattr(cohorts.roles, role)) for role in FITTED_ROLES)
+    settings = point_settings(options["point"], evidence=cohorts.roles.calibration, seed=options["seed"])
+    roles = {role: getattr(cohorts.roles, role) for role in FITTED_ROLES}
+    model, fit_seconds = _timed(lambda: Calcode(**settings).fit(**roles))
+    _, decide_seconds = _timed(lambda: model.decide(cohorts.target.evidence))
+    n_images = len(queries) + sum(map(len, roles.values()))
     common = {
         "n_neighbors": N_NEIGHBORS,
         "n_queries": len(queries),
         "n_reference": len(reference),
         "dimension": reference.shape[1],
         "cache_bytes": n_images * reference.shape[1] * _FLOAT32,
-        **_timed_fit(cohorts, options),
+        "fit_seconds": fit_seconds,
+        "decide_seconds": decide_seconds,
     }
     # The search of the audit itself, which needs distances alone.
     _, seconds = _timed(lambda: nearest_distances(queries, reference, n_neighbors=N_NEIGHBORS))
@@ -103,9 +108,11 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
         times = {"query_milliseconds": 1e3 * seconds / len(queries), "build_seconds": build_seconds}
         rows.append(common | approximate | times | agreement(queries, reference, found=found, truth=truth))
     # Every row with every column, so that the file has one schema whatever was measured.
-    names = [name for name in SCHEMA.column_names if name not in ("setting", "backbone")]
+    kinds = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64(), "flag": pa.bool_()}
+    columns = [column for column in SCHEMA.columns if column not in PLACE]
     return pa.Table.from_pylist(
-        [{name: row.get(name) for name in names} for row in rows], schema=_arrow_schema()
+        [{column.name: row.get(column.name) for column in columns} for row in rows],
+        schema=pa.schema([pa.field(column.name, kinds[column.kind]) for column in columns]),
     )
 
 
@@ -188,44 +195,16 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
     return result, time.perf_counter() - started
 
 
-def _timed_fit(cohorts: SettingCohorts, options: Mapping[str, Any]) -> dict[str, float]:
-    settings = point_settings(options["point"], evidence=cohorts.roles.calibration, seed=options["seed"])
-    roles = {role: getattr(cohorts.roles, role) for role in FITTED_ROLES}
-    model, fit_seconds = _timed(lambda: Calcode(**settings).fit(**roles))
-    _, decide_seconds = _timed(lambda: model.decide(cohorts.target.evidence))
-    return {"fit_seconds": fit_seconds, "decide_seconds": decide_seconds}
-
-
-def _arrow_schema() -> pyarrow.Schema:
-    import pyarrow as pa
-
-    kinds = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64(), "flag": pa.bool_()}
-    return pa.schema(
-        [
-            pa.field(column.name, kinds[column.kind])
-            for column in SCHEMA.columns
-            if column.name not in ("setting", "backbone")
-        ]
-    )
-
-
-def _job(study: Study, where: tuple[Setting, Backbone]) -> Job:
-    # A library that is installed later, or in another version, makes it another measurement.
-    options = point_options(study) | {"library": library_version()}
-    return job(f"{__name__}:measure", "neighbours", where, options)
-
-
 def jobs(study: Study) -> list[Job]:
     """One per combination."""
-    return [_job(study, where) for where in study.combinations()]
+    # A library that is installed later, or in another version, makes it another measurement.
+    options = point_options(study) | {"library": library_version()}
+    return [job(f"{__name__}:measure", "neighbours", where, options) for where in study.combinations()]
 
 
 def tables(study: Study, results: Results) -> Tables:
     """The measured rows with their names."""
-    found = [
-        place(*where) | row for where in study.combinations() for row in results.rows(_job(study, where))
-    ]
-    return {SCHEMA.name: found}
+    return {SCHEMA.name: results.measured(jobs(study))}
 
 
 def section(output: StudyOutput) -> list[Part]:
@@ -238,7 +217,7 @@ def section(output: StudyOutput) -> list[Part]:
         def cell(row: Any) -> str:
             return "not measured" if np.isnan(row.recall_at_10) else write(getattr(row, column))
 
-        return Col(heading=heading, cell=cell)
+        return Col(heading, cell)
 
     table = view(
         "neighbours",
@@ -253,7 +232,7 @@ def section(output: StudyOutput) -> list[Part]:
             searched("support_error_p95", "support error", lambda value: f"{value:.1e}" if value else "0"),
             counts("n_reference", "reference"),
             counts("dimension", "dimension"),
-            Col(heading="cache, MB", cell=lambda row: number_words(row.cache_bytes / 1e6, digits=1)),
+            Col("cache, MB", lambda row: number_words(row.cache_bytes / 1e6, digits=1)),
             numbers("fit_seconds", "fit, s"),
             numbers("decide_seconds", "decide, s"),
         ),

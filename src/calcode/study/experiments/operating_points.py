@@ -194,8 +194,8 @@ def section(output: StudyOutput) -> list[Part]:
         (
             *PLACE_COLS,
             words("regime"),
-            Col(heading="target coverage", cell=lambda row: short_percent(row.target_coverage)),
-            Col(heading="deferral level", cell=lambda row: short_percent(row.deferral_level)),
+            Col("target coverage", lambda row: short_percent(row.target_coverage)),
+            Col("deferral level", lambda row: short_percent(row.deferral_level)),
             words("relaxed", "given up", empty="nothing"),
             numbers("risk", "risk", 3),
             shares("coverage", "coverage"),
@@ -212,14 +212,14 @@ def section(output: StudyOutput) -> list[Part]:
         (
             words("scope"),
             words("regime"),
-            Col(heading="chosen deferral level", cell=lambda row: short_percent(row.chosen_deferral_level)),
+            Col("chosen deferral level", lambda row: short_percent(row.chosen_deferral_level)),
             changes("delta_risk", "risk", 3),
             points("delta_coverage", "coverage, points"),
             points("delta_worst_class_coverage", "worst class, points"),
             changes("delta_set_size", "set size"),
             points("delta_rejected", "deferred, points"),
             shares("chosen_rejected", "deferred at the chosen point"),
-            Col(heading="relaxed", cell=lambda row: f"{row.n_relaxed} of {row.n_combinations}"),
+            Col("relaxed", lambda row: f"{row.n_relaxed} of {row.n_combinations}"),
         ),
     )
     sentences = tuple(chosen_sentence(row) for row in first.itertuples(index=False))

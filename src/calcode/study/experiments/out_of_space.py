@@ -134,7 +134,7 @@ def section(output: StudyOutput) -> list[Part]:
     for setting in output.settings:
         rows = output.table(SCHEMA.name, setting=setting.name)
         if len(rows):
-            parts += [_deferral_figure(output, setting, rows), _auroc_figure(output, setting, rows)]
+            parts += [deferral_figure(output, setting, rows), auroc_figure(output, setting, rows)]
     return parts
 
 
@@ -149,7 +149,8 @@ def _by_backbone(output: StudyOutput, rows: pd.DataFrame) -> Iterator[tuple[str,
             yield title, own
 
 
-def _auroc_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -> Figure:
+def auroc_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -> Figure:
+    """AUROC of every score, one chart per backbone."""
     charts = tuple(
         RowChart(
             heading=title,
@@ -175,10 +176,10 @@ def _auroc_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -> 
         rows,
         (
             words("backbone"),
-            Col(heading="score", cell=_title, numeric=False),
+            Col("score", _title, numeric=False),
             numbers("auroc", "AUROC", 3),
             shares("in_space_deferral", "deferred inside"),
-            Col(heading="deferred outside", cell=lambda row: share_cell(row, "out_of_space_deferral")),
+            Col("deferred outside", lambda row: share_cell(row, "out_of_space_deferral")),
             counts("n_out_of_space", "n outside"),
         ),
     )
@@ -206,7 +207,8 @@ def auroc_sentence(rows: Sequence[Any]) -> str:
     return f"0.5 is chance and 1 is perfect separation: {'; '.join(said)}."
 
 
-def _deferral_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -> Figure:
+def deferral_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -> Figure:
+    """Deferral inside and outside the label space, one chart per backbone."""
     inside, outside = 1, 0
     charts = tuple(
         RowChart(

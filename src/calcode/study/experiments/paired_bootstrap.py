@@ -80,13 +80,14 @@ def tables(study: Study, results: Results) -> Tables:
                 if own is not None and other is not None:
                     pairs.append((own[0], other[0]))
             if pairs:
-                rows += _compared(study, setting, comparator, pairs)
+                rows += compared_rows(study, setting, comparator, pairs)
     return {SCHEMA.name: rows}
 
 
-def _compared(
+def compared_rows(
     study: Study, setting: Setting, comparator: str, pairs: list[tuple[MethodDecisions, MethodDecisions]]
 ) -> list[Row]:
+    """Differences of every metric between the two methods of all pairs."""
     for first, second in pairs:
         if first.ids.tolist() != second.ids.tolist():
             raise StudyError(f"{setting.name}: {comparator} was run on other images than {COMPLETE}")
@@ -124,11 +125,12 @@ def section(output: StudyOutput) -> list[Part]:
     rows = output.table(SCHEMA.name)
     if not len(rows):
         return []
-    figures = [_figure(output, rows[rows["metric"] == metric], metric) for metric in _DRAWN]
-    return [*(figure for figure in figures if figure is not None), _table(output, rows)]
+    figures = [difference_figure(output, rows[rows["metric"] == metric], metric) for metric in _DRAWN]
+    return [*(figure for figure in figures if figure is not None), difference_table(output, rows)]
 
 
-def _figure(output: StudyOutput, rows: pd.DataFrame, metric: str) -> Figure | None:
+def difference_figure(output: StudyOutput, rows: pd.DataFrame, metric: str) -> Figure | None:
+    """Differences of one metric, one chart per setting."""
     if not len(rows):
         return None
     # One axis for all charts of the figure, so that they can be compared.
@@ -186,7 +188,8 @@ def paired_sentence(rows: Sequence[Any], *, what: str) -> str:
     )
 
 
-def _table(output: StudyOutput, rows: pd.DataFrame) -> Part:
+def difference_table(output: StudyOutput, rows: pd.DataFrame) -> Part:
+    """One row per setting and comparator, one column per metric."""
     metrics = list(dict.fromkeys(rows["metric"]))
     by_metric = {(row.setting, row.comparator, row.metric): row for row in rows.itertuples(index=False)}
     pairs = rows.drop_duplicates(["setting", "comparator"])
@@ -196,7 +199,7 @@ def _table(output: StudyOutput, rows: pd.DataFrame) -> Part:
             found = by_metric.get((row.setting, row.comparator, metric))
             return Cell("") if found is None else difference_cell(found)
 
-        return Col(heading=metric.replace("_", " "), cell=cell)
+        return Col(metric.replace("_", " "), cell)
 
     def printed(metric: str) -> tuple[Col, ...]:
         def find(row: Any) -> Reported | None:

@@ -101,15 +101,16 @@ def tables(study: Study, results: Results) -> Tables:
         if found is not None:
             rows.append(place(*where, method) | {"split": split} | detailed(found[1], study.point))
     splits = SPLITS.frame(rows)
-    spread = [
-        dict(zip(_PLACE, where, strict=True)) | _spread(own, metric)
+    rows = [
+        dict(zip(_PLACE, where, strict=True)) | spread(own, metric)
         for where, own in splits.groupby(_PLACE, sort=False)
         for metric in FIGURE_NAMES
     ]
-    return {SPLITS.name: splits, SPREAD.name: spread}
+    return {SPLITS.name: splits, SPREAD.name: rows}
 
 
-def _spread(rows: pd.DataFrame, metric: str) -> Row:
+def spread(rows: pd.DataFrame, metric: str) -> Row:
+    """Mean, deviation and ends of one figure over the new deals, with the given split."""
     values = rows[rows["split"] != _GIVEN][metric].dropna().tolist()
     given = next(iter(rows[rows["split"] == _GIVEN][metric]), math.nan)
     n = len(values)
@@ -135,11 +136,12 @@ def section(output: StudyOutput) -> list[Part]:
     if not len(rows):
         return []
     drawn = (("coverage", "coverage"), ("worst_class_coverage", "coverage of the worst class"))
-    figures = [_figure(output, rows[rows["metric"] == metric], metric, what) for metric, what in drawn]
-    return [*figures, _table(rows)]
+    figures = [split_figure(output, rows[rows["metric"] == metric], metric, what) for metric, what in drawn]
+    return [*figures, spread_table(rows)]
 
 
-def _figure(output: StudyOutput, rows: pd.DataFrame, metric: str, what: str) -> Figure:
+def split_figure(output: StudyOutput, rows: pd.DataFrame, metric: str, what: str) -> Figure:
+    """Mean, range and given split of one figure, one chart per combination."""
     # One axis for all charts of the figure, so that they can be compared.
     scale = share_scale([*rows["lowest"], *rows["given"], output.target])
     charts = []
@@ -150,7 +152,18 @@ def _figure(output: StudyOutput, rows: pd.DataFrame, metric: str, what: str) -> 
             charts.append(
                 RowChart(
                     heading=f"{output.where(setting.name, backbone)}{observed}",
-                    rows=tuple(_chart_row(row) for row in own.itertuples(index=False)),
+                    rows=[
+                        ChartRow(
+                            label=row.title,
+                            note=f"{row.n_splits} splits, s.d. {100 * row.standard_deviation:.1f} points",
+                            values={
+                                2: Estimate(row.mean, row.lowest, row.highest, 0),
+                                0: Estimate(row.given, math.nan, math.nan, 0),
+                            },
+                            marked=row.method == COMPLETE,
+                        )
+                        for row in own.itertuples(index=False)
+                    ],
                     references=(ReferenceLine(output.target, f"target {short_percent(output.target)}"),),
                     low=scale.low,
                     high=scale.high,
@@ -162,18 +175,6 @@ def _figure(output: StudyOutput, rows: pd.DataFrame, metric: str, what: str) -> 
         sentence=spread_sentence(list(rows.itertuples(index=False)), what=what),
         legend=((2, "mean, from the lowest to the highest split"), (0, "the given split")),
         charts=tuple(charts),
-    )
-
-
-def _chart_row(row: Any) -> ChartRow:
-    return ChartRow(
-        label=row.title,
-        note=f"{row.n_splits} splits, s.d. {100 * row.standard_deviation:.1f} points",
-        values={
-            2: Estimate(row.mean, row.lowest, row.highest, 0),
-            0: Estimate(row.given, math.nan, math.nan, 0),
-        },
-        marked=row.method == COMPLETE,
     )
 
 
@@ -202,7 +203,8 @@ def spread_sentence(rows: Sequence[Any], *, what: str) -> str:
     return f"CALCoDe's {what}: {own}. {verdict} The table gives set size, full sets and deferral."
 
 
-def _table(rows: pd.DataFrame) -> Part:
+def spread_table(rows: pd.DataFrame) -> Part:
+    """One row per method, one column per figure."""
     cells = {
         (*(getattr(row, key) for key in _PLACE), row.metric): row for row in rows.itertuples(index=False)
     }
@@ -214,7 +216,7 @@ def _table(rows: pd.DataFrame) -> Part:
             found = cells[(*(getattr(row, key) for key in _PLACE), metric)]
             return Cell(write(found.mean), f"{write(found.worst)}; {write(found.given)}")
 
-        return Col(heading=heading, cell=cell)
+        return Col(heading, cell)
 
     return view(
         "resplits",

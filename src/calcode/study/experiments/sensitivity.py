@@ -219,12 +219,12 @@ def tables(study: Study, results: Results) -> Tables:
 
 def section(output: StudyOutput) -> list[Part]:
     """The discovery margin as a figure, the guard level, and every other setting in a table."""
-    parts = _gamma(output)
+    parts = gamma_parts(output)
     title = output.scope_words(output.average)
     guard = output.table(GUARD.name, scope=output.average)
     if len(guard) > 1:
         sentence = guard_sentence(list(guard.itertuples(index=False)))
-        parts += [Text(heading="Guard level", sentences=(sentence,)), _guard_table(output)]
+        parts += [Text(heading="Guard level", sentences=(sentence,)), guard_table(output)]
     others = output.table(AVERAGE.name, scope=output.average)
     if len(others):
         table = view(
@@ -233,9 +233,9 @@ def section(output: StudyOutput) -> list[Part]:
             "backbones.",
             others,
             (
-                Col(heading="setting of the method", cell=lambda row: _NAMES[row.parameter], numeric=False),
+                Col("setting of the method", lambda row: _NAMES[row.parameter], numeric=False),
                 words("value"),
-                Col(heading="guard level", cell=lambda row: short_percent(row.guard_level)),
+                Col("guard level", lambda row: short_percent(row.guard_level)),
                 *FIGURE_COLS,
             ),
             within=lambda row: row.parameter,
@@ -245,7 +245,8 @@ def section(output: StudyOutput) -> list[Part]:
     return parts
 
 
-def _gamma(output: StudyOutput) -> list[Part]:
+def gamma_parts(output: StudyOutput) -> list[Part]:
+    """The discovery margin as a figure, with every number behind it."""
     rows = output.table(GAMMA.name, scope=output.average)
     if not len(rows):
         return []
@@ -267,8 +268,8 @@ def _gamma(output: StudyOutput) -> list[Part]:
         ),
         (
             words("scope"),
-            Col(heading="guard level", cell=lambda row: short_percent(row.guard_level)),
-            Col(heading="gamma", cell=lambda row: plain_number(row.discovery_margin)),
+            Col("guard level", lambda row: short_percent(row.guard_level)),
+            Col("gamma", lambda row: plain_number(row.discovery_margin)),
             numbers("n_protected", "protected classes"),
             *FIGURE_COLS,
             *(reported_cols(FOUR, rows, _reported_gamma) if eight else ()),
@@ -281,7 +282,7 @@ def _gamma(output: StudyOutput) -> list[Part]:
             sentence=gamma_sentence(rows, output.scope_words(output.average)),
             legend=tuple((i, f"guard level {short_percent(level)}") for i, level in enumerate(levels)),
             charts=tuple(
-                _gamma_chart(rows, levels, across, column=column, title=title)
+                gamma_chart(rows, levels, across, column=column, title=title)
                 for column, title in (
                     ("worst_class_coverage", "coverage of the worst class"),
                     ("set_size", "labels per set"),
@@ -295,9 +296,10 @@ def _gamma(output: StudyOutput) -> list[Part]:
     ]
 
 
-def _gamma_chart(
+def gamma_chart(
     rows: pd.DataFrame, levels: Sequence[float], across: Axis, *, column: str, title: str
 ) -> PlaneChart:
+    """One figure over the margins, one line per guard level."""
     share = column != "set_size"
     scale = rounded_scale(rows[column], step=0.05 if share else 0.5, least=0.1 if share else 1.0)
     marks = []
@@ -358,24 +360,25 @@ def guard_sentence(rows: Sequence[Any]) -> str:
     )
 
 
-def _reported_guard(row: Any) -> Reported | None:
-    return reported("guard_level", setting=paper_setting(row.scope), guard_level=f"{row.guard_level:.2f}")
-
-
-def _guard_table(output: StudyOutput) -> Part:
+def guard_table(output: StudyOutput) -> Part:
+    """Every guard level of every scope."""
     known = has_papers_backbones(output.backbones) and any(
         paper_setting(entry.name) for entry in output.settings
     )
+
+    def printed(row: Any) -> Reported | None:
+        return reported("guard_level", setting=paper_setting(row.scope), guard_level=f"{row.guard_level:.2f}")
+
     return view(
         "guard-level",
         "Guard levels with discovered classes, audit and localization held fixed, averaged over backbones.",
         output.table(GUARD.name),
         (
             words("scope"),
-            Col(heading="guard level", cell=lambda row: short_percent(row.guard_level)),
+            Col("guard level", lambda row: short_percent(row.guard_level)),
             numbers("n_protected", "protected classes"),
             *FIGURE_COLS,
-            *(reported_cols(FOUR, output.table(GUARD.name), _reported_guard) if known else ()),
+            *(reported_cols(FOUR, output.table(GUARD.name), printed) if known else ()),
         ),
         within=lambda row: row.scope,
     )

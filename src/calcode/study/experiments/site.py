@@ -23,10 +23,10 @@ from calcode.site.review_bias import REMEDIES, triggered_review
 from calcode.site.simulation import DrawFigures, draw_cases, fitted_on, site_figures
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import PLACE, place
+from calcode.study.figures import PLACE
 from calcode.study.jobs import Job, job
 from calcode.study.results import Results
-from calcode.study.specification import Backbone, Setting, Study
+from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, integer, number, share, text
 from calcode.study.view import PLACE_COLS, Col, counts, numbers, shares, view, words
 
@@ -141,7 +141,7 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
     if _sizes(cohort, options):
         rows = [
             {"method": name, "n_labels": n, **averaged(figures)}
-            for name, n, figures in _all_draws(_home(cohorts), cohorts, cohort, options)
+            for name, n, figures in all_draws(_home(cohorts), cohorts, cohort, options)
         ]
     return pa.Table.from_pylist(rows)
 
@@ -164,7 +164,7 @@ def _home(cohorts: SettingCohorts) -> Calcode:
         )
 
 
-def _all_draws(
+def all_draws(
     home: Calcode, cohorts: SettingCohorts, cohort: Evidence, options: Mapping[str, Any]
 ) -> Iterator[tuple[str, int, list[DrawFigures]]]:
     """Every method with its number of labels and the figures of all draws."""
@@ -263,22 +263,14 @@ def measure_bias(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow
         drawn = [triggered_review(home, cohort, fired, seed=seed) for seed in seeds]
         for remedy in REMEDIES:
             figures = [entry[remedy][0] for entry in drawn]
+            names = [cohort.classes[k] for k in malignant]
+            worst = [min((f.by_class.get(name, 1.0) for name in names), default=math.nan) for f in figures]
             rows.append(
                 {
                     "trigger": trigger,
                     "remedy": remedy,
                     "n_labels": float(np.mean([entry[remedy][1] for entry in drawn])),
-                    "malignant_coverage": float(
-                        np.mean(
-                            [
-                                min(
-                                    (entry.by_class.get(cohort.classes[k], 1.0) for k in malignant),
-                                    default=math.nan,
-                                )
-                                for entry in figures
-                            ]
-                        )
-                    ),
+                    "malignant_coverage": float(np.mean(worst)),
                     **averaged(figures),
                 }
             )
@@ -340,44 +332,27 @@ def sharp_model(cohorts: SettingCohorts, *, seed: int = 0) -> tuple[SiteModel, E
 # ---------------------------------------------------------------------- jobs and tables
 
 
-def _options(study: Study) -> dict[str, Any]:
-    given = study.options["site"]
-    return {
-        "seed": study.seed,
-        "draws": given.draws,
-        "labels": list(given.labels),
-        "malignant": list(given.malignant),
-    }
-
-
-def _shifted(study: Study) -> list[tuple[Setting, Backbone]]:
-    return [where for where in study.combinations() if where[0].shifted]
-
-
-def _home_like(study: Study) -> list[tuple[Setting, Backbone]]:
-    return [where for where in study.combinations() if not where[0].shifted]
-
-
-def _job(study: Study, where: tuple[Setting, Backbone], what: str) -> Job:
-    return job(f"{__name__}:{what}", what.replace("_", "-"), where, _options(study))
+def _jobs(study: Study, what: str) -> list[Job]:
+    """Sharp mode where nothing is shifted, everything else where something is."""
+    options = {"seed": study.seed} | study.options["site"].model_dump(mode="json")
+    return [
+        job(f"{__name__}:{what}", what.replace("_", "-"), where, options)
+        for where in study.combinations()
+        if where[0].shifted is (what != "measure_sharp")
+    ]
 
 
 def jobs(study: Study) -> list[Job]:
     """Two per shifted combination, one per combination without a shift."""
-    found = [_job(study, where, what) for where in _shifted(study) for what in ("measure", "measure_bias")]
-    return found + [_job(study, where, "measure_sharp") for where in _home_like(study)]
+    return [run for what in ("measure", "measure_bias", "measure_sharp") for run in _jobs(study, what)]
 
 
 def tables(study: Study, results: Results) -> Tables:
     """The measured rows with their names."""
-
-    def rows(places: Sequence[tuple[Setting, Backbone]], what: str) -> list[Row]:
-        return [place(*where) | row for where in places for row in results.rows(_job(study, where, what))]
-
     return {
-        SCHEMA.name: rows(_shifted(study), "measure"),
-        BIAS.name: rows(_shifted(study), "measure_bias"),
-        SHARP.name: rows(_home_like(study), "measure_sharp"),
+        SCHEMA.name: results.measured(_jobs(study, "measure")),
+        BIAS.name: results.measured(_jobs(study, "measure_bias")),
+        SHARP.name: results.measured(_jobs(study, "measure_sharp")),
     }
 
 
@@ -392,63 +367,37 @@ def section(output: StudyOutput) -> list[Part]:
         parts.append(Text(sentences=(_CAVEATS,)))
         for (setting, backbone), rows in found.groupby(["setting", "backbone"], sort=False):
             parts.append(curve_figure(list(rows.itertuples(index=False)), title=f"{setting}, {backbone}"))
-        parts.append(
-            view(
-                "site-recalibration",
-                "Reviewed local cases, and what else one could do with them: one image of every patient that was not "
-                "reviewed, mean over draws. Ideal: the worst class that an exactly valid method would show.",
-                found,
-                (*PLACE_COLS, words("method"), counts("n_labels", "labels"), *_COLUMNS),
-                layout="stack",
-            )
-        )
-    if len(bias):
-        parts.append(
-            view(
-                "site-review-bias",
-                "Cases reviewed because of a trigger: calibrating on them as they come, weighted by the known review "
-                "probability, or with the coin's cases alone.",
-                bias,
-                (
-                    *PLACE_COLS,
-                    words("trigger"),
-                    words("remedy"),
-                    numbers("n_labels", "labels", 0),
-                    shares("malignant_coverage", "worst malignant class"),
-                    *_COLUMNS,
-                ),
-                layout="stack",
-            )
-        )
-    if len(sharp):
-        parts.append(
-            view(
-                "site-sharp-mode",
-                "Sharp mode: home as its own site, one image per lesion; single answers certified on the reference "
-                "images at 5 % with 90 % confidence.",
-                sharp,
-                (
-                    *PLACE_COLS,
-                    shares("coverage", "coverage"),
-                    numbers("set_size", "set size", 2),
-                    shares("informative_rate", "informative"),
-                    *_COST,
-                    Col(
-                        heading="one answer",
-                        cell=lambda row: (
-                            f"{percent(row.n_single / row.n_images)}, {count(row.n_single_right)} of "
-                            f"{count(row.n_single)} right"
-                        ),
-                    ),
-                    Col(
-                        heading="checked",
-                        cell=lambda row: f"{count(row.n_wrong)} of {count(row.n_checked)} wrong",
-                    ),
-                    words("certified"),
-                ),
-                layout="stack",
-            )
-        )
+    for name, caption, frame, cols in (
+        (
+            "site-recalibration",
+            "Reviewed local cases, and what else one could do with them: one image of every patient that was not "
+            "reviewed, mean over draws. Ideal: the worst class that an exactly valid method would show.",
+            found,
+            (words("method"), counts("n_labels", "labels"), *_COLUMNS),
+        ),
+        (
+            "site-review-bias",
+            "Cases reviewed because of a trigger: calibrating on them as they come, weighted by the known review "
+            "probability, or with the coin's cases alone.",
+            bias,
+            (
+                words("trigger"),
+                words("remedy"),
+                numbers("n_labels", "labels", 0),
+                shares("malignant_coverage", "worst malignant class"),
+                *_COLUMNS,
+            ),
+        ),
+        (
+            "site-sharp-mode",
+            "Sharp mode: home as its own site, one image per lesion; single answers certified on the reference "
+            "images at 5 % with 90 % confidence.",
+            sharp,
+            _SHARP_COLUMNS,
+        ),
+    ):
+        if len(frame):
+            parts.append(view(name, caption, frame, (*PLACE_COLS, *cols), layout="stack"))
     return parts
 
 
@@ -478,27 +427,39 @@ def curve_figure(rows: Sequence[Any], *, title: str) -> Figure:
 _COST = (shares("full_set_rate", "full sets"), shares("deferral", "deferred"))
 _COLUMNS = (
     shares("coverage", "coverage"),
-    Col(
-        heading="worst class",
-        cell=lambda row: f"{percent(row.worst_class_coverage)} (ideal {percent(row.ideal_worst)})",
-    ),
+    Col("worst class", lambda row: f"{percent(row.worst_class_coverage)} (ideal {percent(row.ideal_worst)})"),
     numbers("set_size", "set size", 2),
     Col(
-        heading="informative",
-        cell=lambda row: (
+        "informative",
+        lambda row: (
             f"{percent(row.informative_rate)} ({percent(row.informative_rate_low)} to "
             f"{percent(row.informative_rate_high)})"
         ),
     ),
     *_COST,
     Col(
-        heading="one answer",
-        cell=lambda row: (
+        "one answer",
+        lambda row: (
             "none"
             if not row.single_rate
             else f"{percent(row.single_rate)}, {percent(row.single_right)} right"
         ),
     ),
+)
+
+_SHARP_COLUMNS = (
+    shares("coverage", "coverage"),
+    numbers("set_size", "set size", 2),
+    shares("informative_rate", "informative"),
+    *_COST,
+    Col(
+        "one answer",
+        lambda row: (
+            f"{percent(row.n_single / row.n_images)}, {count(row.n_single_right)} of {count(row.n_single)} right"
+        ),
+    ),
+    Col("checked", lambda row: f"{count(row.n_wrong)} of {count(row.n_checked)} wrong"),
+    words("certified"),
 )
 
 EXPERIMENT = Experiment(

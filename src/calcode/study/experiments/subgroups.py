@@ -144,9 +144,9 @@ def section(output: StudyOutput) -> list[Part]:
         rows,
         (
             *PLACE_COLS,
-            Col(heading="subgroup", cell=lambda row: f"{row.column}: {row.value}", numeric=False),
+            Col("subgroup", lambda row: f"{row.column}: {row.value}", numeric=False),
             words("title", "method"),
-            Col(heading="n", cell=lambda row: f"{count(row.n_answered)} of {count(row.n)}"),
+            Col("n", lambda row: f"{count(row.n_answered)} of {count(row.n)}"),
             *FIGURE_COLS,
         ),
         within=lambda row: (row.setting, row.backbone, row.column, row.value),

@@ -10,17 +10,7 @@ from calcode.report.parts import Figure, Part
 from calcode.report.wording import listed, percent, short_percent
 from calcode.study.experiment import Experiment, Tables
 from calcode.study.experiments.main_comparison import jobs, summary_rows
-from calcode.study.figures import (
-    FIGURES,
-    HIT_COUNTS,
-    HITS,
-    METHOD,
-    METHOD_PLACE,
-    SCOPE,
-    SINGLES,
-    TITLE,
-    averages_with_hits,
-)
+from calcode.study.figures import FIGURES, HITS, METHOD_MEANS, METHOD_PLACE, SINGLES, averages_with_hits
 from calcode.study.methods import COMPLETE, PAPER_SETS, title_of
 from calcode.study.results import Results
 from calcode.study.specification import Study
@@ -40,7 +30,7 @@ COMPARISON = TableSchema(
 MEANS = TableSchema(
     name="utility_calcode_dataset_means",
     about="One row per scope and method: averages over backbones and the settings of the scope, with target hits.",
-    columns=(SCOPE, METHOD, TITLE, *FIGURES, *HIT_COUNTS),
+    columns=METHOD_MEANS,
     key=("scope", "method"),
 )
 
@@ -64,7 +54,7 @@ def section(output: StudyOutput) -> list[Part]:
         setting.name: list(means[means["scope"] == setting.name].itertuples(index=False))
         for setting in output.settings
     }
-    charts = tuple(_chart(output, name, rows) for name, rows in found.items() if rows)
+    charts = tuple(utility_chart(output, name, rows) for name, rows in found.items() if rows)
     if not charts:
         return []
     series = series_of(output)
@@ -91,7 +81,8 @@ def section(output: StudyOutput) -> list[Part]:
     ]
 
 
-def _chart(output: StudyOutput, scope: str, rows: Sequence[Any]) -> PlaneChart:
+def utility_chart(output: StudyOutput, scope: str, rows: Sequence[Any]) -> PlaneChart:
+    """Methods of a setting in the plane of utility and reliability."""
     series = series_of(output)
     groups = {MUTED: ("other methods", [row for row in rows if row.method not in series])}
     groups |= {

@@ -109,7 +109,16 @@ def reported_tables() -> Mapping[str, ReportedTable]:
     >>> table.place, row["coverage"], row["worst_class_coverage"], row["set_size"], row["deferral"]
     ('Table 1', '0.989', '0.970', '6.71', '0.132')
     """
-    return MappingProxyType({name: _read(name) for name in _NAMES})
+    tables = {}
+    for name in _NAMES:
+        content = tomllib.loads((files(__package__) / f"{name}.toml").read_text(encoding="utf-8"))
+        columns, rows = tuple(content.pop("columns")), content.pop("rows")
+        printed = tuple(MappingProxyType(dict(zip(columns, row, strict=True))) for row in rows)
+        place, title, note = content["place"], content["title"], content.get("note", "")
+        tables[name] = ReportedTable(
+            name=name, place=place, title=title, note=note, columns=columns, rows=printed
+        )
+    return MappingProxyType(tables)
 
 
 def paper_setting(name: str) -> str | None:
@@ -184,16 +193,3 @@ def reported_figures(row: Mapping[str, str]) -> str:
 def _known(name: str, known: Mapping[str, tuple[str, ...]]) -> str | None:
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
     return next((printed for printed, names in known.items() if plain in names), None)
-
-
-def _read(name: str) -> ReportedTable:
-    content = tomllib.loads((files(__package__) / f"{name}.toml").read_text(encoding="utf-8"))
-    columns = tuple(content["columns"])
-    return ReportedTable(
-        name=name,
-        place=content["place"],
-        title=content["title"],
-        note=content.get("note", ""),
-        columns=columns,
-        rows=tuple(MappingProxyType(dict(zip(columns, row, strict=True))) for row in content["rows"]),
-    )
