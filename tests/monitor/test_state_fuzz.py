@@ -75,3 +75,21 @@ def test_a_changed_state_is_refused_or_works(seed: int) -> None:
         watch.review("new", label=0)
         Watch.from_state(watch.to_state())
     assert refused > 200
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "key"),
+    [
+        (("support", "alpha"), 1e-9, "false_alarm"),
+        (("classes", 0, "watch", "coverage", "alpha"), 0.4, "false_alarm"),
+        (("support_history", -1), 0.123, "support_history"),
+        (("support", "alarm_at"), 1, "alarms"),
+        (("alarms",), [], "alarms"),
+    ],
+)
+def test_an_alarm_cannot_be_moved_or_silenced(path: tuple[Any, ...], value: Any, key: str) -> None:
+    state = small_state()
+    assert state["alarms"], "the state has an alarm to silence"
+    Watch.from_state(state)
+    with pytest.raises(ArtifactError, match=f"'{key}' of watch makes no sense"):
+        Watch.from_state(changed(state, path, value, remove=False))

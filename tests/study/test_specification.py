@@ -230,3 +230,20 @@ def test_shipped_studies_read(name, monkeypatch, tmp_path) -> None:
     file.write_text(text.replace('["akiec", "bcc", "bkl", "mel", "nv"]', '["c0", "c1", "c2"]'))
     study = read_study(file, output=tmp_path / "out")
     assert len(study.combinations()) == 16
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("resplits = { n = 1000000000 }", "resplits.n: input should be less than or equal to 1000"),
+        ("bootstrap_resamples = 1000000000", "bootstrap_resamples: input should be less than"),
+        ("seeds = [-1]", r"seeds\[0\]: input should be greater than or equal to 0"),
+        (f"seeds = {'[' * 5000}", "not TOML"),
+        (f"seeds = [{'9' * 5000}]", "not TOML"),
+    ],
+)
+def test_sizes_beyond_all_bounds_are_refused(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(f"{line}\ntitle = 'x'\n")
+    with pytest.raises(StudyError, match=message):
+        read_study(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -12,7 +13,7 @@ from calcode.files import canonical_json, parsed_json, replacing, require_regula
 from calcode.monitor.alarms import Alarm
 from calcode.monitor.class_watch import ClassWatch
 from calcode.monitor.martingale import ExchangeabilityMartingale
-from calcode.monitor.protocol import CapitalMonitor, State, checked_alpha
+from calcode.monitor.protocol import CapitalMonitor, State, checked_alpha, reaches
 
 FORMAT_VERSION = 1
 
@@ -359,6 +360,25 @@ class Watch:
         n_votes = 0 if watch.support is None else watch.support.reading.n
         entry.require(len(watch.support_history) == n_votes <= len(watch._groups), "support_history")
         entry.require(all(alarm.name in watches or alarm.monitor == "M1" for alarm in watch.alarms), "alarms")
+        third = watch.false_alarm / 3.0
+        share = third / len(watches)
+        capitals: list[tuple[str, str, CapitalMonitor, list[float], float]] = []
+        if watch.support is not None:
+            capitals.append(("M1", "", watch.support, watch.support_history, third))
+        for name, part in watches.items():
+            capitals.append(("M2", name, part.scores, part.score_history, share))
+            halved = share / 2.0**watch.recalibrations
+            capitals.append(("M3", name, part.coverage, part.coverage_history, halved))
+        for monitor, name, capital, history, alpha in capitals:
+            n, log_capital, alarm_at = capital.reading
+            own = history[len(history) - n :]  # since the last recalibration
+            reached = [i for i, value in enumerate(own, start=1) if reaches(value, alpha=capital.alpha)]
+            raised = [
+                a.n for a in watch.alarms if (a.monitor, a.name, a.alpha) == (monitor, name, capital.alpha)
+            ]
+            entry.require(math.isclose(capital.alpha, alpha, rel_tol=1e-9), "false_alarm")
+            entry.require(not own or own[-1] == log_capital, "classes" if name else "support_history")
+            entry.require(reached[:1] == ([] if alarm_at is None else [alarm_at]) == raised, "alarms")
         return watch
 
     def _check(self, monitor: str, name: str, capital: CapitalMonitor, when: str) -> None:
