@@ -88,8 +88,14 @@ def test_a_changed_state_is_refused_or_works(seed: int) -> None:
     ],
 )
 def test_an_alarm_cannot_be_moved_or_silenced(path: tuple[Any, ...], value: Any, key: str) -> None:
-    state = small_state()
-    assert state["alarms"], "the state has an alarm to silence"
+    watch = Watch(
+        classes=("a", "b"), model_digest="m", gate=range(99), references={}, lines={"a": 0.1, "b": 0.2}
+    )
+    for i in range(40):
+        case = Case((0,), True, False, (0.25, 0.75))
+        watch.observe(f"i{i}", group=f"g{i}", case=case, distance=100.0 + i)
+    state = watch.to_state()
+    assert state["alarms"], "there must be an alarm to silence"
     Watch.from_state(state)
     with pytest.raises(ArtifactError, match=f"'{key}' of watch makes no sense"):
         Watch.from_state(changed(state, path, value, remove=False))

@@ -156,7 +156,7 @@ def preprocessing_from(config: Mapping[str, Any], *, source: str) -> Preprocessi
             "embed the images with the model's own code and write them with write_features"
         )
     factor = config.get("rescale_factor", _BYTE)
-    if not isinstance(factor, int | float) or not abs(factor - _BYTE) <= 1e-6:
+    if not isinstance(factor, int | float) or not _BYTE - 1e-6 <= factor <= _BYTE + 1e-6:
         raise BackboneError(f"{source}: rescale_factor {factor!r} is not 1/255")
     resample = config.get("resample", 3)
     if not isinstance(resample, int) or not 0 <= resample < len(_FILTERS):
@@ -180,7 +180,9 @@ def preprocessing_from(config: Mapping[str, Any], *, source: str) -> Preprocessi
 def triple(values: object, *, source: str) -> tuple[float, float, float]:
     """One number per channel, or an error that names the source."""
     match values:
-        case [int() | float() as red, int() | float() as green, int() | float() as blue]:
+        case [int() | float() as red, int() | float() as green, int() | float() as blue] if all(
+            abs(value) < 1e300 for value in values
+        ):
             return float(red), float(green), float(blue)
     raise BackboneError(f"{source}: {values!r} in its preprocessing is not one number per channel")
 

@@ -299,8 +299,20 @@ def _from_archive(file: Path) -> Prompts:
     try:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             content = {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, TypeError, EOFError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        EOFError,
+        RuntimeError,
+    ) as error:
         raise FeatureFileError(f"{file}: truncated, or not a NumPy archive ({error})") from error
+    foreign = [name for name, value in content.items() if not isinstance(value, np.ndarray)]
+    if foreign:
+        raise FeatureFileError(f"{file}: {foreign[:5]} are no NumPy arrays; it is no archive of prompts")
     missing = [name for name in ("text", "temperature", "classes") if name not in content]
     if missing:
         raise FeatureFileError(f"{file}: lacks the arrays {missing}; it holds {sorted(content)}")
