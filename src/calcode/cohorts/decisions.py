@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from calcode.cohorts.parquet import damage_named
+from calcode.cohorts.parquet import damage_named, opened_parquet
 from calcode.errors import FeatureFileError, MismatchError
 from calcode.files import canonical_json, parsed_json, replacing_together, require_regular
 from calcode.method.artifact import has_type
@@ -344,9 +344,7 @@ def decisions_from(table: pyarrow.Table) -> Decisions:
 
 
 def _from_parquet(file: Path) -> pyarrow.Table:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(file, page_checksum_verification=True) as content:
+    with opened_parquet(file) as content:
         table = content.read()
     try:
         facts = decision_facts(table)

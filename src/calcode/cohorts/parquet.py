@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 #: Bytes of a column chunk held at a time. Without a buffer a whole chunk, and so a whole file, would be.
 _BUFFER_BYTES = 1 << 20
+#: A file of so many bytes is read without one: a buffer grows to whatever length a damaged page claims to have.
+_SMALL_FILE = 1 << 26
+#: Parts of one kind (row groups, columns) that a header may announce; room for them is taken before they are read.
+_MOST_PARTS = 100_000
 
 
 def file_schema(path: Path) -> pyarrow.Schema:
@@ -57,7 +61,11 @@ def opened_parquet(path: Path) -> pyarrow.parquet.ParquetFile:
     require_regular(path)
     with damage_named(path):
         return pq.ParquetFile(
-            path, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+            path,
+            buffer_size=_BUFFER_BYTES if path.stat().st_size > _SMALL_FILE else 0,
+            pre_buffer=False,
+            page_checksum_verification=True,
+            thrift_container_size_limit=_MOST_PARTS,
         )
 
 

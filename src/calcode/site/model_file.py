@@ -152,6 +152,7 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> SiteMode
     expected = restored(EvidenceFormat, metadata["evidence_format"])
     classes = checked_classes(expected.classes)
     settings = SiteChoices(**metadata["settings"]).checked(classes=classes, trim=metadata["settings"]["trim"])
+    refuse({"the images have no prompts or no dimension": min(expected.n_prompts, expected.dimension) < 1})
     facts = metadata["audit"]
     rules = _TENSORS | {name: rule for name, rule in _OPTIONAL_TENSORS.items() if name in tensors}
     rules["labels"] = TensorRule("n", 0, len(classes) - 1, dtype="<i8")
