@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Bytes of a column chunk held at a time. Without a buffer a whole chunk, and so a whole file, would be.
 _BUFFER_BYTES = 1 << 20
 #: A file of so many bytes is read without one: a buffer grows to whatever length a damaged page claims to have.
-_SMALL_FILE = 1 << 26
+_SMALL_FILE = 1 << 22
 #: Parts of one kind (row groups, columns) that a header may announce; room for them is taken before they are read.
 _MOST_PARTS = 100_000
 
