@@ -46,9 +46,7 @@ def by_indices(cohorts: list[tuple[np.ndarray, Outcome, Outcome]], *, n_resample
     return differences
 
 
-def seconds_of_paired_difference(
-    cohorts: list[tuple[np.ndarray, Outcome, Outcome]], *, n_resamples: int
-) -> float:
+def seconds_of_paired_difference(cohorts: list[tuple[np.ndarray, Outcome, Outcome]], *, n_resamples: int) -> float:
     """Wall-clock seconds of one call, checks and all metrics included."""
     start = time.perf_counter()
     paired_difference(

@@ -83,9 +83,7 @@ def decode_sizes(paths: list[str], backbone: Any, *, batch_size: int, workers: i
             yield len(batch.rows)
 
 
-def cpu_bench(
-    paths: list[str], *, batch_size: int, workers: int, repeats: int, tower: Path
-) -> dict[str, Any]:
+def cpu_bench(paths: list[str], *, batch_size: int, workers: int, repeats: int, tower: Path) -> dict[str, Any]:
     """The ONNX tower: bare and through the pipeline in turn, so that a busy machine disturbs both alike."""
     from calcode.backbones import load_backbone
 

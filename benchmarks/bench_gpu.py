@@ -68,9 +68,7 @@ class World:
         """Unit rows in float16 on the device, and their classes."""
         generator = self.torch.Generator(device="cuda").manual_seed(seed)
         which = self.torch.randint(50, (n,), generator=generator, device="cuda")
-        rows = self.centres[which] + self.torch.randn(
-            (n, self.centres.shape[1]), generator=generator, device="cuda"
-        )
+        rows = self.centres[which] + self.torch.randn((n, self.centres.shape[1]), generator=generator, device="cuda")
         return (rows / rows.norm(dim=1, keepdim=True)).half(), (which % 7).cpu().numpy()
 
     def evidence(self, n: int, *, seed: int) -> Evidence:
@@ -231,9 +229,7 @@ def cores(world: World, model: Calcode, *, n: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, compare, keep."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[20_000, 100_000])
     parser.add_argument("--n-test", type=int, default=1_000_000)
     parser.add_argument("--n-cpu", type=int, default=40_960)
@@ -252,9 +248,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         print("gpu: skipped, there is no CUDA device", file=sys.stderr)
         return
-    result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__} | vars(
-        options
-    )
+    result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__} | vars(options)
     world = World(torch, dimension=options.dimension)
     for size in options.sizes:
         roles = {

@@ -35,18 +35,14 @@ def measured(name: str, options: argparse.Namespace) -> dict[str, Any]:
         return sizes.measure(name, repeats=options.repeats)
     if name == "stream":
         return stream.measure(repeats=options.repeats, n_images=options.images)
-    return {"levels": levels, "single": single, "start": start, "peers": peers}[name].measure(
-        repeats=options.repeats
-    )
+    return {"levels": levels, "single": single, "start": start, "peers": peers}[name].measure(repeats=options.repeats)
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         print(json.dumps(TASKS[sys.argv[2]](*sys.argv[3:])))
         return
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"among {', '.join(QUICK)}; slow: {', '.join(SLOW)}; or all")
     parser.add_argument("--repeats", type=int, default=7, help="turns whose median counts")
     parser.add_argument("--images", type=int, default=1_000_000, help="images of the stream")
@@ -57,12 +53,8 @@ def main() -> None:
     if unknown:
         parser.error(f"no such benchmark: {', '.join(unknown)}")
     for name in names:
-        command = f"benchmarks/bench_method.py {name}" + (
-            f" --images {options.images}" if name == "stream" else ""
-        )
-        result = {"command": command, "repeats": options.repeats, "machine": machine()} | measured(
-            name, options
-        )
+        command = f"benchmarks/bench_method.py {name}" + (f" --images {options.images}" if name == "stream" else "")
+        result = {"command": command, "repeats": options.repeats, "machine": machine()} | measured(name, options)
         keep(name, result)
         print(json.dumps({name: result}, indent=2), flush=True)
 

@@ -76,11 +76,7 @@ def sharp() -> dict[str, float]:
     ranked.rank(images, own_rows=np.full(len(images), -1), weights=None)
     seconds = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {
-        "added_mib": (peak - before) / 1024,
-        "peak_mib": peak / 1024,
-        "ms_per_image": 1e3 * seconds / len(images),
-    }
+    return {"added_mib": (peak - before) / 1024, "peak_mib": peak / 1024, "ms_per_image": 1e3 * seconds / len(images)}
 
 
 def update() -> dict[str, float]:
@@ -114,9 +110,7 @@ def main() -> None:
         return
     found: dict[str, Any] = {"command": "benchmarks/bench_site.py", "threads": thread_count()}
     for name in TASKS:
-        done = subprocess.run(
-            [sys.executable, __file__, "--child", name], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([sys.executable, __file__, "--child", name], capture_output=True, text=True, check=True)
         found[name] = json.loads(done.stdout)
         print(name, found[name])
     RESULTS.write_text(json.dumps(found, indent=2) + "\n")

@@ -106,21 +106,13 @@ def stream_rows(result: Result) -> list[Row]:
 def start_rows(result: Result) -> list[Row]:
     seconds = result["seconds"]
     rows = [
-        (
-            "`import calcode`",
-            f"{seconds['import_calcode']:.2f} s (numpy alone {seconds['numpy']:.2f} s)",
-            "0.3 s",
-        ),
+        ("`import calcode`", f"{seconds['import_calcode']:.2f} s (numpy alone {seconds['numpy']:.2f} s)", "0.3 s"),
         ("`calcode --help`", f"{seconds['help']:.2f} s", "0.5 s"),
     ]
     if "demo_seconds" in result:
         demo = result["demo_seconds"]
         rows.append(
-            (
-                "`calcode demo`, compute",
-                f"{demo['compute']:.1f} s and {demo['page']:.1f} s for the page",
-                "10 s",
-            )
+            ("`calcode demo`, compute", f"{demo['compute']:.1f} s and {demo['page']:.1f} s for the page", "10 s")
         )
     return rows
 
@@ -151,9 +143,7 @@ def peers_part() -> str:
     result = load("peers")
     if result is None or "skipped" in result:
         return ""
-    rows: list[tuple[str, ...]] = [
-        ("calcode, `decide`", f"{result['over_floor']['calcode']['decide']:.2f}", "")
-    ]
+    rows: list[tuple[str, ...]] = [("calcode, `decide`", f"{result['over_floor']['calcode']['decide']:.2f}", "")]
     for name in ("torchcp", "mapie", "crepes"):
         ratios = ", ".join(f"{method} {value:.3f}" for method, value in result["over_floor"][name].items())
         rows.append((name, ratios, f"{result[name]['peak_megabytes']:.0f} MB"))
@@ -206,10 +196,7 @@ def levels_part() -> str:
     if result is None:
         return title + "Not measured yet: `python benchmarks/bench_method.py levels`.\n"
     rows: list[tuple[str, ...]] = [
-        (
-            f"`{level}`",
-            *(f"{result['over_floor'][f'{level}, {guard} guarded']:.2f} x" for guard in ("none", "all")),
-        )
+        (f"`{level}`", *(f"{result['over_floor'][f'{level}, {guard} guarded']:.2f} x" for guard in ("none", "all")))
         for level in ("loo", "certified", "upper", "exact")
     ]
     return (
@@ -325,9 +312,7 @@ def main() -> None:
     from calcode.kernels.masses import TILED_FROM
 
     rest = SEARCH.format(support=support_part(), tiled=TILED_FROM)
-    PAGE.write_text(
-        "\n".join([HEAD, method_part(), machine_part() + levels_part() + gpu_part() + peers_part() + rest])
-    )
+    PAGE.write_text("\n".join([HEAD, method_part(), machine_part() + levels_part() + gpu_part() + peers_part() + rest]))
 
 
 if __name__ == "__main__":

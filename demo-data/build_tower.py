@@ -48,9 +48,7 @@ def build(source: Path, samples: Path, target: Path) -> dict[str, Any]:
         "file": {"name": TOWER, "bytes": len(content), "sha256": digest_of(target / TOWER)},
         "input": "RGB in [0, 1], NCHW float32, 224 x 224; the graph normalises",
         "stored": stored,
-        "agreement_with_float32": agreement(
-            source, embedded_by(original, images), embedded_by(model, images)
-        ),
+        "agreement_with_float32": agreement(source, embedded_by(original, images), embedded_by(model, images)),
     }
     (target / "card.json").write_text(json.dumps(card, indent=1) + "\n")
     return card
@@ -58,9 +56,7 @@ def build(source: Path, samples: Path, target: Path) -> dict[str, Any]:
 
 def costly_weights(original: onnx.ModelProto, images: np.ndarray) -> frozenset[str]:
     """Names of the weights to keep as float16: most damage per byte first, until the limit is reached."""
-    sizes = {
-        tensor.name: int(np.prod(tensor.dims)) for tensor in original.graph.initializer if is_large(tensor)
-    }
+    sizes = {tensor.name: int(np.prod(tensor.dims)) for tensor in original.graph.initializer if is_large(tensor)}
     expected = embedded_by(original, images)
     damage = {}
     for name in sizes:
@@ -91,9 +87,7 @@ def rounded(original: onnx.ModelProto, *, half: frozenset[str]) -> tuple[onnx.Mo
         elif tensor.name in half:
             stored["float16"] += values.size
             kept.append(numpy_helper.from_array(values.astype(np.float16), f"{tensor.name}.half"))
-            widening.append(
-                helper.make_node("Cast", [f"{tensor.name}.half"], [tensor.name], to=onnx.TensorProto.FLOAT)
-            )
+            widening.append(helper.make_node("Cast", [f"{tensor.name}.half"], [tensor.name], to=onnx.TensorProto.FLOAT))
         else:
             stored["int8"] += values.size
             integers, scales = rounded_to_int8(values)
@@ -121,9 +115,7 @@ def rounded_to_int8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     # Clipping a few outliers can cost less than a coarser grid for all the others.
     for share in np.linspace(0.7, 1.0, 31):
         trial = share * largest / 127
-        error = ((np.clip(np.round(rows / trial[:, None]), -127, 127) * trial[:, None] - rows) ** 2).sum(
-            axis=1
-        )
+        error = ((np.clip(np.round(rows / trial[:, None]), -127, 127) * trial[:, None] - rows) ** 2).sum(axis=1)
         better = error < best
         best, scales = np.where(better, error, best), np.where(better, trial, scales)
     integers = np.clip(np.round(rows / scales[:, None]), -127, 127).astype(np.int8)

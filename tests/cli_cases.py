@@ -53,9 +53,7 @@ def write_cohort(path: Path, *, n: int = N, seed: int = 0, prefix: str = "image"
     write_features(path, **(values | columns))
 
 
-def call(
-    *arguments: str, cwd: Path, variables: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def call(*arguments: str, cwd: Path, variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, as a shell would run it."""
     environment = {key: value for key, value in os.environ.items() if key != "CALCODE_DEBUG"}
     return subprocess.run(

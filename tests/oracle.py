@@ -242,9 +242,7 @@ def prompt_diagnostic(*, prompt_logits: NDArray[Any], probabilities: Floats) -> 
     values = np.empty(len(each))
     for image in range(len(each)):
         logarithm = np.log(np.maximum(probabilities[image], 1e-12))
-        divergences = [
-            float((row * (np.log(np.maximum(row, 1e-12)) - logarithm)).sum()) for row in each[image]
-        ]
+        divergences = [float((row * (np.log(np.maximum(row, 1e-12)) - logarithm)).sum()) for row in each[image]]
         values[image] = sum(divergences) / len(divergences)
     return values
 
@@ -263,9 +261,7 @@ def base_diagnostics(*, role: Role, reference: Floats, settings: Mapping[str, An
     probabilities = robust_probabilities(prompt_logits=role.prompt_logits, trim=settings["trim"])
     return {
         "distance": distance_diagnostic(
-            embeddings=unit_rows(embeddings=role.embeddings),
-            reference=reference,
-            n_neighbors=settings["n_neighbors"],
+            embeddings=unit_rows(embeddings=role.embeddings), reference=reference, n_neighbors=settings["n_neighbors"]
         ),
         "energy": energy_diagnostic(prompt_logits=role.prompt_logits),
         "msp": msp_diagnostic(probabilities=probabilities),
@@ -298,9 +294,7 @@ class Audit(NamedTuple):
     gate_values: Floats
 
 
-def fit_audit(
-    *, reference: Role, validation: Role, gate: Role, n_classes: int, settings: Mapping[str, Any]
-) -> Audit:
+def fit_audit(*, reference: Role, validation: Role, gate: Role, n_classes: int, settings: Mapping[str, Any]) -> Audit:
     """Section 4: choose the diagnostic on validation and freeze the gate."""
     reference_rows = unit_rows(embeddings=reference.embeddings)
     if settings["audit"] is None:
@@ -380,13 +374,7 @@ class LocalizedRule(NamedTuple):
 
 
 def fit_localized_rule(
-    *,
-    embeddings: Floats,
-    scores: Floats,
-    bandwidth: float,
-    miscoverage: float,
-    level_rule: str,
-    grid: int | None,
+    *, embeddings: Floats, scores: Floats, bandwidth: float, miscoverage: float, level_rule: str, grid: int | None
 ) -> LocalizedRule:
     """Section 5: sums A_i and B_i, and the level where one number serves all points."""
     n_points = len(scores)
@@ -411,16 +399,7 @@ def fit_localized_rule(
     elif level_rule not in ("exact", "upper"):
         raise ValueError(f"unknown level rule {level_rule!r}")
     return LocalizedRule(
-        embeddings,
-        scores,
-        bandwidth,
-        level_rule,
-        grid,
-        rank,
-        strict_sums,
-        whole_sums,
-        level,
-        level_margin,
+        embeddings, scores, bandwidth, level_rule, grid, rank, strict_sums, whole_sums, level, level_margin
     )
 
 
@@ -668,9 +647,7 @@ def guard_miscoverage_of(*, name: str, settings: Mapping[str, Any]) -> float:
 # Section 9: the decision.
 
 
-def decide(
-    *, p_audit: Floats, sets: Booleans, settings: Mapping[str, Any]
-) -> tuple[Integers, Integers, Integers]:
+def decide(*, p_audit: Floats, sets: Booleans, settings: Mapping[str, Any]) -> tuple[Integers, Integers, Integers]:
     """Section 9: action, reason and label of every image; label -1 unless the action is LABEL."""
     n_images, n_classes = sets.shape
     action = np.full(n_images, SET, dtype=np.int64)
@@ -699,9 +676,7 @@ def accepted_rows(*, p_audit: Floats, deferral_level: float, settings: Mapping[s
 
 def role_scores(*, role: Role, settings: Mapping[str, Any]) -> Floats:
     """Sections 2 and 3 together."""
-    return aps_scores(
-        probabilities=robust_probabilities(prompt_logits=role.prompt_logits, trim=settings["trim"])
-    )
+    return aps_scores(probabilities=robust_probabilities(prompt_logits=role.prompt_logits, trim=settings["trim"]))
 
 
 def oracle_fit_decide(
@@ -722,9 +697,7 @@ def oracle_fit_decide(
     settings = complete_settings(settings=settings)
     n_classes = len(classes)
 
-    audit = fit_audit(
-        reference=reference, validation=validation, gate=gate, n_classes=n_classes, settings=settings
-    )
+    audit = fit_audit(reference=reference, validation=validation, gate=gate, n_classes=n_classes, settings=settings)
 
     kept = accepted_rows(
         p_audit=audit_p_values(audit=audit, role=validation, settings=settings),
@@ -801,9 +774,7 @@ def oracle_fit_decide(
             threshold[image, label] = max(localized[image], class_threshold)
     localized_sets = scores <= localized[:, None]
     if settings["keep_top"]:
-        tops = top_labels(
-            probabilities=robust_probabilities(prompt_logits=test.prompt_logits, trim=settings["trim"])
-        )
+        tops = top_labels(probabilities=robust_probabilities(prompt_logits=test.prompt_logits, trim=settings["trim"]))
         for image, top in enumerate(tops):
             localized_sets[image, top] = True
             if threshold[image, top] < scores[image, top]:
@@ -873,25 +844,12 @@ def score_operating_point(
             informative_rate,
         )
     coverage = int(pilot.covered[answered].sum()) / count
-    worst = worst_class_coverage(
-        covered=pilot.covered[answered], labels=labels[answered], n_classes=n_classes
-    )
+    worst = worst_class_coverage(covered=pilot.covered[answered], labels=labels[answered], n_classes=n_classes)
     size = int(sizes[answered].sum()) / count
-    loss = (
-        error_cost * (1 - coverage) + error_cost / 2 * (1 - worst) + set_cost * (size - 1) / (n_classes - 1)
-    )
+    loss = error_cost * (1 - coverage) + error_cost / 2 * (1 - worst) + set_cost * (size - 1) / (n_classes - 1)
     risk = (1 - deferral) * loss + deferral_cost * deferral
     return OperatingPoint(
-        target_coverage,
-        deferral_level,
-        bandwidth,
-        risk,
-        coverage,
-        worst,
-        size,
-        deferral,
-        len(sizes),
-        informative_rate,
+        target_coverage, deferral_level, bandwidth, risk, coverage, worst, size, deferral, len(sizes), informative_rate
     )
 
 
@@ -907,9 +865,7 @@ def oracle_operating_point(
     settings = complete_settings(settings=settings)
     prices = COST_REGIMES[costs] if isinstance(costs, str) else costs
     n_classes = np.asarray(validation.prompt_logits).shape[2]
-    audit = fit_audit(
-        reference=reference, validation=validation, gate=gate, n_classes=n_classes, settings=settings
-    )
+    audit = fit_audit(reference=reference, validation=validation, gate=gate, n_classes=n_classes, settings=settings)
     p_audit = audit_p_values(audit=audit, role=validation, settings=settings)
     rows = unit_rows(embeddings=validation.embeddings)
     scores = role_scores(role=validation, settings=settings)
@@ -959,7 +915,5 @@ def oracle_operating_point(
         feasible = [point for point in points if all(holds(point) for holds in required)]
         if feasible:
             best = min(feasible, key=lambda point: (point.risk, -point.target_coverage, point.deferral_level))
-            return OracleOperatingPoint(
-                best.target_coverage, best.deferral_level, points, tuple(names[:n_dropped])
-            )
+            return OracleOperatingPoint(best.target_coverage, best.deferral_level, points, tuple(names[:n_dropped]))
     raise AssertionError("with every constraint dropped every point is feasible")

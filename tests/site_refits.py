@@ -17,22 +17,13 @@ def score(weights: np.ndarray, row: np.ndarray, label: int, sharpness: float) ->
 
 
 def deleted_scores(
-    prior: tuple[np.ndarray, np.ndarray],
-    features: np.ndarray,
-    labels: np.ndarray,
-    *,
-    sharpness: float = 2.0,
+    prior: tuple[np.ndarray, np.ndarray], features: np.ndarray, labels: np.ndarray, *, sharpness: float = 2.0
 ) -> np.ndarray:
     """Score of every row under the adapter trained on all the others."""
     everyone = np.arange(len(labels))
     return np.array(
         [
-            score(
-                refit(*prior, features[everyone != i], labels[everyone != i]),
-                features[i],
-                labels[i],
-                sharpness,
-            )
+            score(refit(*prior, features[everyone != i], labels[everyone != i]), features[i], labels[i], sharpness)
             for i in everyone
         ]
     )
@@ -65,9 +56,7 @@ def refitted_p_values(
             ranked = calibrates & (labels == k)
             if pool:
                 counts = np.bincount(given, minlength=n_classes)
-                rare = [
-                    j for j in range(n_classes) if counts[j] < np.ceil(1 / delta[j]) and j not in protected
-                ]
+                rare = [j for j in range(n_classes) if counts[j] < np.ceil(1 / delta[j]) and j not in protected]
                 if k in rare:
                     ranked = calibrates & np.isin(labels, rare)
                     share = (counts + 1) / (n + 1 + n_classes)

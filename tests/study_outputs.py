@@ -12,16 +12,7 @@ from study.made_up import write_study
 
 from calcode.study import read_study, run_study
 
-METHODS = (
-    "top1",
-    "aps",
-    "mondrian",
-    "conf-ot",
-    "stacp",
-    "global-calibration",
-    "calcode-paper-sets",
-    "calcode",
-)
+METHODS = ("top1", "aps", "mondrian", "conf-ot", "stacp", "global-calibration", "calcode-paper-sets", "calcode")
 
 
 def finished_study(folder: Path) -> Path:

@@ -46,9 +46,7 @@ def test_python_blocks_run_in_order_and_print_what_the_page_shows(
     run_page(page)
 
 
-def test_the_page_on_files_names_everything_that_is_in_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_on_files_names_everything_that_is_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = ROOT / "docs" / "files.md"
     run_page(page)

@@ -77,18 +77,12 @@ def test_only_the_owner_may_read_what_is_written(tmp_path: Path, monkeypatch: py
         temporary.write_text("")
     assert mode_of(path) == 0o640
     monkeypatch.setenv("CALCODE_FILE_MODE", "everyone")
-    with (
-        pytest.raises(OutputError, match="CALCODE_FILE_MODE: 'everyone' is not a file mode"),
-        replacing(path),
-    ):
+    with pytest.raises(OutputError, match="CALCODE_FILE_MODE: 'everyone' is not a file mode"), replacing(path):
         pass
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with (
-        pytest.raises(OutputError, match=r"folder .*absent does not exist"),
-        replacing(tmp_path / "absent" / "f"),
-    ):
+    with pytest.raises(OutputError, match=r"folder .*absent does not exist"), replacing(tmp_path / "absent" / "f"):
         pass
 
 
@@ -136,11 +130,7 @@ def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(tm
 
 def test_a_folder_is_for_one_process(tmp_path: Path) -> None:
     pytest.importorskip("fcntl", reason="needs file locks of POSIX")
-    with (
-        locked_folder(tmp_path),
-        pytest.raises(OutputError, match="another process"),
-        locked_folder(tmp_path),
-    ):
+    with locked_folder(tmp_path), pytest.raises(OutputError, match="another process"), locked_folder(tmp_path):
         pass
 
 
@@ -154,12 +144,7 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     assert require_regular(link) == link
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "s"))
-        for path, kind in (
-            (pipe, "a pipe"),
-            (zero, "a device"),
-            (tmp_path, "a folder"),
-            (tmp_path / "s", "a socket"),
-        ):
+        for path, kind in ((pipe, "a pipe"), (zero, "a device"), (tmp_path, "a folder"), (tmp_path / "s", "a socket")):
             with pytest.raises(FeatureFileError, match=f"{path.name}: {kind}, not a file"):
                 require_regular(path)
     with pytest.raises(FeatureFileError, match="no such file"):

@@ -42,11 +42,7 @@ ROOMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("method", "METHOD.md in order, from `Evidence` to `Decisions`", ("kernels",)),
     ("metrics", "coverage and what belongs with it, intervals, subgroups, differences", ("method",)),
     ("cohorts", "feature, prompt and decision files; roles; selecting rows", ("method",)),
-    (
-        "datasets",
-        "published data sets, images, prompt templates, the check of a folder",
-        ("cohorts", "kernels"),
-    ),
+    ("datasets", "published data sets, images, prompt templates, the check of a folder", ("cohorts", "kernels")),
     ("backbones", "frozen image-text models, one per file", ("cohorts", "datasets", "kernels", "method")),
     ("baselines", "one published method per file", ("kernels", "method")),
     ("site", "SITE.md in order: recalibration from reviewed local cases", ("kernels", "method", "metrics")),
@@ -228,10 +224,7 @@ def test_heavy_libraries_are_imported_inside_the_functions_that_use_them() -> No
 
 
 def test_every_library_is_named_in_the_project_file() -> None:
-    named = [
-        *PROJECT["dependencies"],
-        *(n for extra in PROJECT["optional-dependencies"].values() for n in extra),
-    ]
+    named = [*PROJECT["dependencies"], *(n for extra in PROJECT["optional-dependencies"].values() for n in extra)]
     distributions = {re.split(r"[^\w-]", name)[0].replace("-", "_") for name in named}
     modules = {
         "argon2_cffi": "argon2",
@@ -278,15 +271,7 @@ def test_a_bare_import_is_light() -> None:
 
 
 def test_every_public_name_is_there_and_listed() -> None:
-    promised = {
-        "Action",
-        "Calcode",
-        "Decisions",
-        "Evidence",
-        "Reason",
-        "select_operating_point",
-        "split_roles",
-    }
+    promised = {"Action", "Calcode", "Decisions", "Evidence", "Reason", "select_operating_point", "split_roles"}
     assert promised <= set(calcode.__all__)
     assert [name for name in calcode.__all__ if not hasattr(calcode, name)] == []
 
@@ -361,15 +346,11 @@ def test_the_wheel_works_in_an_empty_environment(distributions: Path, tmp_path: 
     variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON") and k != "VIRTUAL_ENV"}
 
     def run(*command: str) -> str:
-        done = subprocess.run(
-            command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    run(
-        python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel_in(distributions))
-    )
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel_in(distributions)))
     page = tmp_path / "own_model.py"
     steps = python_steps((ROOT / "docs" / "own-model.md").read_text())
     page.write_text("\n".join(step.code for step in steps) + "\nimport calcode\nprint(calcode.__file__)\n")

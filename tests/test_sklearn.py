@@ -165,9 +165,7 @@ def test_groups_stay_whole(table: Any) -> None:
 def test_a_class_missing_from_training_is_told_and_ranked_last(table: Any) -> None:
     X, y = table
     y = np.where(np.arange(len(y)) == 5, 9, y)
-    with pytest.warns(
-        CalcodeWarning, match=r"^train_size: no row of the classes \[9\] is in the training part"
-    ):
+    with pytest.warns(CalcodeWarning, match=r"^train_size: no row of the classes \[9\] is in the training part"):
         model = CalcodeClassifier(GaussianNB(), train_size=0.1).fit(X, y)
     probabilities = model.predict_proba(X)
     assert probabilities.shape == (len(X), 4)
@@ -212,9 +210,9 @@ def test_decisions_are_those_of_the_core_called_by_hand(table: Any, new_rows: np
 
     parts = {role: evidence(X[roles == role], y[roles == role]) for role in ROLES}
     by_hand = Calcode(miscoverage=0.1, level="certified", audit=("distance", "msp", "fused")).fit(**parts)
-    model = CalcodeClassifier(
-        GaussianNB(), calcode=Calcode(miscoverage=0.1, level="certified"), random_state=4
-    ).fit(X, names[y])
+    model = CalcodeClassifier(GaussianNB(), calcode=Calcode(miscoverage=0.1, level="certified"), random_state=4).fit(
+        X, names[y]
+    )
     decisions = model.decide(new_rows)
     assert len(np.unique(decisions.action)) == 3, "the rows should call for every action"
     assert_same_decisions(decisions, by_hand.decide(evidence(new_rows)))
@@ -241,9 +239,7 @@ def test_a_table_keeps_its_column_names(table: Any) -> None:
     model = CalcodeClassifier(GaussianNB()).fit(frame, pd.Series(y))
     assert model.feature_names_in_.tolist() == list("abcdef")
     assert model.estimator_.feature_names_in_.tolist() == list("abcdef")
-    frozen = CalcodeClassifier(FrozenEstimator(GaussianNB().fit(frame[:300], y[:300]))).fit(
-        frame[300:], y[300:]
-    )
+    frozen = CalcodeClassifier(FrozenEstimator(GaussianNB().fit(frame[:300], y[:300]))).fit(frame[300:], y[300:])
     with sklearn.config_context(transform_output="pandas"):
         assert len(frozen.decide(frame)) == len(frame)
 
@@ -410,16 +406,11 @@ def test_groups_reach_the_fits_of_a_search_through_metadata_routing(table: Any) 
         ({"calcode": Calcode(always_protect=["none such"])}, "always_protect: "),
         ({"embed": 3}, "embed: 3 is neither callable nor a transformer"),
         ({"calcode": {"miscoverage": 0.1}}, "calcode: .* is not a Calcode"),
-        (
-            {"calcode": Calcode(audit=["energy", "prompt"])},
-            "calcode: audit=.* says nothing about probabilities",
-        ),
+        ({"calcode": Calcode(audit=["energy", "prompt"])}, "calcode: audit=.* says nothing about probabilities"),
         ({"calcode": Calcode(miscoverage=2.0)}, "miscoverage: 2.0"),
     ],
 )
-def test_wrong_arguments_are_named_before_any_work(
-    table: Any, arguments: dict[str, Any], message: str
-) -> None:
+def test_wrong_arguments_are_named_before_any_work(table: Any, arguments: dict[str, Any], message: str) -> None:
     X, y = table
     with pytest.raises(SettingsError, match=f"^{message}"):
         CalcodeClassifier(**({"estimator": Untrainable()} | arguments)).fit(X, y)

@@ -52,9 +52,7 @@ class World:
                 groups=None if name is None else [f"{name}-group-{i // 2}" for i in range(n)],
             )
 
-    def roles(
-        self, *, n: int = 150, n_test: int = 60, seed: int = 0, named: bool = False
-    ) -> dict[str, Evidence]:
+    def roles(self, *, n: int = 150, n_test: int = 60, seed: int = 0, named: bool = False) -> dict[str, Evidence]:
         """All five roles."""
         return {
             role: self.draw(n_test if role == "test" else n, seed=seed * 10 + i, name=role if named else None)

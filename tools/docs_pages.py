@@ -112,9 +112,7 @@ def settings_page(page: Path = DOCS / "settings.md") -> str:
         for panel, settings in groupby(SETTINGS.values(), key=lambda setting: setting.panel)
     ]
     head, tail = re.split(
-        r"(?<=<!-- settings -->\n).*(?=<!-- end of settings -->)",
-        page.read_text(encoding="utf-8"),
-        flags=re.DOTALL,
+        r"(?<=<!-- settings -->\n).*(?=<!-- end of settings -->)", page.read_text(encoding="utf-8"), flags=re.DOTALL
     )
     return head + "\n" + "\n\n".join(tables) + "\n\n" + tail
 
@@ -204,11 +202,7 @@ def _part(part: Part) -> str:
     if isinstance(part, Table):
         return _table(part)
     if isinstance(part, Figure):
-        shown = (
-            f"\n\n![{part.heading}](data/dermatology/{file_stem(part.name)}.svg)"
-            if part.name in _PICTURES
-            else ""
-        )
+        shown = f"\n\n![{part.heading}](data/dermatology/{file_stem(part.name)}.svg)" if part.name in _PICTURES else ""
         return f"**{_plain(part.heading)}.** {_plain(part.sentence)}{shown}"
     if isinstance(part, Terms):
         return "\n".join(f"- **{name}**: {_plain(meaning)}" for name, meaning in part.entries)
@@ -217,9 +211,7 @@ def _part(part: Part) -> str:
         badge = [f"*{part.badge}*"] if part.badge else []
         sentences = [_plain(sentence) for sentence in part.sentences if sentence]
         listed = part.style == "list" or len(sentences) > 2
-        return "\n\n".join(
-            [*heading, *badge, *(["\n".join(f"- {s}" for s in sentences)] if listed else sentences)]
-        )
+        return "\n\n".join([*heading, *badge, *(["\n".join(f"- {s}" for s in sentences)] if listed else sentences)])
     assert isinstance(part, Fold), "the study has no other part"
     return ""  # what is folded on the page is left to the page
 

@@ -80,8 +80,7 @@ def paper_size() -> dict[str, object]:
         return lambda: lcp_vlm_thresholds(points, scores, queries, kernel)
 
     works: dict[str, Callable[[], object]] = {
-        f"lcp_vlm_m{steepness:g}_tau{midpoint:g}": lcp_vlm(steepness, midpoint)
-        for steepness, midpoint in KERNELS
+        f"lcp_vlm_m{steepness:g}_tau{midpoint:g}": lcp_vlm(steepness, midpoint) for steepness, midpoint in KERNELS
     }
     works["guan_exact"] = lambda: guan_thresholds(points, scores, queries)
     works["rlcp"] = lambda: rlcp_thresholds(points, scores, queries)
@@ -102,10 +101,7 @@ def validation_size() -> dict[str, object]:
         select_kernel(trials, miscoverage=0.05)
 
     choice, search = best_seconds(choose, lambda: effective_bandwidth(embeddings, draws), repeats=1)
-    return {
-        "lcp_vlm_choice_of_30_kernels_seconds": round(choice, 2),
-        "rlcp_bandwidth_seconds": round(search, 2),
-    }
+    return {"lcp_vlm_choice_of_30_kernels_seconds": round(choice, 2), "rlcp_bandwidth_seconds": round(search, 2)}
 
 
 def large() -> dict[str, object]:

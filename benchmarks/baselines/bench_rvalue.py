@@ -37,10 +37,7 @@ def make_inputs(n_test: int, disagreement: float) -> dict[str, np.ndarray]:
     logits += 1.5 * (np.arange(N_CLASSES) == labels[:, None])[:, None, :]
     probabilities = prompt_probabilities(logits)
     calibration = np.arange(N_CALIBRATION)
-    return {
-        "own": probabilities[calibration, :, labels[:N_CALIBRATION]],
-        "candidates": probabilities[N_CALIBRATION:],
-    }
+    return {"own": probabilities[calibration, :, labels[:N_CALIBRATION]], "candidates": probabilities[N_CALIBRATION:]}
 
 
 def peer_run(python: str, data: dict[str, np.ndarray]) -> tuple[float, np.ndarray]:

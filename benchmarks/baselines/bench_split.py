@@ -66,10 +66,7 @@ def shortest(work: Callable[[], object], repetitions: int) -> float:
 def peer_seconds(python: str, package: str, path: Path, repetitions: int) -> dict[str, float]:
     script = Path(__file__).with_name("peer_split.py")
     done = subprocess.run(
-        [python, str(script), package, str(path), str(repetitions)],
-        capture_output=True,
-        text=True,
-        check=False,
+        [python, str(script), package, str(path), str(repetitions)], capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise SystemExit(f"{package} failed in {python}:\n{done.stderr[-2000:]}")

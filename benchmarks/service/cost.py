@@ -93,11 +93,7 @@ def main() -> None:
         began = time.process_time()
         verdict = service.log.verify()
         rate = verdict.size / (time.process_time() - began)
-        print(
-            json.dumps(
-                {"cpu": result, "verify_records_per_s": round(rate), "records": verdict.size}, indent=2
-            )
-        )
+        print(json.dumps({"cpu": result, "verify_records_per_s": round(rate), "records": verdict.size}, indent=2))
 
 
 if __name__ == "__main__":

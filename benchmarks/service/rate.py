@@ -73,10 +73,7 @@ def main() -> None:
                 )
     middle = {kind: float(np.median(values)) for kind, values in rates.items()}
     base = middle["group commit"]
-    ratios = {
-        "over commit each": base / middle["commit each"],
-        "of not durable": base / middle["not durable"],
-    }
+    ratios = {"over commit each": base / middle["commit each"], "of not durable": base / middle["not durable"]}
     print(json.dumps({"decisions_per_s": middle, "group commit": ratios}, indent=2))
 
 

@@ -71,8 +71,7 @@ def evidence_of(rows: np.ndarray, *, labels: np.ndarray | None = None) -> Eviden
 
 def fitted_roles(size: Size) -> dict[str, Evidence]:
     return {
-        role: evidence(size.count(role), dimension=size.dimension, seed=seed + 1)
-        for seed, role in enumerate(FITTED)
+        role: evidence(size.count(role), dimension=size.dimension, seed=seed + 1) for seed, role in enumerate(FITTED)
     }
 
 

@@ -85,8 +85,7 @@ def measure(*, repeats: int) -> dict[str, Any]:
             result[name] = child(name, inputs, str(repeats), python=str(python), script=script)
     floor = result["calcode"]["floor"]
     result["over_floor"] = {"calcode": {"decide": result["calcode"]["decide"] / floor}} | {
-        name: {method: seconds / floor for method, seconds in result[name]["seconds"].items()}
-        for name in PEERS
+        name: {method: seconds / floor for method, seconds in result[name]["seconds"].items()} for name in PEERS
     }
     return result
 

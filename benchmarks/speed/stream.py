@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from speed.cohort import (
-    Size,
-    fitted,
-    fitted_roles,
-    images,
-    prompts,
-)
+from speed.cohort import Size, fitted, fitted_roles, images, prompts
 from speed.measuring import child, peak_megabytes, seconds_of
 
 from calcode import Calcode

@@ -132,8 +132,7 @@ def main() -> None:
         size = os.path.getsize(path)
     print(
         json.dumps(
-            options
-            | {"build_s": round(build, 2), "memory_mb": round(memory), "file_mb": size >> 20, "asked": rows}
+            options | {"build_s": round(build, 2), "memory_mb": round(memory), "file_mb": size >> 20, "asked": rows}
         )
     )
 

@@ -78,12 +78,7 @@ def main() -> None:
     print(
         json.dumps(
             options
-            | {
-                "build_s": round(build, 2),
-                "memory_mb": round(memory),
-                "file_mb": facts["file_mb"],
-                "asked": [answer],
-            }
+            | {"build_s": round(build, 2), "memory_mb": round(memory), "file_mb": facts["file_mb"], "asked": [answer]}
         )
     )
 

@@ -76,9 +76,7 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
                 if not final.parent.is_dir():
                     raise OutputError(f"{final}: the folder {final.parent} does not exist; create it first")
                 try:
-                    handle = os.open(
-                        temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, _PRIVATE if private else 0o666
-                    )
+                    handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, _PRIVATE if private else 0o666)
                 except OSError as error:
                     raise OutputError(f"{final}: cannot be written ({error.strerror})") from error
                 temporaries[temporary] = handle

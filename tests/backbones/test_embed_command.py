@@ -30,9 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "skin" / "nv" / "broken.png").write_text("no image")
     text = np.random.default_rng(0).normal(size=(2, 1, 4))
     text /= np.linalg.norm(text, axis=2, keepdims=True)
-    write_prompts(
-        tmp_path / "tower.prompts.safetensors", Prompts(text=text, temperature=0.1, classes=["mel", "nv"])
-    )
+    write_prompts(tmp_path / "tower.prompts.safetensors", Prompts(text=text, temperature=0.1, classes=["mel", "nv"]))
     shutil.copy(TOWER, tmp_path / "tower.onnx")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -62,9 +60,7 @@ def test_json_tells_machines_everything(folder: Path) -> None:
     facts = json.loads(result.stdout)
     assert facts["embedded"] == 7
     assert [entry["id"] for entry in facts["skipped"]] == ["broken"]
-    assert (
-        facts["backbone"]["preprocessing"] == "shortest side 16 (bicubic), centre crop 16 x 16, RGB in [0, 1]"
-    )
+    assert facts["backbone"]["preprocessing"] == "shortest side 16 (bicubic), centre crop 16 x 16, RGB in [0, 1]"
     assert facts["prompt_digest"] == open_features("skin.parquet").prompt_digest
 
 
@@ -81,20 +77,14 @@ def test_images_without_labels_from_a_csv_file(folder: Path) -> None:
     [
         (("skin", "-b", "tower.onnx", "-o", "a.parquet"), 2, "templates"),
         (("skin", "-b", "tower.onnx", "--templates", "dermatology", "-o", "a.parquet"), 1, "prompt file"),
-        (
-            ("skin", "-b", "tower.onnx", *PROMPTS, "--templates", "dermatology", "-o", "a.parquet"),
-            2,
-            "not both",
-        ),
+        (("skin", "-b", "tower.onnx", *PROMPTS, "--templates", "dermatology", "-o", "a.parquet"), 2, "not both"),
         (("skin", "-b", "tower.onnx", *PROMPTS, "-o", "a.csv"), 2, "must end in .parquet"),
         (("skin", "-b", "tower.onnx", *PROMPTS, "--precision", "int3", "-o", "a.parquet"), 2, "int3"),
         (("nowhere", "-b", "tower.onnx", *PROMPTS, "-o", "a.parquet"), 1, "nowhere"),
         (("skin", "-b", "gone.onnx", *PROMPTS, "-o", "a.parquet"), 1, "gone.onnx does not exist"),
     ],
 )
-def test_a_command_that_cannot_work_says_why(
-    folder: Path, arguments: tuple[str, ...], code: int, message: str
-) -> None:
+def test_a_command_that_cannot_work_says_why(folder: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
     result = run(*arguments)
     assert result.exit_code == code, result.output
     assert message in " ".join(result.output.replace("│", " ").split())

@@ -61,10 +61,7 @@ def test_python_files_of_a_model_are_not_run(tmp_path: Path) -> None:
     folder.mkdir()
     save_clip(folder)
     config = json.loads((folder / "config.json").read_text())
-    config |= {
-        "model_type": "trap",
-        "auto_map": {"AutoConfig": "trap.TrapConfig", "AutoModel": "trap.TrapModel"},
-    }
+    config |= {"model_type": "trap", "auto_map": {"AutoConfig": "trap.TrapConfig", "AutoModel": "trap.TrapModel"}}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "trap.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'mark')!r})\n")
     with pytest.raises(BackboneError, match="cannot be loaded"):
@@ -106,9 +103,7 @@ def test_a_model_of_the_hub_is_pinned_and_fetched_without_pickles(
     card = load_backbone("hf-hub:owner/model", revision="0123abcd", device="cpu").card
     assert asked["repository"] == "owner/model"
     assert asked["revision"] == card.revision == "0123abcd"
-    assert not any(
-        "bin" in pattern or "pt" in pattern or pattern == "*" for pattern in asked["allow_patterns"]
-    )
+    assert not any("bin" in pattern or "pt" in pattern or pattern == "*" for pattern in asked["allow_patterns"])
 
 
 @needs_torch
@@ -195,9 +190,7 @@ def test_a_preprocessor_file_that_makes_no_sense_is_refused(change: dict[str, An
         json.dumps(SOUND | {"image_std": [0, 0, 0]}).encode(),
     ],
 )
-def test_a_tower_with_a_hostile_preprocessor_file_is_one_kind_of_error(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_a_tower_with_a_hostile_preprocessor_file_is_one_kind_of_error(tmp_path: Path, content: bytes) -> None:
     pytest.importorskip("onnxruntime")
     shutil.copy(TOWERS / "any_size.onnx", tmp_path)
     (tmp_path / "preprocessor_config.json").write_bytes(content)

@@ -48,12 +48,7 @@ def test_an_embedding_does_not_depend_on_its_batch() -> None:
 
 def test_a_preprocessor_file_beside_the_tower_is_followed(tmp_path: Path) -> None:
     shutil.copy(HERE / "any_size.onnx", tmp_path)
-    config = {
-        "size": {"height": 12, "width": 10},
-        "resample": 2,
-        "image_mean": [0.5] * 3,
-        "image_std": [0.25] * 3,
-    }
+    config = {"size": {"height": 12, "width": 10}, "resample": 2, "image_mean": [0.5] * 3, "image_std": [0.25] * 3}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
     tower = OnnxTower(tmp_path / "any_size.onnx")
     assert tower.card.preprocessing.size == (12, 10)

@@ -15,9 +15,7 @@ from calcode.backbones.open_clip_models import preprocessing_of
 from calcode.datasets import PromptTemplates
 
 if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers", "open_clip")):
-    pytest.skip(
-        "torch, transformers and open_clip are not installed: make test-torch", allow_module_level=True
-    )
+    pytest.skip("torch, transformers and open_clip are not installed: make test-torch", allow_module_level=True)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -61,9 +59,7 @@ def test_preprocessing_is_bit_for_bit_open_clips(biomed: tuple[Path, Any]) -> No
 
     folder, _ = biomed
     steps = load_backbone(folder, device="cpu").card.preprocessing
-    transform = image_transform_v2(
-        PreprocessCfg(size=160, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)), is_train=False
-    )
+    transform = image_transform_v2(PreprocessCfg(size=160, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)), is_train=False)
     for image in photographs(10):
         expected = (transform(Image.fromarray(image)).numpy() * 255).round().astype(np.uint8)
         assert np.array_equal(steps.pixels(image), expected.transpose(1, 2, 0))
@@ -75,10 +71,7 @@ def test_texts_and_temperature_are_open_clips(biomed: tuple[Path, Any]) -> None:
 
     folder, model = biomed
     templates = PromptTemplates(
-        name="tiny",
-        classes=("mel", "nv"),
-        label_texts=("melanoma", "nevus"),
-        templates=("a image of {label}.",),
+        name="tiny", classes=("mel", "nv"), label_texts=("melanoma", "nevus"), templates=("a image of {label}.",)
     )
     backbone = load_backbone(folder, device="cpu")
     bank = embed_prompts(backbone, templates)
@@ -97,12 +90,6 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path, biomed: tuple[Path,
 
 
 def test_preprocessing_it_cannot_carry_out_is_refused() -> None:
-    config = {
-        "size": 224,
-        "mean": (0.5,) * 3,
-        "std": (0.5,) * 3,
-        "interpolation": "bicubic",
-        "resize_mode": "longest",
-    }
+    config = {"size": 224, "mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bicubic", "resize_mode": "longest"}
     with pytest.raises(BackboneError, match="longest"):
         preprocessing_of(config, source="strange")

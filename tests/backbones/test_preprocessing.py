@@ -10,10 +10,7 @@ from calcode.backbones import BackboneError, Preprocessing
 from calcode.backbones.preprocessing import preprocessing_from
 
 CLIP = Preprocessing(
-    resize=32,
-    crop=(32, 32),
-    mean=(0.48145466, 0.4578275, 0.40821073),
-    std=(0.26862954, 0.26130258, 0.27577711),
+    resize=32, crop=(32, 32), mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711)
 )
 
 
@@ -22,9 +19,7 @@ def noise(height: int, width: int, *, seed: int = 0) -> np.ndarray:
 
 
 @given(height=st.integers(1, 80), width=st.integers(1, 80), crop=st.integers(1, 40), edge=st.integers(1, 40))
-def test_every_photograph_leaves_with_the_size_of_the_model(
-    height: int, width: int, crop: int, edge: int
-) -> None:
+def test_every_photograph_leaves_with_the_size_of_the_model(height: int, width: int, crop: int, edge: int) -> None:
     steps = Preprocessing(resize=edge, crop=(crop, crop + 3))
     pixels = steps.pixels(noise(height, width))
     assert pixels.shape == (*steps.size, 3)
@@ -49,9 +44,7 @@ def test_resizing_is_pillows(height: int, width: int) -> None:
 def test_an_odd_margin_is_cut_where_the_library_of_the_model_cuts_it() -> None:
     image = noise(8, 11)
     assert np.array_equal(Preprocessing(resize=8, crop=(8, 8)).pixels(image), image[:, 1:9])
-    assert np.array_equal(
-        Preprocessing(resize=8, crop=(8, 8), centre="nearest").pixels(image), image[:, 2:10]
-    )
+    assert np.array_equal(Preprocessing(resize=8, crop=(8, 8), centre="nearest").pixels(image), image[:, 2:10])
 
 
 def test_what_lies_beyond_the_edge_is_black() -> None:
@@ -73,12 +66,7 @@ def test_normalising_is_mean_and_std_of_values_between_0_and_1() -> None:
 
 @pytest.mark.parametrize(
     "image",
-    [
-        np.zeros((4, 4), np.uint8),
-        np.zeros((4, 4, 4), np.uint8),
-        np.zeros((4, 4, 3)),
-        np.zeros((0, 4, 3), np.uint8),
-    ],
+    [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((0, 4, 3), np.uint8)],
 )
 def test_what_is_no_rgb_photograph_is_refused(image: np.ndarray) -> None:
     with pytest.raises(BackboneError, match="^image: "):

@@ -73,9 +73,7 @@ def own_image_features(folder: Path, model: Any, images: list[np.ndarray]) -> np
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
-def test_images_are_embedded_as_the_models_own_processor_would(
-    kind: str, request: pytest.FixtureRequest
-) -> None:
+def test_images_are_embedded_as_the_models_own_processor_would(kind: str, request: pytest.FixtureRequest) -> None:
     folder, model = request.getfixturevalue(kind)
     images = photographs(6)
     rows = encode_images(load_backbone(folder, device="cpu"), images)
@@ -124,9 +122,7 @@ def test_siglips_bias_is_recorded_and_changes_no_probability(siglip: tuple[Path,
 
 
 @pytest.mark.parametrize(("kind", "padding"), [("clip", True), ("siglip", "max_length")])
-def test_texts_are_encoded_as_the_model_does(
-    kind: str, padding: bool | str, request: pytest.FixtureRequest
-) -> None:
+def test_texts_are_encoded_as_the_model_does(kind: str, padding: bool | str, request: pytest.FixtureRequest) -> None:
     import torch
     from transformers import AutoTokenizer
 
@@ -174,9 +170,7 @@ def test_a_folder_of_pictures_becomes_a_feature_file(tmp_path: Path, clip: tuple
     listing = listing_of(pictures(tmp_path, count=9))
     backbone = load_backbone(clip[0], device="cpu")
     out = tmp_path / "out.parquet"
-    summary = embed(
-        listing, backbone=backbone, prompts=embed_prompts(backbone, TEMPLATES), out=out, workers=1
-    )
+    summary = embed(listing, backbone=backbone, prompts=embed_prompts(backbone, TEMPLATES), out=out, workers=1)
     assert summary.embedded == 9
     with pytest.warns(UserWarning, match="outside the label space"):
         features = open_features(out)
@@ -192,9 +186,7 @@ def test_a_folder_of_pictures_becomes_a_feature_file(tmp_path: Path, clip: tuple
         ({"device": "cpu", "precision": "int3"}, "^precision: "),
     ],
 )
-def test_options_that_cannot_be_met_are_refused(
-    clip: tuple[Path, Any], options: dict[str, Any], message: str
-) -> None:
+def test_options_that_cannot_be_met_are_refused(clip: tuple[Path, Any], options: dict[str, Any], message: str) -> None:
     import torch
 
     if options["device"] == "cuda" and torch.cuda.is_available():

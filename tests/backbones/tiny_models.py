@@ -63,9 +63,7 @@ def save_siglip(folder: Path) -> Any:
     torch.manual_seed(1)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     text = {**sizes, "vocab_size": 64, "max_position_embeddings": 10, "projection_size": 16}
-    model = SiglipModel(
-        SiglipConfig(text_config=text, vision_config={**sizes, "image_size": 32, "patch_size": 8})
-    )
+    model = SiglipModel(SiglipConfig(text_config=text, vision_config={**sizes, "image_size": 32, "patch_size": 8}))
     with torch.no_grad():
         model.logit_scale.fill_(2.0)
         model.logit_bias.fill_(-10.0)
@@ -116,10 +114,7 @@ def save_open_clip(folder: Path) -> Any:
                 "context_length": 16,
             },
         },
-        "preprocess_cfg": {
-            "mean": [0.48145466, 0.4578275, 0.40821073],
-            "std": [0.26862954, 0.26130258, 0.27577711],
-        },
+        "preprocess_cfg": {"mean": [0.48145466, 0.4578275, 0.40821073], "std": [0.26862954, 0.26130258, 0.27577711]},
     }
     model = open_clip.CustomTextCLIP(**config["model_cfg"]).eval()
     (folder / "open_clip_config.json").write_text(json.dumps(config))

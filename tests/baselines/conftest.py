@@ -40,9 +40,7 @@ def tied_inputs(vectors: Callable[[str], Arrays]) -> Arrays:
 def assert_same_sets() -> Callable[..., None]:
     """Sets equal except where a score is as near to its threshold as rounding can move it."""
 
-    def check(
-        ours: np.ndarray, theirs: np.ndarray, scores: np.ndarray, threshold: object, tolerance: float
-    ) -> None:
+    def check(ours: np.ndarray, theirs: np.ndarray, scores: np.ndarray, threshold: object, tolerance: float) -> None:
         undecided = np.abs(scores - np.asarray(threshold)) <= tolerance
         wrong = (ours != theirs) & ~undecided
         assert not wrong.any(), f"{int(wrong.sum())} of {wrong.size} memberships differ"

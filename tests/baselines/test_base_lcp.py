@@ -23,9 +23,7 @@ def test_published_thresholds_and_coverage(file, bandwidth, vectors):
     weights, own = gaussian_weights(
         inputs["z_test"], inputs["z_test"], inputs["z_cal"][order], bandwidth=float(bandwidth)
     )
-    thresholds, closed = smoothed_thresholds(
-        weights, own, scores["V_cal"][order], golden[f"{key}_U"], miscoverage=0.1
-    )
+    thresholds, closed = smoothed_thresholds(weights, own, scores["V_cal"][order], golden[f"{key}_U"], miscoverage=0.1)
     np.testing.assert_array_equal(thresholds, golden[key][:, 1])
     true_scores = scores["scores_test"][np.arange(300), inputs["y_test"]]
     covered = half_open_sets(true_scores[:, None], thresholds, closed)[:, 0]

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 from baselines.conventions import torchcp_current
 
-from calcode.baselines.clustered import (
-    class_embeddings,
-    cluster_classes,
-    cluster_thresholds,
-    number_of_clusters,
-)
+from calcode.baselines.clustered import class_embeddings, cluster_classes, cluster_thresholds, number_of_clusters
 from calcode.method.quantiles import conformal_quantile
 from calcode.method.scores import aps_scores, label_sets, true_label_scores
 
@@ -35,9 +30,7 @@ def test_torchcp(n_clusters, miscoverage, vectors, assert_same_sets):
     )
     assert same_partition(clusters, golden[f"{key}__clusters"])
     assert (clusters < 0).any()
-    limits = torchcp_current.cluster_thresholds(
-        scores[~rows], labels[~rows], clusters, miscoverage=miscoverage
-    )
+    limits = torchcp_current.cluster_thresholds(scores[~rows], labels[~rows], clusters, miscoverage=miscoverage)
     np.testing.assert_allclose(limits, golden[f"{key}__q"], rtol=0, atol=1e-12)
     test = aps_scores(golden["probs_test"])
     assert_same_sets(label_sets(test, limits), golden[f"{key}__sets"], test, limits, 1e-12)
@@ -63,9 +56,7 @@ def test_classes_of_alike_scores_meet():
 
 
 def test_identical_scores_need_no_kmeans():
-    clusters = cluster_classes(
-        np.ones(120), np.repeat(np.arange(4), 30), n_classes=4, n_clusters=2, miscoverage=0.1
-    )
+    clusters = cluster_classes(np.ones(120), np.repeat(np.arange(4), 30), n_classes=4, n_clusters=2, miscoverage=0.1)
     assert clusters.tolist() == [0, 0, 0, 0]
 
 

@@ -89,9 +89,7 @@ def far_images_wrong(everything):
     """The same roles with validation labels that are wrong for images far from the reference, and right for others."""
     validation = everything["validation"]
     right = robust(validation).argmax(axis=1)
-    distances = neighbour_distance(
-        validation.embeddings, reference=everything["reference"].embeddings, n_neighbors=10
-    )
+    distances = neighbour_distance(validation.embeddings, reference=everything["reference"].embeddings, n_neighbors=10)
     labels = np.where(distances > np.quantile(distances, 0.8), (right + 1) % 4, right)
     relabelled = Evidence(
         embeddings=validation.embeddings,
@@ -104,9 +102,7 @@ def far_images_wrong(everything):
 
 def test_mean_support_differs_in_the_audit_alone(drawn):
     everything, test = far_images_wrong(drawn[0]), drawn[1]
-    found, median = (
-        predicted(name, (everything, test)) for name in ("mean-support", "localized-calibration")
-    )
+    found, median = (predicted(name, (everything, test)) for name in ("mean-support", "localized-calibration"))
     assert found.details["diagnostic"] == median.details["diagnostic"] == "distance"
     nearest = {
         role: nearest_distances(evidence.embeddings, everything["reference"].embeddings, n_neighbors=10)

@@ -51,9 +51,7 @@ def test_published_sets(method, miscoverage, vectors, inputs, assert_same_sets):
     else:
         penalty, free_ranks = PENALTIES[method]
         settings = {"penalty": penalty, "free_ranks": free_ranks}
-        own = torchcp_early.calibration_scores(
-            calibration, inputs["y_cal"], golden[f"{key}__U_cal"], **settings
-        )
+        own = torchcp_early.calibration_scores(calibration, inputs["y_cal"], golden[f"{key}__U_cal"], **settings)
         scores = torchcp_early.label_scores(test, golden[f"{key}__U_test"], **settings)
     np.testing.assert_allclose(own, golden[f"{key}__cal_scores"], rtol=0, atol=1e-6)
     np.testing.assert_allclose(scores, golden[f"{key}__test_scores"], rtol=0, atol=1e-6)

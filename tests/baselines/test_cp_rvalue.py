@@ -34,9 +34,7 @@ def by_definition(calibration, candidates, slots):
     n, n_labels = len(calibration), candidates.shape[1]
     places = [(slot, 0, label) for label, slot in enumerate(slots)] + [(c, 1, c) for c in range(n)]
     names = [(kind, index) for _, kind, index in sorted(places)]
-    values = np.array(
-        [calibration[index] if kind else candidates[:, index] for kind, index in names], dtype=np.float32
-    )
+    values = np.array([calibration[index] if kind else candidates[:, index] for kind, index in names], dtype=np.float32)
     rankings = np.argsort(-values, axis=0, kind="stable")
     votes, steps = np.zeros(n + n_labels, dtype=int), {}
     for step in range(n + n_labels):
@@ -48,13 +46,7 @@ def by_definition(calibration, candidates, slots):
 
 
 @settings(max_examples=60)
-@given(
-    st.integers(0, 10_000),
-    st.integers(1, 12),
-    st.integers(1, 6),
-    st.integers(2, 4),
-    st.sampled_from([2, 5, 10**9]),
-)
+@given(st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 6), st.integers(2, 4), st.sampled_from([2, 5, 10**9]))
 def test_equals_the_definition(seed, n, n_prompts, n_labels, grid):
     rng = np.random.default_rng(seed)
     calibration = np.round(rng.random((n, n_prompts)) * grid) / grid
@@ -107,9 +99,7 @@ def test_boundary_counts_calibration_columns_alone():
     np.testing.assert_array_equal(
         r_value_sets(steps, n_calibration=3, boundary_rank=1), [[True, False], [False, False]]
     )
-    np.testing.assert_array_equal(
-        r_value_sets(steps, n_calibration=3, boundary_rank=2), [[True, True], [False, False]]
-    )
+    np.testing.assert_array_equal(r_value_sets(steps, n_calibration=3, boundary_rank=2), [[True, True], [False, False]])
     assert r_value_sets(steps, n_calibration=3, boundary_rank=4).all()
 
 
@@ -124,9 +114,7 @@ def test_random_places_restore_coverage():
         own = 1 / (1 + np.exp(-(quality + 0.7 * rng.normal(size=(n + 1, 5)))))
         candidates = np.stack([own[-1], 1 - own[-1]], axis=1)[None]
         slots = random_slots(1, 2, n_calibration=n, random_state=run)
-        for mode, steps in enumerate(
-            (greedy_steps(own[:-1], candidates), greedy_steps(own[:-1], candidates, slots))
-        ):
+        for mode, steps in enumerate((greedy_steps(own[:-1], candidates), greedy_steps(own[:-1], candidates, slots))):
             covered[mode, run] = r_value_sets(steps, n_calibration=n, boundary_rank=k)[0, 0]
     error = np.sqrt(0.1 * 0.9 / runs)
     published, random = covered.mean(axis=1)

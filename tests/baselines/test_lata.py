@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calcode.baselines.lata import (
-    mutual_graph,
-    nearest_neighbours,
-    neighbour_scale,
-    refined_probabilities,
-    union_graph,
-)
+from calcode.baselines.lata import mutual_graph, nearest_neighbours, neighbour_scale, refined_probabilities, union_graph
 from calcode.baselines.split import threshold
 from calcode.method.scores import aps_scores, label_sets
 
@@ -51,9 +45,7 @@ def test_neighbours_equal_a_full_search(seed, n, dimension, repeated):
     found = nearest_neighbours(points)
     np.testing.assert_allclose(found.squared, np.sort(squared, axis=1)[:, :count], rtol=0, atol=1e-12)
     assert (found.indices != np.arange(n)[:, None]).all()
-    np.testing.assert_allclose(
-        np.take_along_axis(squared, found.indices, axis=1), found.squared, rtol=0, atol=1e-12
-    )
+    np.testing.assert_allclose(np.take_along_axis(squared, found.indices, axis=1), found.squared, rtol=0, atol=1e-12)
 
 
 def test_neighbours_hidden_from_float32():

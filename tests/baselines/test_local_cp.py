@@ -75,17 +75,11 @@ def test_prediction_is_the_exact_rule_with_the_bandwidth_of_all_validation_image
     found = LocalCp().predict(roles, test, miscoverage=0.1, random_state=3)
     validation, calibration = roles.validation, roles.calibration
     bandwidth = supported_bandwidth(
-        validation.embeddings,
-        aps_scores(robust(validation)),
-        validation.labels,
-        miscoverage=0.1,
-        random_state=3,
+        validation.embeddings, aps_scores(robust(validation)), validation.labels, miscoverage=0.1, random_state=3
     )
     assert found.details["bandwidth"] == bandwidth
     scores = true_label_scores(aps_scores(robust(calibration)), calibration.labels)
-    rule = LocalizedRule.fit(
-        calibration.embeddings, scores, bandwidth=bandwidth, miscoverage=0.1, level="exact"
-    )
+    rule = LocalizedRule.fit(calibration.embeddings, scores, bandwidth=bandwidth, miscoverage=0.1, level="exact")
     thresholds = rule.thresholds(test.embeddings)
     np.testing.assert_array_equal(found.sets, label_sets(aps_scores(robust(test)), thresholds[:, None]))
     assert found.details["infinite_share"] == np.isinf(thresholds).mean()

@@ -55,11 +55,7 @@ def differences() -> str:
     return _table(("name", "difference"), cells)
 
 
-TABLES: dict[str, Callable[[], str]] = {
-    "sources": sources,
-    "promises": promises,
-    "differences": differences,
-}
+TABLES: dict[str, Callable[[], str]] = {"sources": sources, "promises": promises, "differences": differences}
 
 
 def with_tables(page: str) -> str:

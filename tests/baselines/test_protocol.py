@@ -26,9 +26,7 @@ def test_transductive_record_says_what_one_image_means():
 def test_record_and_prediction_are_frozen():
     with pytest.raises(FrozenInstanceError):
         record().year = 1999
-    prediction = Prediction(
-        sets=np.ones((1, 2), dtype=bool), top_label=np.zeros(1, int), top_probability=np.ones(1)
-    )
+    prediction = Prediction(sets=np.ones((1, 2), dtype=bool), top_label=np.zeros(1, int), top_probability=np.ones(1))
     with pytest.raises(ValueError, match="read-only"):
         prediction.sets[0, 0] = False
     assert prediction.accepted.all()

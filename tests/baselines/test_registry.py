@@ -152,12 +152,7 @@ def test_same_seed_same_answer_and_test_labels_are_never_read(name):
     roles, test = ordinary()
     # Both are made anew, because every Evidence renormalises its rows.
     labelled, unlabelled = (
-        Evidence(
-            embeddings=test.embeddings,
-            prompt_logits=test.prompt_logits,
-            labels=labels,
-            classes=test.classes,
-        )
+        Evidence(embeddings=test.embeddings, prompt_logits=test.prompt_logits, labels=labels, classes=test.classes)
         for labels in (test.labels, None)
     )
     assert_same(run(name, roles, labelled), run(name, roles, unlabelled))

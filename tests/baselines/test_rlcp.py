@@ -20,9 +20,7 @@ def test_published_thresholds_and_coverage(file, bandwidth, vectors):
     weights, own = gaussian_weights(
         golden[f"{key}_xtilde"], inputs["z_test"], inputs["z_cal"][order], bandwidth=float(bandwidth)
     )
-    thresholds, closed = smoothed_thresholds(
-        weights, own, scores["V_cal"][order], golden[f"{key}_U"], miscoverage=0.1
-    )
+    thresholds, closed = smoothed_thresholds(weights, own, scores["V_cal"][order], golden[f"{key}_U"], miscoverage=0.1)
     np.testing.assert_array_equal(thresholds, golden[key][:, 1])
     true_scores = scores["scores_test"][np.arange(300), inputs["y_test"]]
     covered = half_open_sets(true_scores[:, None], thresholds, closed)[:, 0]
@@ -39,9 +37,7 @@ def mean_coverage(*, around_draws):
         order = np.argsort(v[:30])
         centre = x[30:] + around_draws * 0.8 * rng.normal(size=(1, 1))
         weights, own = gaussian_weights(centre, x[30:], x[:30][order], bandwidth=0.8)
-        thresholds, closed = smoothed_thresholds(
-            weights, own, v[:30][order], rng.uniform(size=1), miscoverage=0.3
-        )
+        thresholds, closed = smoothed_thresholds(weights, own, v[:30][order], rng.uniform(size=1), miscoverage=0.3)
         covered.append(half_open_sets(v[30:, None], thresholds, closed)[0, 0])
     return np.mean(covered), np.std(covered) / np.sqrt(len(covered))
 

@@ -17,9 +17,7 @@ def test_torchcp(penalty, vectors, assert_same_sets):
     calibration = torchcp_current.saps_calibration_scores(
         golden["probs_cal"], golden["y_cal"], golden["U_cal"].astype(np.float64), penalty=penalty
     )
-    test = torchcp_current.saps_test_scores(
-        golden["probs_test"], golden["U_test"].astype(np.float64), penalty=penalty
-    )
+    test = torchcp_current.saps_test_scores(golden["probs_test"], golden["U_test"].astype(np.float64), penalty=penalty)
     # Its weight times its draw is a product of float32 numbers.
     np.testing.assert_allclose(calibration, golden[f"w{penalty}__cal_scores"], rtol=0, atol=1e-6)
     np.testing.assert_allclose(test, golden[f"w{penalty}__test_scores"], rtol=0, atol=1e-6)

@@ -46,9 +46,7 @@ def test_kernel_does_not_overflow():
     midpoint=st.sampled_from(MIDPOINTS),
     miscoverage=st.sampled_from([0.05, 0.1, 0.3]),
 )
-def test_thresholds_are_guans_and_the_published_ones_never_higher(
-    seed, n, decimals, steepness, midpoint, miscoverage
-):
+def test_thresholds_are_guans_and_the_published_ones_never_higher(seed, n, decimals, steepness, midpoint, miscoverage):
     rng = np.random.default_rng(seed)
     points, queries = unit_rows(rng, n), unit_rows(rng, 6)
     scores = np.sort(rng.uniform(size=n).round(decimals))

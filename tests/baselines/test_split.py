@@ -62,9 +62,7 @@ def test_tied(name, miscoverage, vectors, tied_inputs):
     np.testing.assert_array_equal(label_sets(theirs, limit), golden[f"{name}_split_a{miscoverage}__sets"])
     limits = torchcp_current.class_thresholds(own, labels, miscoverage=miscoverage)
     np.testing.assert_array_equal(limits, golden[f"{name}_classcond_a{miscoverage}__q"])
-    np.testing.assert_array_equal(
-        label_sets(theirs, limits), golden[f"{name}_classcond_a{miscoverage}__sets"]
-    )
+    np.testing.assert_array_equal(label_sets(theirs, limits), golden[f"{name}_classcond_a{miscoverage}__sets"])
 
 
 def test_lac_on_ties_is_exact(vectors, tied_inputs):

@@ -27,9 +27,7 @@ def test_reconstruction(method, penalty, free_ranks, miscoverage, vectors, input
         for role in ("cal", "test")
     )
     key = f"{method}_lam{penalty}_kr{free_ranks}"
-    np.testing.assert_allclose(
-        true_label_scores(calibration, labels), golden[f"{key}__cal"], rtol=0, atol=1e-12
-    )
+    np.testing.assert_allclose(true_label_scores(calibration, labels), golden[f"{key}__cal"], rtol=0, atol=1e-12)
     np.testing.assert_allclose(test, golden[f"{key}__test"], rtol=0, atol=1e-12)
     limit = threshold(calibration, labels, miscoverage=miscoverage)
     key = f"{method}_a{miscoverage}_lam{penalty}_kr{free_ranks}"

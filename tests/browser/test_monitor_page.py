@@ -24,17 +24,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     classes = ("a class with a name that is longer than any sensible name of a disease", *"bcdefghi")
     rng = np.random.default_rng(0)
     watch = Watch(
-        classes=classes,
-        model_digest="m",
-        gate=rng.random(100),
-        references={},
-        lines=dict.fromkeys(classes, 0.1),
+        classes=classes, model_digest="m", gate=rng.random(100), references={}, lines=dict.fromkeys(classes, 0.1)
     )
     for i in range(600):
         case = Case((), True, True, tuple(rng.random(9) + i / 300))
-        watch.observe(
-            f"i{i}", group=f"g{i}", case=case, distance=float(rng.random()) + i / 300, when="2026-01-01"
-        )
+        watch.observe(f"i{i}", group=f"g{i}", case=case, distance=float(rng.random()) + i / 300, when="2026-01-01")
         watch.review(f"i{i}", label=i % 9)
     assert {alarm.monitor for alarm in watch.alarms} == {"M1", "M2", "M3"}
     path = tmp_path_factory.mktemp("monitor") / "monitor.html"

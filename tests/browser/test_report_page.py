@@ -32,12 +32,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
     long_names = model_with((LONG, "x" * 120, "short"), always_protect=(LONG,))
     cohorts = [
-        real_cohort(
-            model_with(always_protect=("b",)), class_titles={"a": "a disease", "b": "another disease"}
-        ),
-        real_cohort(
-            model_with(protect="none"), name="SHIFTED", seed=10, outside=30, shifted=True, ordinary=None
-        ),
+        real_cohort(model_with(always_protect=("b",)), class_titles={"a": "a disease", "b": "another disease"}),
+        real_cohort(model_with(protect="none"), name="SHIFTED", seed=10, outside=30, shifted=True, ordinary=None),
         cohort_of(
             long_names,
             name="LONG",

@@ -34,9 +34,7 @@ def test_version(run: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_help_shows_an_example_that_the_command_understands(
-    command: Command, run: Callable[..., Any]
-) -> None:
+def test_help_shows_an_example_that_the_command_understands(command: Command, run: Callable[..., Any]) -> None:
     page = run(command.name, "--help").stdout
     examples = "\n".join(command.examples).replace("\\\n", " ").splitlines()
     assert "Example" in page
@@ -81,9 +79,7 @@ def test_the_docs_name_every_command_and_option() -> None:
         start = page.find(f"\n## `calcode {name}`\n")
         part = page[start : page.find("\n## ", start + 5)] if start >= 0 else ""
         options = [max(parameter.opts, key=len) for parameter in command.params]
-        missing += [
-            f"{name} {option}" for option in options if option[0] == "-" and f"`{option}`" not in part
-        ]
+        missing += [f"{name} {option}" for option in options if option[0] == "-" and f"`{option}`" not in part]
         missing += [name] if start < 0 else []
     assert missing == []
 
@@ -100,13 +96,7 @@ def test_the_command_line_is_quick_to_load() -> None:
     loaded = loaded_by("import calcode.cli.app")
     assert {"calcode", "typer"} <= loaded
     assert {"matplotlib", "pandas", "pyarrow", "safetensors", "scipy", "sklearn", "torch"} & loaded == set()
-    heavy = (
-        "calcode.baselines",
-        "calcode.report",
-        "calcode.demo.cohorts",
-        "calcode.backbones",
-        "calcode.engines",
-    )
+    heavy = ("calcode.baselines", "calcode.report", "calcode.demo.cohorts", "calcode.backbones", "calcode.engines")
     assert [name for name in loaded if name.startswith(heavy)] == []
 
 

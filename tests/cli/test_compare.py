@@ -110,9 +110,7 @@ def test_csv_reads_back_exactly(run: Callable[..., Any]) -> None:
                 assert type(value)(line[name]) == value
 
 
-def test_latex_has_as_many_cells_in_every_line_and_escapes_names(
-    run: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_latex_has_as_many_cells_in_every_line_and_escapes_names(run: Callable[..., Any], tmp_path: Path) -> None:
     result = run("compare", "split.parquet", "--methods", QUICK, "--latex", "--by", "site")
     assert result.exit_code == 0, result.output
     source = [line for line in result.stdout.splitlines() if not line.startswith("%")]
@@ -175,9 +173,7 @@ def test_images_of_other_diagnoses_are_left_out_unless_kept(run_json: Callable[.
     assert second["out_of_space_deferral"]["n"] == melanomas
 
 
-def test_subgroups_of_chosen_methods(
-    run: Callable[..., Any], run_json: Callable[..., dict[str, Any]]
-) -> None:
+def test_subgroups_of_chosen_methods(run: Callable[..., Any], run_json: Callable[..., dict[str, Any]]) -> None:
     line = ("compare", "split.parquet", "--methods", "aps,calcode", "--by", "site")
     facts = run_json(*line)
     groups = facts["by"]["groups"]
@@ -220,10 +216,7 @@ def test_one_failing_method_is_a_row_and_all_of_them_an_error(
             "split.parquet --where site=east --test-where site=west",
             "split.parquet: groups: .* in the reference role too .*--where",
         ),
-        (
-            "split.parquet --test-where site=west",
-            "split.parquet: ids: .* in the reference role too .*--where",
-        ),
+        ("split.parquet --test-where site=west", "split.parquet: ids: .* in the reference role too .*--where"),
         ("split.parquet --test-role external", "split.parquet: column 'role' holds no 'external'"),
         ("split.parquet --by hospital", "split.parquet: no metadata column 'hospital' for --by"),
         ("split.parquet --classes wart,nevus", "split.parquet: no class wart"),
@@ -247,8 +240,7 @@ def test_images_without_labels_cannot_be_judged(tmp_path: Path, run: Callable[..
 
 
 @pytest.mark.parametrize(
-    "options",
-    ["--methods nonsense", "--miscoverage 0", "--csv --json", "--csv --latex", "--min-images 0"],
+    "options", ["--methods nonsense", "--miscoverage 0", "--csv --json", "--csv --latex", "--min-images 0"]
 )
 def test_a_command_that_is_not_understood_is_2(options: str, run: Callable[..., Any]) -> None:
     result = run("compare", "split.parquet", *options.split())

@@ -12,9 +12,7 @@ import pytest
 Image = pytest.importorskip("PIL.Image", reason="pillow is not installed: pip install 'calcode[images]'")
 
 
-def test_check_takes_the_csv_that_embed_takes(
-    tmp_path: Path, run_json: Callable[..., dict[str, Any]]
-) -> None:
+def test_check_takes_the_csv_that_embed_takes(tmp_path: Path, run_json: Callable[..., dict[str, Any]]) -> None:
     rng = np.random.default_rng(0)
     lines = ["id,path,label_name"]
     for row in range(4):

@@ -29,29 +29,19 @@ def test_blocks_do_not_show_in_the_file(
 ) -> None:
     monkeypatch.setattr(local, "LARGEST_BLOCK", 37)
     target = tmp_path / "small.parquet"
-    assert (
-        run("decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(target)).exit_code
-        == 0
-    )
+    assert run("decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(target)).exit_code == 0
     assert read_decisions(target).equals(read_decisions("decisions.parquet"))
 
 
 def test_csv_by_the_name_of_the_file(here: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
     target = tmp_path / "d.csv"
-    assert (
-        run("decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(target)).exit_code
-        == 0
-    )
+    assert run("decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(target)).exit_code == 0
     assert target.read_text().startswith('"id","action"')
     assert read_decisions(target)["released_set"].equals(read_decisions("decisions.parquet")["released_set"])
 
 
-def test_json_counts_answers_and_reasons(
-    here: Path, tmp_path: Path, run_json: Callable[..., dict[str, Any]]
-) -> None:
-    facts = run_json(
-        "decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(tmp_path / "d.csv")
-    )
+def test_json_counts_answers_and_reasons(here: Path, tmp_path: Path, run_json: Callable[..., dict[str, Any]]) -> None:
+    facts = run_json("decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(tmp_path / "d.csv"))
     decisions = by_hand()
     assert facts["images"] == len(decisions)
     assert facts["actions"] == {a.name.lower(): int((decisions.action == a).sum()) for a in Action}
@@ -60,9 +50,7 @@ def test_json_counts_answers_and_reasons(
     assert facts["promises"] == list(decisions.promises)
 
 
-def test_unlabelled_images_of_a_clinic(
-    here: Path, tmp_path: Path, run_json: Callable[..., dict[str, Any]]
-) -> None:
+def test_unlabelled_images_of_a_clinic(here: Path, tmp_path: Path, run_json: Callable[..., dict[str, Any]]) -> None:
     clinic = tmp_path / "clinic.parquet"
     write_cohort(clinic, n=90, seed=9, prefix="new", label_names=None, groups=None)
     facts = run_json(
@@ -72,9 +60,7 @@ def test_unlabelled_images_of_a_clinic(
     assert 0 < facts["images"] == int((sites == "east").sum()) < 90
 
 
-def test_images_the_model_was_fitted_on_are_refused(
-    here: Path, tmp_path: Path, run: Callable[..., Any]
-) -> None:
+def test_images_the_model_was_fitted_on_are_refused(here: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
     target = tmp_path / "d.parquet"
     result = run("decide", "model.safetensors", "split.parquet", "-o", str(target))
     assert result.exit_code == 1
@@ -89,33 +75,21 @@ def test_images_the_model_was_fitted_on_are_refused(
         ("split.parquet split.parquet", "split.parquet: truncated, or not a safetensors file"),
         ("nowhere.safetensors split.parquet", "nowhere.safetensors: no such file"),
         ("model.safetensors nowhere.parquet", "nowhere.parquet: no such file"),
-        (
-            "model.safetensors split.parquet --role tset",
-            "split.parquet: column 'role' holds no 'tset'; it has ",
-        ),
+        ("model.safetensors split.parquet --role tset", "split.parquet: column 'role' holds no 'tset'; it has "),
         ("model.safetensors skin.parquet --role test", "skin.parquet: no column 'role'"),
-        (
-            "model.safetensors split.parquet --role test --where age>200",
-            "split.parquet (role test, age>200): no row",
-        ),
+        ("model.safetensors split.parquet --role test --where age>200", "split.parquet (role test, age>200): no row"),
     ],
 )
-def test_files_that_do_not_serve(
-    line: str, message: str, here: Path, tmp_path: Path, run: Callable[..., Any]
-) -> None:
+def test_files_that_do_not_serve(line: str, message: str, here: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
     result = run("decide", *line.split(), "-o", str(tmp_path / "d.parquet"))
     assert result.exit_code == 1
     assert result.stderr.startswith(f"Error: {message}")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_features_of_another_backbone_are_refused(
-    here: Path, tmp_path: Path, run: Callable[..., Any]
-) -> None:
+def test_features_of_another_backbone_are_refused(here: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
     write_cohort(tmp_path / "other.parquet", n=50, seed=3, prefix="new", backbone="another")
-    result = run(
-        "decide", "model.safetensors", str(tmp_path / "other.parquet"), "-o", str(tmp_path / "d.parquet")
-    )
+    result = run("decide", "model.safetensors", str(tmp_path / "other.parquet"), "-o", str(tmp_path / "d.parquet"))
     assert result.exit_code == 1
     assert "other.parquet: evidence: backbone 'another' differs from 'stand-in'" in result.stderr
 
@@ -123,16 +97,12 @@ def test_features_of_another_backbone_are_refused(
 def test_an_input_or_a_folder_is_no_output(here: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
     write_cohort(tmp_path / "new.parquet", n=50, seed=3, prefix="new")
     before = (tmp_path / "new.parquet").read_bytes()
-    result = run(
-        "decide", "model.safetensors", str(tmp_path / "new.parquet"), "-o", str(tmp_path / "new.parquet")
-    )
+    result = run("decide", "model.safetensors", str(tmp_path / "new.parquet"), "-o", str(tmp_path / "new.parquet"))
     assert result.exit_code == 2
     assert "is a file that is read here" in " ".join(result.stderr.replace("│", " ").split())
     assert (tmp_path / "new.parquet").read_bytes() == before
     (tmp_path / "folder.csv").mkdir()
-    result = run(
-        "decide", "model.safetensors", str(tmp_path / "new.parquet"), "-o", str(tmp_path / "folder.csv")
-    )
+    result = run("decide", "model.safetensors", str(tmp_path / "new.parquet"), "-o", str(tmp_path / "folder.csv"))
     assert result.exit_code == 2
     assert "is a folder; name a file" in " ".join(result.stderr.replace("│", " ").split())
 
@@ -140,15 +110,7 @@ def test_an_input_or_a_folder_is_no_output(here: Path, tmp_path: Path, run: Call
 def test_set_sizes_are_counted_and_full_sets_named(
     here: Path, tmp_path: Path, run: Callable[..., Any], run_json: Callable[..., dict[str, Any]]
 ) -> None:
-    line = (
-        "decide",
-        "model.safetensors",
-        "split.parquet",
-        "--role",
-        "test",
-        "-o",
-        str(tmp_path / "d.parquet"),
-    )
+    line = ("decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(tmp_path / "d.parquet"))
     facts = run_json(*line)
     sizes = [len(names) for names in read_decisions(tmp_path / "d.parquet")["released_set"].to_pylist()]
     assert facts["set_sizes"] == {str(size): sizes.count(size) for size in sorted(set(sizes)) if size}
@@ -163,7 +125,5 @@ def test_answers_that_say_nothing_are_called_so(here: Path, tmp_path: Path, run:
     assert run("fit", "split.parquet", "-o", wide, "--miscoverage", "0.001").exit_code == 0
     shown = run("decide", wide, "split.parquet", "--role", "test", "-o", str(tmp_path / "d.csv")).stdout
     assert "Most answers say nothing" in shown
-    usual = run(
-        "decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(tmp_path / "e.csv")
-    )
+    usual = run("decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(tmp_path / "e.csv"))
     assert "Most answers say nothing" not in usual.stdout

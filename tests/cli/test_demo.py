@@ -65,10 +65,7 @@ def test_without_the_data_it_says_how_to_get_them(
 
 
 def test_a_stream_is_calm_until_the_camera_changes(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    run: Callable[..., Any],
-    run_json: Callable[..., dict[str, Any]],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any], run_json: Callable[..., dict[str, Any]]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     facts = run_json("demo", "--stream", "-o", "monitor.html")

@@ -22,9 +22,7 @@ def by_hand(path: str | Path = "split.parquet", role: str | None = "test") -> tu
     return Calcode.load("model.safetensors").decide(cohort.evidence), cohort
 
 
-def test_the_figures_of_a_model_are_the_library_s(
-    here: Path, run_json: Callable[..., dict[str, Any]]
-) -> None:
+def test_the_figures_of_a_model_are_the_library_s(here: Path, run_json: Callable[..., dict[str, Any]]) -> None:
     facts = run_json("evaluate", "model.safetensors", "split.parquet", "--role", "test", "--min-n", "30")
     decisions, cohort = by_hand()
     assert facts["summary"] == summarize(decisions, cohort.evidence.require_labels(), min_n=30).to_dict()
@@ -136,14 +134,8 @@ def test_images_outside_the_classes_count_for_deferral_alone(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (
-            "model.safetensors split.parquet --role test --by hospital",
-            "split.parquet: no metadata column 'hospital'",
-        ),
-        (
-            "decisions.parquet split.parquet --role gate",
-            "decisions.parquet: none of its images is in split.parquet",
-        ),
+        ("model.safetensors split.parquet --role test --by hospital", "split.parquet: no metadata column 'hospital'"),
+        ("decisions.parquet split.parquet --role gate", "decisions.parquet: none of its images is in split.parquet"),
         ("split.parquet split.parquet", "split.parquet: "),
         ("nowhere.csv split.parquet", "nowhere.csv: no such file"),
     ],

@@ -70,9 +70,7 @@ def test_every_setting_reaches_the_model(here: Path, tmp_path: Path, run: Callab
     assert settings.keys() == Calcode().get_params().keys()
     result = run("fit", "split.parquet", "-o", target, *line.split())
     assert result.exit_code == 0, result.output
-    assert (
-        loaded(target).settings_.get_params() == by_hand("split.parquet", **settings).settings_.get_params()
-    )
+    assert loaded(target).settings_.get_params() == by_hand("split.parquet", **settings).settings_.get_params()
     assert loaded(target).digest_ == by_hand("split.parquet", **settings).digest_
 
 
@@ -111,9 +109,7 @@ def test_images_outside_the_classes_are_left_out_and_told(
     assert run("split", "skin.parquet", "-o", "split.parquet").exit_code == 0
     result = run("fit", "split.parquet", "-o", "model.safetensors")
     assert result.exit_code == 0, result.output
-    assert (
-        "split.parquet: 12 images of role 'validation' have a diagnosis outside the classes" in result.stderr
-    )
+    assert "split.parquet: 12 images of role 'validation' have a diagnosis outside the classes" in result.stderr
     manifest = loaded("model.safetensors").manifest_
     assert {role: entry["n"] for role, entry in manifest.items()} == {
         "reference": 120,
@@ -134,9 +130,7 @@ def test_images_outside_the_classes_are_left_out_and_told(
         ("--prompts nowhere.safetensors", "nowhere.safetensors"),
     ],
 )
-def test_options_that_do_not_fit_the_file(
-    options: str, message: str, here: Path, run: Callable[..., Any]
-) -> None:
+def test_options_that_do_not_fit_the_file(options: str, message: str, here: Path, run: Callable[..., Any]) -> None:
     result = run("fit", "split.parquet", "-o", "other.safetensors", *options.split())
     assert result.exit_code == 1
     assert result.stderr.startswith(f"Error: {message}")

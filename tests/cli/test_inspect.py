@@ -28,9 +28,7 @@ def test_json_is_what_the_model_learned(here: Path, run_json: Callable[..., dict
         "search": {"kind": "exact"},
     }
     assert facts["bandwidth"] == model.bandwidth_
-    assert [trial["bandwidth"] for trial in facts["bandwidth_trace"]] == [
-        t.bandwidth for t in model.bandwidth_trace_
-    ]
+    assert [trial["bandwidth"] for trial in facts["bandwidth_trace"]] == [t.bandwidth for t in model.bandwidth_trace_]
     assert [entry["name"] for entry in facts["protected"]] == list(model.tail_classes_)
     assert {entry["name"]: entry["threshold"] for entry in facts["protected"]} == model.tail_thresholds_
     assert facts["promises"] == list(model.promises_)
@@ -58,9 +56,7 @@ def test_infinite_thresholds_come_with_the_numbers_behind_them(
     here: Path, tmp_path: Path, run: Callable[..., Any], run_json: Callable[..., dict[str, Any]]
 ) -> None:
     target = str(tmp_path / "strict.safetensors")
-    fitted = run(
-        "fit", "split.parquet", "-o", target, "--always-protect", "melanoma", "--guard", "melanoma=0.005"
-    )
+    fitted = run("fit", "split.parquet", "-o", target, "--always-protect", "melanoma", "--guard", "melanoma=0.005")
     assert "37 of 199 needed" in fitted.stderr
     (guard,) = run_json("inspect", target)["protected"]
     assert (guard["threshold"], guard["infinite"], guard["n_needed"]) == ("inf", True, 199)
@@ -88,6 +84,4 @@ def test_an_altered_file_is_refused(here: Path, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     done = call("inspect", "model.safetensors", cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr == (
-        "Error: model.safetensors: altered, its content does not have the SHA-256 it carries\n"
-    )
+    assert done.stderr == ("Error: model.safetensors: altered, its content does not have the SHA-256 it carries\n")

@@ -47,9 +47,7 @@ def started(*arguments: str, cwd: Path, before: str = "") -> subprocess.Popen[st
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_while_the_program_is_loaded_is_quiet(
-    number: signal.Signals, code: int, tmp_path: Path
-) -> None:
+def test_a_signal_while_the_program_is_loaded_is_quiet(number: signal.Signals, code: int, tmp_path: Path) -> None:
     process = started("--help", cwd=tmp_path, before=SLOW_START)
     assert process.stdout is not None
     assert process.stdout.readline() == "loading\n"

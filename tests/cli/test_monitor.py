@@ -19,9 +19,7 @@ from calcode.monitor import Watch, replay, watch_model
 Run = Callable[..., Any]
 
 
-def write_clinic(
-    path: Path, *, n: int = 120, seed: int = 0, prefix: str, shift: float = 0.0, **columns: Any
-) -> None:
+def write_clinic(path: Path, *, n: int = 120, seed: int = 0, prefix: str, shift: float = 0.0, **columns: Any) -> None:
     embeddings, names = draw(n, seed=seed)
     moved = embeddings + shift
     write_cohort(
@@ -69,9 +67,7 @@ def test_a_calm_day_is_0_and_a_new_camera_is_3_with_time_evidence_and_advice(cli
     assert calm.exit_code == 0, calm.output
     assert "60 groups voted" in calm.output
     assert "No alarm." in calm.output
-    changed = run(
-        "monitor", "model.safetensors", "day-1.parquet", "day-2.parquet", "--time", "taken", "-o", "m.html"
-    )
+    changed = run("monitor", "model.safetensors", "day-1.parquet", "day-2.parquet", "--time", "taken", "-o", "m.html")
     assert changed.exit_code == 3
     text = " ".join(changed.output.split())
     assert "M1, case" in text
@@ -97,9 +93,7 @@ def test_the_figures_are_those_of_the_library(clinic: Path, run: Run) -> None:
 def test_the_decisions_as_they_were_given_count(clinic: Path, run: Run) -> None:
     run("decide", "model.safetensors", "day-1.parquet", "-o", "decisions.parquet")
     again = facts_of(run("monitor", "model.safetensors", "day-1.parquet", "--json"))
-    given = facts_of(
-        run("monitor", "model.safetensors", "day-1.parquet", "--decisions", "decisions.parquet", "--json")
-    )
+    given = facts_of(run("monitor", "model.safetensors", "day-1.parquet", "--decisions", "decisions.parquet", "--json"))
     assert given == again
     fewer = run("monitor", "model.safetensors", "day-2.parquet", "--decisions", "decisions.parquet")
     assert fewer.exit_code == 1
@@ -140,16 +134,7 @@ def test_labels_vote_once_and_late_labels_find_their_decision(clinic: Path, run:
     rows = [{"id": name, "label": label} for name, label in zip(voting, labels, strict=False)]
     rows += [{"id": other, "label": "nevus"}, {"id": "elsewhere", "label": "nevus"}]
     write_reviews(clinic / "reviews.csv", rows)
-    line = [
-        "monitor",
-        "model.safetensors",
-        "day-1.parquet",
-        "--labels",
-        "reviews.csv",
-        "--state",
-        "s.json",
-        "--json",
-    ]
+    line = ["monitor", "model.safetensors", "day-1.parquet", "--labels", "reviews.csv", "--state", "s.json", "--json"]
     first = facts_of(run(*line))
     assert first["labels"] == {
         "votes": 20,
@@ -173,9 +158,7 @@ def test_only_cases_drawn_at_random_vote(clinic: Path, run: Run) -> None:
     voting = representatives(clinic)
     rows = [{"id": name, "label": "nevus", "coin": str(i % 2)} for i, name in enumerate(voting)]
     write_reviews(clinic / "reviews.csv", rows)
-    facts = facts_of(
-        run("monitor", "model.safetensors", "day-1.parquet", "--labels", "reviews.csv", "--json")
-    )
+    facts = facts_of(run("monitor", "model.safetensors", "day-1.parquet", "--labels", "reviews.csv", "--json"))
     assert (facts["labels"]["votes"], facts["labels"]["not_drawn"]) == (30, 30)
 
 

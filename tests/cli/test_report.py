@@ -27,14 +27,7 @@ def test_the_figures_are_those_of_the_library_and_of_the_registry(
     test = features.read(role="test").evidence
     decisions = Calcode.load("model.safetensors").decide(test)
     expected = summarize(decisions, test.require_labels()).to_dict()
-    for name in (
-        "coverage",
-        "worst_class_coverage",
-        "set_size",
-        "full_set_rate",
-        "informative_rate",
-        "deferral",
-    ):
+    for name in ("coverage", "worst_class_coverage", "set_size", "full_set_rate", "informative_rate", "deferral"):
         assert facts["methods"]["CALCoDe"][name] == expected[name]
     roles = Roles(**{role: features.read(role=role).evidence for role in ROLES})
     aps = METHODS["aps"].predict(roles, test, miscoverage=0.05, random_state=0)
@@ -51,9 +44,7 @@ def test_the_figures_are_those_of_the_library_and_of_the_registry(
     assert target.read_text().startswith("<!doctype html>")
 
 
-def test_a_cohort_is_shifted_unless_said_otherwise(
-    here: Path, tmp_path: Path, run: Callable[..., Any]
-) -> None:
+def test_a_cohort_is_shifted_unless_said_otherwise(here: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
     shifted, same = tmp_path / "shifted.html", tmp_path / "same.html"
     line = ("report", "model.safetensors", "split.parquet", "--role", "test", "--title", "A <page>")
     first = run(*line, "-o", str(shifted))
@@ -81,9 +72,7 @@ def test_other_calibration_images_do_not_serve(
     path = tmp_path / "clinic.parquet"
     roles = ["calibration" if i % 2 else "test" for i in range(120)]
     write_cohort(path, n=120, seed=4, prefix="new", roles=roles)
-    facts = run_json(
-        "report", "model.safetensors", str(path), "--role", "test", "-o", str(tmp_path / "page.html")
-    )
+    facts = run_json("report", "model.safetensors", str(path), "--role", "test", "-o", str(tmp_path / "page.html"))
     assert list(facts["methods"]) == ["Localized", "CALCoDe"]
 
 

@@ -25,10 +25,7 @@ from calcode.errors import FeatureFileError
         (["age>=60"], lambda c: c.column("age") >= 60),
         (["age<30"], lambda c: c.column("age") < 30),
         (["age > 30", "age<=40"], lambda c: (c.column("age") > 30) & (c.column("age") <= 40)),
-        (
-            ["role=test", "label_name!=nevus"],
-            lambda c: (c.roles == "test") & (c.column("label_name") != "nevus"),
-        ),
+        (["role=test", "label_name!=nevus"], lambda c: (c.roles == "test") & (c.column("label_name") != "nevus")),
     ],
 )
 def test_conditions_choose_the_rows_they_name(conditions: list[str], expected: object, here: Path) -> None:

@@ -128,10 +128,7 @@ def test_fit_says_counts_expectations_and_promises(
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [
-        ({"id": "nobody"}, "no image 'nobody'"),
-        ({"label": "melanomma"}, "'melanomma' is no diagnosis"),
-    ],
+    [({"id": "nobody"}, "no image 'nobody'"), ({"label": "melanomma"}, "'melanomma' is no diagnosis")],
 )
 def test_a_wrong_sheet_is_one_sentence_and_nothing_is_written(
     here: Path, sheet: Path, truth: dict[str, str], run: Run, change: dict[str, str], words: str
@@ -170,9 +167,7 @@ def test_missing_groups_are_named(here: Path, run: Run) -> None:
     assert "fill the column 'group'" in result.output
 
 
-def test_a_site_model_stands_wherever_a_model_does(
-    here: Path, site_file: Path, run: Run, run_json: Run
-) -> None:
+def test_a_site_model_stands_wherever_a_model_does(here: Path, site_file: Path, run: Run, run_json: Run) -> None:
     done = run("decide", "site.safetensors", "clinic.parquet", "-o", "site-decisions.parquet")
     assert done.exit_code == 0, done.output
     table = read_decisions(here / "site-decisions.parquet")

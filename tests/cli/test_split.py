@@ -37,9 +37,7 @@ def test_json_has_the_counts_of_the_library(
     here: Path, tmp_path: Path, run_json: Callable[..., dict[str, Any]]
 ) -> None:
     target = tmp_path / "again.parquet"
-    facts = run_json(
-        "split", "skin.parquet", "-o", str(target), "--sizes", "0.1,0.2,0.2,0.4,0.1", "--seed", "3"
-    )
+    facts = run_json("split", "skin.parquet", "-o", str(target), "--sizes", "0.1,0.2,0.2,0.4,0.1", "--seed", "3")
     table = pq.read_table(target, columns=["label_name", "role"])
     counts = role_counts(table["label_name"].to_pylist(), table["role"].to_pylist(), classes=CLASSES)
     assert facts["counts"] == {
@@ -73,9 +71,7 @@ def test_out_of_space_and_integer_labels_get_roles_too(
     monkeypatch.chdir(tmp_path)
     write_cohort(Path("named.parquet"), n=200)
     table = pq.read_table("named.parquet")
-    index = [
-        -1 if i % 10 == 0 else CLASSES.index(name) for i, name in enumerate(table["label_name"].to_pylist())
-    ]
+    index = [-1 if i % 10 == 0 else CLASSES.index(name) for i, name in enumerate(table["label_name"].to_pylist())]
     integers = table.drop_columns(["label_name"]).append_column("label", pa.array(index))
     pq.write_table(integers, "named.parquet")
     facts = run_json("split", "named.parquet", "-o", "out.parquet")
@@ -106,11 +102,7 @@ def test_half_precision_stays_half_precision(
     ],
 )
 def test_what_cannot_be_split_is_refused(
-    columns: dict[str, Any],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    run: Callable[..., Any],
+    columns: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_cohort(Path("bad.parquet"), n=200, **columns)
@@ -137,9 +129,7 @@ def test_the_input_is_never_written_over(here: Path, run: Callable[..., Any]) ->
     assert Path("skin.parquet").read_bytes() == before
 
 
-def test_without_groups_it_warns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
-) -> None:
+def test_without_groups_it_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:
     monkeypatch.chdir(tmp_path)
     write_cohort(Path("lone.parquet"), n=200, groups=None)
     result = run("split", "lone.parquet", "-o", "out.parquet")

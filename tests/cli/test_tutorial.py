@@ -65,9 +65,7 @@ def test_the_walk_through_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
     for ran in executed(text, tmp_path):
         if ran.shown is not None:
             compared += 1
-            assert _comparable(ran.printed) == _comparable(ran.shown.body), (
-                f"{PAGE.name}, line {ran.block.line}"
-            )
+            assert _comparable(ran.printed) == _comparable(ran.shown.body), f"{PAGE.name}, line {ran.block.line}"
     assert compared >= 8
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
     assert not (tmp_path / "wrong.csv").exists()
@@ -83,9 +81,7 @@ def test_the_way_to_a_site_model_runs_and_prints_what_it_shows(tmp_path: Path) -
     shown = [ran for ran in executed(SITE_PAGE.read_text(), tmp_path) if ran.shown is not None]
     for ran in shown:
         assert ran.shown is not None
-        assert _comparable(ran.printed) == _comparable(ran.shown.body), (
-            f"{SITE_PAGE.name}, line {ran.block.line}"
-        )
+        assert _comparable(ran.printed) == _comparable(ran.shown.body), f"{SITE_PAGE.name}, line {ran.block.line}"
     assert len(shown) >= 6
     assert (tmp_path / "site.safetensors").exists()
 

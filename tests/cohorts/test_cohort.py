@@ -52,18 +52,14 @@ def test_restriction_then_in_space_leaves_the_rows_of_the_kept_classes(cohort: C
 def test_roles_are_selected_by_name(cohort: Cohort) -> None:
     assert cohort.with_role("test").column("number").tolist() == list(range(6, 12))
     assert len(cohort.with_role("test", "gate")) == N
-    with pytest.raises(
-        RoleError, match=r"\['calibration'\] is no role of this cohort; it has \['gate', 'test'\]"
-    ):
+    with pytest.raises(RoleError, match=r"\['calibration'\] is no role of this cohort; it has \['gate', 'test'\]"):
         cohort.with_role("calibration")
     with pytest.raises(RoleError, match="this cohort has none"):
         Cohort(evidence=cohort.evidence).with_role("test")
 
 
 def test_an_unknown_column_is_named_with_those_there_are(cohort: Cohort) -> None:
-    with pytest.raises(
-        EvidenceError, match=r"no 'group' in this cohort; it has \['id', 'number', 'role', 'site'\]"
-    ):
+    with pytest.raises(EvidenceError, match=r"no 'group' in this cohort; it has \['id', 'number', 'role', 'site'\]"):
         cohort.column("group")
 
 

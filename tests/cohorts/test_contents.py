@@ -39,10 +39,7 @@ def with_null(table: pa.Table, name: str, row: int) -> pa.Table:
         (lambda t: replaced(t, "id", pa.array(np.ones(60))), "column 'id' is double, strings needed"),
         (lambda t: replaced(t, "role", pa.array(range(60))), "column 'role' is int64, strings needed"),
         (lambda t: replaced(t, "label_name", pa.array(range(60))), "column 'label_name' is int64"),
-        (
-            lambda t: replaced(t, "embedding", pa.array(["x"] * 60)),
-            "column 'embedding' is string, a fixed-size",
-        ),
+        (lambda t: replaced(t, "embedding", pa.array(["x"] * 60)), "column 'embedding' is string, a fixed-size"),
         (lambda t: replaced(t, "embedding", pa.array([[1, 2]] * 60)), "column 'embedding' is list<.*int64>"),
         (
             lambda t: replaced(t, "embedding", pa.array([[0.1] * 5] * 60, pa.list_(pa.float32(), 5))),
@@ -70,9 +67,7 @@ def embedding_with(table: pa.Table, row: int, values: Any, kind: pa.DataType) ->
     return replaced(table, "embedding", pa.array(rows, kind))
 
 
-@pytest.mark.parametrize(
-    "kind", [pa.list_(pa.float32(), 8), pa.list_(pa.float16(), 8), pa.list_(pa.float32())]
-)
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32(), 8), pa.list_(pa.float16(), 8), pa.list_(pa.float32())])
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -97,9 +92,7 @@ def test_a_bad_embedding_is_refused_with_the_id_of_its_image(
         pytest.skip("this version of pyarrow cannot write a null among fixed-size lists")
     file = open_features(feature_path)
     for reading in (file.read, lambda: list(file.batches(batch_size=10))):
-        with pytest.raises(
-            FeatureFileError, match=rf"'embedding' has {message} in 1 row \(first: .* 'image-17'\)"
-        ):
+        with pytest.raises(FeatureFileError, match=rf"'embedding' has {message} in 1 row \(first: .* 'image-17'\)"):
             reading()
 
 
@@ -118,9 +111,7 @@ def test_a_file_cut_while_it_is_open_and_a_damaged_page_are_refused(feature_path
         list(file.batches())
     chunk = pq.ParquetFile(pa.BufferReader(content)).metadata.row_group(0)
     (embedding,) = [
-        chunk.column(i)
-        for i in range(chunk.num_columns)
-        if chunk.column(i).path_in_schema.startswith("embedding")
+        chunk.column(i) for i in range(chunk.num_columns) if chunk.column(i).path_in_schema.startswith("embedding")
     ]
     damaged = bytearray(content)
     damaged[embedding.data_page_offset + embedding.total_compressed_size - 100] ^= 0xFF

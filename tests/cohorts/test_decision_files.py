@@ -151,10 +151,7 @@ def test_misuse_of_the_writer_is_named(tmp_path: Path, make_decisions: Make) -> 
         DecisionWriter(tmp_path / "d.xlsx")
     with pytest.raises(FeatureFileError, match="not open"):
         DecisionWriter(tmp_path / "d.csv").append(make_decisions())
-    with (
-        pytest.raises(FeatureFileError, match="no decisions were appended"),
-        DecisionWriter(tmp_path / "d.csv"),
-    ):
+    with pytest.raises(FeatureFileError, match="no decisions were appended"), DecisionWriter(tmp_path / "d.csv"):
         pass
     with pytest.raises(FeatureFileError, match=r"\['b;c'\] contain ';'.* write \.parquet"):
         write_decisions(tmp_path / "d.csv", make_decisions(classes=("a", "b;c", "d")))
@@ -186,10 +183,7 @@ def with_column(table: pa.Table, name: str, value: Any) -> pa.Table:
         (lambda t: with_facts(t, version=2), "version 2 of the decision format and this is version 1"),
         (lambda t: with_facts(t, classes=["a", "b", "c"]), "columns .* are not those of decisions"),
         (lambda t: t.drop(["p_audit"]), "columns .* are not those of decisions"),
-        (
-            lambda t: with_sets(t, [["bcc", "mel"]] * 40),
-            "the action and the size of its released set contradict",
-        ),
+        (lambda t: with_sets(t, [["bcc", "mel"]] * 40), "the action and the size of its released set contradict"),
         (lambda t: with_sets(t, [[]] * 40), "the action and the size of its released set contradict"),
         (lambda t: with_sets(t, [["scc"]] * 40), "'released_set' has .* not among the classes"),
         (lambda t: with_column(t, "label", "mel"), "the label is not that of the released set"),
@@ -242,9 +236,7 @@ def test_a_truncated_or_absent_file_is_refused(tmp_path: Path, make_decisions: M
         ('"image,1",', "", "truncated, or not a CSV file of decisions"),
     ],
 )
-def test_a_changed_csv_is_refused(
-    tmp_path: Path, make_decisions: Make, old: str, new: str, message: str
-) -> None:
+def test_a_changed_csv_is_refused(tmp_path: Path, make_decisions: Make, old: str, new: str, message: str) -> None:
     path = tmp_path / "d.csv"
     write_decisions(path, make_decisions())
     text = path.read_text()

@@ -16,9 +16,7 @@ from calcode.errors import FeatureFileError
 
 
 @pytest.mark.parametrize("kind", ["float32", "float16"])
-def test_what_is_written_is_read_back(
-    tmp_path: Path, prompts: Prompts, columns: dict[str, Any], kind: Any
-) -> None:
+def test_what_is_written_is_read_back(tmp_path: Path, prompts: Prompts, columns: dict[str, Any], kind: Any) -> None:
     path = tmp_path / "c.parquet"
     write_features(path, **columns, prompts=prompts, backbone="toy", embedding_type=kind)
     stored = pq.read_schema(path).field("embedding").type
@@ -31,9 +29,7 @@ def test_what_is_written_is_read_back(
     cosines = np.einsum("nd,kmd->nmk", unit, prompts.text.astype(np.float64))
     bank_norms = np.linalg.norm(prompts.text.astype(np.float64), axis=2).T
     np.testing.assert_allclose(evidence.prompt_logits, cosines / bank_norms / prompts.temperature, atol=1e-12)
-    expected = [
-        prompts.classes.index(name) if name in prompts.classes else -1 for name in columns["label_names"]
-    ]
+    expected = [prompts.classes.index(name) if name in prompts.classes else -1 for name in columns["label_names"]]
     assert evidence.labels.tolist() == expected
     assert evidence.ids.tolist() == columns["ids"]
     assert evidence.groups.tolist() == columns["groups"]
@@ -45,9 +41,7 @@ def test_what_is_written_is_read_back(
     assert cohort.column("sex").tolist() == [value or "" for value in columns["metadata"]["sex"]]
 
 
-def test_the_same_content_gives_the_same_bytes(
-    tmp_path: Path, prompts: Prompts, columns: dict[str, Any]
-) -> None:
+def test_the_same_content_gives_the_same_bytes(tmp_path: Path, prompts: Prompts, columns: dict[str, Any]) -> None:
     paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     for path in paths:
         write_features(path, **columns, prompts=prompts, backbone="toy")
@@ -60,9 +54,7 @@ def test_the_same_content_gives_the_same_bytes(
     ]
 
 
-def test_only_ids_and_embeddings_are_needed(
-    tmp_path: Path, prompts: Prompts, columns: dict[str, Any]
-) -> None:
+def test_only_ids_and_embeddings_are_needed(tmp_path: Path, prompts: Prompts, columns: dict[str, Any]) -> None:
     path = tmp_path / "c.parquet"
     write_features(path, embeddings=columns["embeddings"], ids=range(60), prompts=prompts)
     cohort = open_features(path).read()
@@ -154,9 +146,7 @@ def test_a_pair_is_never_mixed_whatever_stops_it_between_the_two_renames(
     assert not list(feature_path.parent.glob(".*"))
 
 
-def test_missing_values_are_written_as_missing(
-    tmp_path: Path, prompts: Prompts, columns: dict[str, Any]
-) -> None:
+def test_missing_values_are_written_as_missing(tmp_path: Path, prompts: Prompts, columns: dict[str, Any]) -> None:
     path = tmp_path / "c.parquet"
     groups = [None, float("nan"), *columns["groups"][2:]]
     write_features(path, **(columns | {"groups": groups}), prompts=prompts)

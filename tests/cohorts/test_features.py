@@ -58,11 +58,7 @@ def test_opening_tells_what_is_in_the_file(feature_path: Path, prompts: Prompts)
 def test_streaming_equals_reading_whole(feature_path: Path, batch_size: int) -> None:
     rewrite(feature_path, pq.read_table(feature_path), row_group_size=13)
     file = open_features(feature_path)
-    choice: dict[str, Any] = {
-        "role": ("gate", "test"),
-        "where": pc.field("visits") > 20,
-        "classes": ["nv", "mel"],
-    }
+    choice: dict[str, Any] = {"role": ("gate", "test"), "where": pc.field("visits") > 20, "classes": ["nv", "mel"]}
     whole = joined([file.read(**choice)])
     parts = list(file.batches(batch_size=batch_size, **choice))
     assert all(0 < len(part) <= batch_size for part in parts)
@@ -114,9 +110,7 @@ def test_restriction_follows_the_evidence(feature_path: Path) -> None:
         open_features(feature_path).read(classes=["nv", "scc"])
 
 
-def test_a_file_of_the_older_layout_is_read(
-    tmp_path: Path, prompts: Prompts, columns: dict[str, Any]
-) -> None:
+def test_a_file_of_the_older_layout_is_read(tmp_path: Path, prompts: Prompts, columns: dict[str, Any]) -> None:
     """Integer label beside the name, -1 outside, float32 numbers with nulls, prompts.npz in the folder."""
     names = columns["label_names"].tolist()
     classes = list(prompts.classes)
@@ -131,9 +125,7 @@ def test_a_file_of_the_older_layout_is_read(
             "site": columns["metadata"]["site"],
             "age": pa.array(columns["metadata"]["age"], pa.float32(), from_pandas=True),
             "sex": columns["metadata"]["sex"],
-            "embedding": pa.FixedSizeListArray.from_arrays(
-                pa.array(columns["embeddings"].ravel(), pa.float32()), 8
-            ),
+            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(columns["embeddings"].ravel(), pa.float32()), 8),
         }
     ).replace_schema_metadata({"classes": json.dumps(classes), "backbone": "lite0"})
     rewrite(tmp_path / "images.parquet", table)
@@ -151,9 +143,7 @@ def test_a_file_of_the_older_layout_is_read(
     assert np.array_equal(np.isnan(cohort.column("age")), np.isnan(columns["metadata"]["age"]))
     assert cohort.evidence.groups.tolist() == columns["groups"]
     rewrite(tmp_path / "images.parquet", replaced(table, "label", pa.array([0] * 60, pa.int32())))
-    with pytest.raises(
-        FeatureFileError, match=r"label 0 and label_name 'mel' disagree .* 'image-1' \(50 such rows"
-    ):
+    with pytest.raises(FeatureFileError, match=r"label 0 and label_name 'mel' disagree .* 'image-1' \(50 such rows"):
         open_features(tmp_path / "images.parquet").read()
 
 
@@ -174,9 +164,7 @@ def test_integer_labels_count_through_the_classes_of_the_file(feature_path: Path
     with pytest.raises(FeatureFileError, match=r"label 2 of .* is neither -1 nor one of the 2 classes"):
         open_features(feature_path)
     rewrite(feature_path, numbered.replace_schema_metadata(None))
-    with pytest.raises(
-        FeatureFileError, match="'label' holds indices, but the schema metadata have no 'classes'"
-    ):
+    with pytest.raises(FeatureFileError, match="'label' holds indices, but the schema metadata have no 'classes'"):
         open_features(feature_path)
     rewrite(feature_path, numbered.replace_schema_metadata({"classes": "nv, mel"}))
     with pytest.raises(FeatureFileError, match="'classes' in the schema metadata: not valid JSON"):
@@ -194,9 +182,7 @@ def test_plain_lists_are_read_if_their_lengths_agree(feature_path: Path) -> None
     assert_equal_cohorts(open_features(feature_path).read(), whole)
     rows[41] = rows[41][:5]
     rewrite(feature_path, replaced(table, "embedding", pa.array(rows, pa.list_(pa.float32()))))
-    with pytest.raises(
-        FeatureFileError, match=r"another number of dimensions .* 1 row \(first: .* 'image-41'\)"
-    ):
+    with pytest.raises(FeatureFileError, match=r"another number of dimensions .* 1 row \(first: .* 'image-41'\)"):
         open_features(feature_path).read()
 
 
@@ -229,9 +215,7 @@ def test_other_kinds_of_metadata_come_back_as_they_are(feature_path: Path) -> No
 
 def without_labels(table: pa.Table, rows: list[int]) -> pa.Table:
     names = table["label_name"].to_pylist()
-    return replaced(
-        table, "label_name", pa.array([None if i in rows else n for i, n in enumerate(names)], pa.string())
-    )
+    return replaced(table, "label_name", pa.array([None if i in rows else n for i, n in enumerate(names)], pa.string()))
 
 
 def test_new_images_have_no_labels(feature_path: Path) -> None:
@@ -259,9 +243,7 @@ def test_roles_without_labels_stand_beside_roles_with_them(feature_path: Path) -
     assert file.read(role="test").evidence.labels is not None
     assert {part.evidence.labels is None for part in file.batches(role="gate", batch_size=5)} == {True}
     for reading in (file.read, lambda: list(file.batches())):
-        with pytest.raises(
-            FeatureFileError, match=r"'label_name' is empty in 20 of 60 chosen rows; fill it in"
-        ):
+        with pytest.raises(FeatureFileError, match=r"'label_name' is empty in 20 of 60 chosen rows; fill it in"):
             reading()
     labelled = file.read(where=pc.field("label_name").is_valid())
     assert len(labelled) == 40
@@ -288,9 +270,7 @@ def test_prompts_are_found_given_or_missed(feature_path: Path, prompts: Prompts)
 def test_other_prompts_than_the_recorded_ones_must_be_asked_for(feature_path: Path, prompts: Prompts) -> None:
     other = Prompts(text=prompts.text, temperature=0.5, classes=prompts.classes)
     write_prompts(feature_path.with_name("cohort.prompts.safetensors"), other)
-    with pytest.raises(
-        FeatureFileError, match=r"written with other prompts than cohort\.prompts\.safetensors"
-    ):
+    with pytest.raises(FeatureFileError, match=r"written with other prompts than cohort\.prompts\.safetensors"):
         open_features(feature_path)
     assert open_features(feature_path, prompts=other).prompt_digest == other.digest
 
@@ -306,28 +286,12 @@ def test_the_backbone_is_the_recorded_one_or_the_given_one(feature_path: Path) -
 @pytest.mark.parametrize(
     ("choice", "error", "message"),
     [
-        (
-            {"role": "calibration"},
-            FeatureFileError,
-            r"role \['calibration'\] not in the file; it has \['reference'",
-        ),
+        ({"role": "calibration"}, FeatureFileError, r"role \['calibration'\] not in the file; it has \['reference'"),
         ({"role": []}, FeatureFileError, "not in the file"),
-        (
-            {"where": "site = 'east'"},
-            SettingsError,
-            r"where: str given, a pyarrow\.compute\.Expression needed",
-        ),
-        (
-            {"where": pc.field("hospital") == "east"},
-            FeatureFileError,
-            "condition .*hospital.* cannot be applied",
-        ),
+        ({"where": "site = 'east'"}, SettingsError, r"where: str given, a pyarrow\.compute\.Expression needed"),
+        ({"where": pc.field("hospital") == "east"}, FeatureFileError, "condition .*hospital.* cannot be applied"),
         ({"where": pc.field("site") == 3}, FeatureFileError, "cannot be applied"),
-        (
-            {"where": pc.field("site") == "north"},
-            FeatureFileError,
-            "no row meets the role None and the condition",
-        ),
+        ({"where": pc.field("site") == "north"}, FeatureFileError, "no row meets the role None and the condition"),
         ({"columns": ["hospital"]}, FeatureFileError, r"\['hospital'\] among no metadata columns"),
     ],
 )
@@ -354,13 +318,10 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     path = tmp_path / "large.parquet"
     numbers = pa.array(rng.normal(size=n * d).astype(np.float32))
-    table = pa.table(
-        {"id": [str(i) for i in range(n)], "embedding": pa.FixedSizeListArray.from_arrays(numbers, d)}
-    )
+    table = pa.table({"id": [str(i) for i in range(n)], "embedding": pa.FixedSizeListArray.from_arrays(numbers, d)})
     pq.write_table(table, path, row_group_size=n, compression="none", use_dictionary=False)
     write_prompts(
-        tmp_path / "large.prompts.safetensors",
-        Prompts(text=rng.normal(size=(2, 1, d)), temperature=1.0, classes="ab"),
+        tmp_path / "large.prompts.safetensors", Prompts(text=rng.normal(size=(2, 1, d)), temperature=1.0, classes="ab")
     )
     script = (
         "import sys, warnings, pyarrow\n"
@@ -369,9 +330,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         "count = sum(len(part) for part in open_features(sys.argv[1]).batches(batch_size=512))\n"
         "print(count, pyarrow.default_memory_pool().max_memory())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
     count, peak = map(int, done.stdout.split())
     assert count == n
     assert peak < path.stat().st_size / 3
@@ -382,9 +341,7 @@ def test_a_temperature_that_makes_probabilities_flat_is_a_warning(
     feature_path: Path, prompts: Prompts, temperature: float
 ) -> None:
     flat = Prompts(text=prompts.text, temperature=temperature, classes=prompts.classes)
-    with pytest.warns(
-        CalcodeWarning, match=f"temperature {temperature:g} makes all probabilities nearly equal"
-    ):
+    with pytest.warns(CalcodeWarning, match=f"temperature {temperature:g} makes all probabilities nearly equal"):
         file = open_features(feature_path, prompts=flat)
     # The bound holds for every image of the file, and a usual temperature is not complained about.
     logits = file.read().evidence.prompt_logits

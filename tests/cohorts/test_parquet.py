@@ -70,10 +70,7 @@ def test_ascending_ranges_decode_every_row_once_and_skip_row_groups(tmp_path: Pa
 
 def test_rows_that_are_not_there_and_damaged_files_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, row_group=10)
-    with (
-        closing(RowReader(path, columns=["row"])) as reader,
-        pytest.raises(FeatureFileError, match="it has 60 rows"),
-    ):
+    with closing(RowReader(path, columns=["row"])) as reader, pytest.raises(FeatureFileError, match="it has 60 rows"):
         reader.table(50, 61)
     with pytest.raises(FeatureFileError, match="no such file"):
         RowReader(tmp_path / "nowhere.parquet", columns=["row"])

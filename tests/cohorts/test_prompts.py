@@ -67,11 +67,7 @@ def test_an_archive_of_the_older_layout_is_read(tmp_path: Path, prompts: Prompts
     back = read_prompts(path)
     assert np.array_equal(back.text, prompts.text)
     assert back.temperature == float(np.float32(0.07))
-    assert (back.classes, back.templates, back.label_texts) == (
-        prompts.classes,
-        prompts.templates,
-        prompts.label_texts,
-    )
+    assert (back.classes, back.templates, back.label_texts) == (prompts.classes, prompts.templates, prompts.label_texts)
 
 
 def _altered(prompts: Prompts, path: Path, *, text: np.ndarray | None = None, **changes: Any) -> None:
@@ -96,9 +92,7 @@ def _altered(prompts: Prompts, path: Path, *, text: np.ndarray | None = None, **
         ({"shape": [4, 3, 8]}, "its metadata say float32 of \\[4, 3, 8\\]"),
     ],
 )
-def test_altered_metadata_are_refused(
-    tmp_path: Path, prompts: Prompts, changes: dict[str, Any], message: str
-) -> None:
+def test_altered_metadata_are_refused(tmp_path: Path, prompts: Prompts, changes: dict[str, Any], message: str) -> None:
     path = tmp_path / "x.prompts.safetensors"
     _altered(prompts, path, **changes)
     with pytest.raises(FeatureFileError, match=message) as caught:

@@ -30,19 +30,12 @@ def grouped_labels(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     shares = rng.dirichlet(np.ones(draw(st.integers(1, 5))))
     groups = rng.permutation(np.repeat(np.arange(n_groups), sizes))
     main = rng.choice(len(shares), size=n_groups, p=shares)
-    labels = np.where(
-        rng.uniform(size=len(groups)) < 0.1, rng.integers(-1, len(shares), len(groups)), main[groups]
-    )
+    labels = np.where(rng.uniform(size=len(groups)) < 0.1, rng.integers(-1, len(shares), len(groups)), main[groups])
     return labels, groups
 
 
 SIZES = st.sampled_from(
-    [
-        (0.2, 0.2, 0.2, 0.2, 0.2),
-        (0.1, 0.2, 0.2, 0.4, 0.1),
-        (0.25, 0.25, 0.25, 0.25),
-        (0.96, 0.01, 0.01, 0.01, 0.01),
-    ]
+    [(0.2, 0.2, 0.2, 0.2, 0.2), (0.1, 0.2, 0.2, 0.4, 0.1), (0.25, 0.25, 0.25, 0.25), (0.96, 0.01, 0.01, 0.01, 0.01)]
 )
 
 
@@ -59,9 +52,7 @@ def test_groups_stay_whole_and_no_role_is_empty(
 
 
 @given(data=grouped_labels(), sizes=SIZES.filter(lambda sizes: max(sizes) < 0.9))
-def test_sizes_are_as_asked_up_to_one_group(
-    data: tuple[np.ndarray, np.ndarray], sizes: tuple[float, ...]
-) -> None:
+def test_sizes_are_as_asked_up_to_one_group(data: tuple[np.ndarray, np.ndarray], sizes: tuple[float, ...]) -> None:
     labels, groups = data
     roles = quiet_split(labels, groups, sizes)
     largest = np.bincount(groups).max()
@@ -86,9 +77,7 @@ def test_the_same_seed_gives_the_same_split(data: tuple[np.ndarray, np.ndarray],
     counts=st.lists(st.integers(1, 60), min_size=1, max_size=6),
     sizes=st.sampled_from([(0.2,) * 5, (0.25,) * 4, (0.1, 0.3, 0.2, 0.3, 0.1)]),
 )
-def test_without_groups_the_sizes_are_exact_and_the_classes_even(
-    counts: list[int], sizes: tuple[float, ...]
-) -> None:
+def test_without_groups_the_sizes_are_exact_and_the_classes_even(counts: list[int], sizes: tuple[float, ...]) -> None:
     labels = np.repeat(np.arange(len(counts)), counts)
     if len(labels) < 10:
         return

@@ -133,8 +133,5 @@ def _camelyon_rows(*, patients: int, patches: int) -> Iterable[Sequence[str]]:
             name = f"{20 * centre + patient + 4:03d}"
             for patch in range(patches):
                 for tumor in range(2):
-                    yield tuple(
-                        str(one)
-                        for one in (number, name, 1, 32 * patch, 32 * tumor, tumor, centre, centre, 0)
-                    )
+                    yield tuple(str(one) for one in (number, name, 1, 32 * patch, 32 * tumor, tumor, centre, centre, 0))
                     number += 1

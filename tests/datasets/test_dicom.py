@@ -37,18 +37,14 @@ def test_monochrome1_is_inverted(tmp_path: Path) -> None:
 def test_the_window_decides_black_and_white_even_if_the_image_reaches_neither(tmp_path: Path) -> None:
     # The standard's linear function: ((x - (c - 0.5)) / (w - 1) + 0.5) between 0 and 1.
     stored = np.array([[900, 1000, 1100]], dtype=np.uint16)
-    path = write_dicom(
-        tmp_path / "a.dcm", stored, bits=12, elements={"WindowCenter": 1000, "WindowWidth": 801}
-    )
+    path = write_dicom(tmp_path / "a.dcm", stored, bits=12, elements={"WindowCenter": 1000, "WindowWidth": 801})
     expected = np.rint(((stored[0] - 999.5) / 800 + 0.5) * 255)
     np.testing.assert_array_equal(grey(path), expected)
 
 
 def test_values_beyond_the_window_are_black_and_white(tmp_path: Path) -> None:
     stored = np.array([[0, 1000, 4095]], dtype=np.uint16)
-    path = write_dicom(
-        tmp_path / "a.dcm", stored, bits=12, elements={"WindowCenter": 1000, "WindowWidth": 11}
-    )
+    path = write_dicom(tmp_path / "a.dcm", stored, bits=12, elements={"WindowCenter": 1000, "WindowWidth": 11})
     assert grey(path)[[0, 2]].tolist() == [0, 255]
 
 
@@ -173,9 +169,7 @@ def test_no_identifier_is_in_an_id_and_none_in_a_message(tmp_path: Path) -> None
     assert path.exists()
 
 
-def test_only_what_the_pixels_mean_is_read_of_a_header(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_the_pixels_mean_is_read_of_a_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_dicom(tmp_path / "a.dcm", RAMP, bits=12)
     headers = []
     real = pydicom.dcmread

@@ -92,9 +92,7 @@ def test_without_labels_the_classes_must_be_given(tmp_path: Path) -> None:
 
 def test_a_dicom_file_takes_its_id_from_the_table_or_from_its_content(tmp_path: Path) -> None:
     write_dicom(tmp_path / "DOE_JANE.dcm", np.zeros((4, 4), dtype=np.uint8))
-    named = write_csv(
-        tmp_path / "named.csv", ("id", "path", "label_name"), [("case-1", "DOE_JANE.dcm", "mel")]
-    )
+    named = write_csv(tmp_path / "named.csv", ("id", "path", "label_name"), [("case-1", "DOE_JANE.dcm", "mel")])
     rows = [("DOE_JANE.dcm", "mel"), ("ROE_RICHARD.dcm", "mel"), ("ROE_RICHARD", "mel")]
     bare = write_csv(tmp_path / "bare.csv", ("path", "label_name"), rows)
     assert read_csv_images(named).ids.tolist() == ["case-1"]
@@ -119,9 +117,7 @@ def test_notes_do_not_name_dicom_files(tmp_path: Path) -> None:
 
 
 def test_class_folders(tmp_path: Path) -> None:
-    for number, name in enumerate(
-        ("mel/1.png", "mel/deeper/2.png", "nv/1.png", "nv/3.png", "scc/4.png", "loose.png")
-    ):
+    for number, name in enumerate(("mel/1.png", "mel/deeper/2.png", "nv/1.png", "nv/3.png", "scc/4.png", "loose.png")):
         write_image(tmp_path / name, shade=number)
     listing = read_class_folders(tmp_path, outside=["scc"])
     assert listing.classes == ("mel", "nv")

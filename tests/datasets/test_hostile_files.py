@@ -18,22 +18,12 @@ from datasets.deadly import length_or_death
 from doc_blocks import ROOT
 from PIL import Image
 
-from calcode.datasets import (
-    ImageError,
-    check_listing,
-    load_templates,
-    read_class_folders,
-    read_csv_images,
-    read_image,
-)
+from calcode.datasets import ImageError, check_listing, load_templates, read_class_folders, read_csv_images, read_image
 from calcode.datasets.workers import CRASHED, DecodingPool
 from calcode.errors import CalcodeWarning, DatasetError
 
 # Whatever hangs is ended.
-pytestmark = [
-    pytest.mark.timeout(60),
-    pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes in folders"),
-]
+pytestmark = [pytest.mark.timeout(60), pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes in folders")]
 
 
 @pytest.fixture
@@ -114,25 +104,13 @@ def png_bomb(path: Path, *, side: int) -> Path:
 
     head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
     lines = zlib.compress(bytes((side // 8 + 1) * 1000))
-    path.write_bytes(
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", lines) + chunk(b"IEND", b"")
-    )
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", lines) + chunk(b"IEND", b""))
     return path
 
 
 def tiff_bomb(path: Path, *, side: int) -> Path:
     """A header that claims a huge image over a few bytes."""
-    entries = [
-        (256, side),
-        (257, side),
-        (258, 8),
-        (259, 1),
-        (262, 1),
-        (273, 8),
-        (277, 1),
-        (278, side),
-        (279, 16),
-    ]
+    entries = [(256, side), (257, side), (258, 8), (259, 1), (262, 1), (273, 8), (277, 1), (278, side), (279, 16)]
     fields = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in entries)
     path.write_bytes(
         struct.pack("<2sHI", b"II", 42, 24) + bytes(16) + struct.pack("<H", len(entries)) + fields + bytes(4)

@@ -82,9 +82,7 @@ def _broken(folder: Path, kind: str) -> Path:
         ("truncated-dicom", "cannot be decoded"),
     ],
 )
-def test_a_bad_file_is_a_result_with_a_reason_and_without_its_place(
-    tmp_path: Path, kind: str, reason: str
-) -> None:
+def test_a_bad_file_is_a_result_with_a_reason_and_without_its_place(tmp_path: Path, kind: str, reason: str) -> None:
     path = _broken(tmp_path, kind)
     result = image_or_reason(path)
     assert isinstance(result, Unreadable)

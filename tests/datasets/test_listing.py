@@ -63,9 +63,7 @@ def test_restricting_moves_labels_outside() -> None:
 
 
 def test_joining_fills_what_one_lacks() -> None:
-    other = listing(
-        dataset="other", ids=np.array(["e", "f", "g", "h"]), metadata={"fitzpatrick": np.arange(4.0)}
-    )
+    other = listing(dataset="other", ids=np.array(["e", "f", "g", "h"]), metadata={"fitzpatrick": np.arange(4.0)})
     both = joined([listing(), other], dataset="both", classes=["mel", "nv"])
     assert len(both) == 8
     np.testing.assert_array_equal(both.metadata["fitzpatrick"], [np.nan] * 4 + [0, 1, 2, 3])

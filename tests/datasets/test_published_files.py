@@ -48,15 +48,7 @@ def test_ham10000() -> None:
     listing = read(read_ham10000, FOLDER)
     assert len(listing) == 10_015
     assert len(set(listing.groups)) == 7470
-    assert listing.counts == {
-        "akiec": 327,
-        "bcc": 514,
-        "bkl": 1099,
-        "df": 115,
-        "mel": 1113,
-        "nv": 6705,
-        "vasc": 142,
-    }
+    assert listing.counts == {"akiec": 327, "bcc": 514, "bkl": 1099, "df": 115, "mel": 1113, "nv": 6705, "vasc": 142}
     assert Counter(listing.metadata["site"].tolist()) == {
         "vidir_molemax": 3954,
         "vidir_modern": 3363,

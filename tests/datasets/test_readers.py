@@ -125,9 +125,7 @@ class TestIsic2019:
         rest = quietly(read_isic2019_training, isic_training_folder, without_ham10000=True)
         assert rest.ids.tolist() == ["ISIC_0000000", "ISIC_0000030", "ISIC_0053463", "ISIC_0053464"]
         assert not any("HAM10000" in note for note in rest.notes)
-        named = quietly(
-            read_isic2019_training, isic_training_folder, exclude_ids=["ISIC_0024306", "ISIC_0000030"]
-        )
+        named = quietly(read_isic2019_training, isic_training_folder, exclude_ids=["ISIC_0024306", "ISIC_0000030"])
         assert named.ids.tolist() == ["ISIC_0000000", "ISIC_0053463", "ISIC_0053464"]
 
     def test_what_was_left_out_on_purpose_is_not_missing(self, isic_training_folder: Path) -> None:
@@ -207,9 +205,7 @@ class TestCamelyon17:
     def test_the_folder_above_will_do(self, camelyon_folder: Callable[..., Path]) -> None:
         assert quietly(read_camelyon17, camelyon_folder().parent).has_file.all()
 
-    def test_leading_zeros_lost_in_a_spreadsheet_are_put_back(
-        self, camelyon_folder: Callable[..., Path]
-    ) -> None:
+    def test_leading_zeros_lost_in_a_spreadsheet_are_put_back(self, camelyon_folder: Callable[..., Path]) -> None:
         folder = camelyon_folder()
         table = folder / "metadata.csv"
         table.write_text(table.read_text().replace(",004,", ",4,").replace(",024,", ",24,"))
@@ -218,14 +214,7 @@ class TestCamelyon17:
 
 @pytest.mark.parametrize(
     "reader",
-    [
-        read_ham10000,
-        read_isic2018_test,
-        read_isic2019_test,
-        read_isic2019_training,
-        read_pad_ufes_20,
-        read_camelyon17,
-    ],
+    [read_ham10000, read_isic2018_test, read_isic2019_test, read_isic2019_training, read_pad_ufes_20, read_camelyon17],
 )
 def test_an_empty_folder_says_which_file_it_should_hold(reader: Reader, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"folder: no .*\.csv.* in .*; its CSV files: none"):

@@ -143,9 +143,7 @@ def test_an_external_setting_needs_roles_and_common_classes(many_lesions: Path, 
 
 
 class TestCamelyon17:
-    def test_centre_two_is_held_out_and_patients_stay_whole(
-        self, camelyon_folder: Callable[..., Path]
-    ) -> None:
+    def test_centre_two_is_held_out_and_patients_stay_whole(self, camelyon_folder: Callable[..., Path]) -> None:
         folder = camelyon_folder(patients=8, patches=30, with_images=False)
         listing = camelyon17_setting(folder, per_class=100)
         assert listing.roles is not None

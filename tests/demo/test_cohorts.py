@@ -80,9 +80,7 @@ def test_every_setting_is_the_default(comparisons: dict[str, Comparison]) -> Non
         assert comparison.figures.cohort.model.get_params() == Calcode().get_params()
 
 
-def test_only_classes_with_enough_answered_images_are_called_the_worst(
-    comparisons: dict[str, Comparison],
-) -> None:
+def test_only_classes_with_enough_answered_images_are_called_the_worst(comparisons: dict[str, Comparison]) -> None:
     assert {name: entry.small_classes for name, entry in comparisons.items()} == {
         "HAM": {},
         "PAD": {},
@@ -101,9 +99,7 @@ def test_what_the_demonstration_must_show(comparisons: dict[str, Comparison]) ->
     assert (summary.singles.n, summary.singles.right) == (19, 13)
 
 
-def test_classes_in_every_set_are_those_with_too_few_calibration_images(
-    comparisons: dict[str, Comparison],
-) -> None:
+def test_classes_in_every_set_are_those_with_too_few_calibration_images(comparisons: dict[str, Comparison]) -> None:
     found = {name: dict(entry.figures.cohort.decisions.in_every_set) for name, entry in comparisons.items()}
     assert found == {"HAM": {}, "PAD": {}, "ROSENDAHL": {"akiec": 2, "df": 7}}
 

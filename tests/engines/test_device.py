@@ -83,9 +83,7 @@ def test_single_answers_that_are_not_certified_get_a_second_label() -> None:
 def test_ties_are_settled_as_the_cpu_settles_them(level: str, audit: list[str]) -> None:
     """Copies of calibration and gate images meet their own scores and values; equal prompts give equal labels."""
     roles = ROLES
-    model = fit_quietly(
-        Calcode(level=level, audit=audit, protect="all", class_local_min=10, keep_top=False), roles
-    )
+    model = fit_quietly(Calcode(level=level, audit=audit, protect="all", class_local_min=10, keep_top=False), roles)
     for role in ("calibration", "gate", "reference"):
         copies = roles[role].without_identity()
         assert_same(DeviceDecider(model, device="cpu").decide(copies), model.decide(copies))
@@ -98,10 +96,7 @@ def test_labels_that_are_equally_probable_keep_the_order_of_the_classes() -> Non
         logits[:, :, 2] = logits[:, :, 1]
         logits[::7] = 0.0
         roles[name] = Evidence(
-            embeddings=evidence.embeddings,
-            prompt_logits=logits,
-            labels=evidence.labels,
-            classes=evidence.classes,
+            embeddings=evidence.embeddings, prompt_logits=logits, labels=evidence.labels, classes=evidence.classes
         )
     model = fit_quietly(Calcode(keep_top=False), roles)
     assert_same(DeviceDecider(model, device="cpu").decide(roles["test"]), model.decide(roles["test"]))
@@ -133,9 +128,7 @@ def test_the_nearest_points_are_those_of_a_full_sort(count: int) -> None:
 @pytest.mark.parametrize("length", [1, 32, 33, 3000])
 def test_prefix_sums_are_running_sums(length: int) -> None:
     values = np.random.default_rng(0).uniform(size=(length, 3))
-    np.testing.assert_allclose(
-        prefix_sums(torch.tensor(values)).numpy(), np.cumsum(values, axis=0), rtol=1e-13
-    )
+    np.testing.assert_allclose(prefix_sums(torch.tensor(values)).numpy(), np.cumsum(values, axis=0), rtol=1e-13)
 
 
 def test_a_file_is_decided_as_on_the_cpu(clinic: Clinic, tmp_path: Path) -> None:

@@ -40,23 +40,12 @@ if __name__ == "__main__":
 
 def command(folder: Path) -> list[str]:
     (folder / "slow.py").write_text(SLOW)
-    line = [
-        "embed",
-        "skin",
-        "-b",
-        "tower.onnx",
-        "--prompts",
-        "tower.prompts.safetensors",
-        "-o",
-        "skin.parquet",
-    ]
+    line = ["embed", "skin", "-b", "tower.onnx", "--prompts", "tower.prompts.safetensors", "-o", "skin.parquet"]
     return [sys.executable, "slow.py", *line, "--batch-size", "4", "--workers", "1", "--json"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_the_command_and_the_next_one_goes_on(
-    tmp_path: Path, number: signal.Signals, code: int
-) -> None:
+def test_a_signal_stops_the_command_and_the_next_one_goes_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
     for name in ("mel", "nv"):
         (tmp_path / "skin" / name).mkdir(parents=True)
         for path in pictures(tmp_path / "skin" / name, count=40):
@@ -68,12 +57,7 @@ def test_a_signal_stops_the_command_and_the_next_one_goes_on(
     shutil.copy(ROOT / "tests" / "data" / "backbones" / "tiny_tower.onnx", tmp_path / "tower.onnx")
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     running = subprocess.Popen(
-        command(tmp_path),
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        command(tmp_path), cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     folder = tmp_path / "skin.parquet.unfinished"
     while len(list(folder.glob("*.json"))) < 4:
@@ -87,9 +71,7 @@ def test_a_signal_stops_the_command_and_the_next_one_goes_on(
     assert "The same command goes on from here" in " ".join(errors.split())
     assert not (tmp_path / "skin.parquet").exists()
     assert list(tmp_path.rglob("*.part")) == []
-    again = subprocess.run(
-        command(tmp_path), cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
+    again = subprocess.run(command(tmp_path), cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     facts = json.loads(again.stdout)
     assert facts["embedded"] == 80
     assert 12 <= facts["resumed"] < 80

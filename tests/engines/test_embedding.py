@@ -45,10 +45,7 @@ def test_the_feature_file_holds_the_listing_and_the_embeddings(tmp_path: Path) -
     # No path, and so no name of a file, reaches the output.
     assert not any(str(tmp_path) in str(value) for column in table.to_pydict().values() for value in column)
     assert features.backbone == model.card.identity
-    assert (
-        features.backbone
-        == "colours @ 0123456789ab; shortest side 8 (bicubic), centre crop 8 x 8, RGB in [0, 1]"
-    )
+    assert features.backbone == "colours @ 0123456789ab; shortest side 8 (bicubic), centre crop 8 x 8, RGB in [0, 1]"
     assert features.prompt_digest == prompts().digest
     cohort = features.read()
     assert cohort.evidence.labels is not None
@@ -62,9 +59,7 @@ def test_unreadable_images_are_listed_and_left_out(tmp_path: Path) -> None:
     paths = pictures(tmp_path, count=9)
     Path(paths[2]).write_text("no image")
     listing = listing_of([*paths[:8], ""])
-    summary = embed(
-        listing, backbone=ColourModel(), prompts=prompts(), out=tmp_path / "out.parquet", workers=1
-    )
+    summary = embed(listing, backbone=ColourModel(), prompts=prompts(), out=tmp_path / "out.parquet", workers=1)
     assert summary.embedded == 7
     assert [entry.id for entry in summary.skipped] == ["id-2", "id-8"]
     assert open_features(tmp_path / "out.parquet").read().column("id").tolist() == [
@@ -83,9 +78,7 @@ def test_the_name_of_a_dicom_file_is_not_listed(tmp_path: Path) -> None:
     secret = tmp_path / "Jane-Doe-1970.dcm"
     secret.write_bytes(b"\0" * 128 + b"DICM" + b"broken")
     listing = listing_of([*paths, str(secret)])
-    summary = embed(
-        listing, backbone=ColourModel(), prompts=prompts(), out=tmp_path / "out.parquet", workers=0
-    )
+    summary = embed(listing, backbone=ColourModel(), prompts=prompts(), out=tmp_path / "out.parquet", workers=0)
     assert [entry.id for entry in summary.skipped] == ["id-3"]
     assert "Jane" not in (tmp_path / "out.skipped.csv").read_text()
     assert "Jane" not in str(summary.skipped)
@@ -95,11 +88,7 @@ def test_an_embedding_that_is_no_number_is_listed(tmp_path: Path) -> None:
     paths = pictures(tmp_path, count=4)
     Image.new("RGB", (9, 9)).save(paths[1])
     summary = embed(
-        listing_of(paths),
-        backbone=BlackIsNothing(),
-        prompts=prompts(),
-        out=tmp_path / "out.parquet",
-        workers=0,
+        listing_of(paths), backbone=BlackIsNothing(), prompts=prompts(), out=tmp_path / "out.parquet", workers=0
     )
     assert [(entry.id, "NaN" in entry.reason) for entry in summary.skipped] == [("id-1", True)]
     assert open_features(tmp_path / "out.parquet").n_rows == 3
@@ -109,12 +98,7 @@ def test_progress_counts_to_the_end(tmp_path: Path) -> None:
     told: list[Progress] = []
     listing = listing_of([*pictures(tmp_path, count=9), ""])
     embed(
-        listing,
-        backbone=ColourModel(),
-        prompts=prompts(),
-        out=tmp_path / "a.parquet",
-        workers=0,
-        progress=told.append,
+        listing, backbone=ColourModel(), prompts=prompts(), out=tmp_path / "a.parquet", workers=0, progress=told.append
     )
     assert [entry.done for entry in told] == [4, 8, 10]
     assert told[-1].skipped == 1
@@ -287,11 +271,7 @@ if __name__ == "__main__":
 def start(folder: Path, *, paths: list[str], pause: float) -> subprocess.Popen[str]:
     (folder / "paths.txt").write_text("\n".join(paths))
     script = folder / "job.py"
-    facts = {
-        "tests": str(ROOT / "tests"),
-        "paths": str(folder / "paths.txt"),
-        "out": str(folder / "out.parquet"),
-    }
+    facts = {"tests": str(ROOT / "tests"), "paths": str(folder / "paths.txt"), "out": str(folder / "out.parquet")}
     script.write_text(SCRIPT.format(pause=pause, **facts))
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     return subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, text=True)
@@ -330,11 +310,7 @@ def test_a_killed_job_loses_nothing_does_nothing_twice_and_leaves_no_process(tmp
         time.sleep(0.02)
 
     job = EmbedJob(
-        listing_of(paths),
-        backbone=ColourModel(),
-        prompts=prompts(),
-        out=tmp_path / "out.parquet",
-        progress=None,
+        listing_of(paths), backbone=ColourModel(), prompts=prompts(), out=tmp_path / "out.parquet", progress=None
     )
     job.resume()
     kept = 40 - len(job.todo)

@@ -24,9 +24,7 @@ def same_rows(left: pa.Table, right: pa.Table) -> bool:
 
 def test_decisions_in_blocks_are_those_of_the_whole_file_at_once(clinic: Clinic, tmp_path: Path) -> None:
     seen: list[int] = []
-    decided = decide_file(
-        clinic.model, clinic.features, tmp_path / "blocks.parquet", role="test", progress=seen.append
-    )
+    decided = decide_file(clinic.model, clinic.features, tmp_path / "blocks.parquet", role="test", progress=seen.append)
     model = Calcode.load(clinic.model)
     cohort = open_features(clinic.features).read(role="test")
     write_decisions(tmp_path / "whole.parquet", model.decide(cohort.evidence))
@@ -47,9 +45,7 @@ def test_the_row_groups_of_the_features_leave_no_trace(clinic: Clinic, tmp_path:
     for size in (500, 1 << 20):
         features = tmp_path / f"{size}.parquet"
         pq.write_table(table, features, row_group_size=size)
-        shutil.copy(
-            clinic.features.with_suffix(".prompts.safetensors"), features.with_suffix(".prompts.safetensors")
-        )
+        shutil.copy(clinic.features.with_suffix(".prompts.safetensors"), features.with_suffix(".prompts.safetensors"))
         outputs.append(tmp_path / f"{size}.decisions.parquet")
         decide_file(clinic.model, features, outputs[-1], role="test")
     assert outputs[0].read_bytes() == outputs[1].read_bytes()
@@ -61,9 +57,7 @@ def test_labels_are_not_looked_at(clinic: Clinic, tmp_path: Path) -> None:
     index = table.column_names.index("label_name")
     features = tmp_path / "half.parquet"
     pq.write_table(table.set_column(index, "label_name", half), features)
-    shutil.copy(
-        clinic.features.with_suffix(".prompts.safetensors"), features.with_suffix(".prompts.safetensors")
-    )
+    shutil.copy(clinic.features.with_suffix(".prompts.safetensors"), features.with_suffix(".prompts.safetensors"))
     decide_file(clinic.model, features, tmp_path / "a.csv", role="test")
     decide_file(clinic.model, clinic.features, tmp_path / "b.csv", role="test")
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
@@ -71,13 +65,7 @@ def test_labels_are_not_looked_at(clinic: Clinic, tmp_path: Path) -> None:
 
 def test_a_choice_of_rows_gives_those_rows_of_all_decisions(clinic: Clinic, tmp_path: Path) -> None:
     decide_file(clinic.model, clinic.features, tmp_path / "all.parquet", role="test")
-    decide_file(
-        clinic.model,
-        clinic.features,
-        tmp_path / "west.parquet",
-        role="test",
-        where=pc.field("site") == "west",
-    )
+    decide_file(clinic.model, clinic.features, tmp_path / "west.parquet", role="test", where=pc.field("site") == "west")
     features = pq.read_table(clinic.features, columns=["id", "site", "role"])
     west = features.filter((pc.field("site") == "west") & (pc.field("role") == "test"))["id"]
     every = read_decisions(tmp_path / "all.parquet")

@@ -16,9 +16,7 @@ def test_results_come_in_the_order_of_the_items() -> None:
     assert list(overlapped(lambda n: n * n, range(50))) == [n * n for n in range(50)]
     assert list(overlapped(abs, [])) == []
     # Later items may be done first; their turn is still theirs.
-    assert list(overlapped(lambda n: time.sleep(0.02 * (n % 3 == 0)) or n, range(12), workers=3)) == list(
-        range(12)
-    )
+    assert list(overlapped(lambda n: time.sleep(0.02 * (n % 3 == 0)) or n, range(12), workers=3)) == list(range(12))
 
 
 def test_workers_keep_to_one_core_each(monkeypatch: pytest.MonkeyPatch) -> None:

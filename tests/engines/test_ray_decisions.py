@@ -104,9 +104,7 @@ decide_file(sys.argv[1], sys.argv[2], sys.argv[3], role="test")
 """
 
 
-def test_a_killed_driver_is_resumed_where_it_was(
-    clinic: Clinic, expected: bytes, cluster: str, tmp_path: Path
-) -> None:
+def test_a_killed_driver_is_resumed_where_it_was(clinic: Clinic, expected: bytes, cluster: str, tmp_path: Path) -> None:
     out = tmp_path / "decisions.parquet"
     folder = tmp_path / "decisions.parquet.unfinished"
     driver = subprocess.Popen(
@@ -144,9 +142,7 @@ def test_a_choice_of_rows_as_csv(clinic: Clinic, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("cluster")
 def test_an_error_of_a_worker_is_that_of_the_local_engine(clinic: Clinic, tmp_path: Path) -> None:
     for engine in (local, ray_decisions):
-        with pytest.raises(
-            RoleError, match=r"clinic.parquet: ids: 300 of the test role are in the"
-        ) as caught:
+        with pytest.raises(RoleError, match=r"clinic.parquet: ids: 300 of the test role are in the") as caught:
             engine.decide_file(clinic.model, clinic.features, tmp_path / "decisions.parquet")
         assert "\n" not in str(caught.value)
     assert not (tmp_path / "decisions.parquet").exists()
@@ -212,9 +208,7 @@ def test_images_are_embedded_as_on_one_machine_though_a_worker_is_killed(tmp_pat
 
 
 @pytest.mark.usefixtures("cluster")
-def test_the_command_embeds_with_a_tower_named_from_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_embeds_with_a_tower_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install 'calcode[onnx]'")
     for number, path in enumerate(map(Path, pictures(tmp_path, count=9))):
         path.rename(folder_for(tmp_path / "images" / CLASSES[number % 3]) / path.name)
@@ -244,12 +238,8 @@ def test_a_cluster_that_does_not_answer_is_said_so_at_once(
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
         monkeypatch.setenv("RAY_ADDRESS", address)
-        with pytest.raises(
-            EngineError, match=rf"engine: the cluster at RAY_ADDRESS={address} cannot be reached"
-        ):
-            ray_decisions.decide_file(
-                clinic.model, clinic.features, tmp_path / "decisions.parquet", role="test"
-            )
+        with pytest.raises(EngineError, match=rf"engine: the cluster at RAY_ADDRESS={address} cannot be reached"):
+            ray_decisions.decide_file(clinic.model, clinic.features, tmp_path / "decisions.parquet", role="test")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -92,9 +92,7 @@ def all_end(processes: dict[int, str]) -> bool:
     return False
 
 
-def test_a_killed_worker_leaves_standard_output_to_the_answer(
-    clinic: Clinic, tmp_path: Path, temporary: Path
-) -> None:
+def test_a_killed_worker_leaves_standard_output_to_the_answer(clinic: Clinic, tmp_path: Path, temporary: Path) -> None:
     out = tmp_path / "decisions.parquet"
     command = begun(clinic, out, temporary=temporary)
     (attempt, *_) = (tmp_path / "decisions.parquet.unfinished").glob("*.attempts")
@@ -127,9 +125,7 @@ def test_when_ray_itself_dies_a_sentence_says_so(clinic: Clinic, tmp_path: Path,
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_ending_the_command_ends_ray(
-    clinic: Clinic, tmp_path: Path, temporary: Path, number: signal.Signals
-) -> None:
+def test_ending_the_command_ends_ray(clinic: Clinic, tmp_path: Path, temporary: Path, number: signal.Signals) -> None:
     command = begun(clinic, tmp_path / "decisions.parquet", temporary=temporary)
     processes = descendants(command.pid)
     command.send_signal(number)

@@ -115,9 +115,7 @@ def mutated_bytes(content: bytes, rng: random.Random) -> bytes:
     elif kind == 2:
         changed[at:at] = changed[at : at + rng.randint(1, 64)]
     else:
-        changed[at : at + 8] = rng.choice(
-            [b"\xff" * 8, b"\x00" * 8, b"\xed\xa0\x80", b"[" * 5000, b"9" * 5000]
-        )
+        changed[at : at + 8] = rng.choice([b"\xff" * 8, b"\x00" * 8, b"\xed\xa0\x80", b"[" * 5000, b"9" * 5000])
     return bytes(changed)
 
 

@@ -160,9 +160,7 @@ def _damaged_prompts(source: Path, target: Path, rng: random.Random) -> None:
         facts["digest"] = prompt_digest(
             text=text.astype(np.float32), temperature=facts["temperature"], classes=facts["classes"]
         )
-    save_file(
-        {"text": np.ascontiguousarray(text)}, target, metadata={"calcode-prompts": canonical_json(facts)}
-    )
+    save_file({"text": np.ascontiguousarray(text)}, target, metadata={"calcode-prompts": canonical_json(facts)})
 
 
 def _read_prompts(path: Path) -> object:
@@ -190,9 +188,7 @@ def _damaged_archive(source: Path, target: Path, rng: random.Random) -> None:
     arrays[name] = (
         mutated_array(np.atleast_1d(arrays[name]), rng)
         if arrays[name].dtype.kind == "f"
-        else np.array(
-            rng.choice([[], ["c0", "c0", "c1"], [1, 2, 3], "x", [["c0", "c1", "c2"]], [b"\xff", b"b", b"c"]])
-        )
+        else np.array(rng.choice([[], ["c0", "c0", "c1"], [1, 2, 3], "x", [["c0", "c1", "c2"]], [b"\xff", b"b", b"c"]]))
     )
     if rng.random() < 0.2:
         del arrays[name]
@@ -246,20 +242,7 @@ def _damaged_text(source: Path, target: Path, rng: random.Random) -> None:
         lines.insert(at, lines[rng.randrange(len(lines))])
     elif kind == 2 and "=" in lines[at]:
         key = lines[at].partition("=")[0]
-        values = [
-            "1",
-            "-1",
-            "10000000000",
-            '""',
-            "[]",
-            "{}",
-            "nan",
-            "inf",
-            "9" * 5000,
-            "[" * 3000,
-            "true",
-            '"\\ud800"',
-        ]
+        values = ["1", "-1", "10000000000", '""', "[]", "{}", "nan", "inf", "9" * 5000, "[" * 3000, "true", '"\\ud800"']
         lines[at] = f"{key}= {rng.choice(values)}"
     elif kind == 3:
         lines[at] = ",".join(rng.sample(lines[at].split(","), len(lines[at].split(","))))
@@ -348,9 +331,7 @@ def make_victims(folder: Path) -> list[Victim]:
             site.fit(reviewed=reviewed[:80], gate=reviewed[80:]).save(folder / f"{name}.safetensors")
             victims.append(Victim(name, folder / f"{name}.safetensors", _damaged_model, _read_site))
 
-    prompts = Prompts(
-        text=np.random.default_rng(0).normal(size=(3, 5, 5)), temperature=0.1, classes=WORLD.classes
-    )
+    prompts = Prompts(text=np.random.default_rng(0).normal(size=(3, 5, 5)), temperature=0.1, classes=WORLD.classes)
     write_features(
         folder / "features.parquet",
         embeddings=roles["test"].embeddings,

@@ -37,9 +37,7 @@ def unit(rng: np.random.Generator, n: int, d: int, *, crowding: float = 1.0) -> 
 
 
 @given(seed=seeds, n=st.integers(1, 700), count=st.integers(1, 12), single=st.booleans(), ties=st.booleans())
-def test_smallest_columns_are_the_sorted_head(
-    seed: int, n: int, count: int, single: bool, ties: bool
-) -> None:
+def test_smallest_columns_are_the_sorted_head(seed: int, n: int, count: int, single: bool, ties: bool) -> None:
     values = np.random.default_rng(seed).normal(size=(5, n))
     if ties:
         values = values.round(0)
@@ -209,9 +207,7 @@ def blas_threads() -> int:
     return min(e["num_threads"] for e in threadpoolctl.threadpool_info() if e["user_api"] == "blas")
 
 
-def test_blocks_run_from_several_threads_leave_the_matrix_library_as_it_was(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_blocks_run_from_several_threads_leave_the_matrix_library_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is one for the process: callers must not restore each other's."""
     monkeypatch.setattr("calcode.kernels.threads.thread_count", lambda: 2)
     inside: list[int] = []
@@ -233,9 +229,7 @@ def test_blocks_run_from_several_threads_leave_the_matrix_library_as_it_was(
         assert inside == [1] * 180
         assert blas_threads() == 2
     finally:
-        for controller, fact in zip(
-            threadpoolctl.ThreadpoolController().lib_controllers, before, strict=False
-        ):
+        for controller, fact in zip(threadpoolctl.ThreadpoolController().lib_controllers, before, strict=False):
             controller.set_num_threads(fact["num_threads"])
 
 

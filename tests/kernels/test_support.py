@@ -135,21 +135,14 @@ def test_an_entry_outside_is_refused(graph: room.NeighbourGraph, points) -> None
 def test_gate_and_test_statistics_come_from_the_same_search() -> None:
     roles = World(dimension=12).roles(n=300, n_test=80)
     audit = SupportAudit.fit(
-        reference=roles["reference"],
-        validation=roles["validation"],
-        gate=roles["gate"],
-        candidates=["distance"],
+        reference=roles["reference"], validation=roles["validation"], gate=roles["gate"], candidates=["distance"]
     )
     assert audit.graph is not None
     gate = audit.graph.nearest_distances(roles["gate"].embeddings, n_neighbors=10)
     np.testing.assert_allclose(audit.gate_values, np.sort(np.median(gate, axis=1)), atol=1e-15)
-    expected = [
-        (1 + (audit.gate_values >= value - 1e-9).sum()) / 301 for value in audit.statistic(roles["test"])
-    ]
+    expected = [(1 + (audit.gate_values >= value - 1e-9).sum()) / 301 for value in audit.statistic(roles["test"])]
     np.testing.assert_array_equal(audit.p_values(roles["test"]), expected)
-    exact = neighbour_distance(
-        roles["test"].embeddings, reference=roles["reference"].embeddings, n_neighbors=10
-    )
+    exact = neighbour_distance(roles["test"].embeddings, reference=roles["reference"].embeddings, n_neighbors=10)
     assert (audit.statistic(roles["test"]) >= exact - 1e-12).all()
 
 

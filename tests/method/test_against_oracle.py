@@ -33,9 +33,7 @@ WORLDS = {
 }
 
 
-def compare(
-    roles: dict[str, Evidence], settings: dict[str, Any], *, model: Calcode
-) -> tuple[Decisions, OracleResult]:
+def compare(roles: dict[str, Evidence], settings: dict[str, Any], *, model: Calcode) -> tuple[Decisions, OracleResult]:
     decisions = model.decide(roles["test"])
     oracle = oracle_fit_decide(
         **{r: Role(e.embeddings, e.prompt_logits, e.labels) for r, e in roles.items()},
@@ -56,9 +54,7 @@ def compare(
     clear = oracle.margin > 1e-6
     assert clear.mean() > 0.9
     for name in ("sets", "localized_sets", "action", "reason", "label", "answered"):
-        np.testing.assert_array_equal(
-            getattr(decisions, name)[clear], getattr(oracle, name)[clear], err_msg=name
-        )
+        np.testing.assert_array_equal(getattr(decisions, name)[clear], getattr(oracle, name)[clear], err_msg=name)
     finite = np.isfinite(oracle.threshold)
     np.testing.assert_array_equal(np.isfinite(decisions.threshold)[clear], finite[clear])
     np.testing.assert_array_equal(decisions.sets, decisions.scores <= decisions.threshold)

@@ -49,9 +49,7 @@ def test_p_values_are_multiples_and_count_the_gate(seed: int, n_gate: int) -> No
 
 def test_a_gate_image_submitted_again_counts_itself_whatever_the_rounding() -> None:
     gate = np.array([0.1, 0.2, 0.3])
-    np.testing.assert_array_equal(
-        rank_p_values(gate + 1e-10, sorted_gate=gate), rank_p_values(gate, sorted_gate=gate)
-    )
+    np.testing.assert_array_equal(rank_p_values(gate + 1e-10, sorted_gate=gate), rank_p_values(gate, sorted_gate=gate))
 
 
 def test_distance_is_the_median_of_the_nearest() -> None:
@@ -118,18 +116,14 @@ def test_split_uses_disjoint_halves_of_the_gate() -> None:
     assert len(audit.gate_values) == n - n // 2
     assert audit.independent
     base = audit.gate_base["energy"]
-    np.testing.assert_allclose(
-        base, np.sort(negative_energy(roles["gate"].prompt_logits[shuffled[: n // 2]]))
-    )
+    np.testing.assert_allclose(base, np.sort(negative_energy(roles["gate"].prompt_logits[shuffled[: n // 2]])))
 
 
 @pytest.mark.parametrize(
     ("candidates", "fused", "independent"),
     [(("distance", "fused"), "paper", False), (("distance",), "paper", True), (("fused",), "split", True)],
 )
-def test_the_promise_depends_on_who_saw_the_gate(
-    candidates: tuple[str, ...], fused: str, independent: bool
-) -> None:
+def test_the_promise_depends_on_who_saw_the_gate(candidates: tuple[str, ...], fused: str, independent: bool) -> None:
     audit, _ = fitted(World(), candidates=candidates, fused=fused)
     assert audit.independent is independent
 
@@ -156,14 +150,10 @@ def test_p_values_alone_equal_p_values_in_company(name: str) -> None:
 
 
 @pytest.mark.parametrize("candidates", [("msp",), ("distance",), ("fused", "energy")])
-def test_the_gate_distances_hold_one_image_per_group_whatever_the_audit_uses(
-    candidates: tuple[str, ...],
-) -> None:
+def test_the_gate_distances_hold_one_image_per_group_whatever_the_audit_uses(candidates: tuple[str, ...]) -> None:
     roles = World().roles(named=True)  # two images to a group
     gate = roles["gate"]
-    audit = SupportAudit.fit(
-        **{r: roles[r] for r in ("reference", "validation", "gate")}, candidates=candidates
-    )
+    audit = SupportAudit.fit(**{r: roles[r] for r in ("reference", "validation", "gate")}, candidates=candidates)
     assert audit.gate_distances is not None
     assert gate.groups is not None
     everything = neighbour_distance(

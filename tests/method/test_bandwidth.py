@@ -52,9 +52,7 @@ def test_the_first_supported_candidate_is_taken_and_the_trace_says_why() -> None
 
 def test_a_budget_nobody_meets_takes_the_widest_with_a_warning() -> None:
     cross_fit = make_cross_fit(1, n=12)  # too few for a finite threshold at 0.95
-    with pytest.warns(
-        CalcodeWarning, match="no candidate kept infinite thresholds within support_budget=0.25"
-    ):
+    with pytest.warns(CalcodeWarning, match="no candidate kept infinite thresholds within support_budget=0.25"):
         bandwidth, trace = choose_bandwidth(cross_fit, miscoverage=0.05, grid=1001, support_budget=0.25)
     assert len(trace) == len(NEIGHBOUR_SHARES)
     assert bandwidth == trace[-1].bandwidth

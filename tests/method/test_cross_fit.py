@@ -40,11 +40,7 @@ def test_shared_masses_equal_a_rule_fitted_fold_by_fold(
     for fold in range(5):
         held_out = folds == fold
         rule = LocalizedRule.fit(
-            embeddings[~held_out],
-            true_scores[~held_out],
-            bandwidth=bandwidth,
-            miscoverage=miscoverage,
-            grid=grid,
+            embeddings[~held_out], true_scores[~held_out], bandwidth=bandwidth, miscoverage=miscoverage, grid=grid
         )
         thresholds = rule.thresholds(embeddings[held_out])
         np.testing.assert_array_equal(outcome.covered[held_out], true_scores[held_out] <= thresholds)
@@ -69,9 +65,7 @@ def test_plain_folds_where_every_class_is_too_small() -> None:
 
 
 def test_fewer_examples_than_folds_still_fold() -> None:
-    np.testing.assert_array_equal(
-        np.sort(fold_numbers(np.array([0, 1, 0]), n_folds=5, random_state=0)), [0, 1, 2]
-    )
+    np.testing.assert_array_equal(np.sort(fold_numbers(np.array([0, 1, 0]), n_folds=5, random_state=0)), [0, 1, 2])
 
 
 def test_one_example_is_not_enough() -> None:

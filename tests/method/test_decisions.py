@@ -16,12 +16,7 @@ DECISIONS = MODEL.decide(ROLES["test"])
 
 def test_enumerations_have_their_fixed_values() -> None:
     assert [int(a) for a in (Action.LABEL, Action.SET, Action.DEFER)] == [0, 1, 2]
-    assert [int(r) for r in (Reason.NONE, Reason.LOW_SUPPORT, Reason.EMPTY_SET, Reason.FULL_SET)] == [
-        0,
-        1,
-        2,
-        3,
-    ]
+    assert [int(r) for r in (Reason.NONE, Reason.LOW_SUPPORT, Reason.EMPTY_SET, Reason.FULL_SET)] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -38,9 +33,7 @@ def test_enumerations_have_their_fixed_values() -> None:
     ],
 )
 def test_the_rule_word_by_word(row: list[bool], supported: bool, utility: bool, expected: tuple) -> None:
-    action, reason, label = choose_actions(
-        np.array([row]), supported=np.array([supported]), binary_utility=utility
-    )
+    action, reason, label = choose_actions(np.array([row]), supported=np.array([supported]), binary_utility=utility)
     assert (action[0], reason[0], label[0]) == expected
     assert action.dtype == reason.dtype == np.int8
 
@@ -99,9 +92,7 @@ def test_summary_never_gives_coverage_alone() -> None:
 
 def test_risk_by_hand_and_when_everything_is_deferred() -> None:
     costs = Costs(error=10.0, set_size=2.0, deferral=3.0)
-    risk = selective_risk(
-        coverage=0.9, worst_coverage=0.8, set_size=3.0, deferral=0.25, n_classes=5, costs=costs
-    )
+    risk = selective_risk(coverage=0.9, worst_coverage=0.8, set_size=3.0, deferral=0.25, n_classes=5, costs=costs)
     assert risk == pytest.approx(0.75 * (10 * 0.1 + 5 * 0.2 + 2 * 2 / 4) + 3 * 0.25)
     nothing = selective_risk(
         coverage=float("nan"),

@@ -66,11 +66,7 @@ def test_bad_arrays_are_refused_by_name(changes: dict[str, object], message: str
 @pytest.mark.parametrize(
     ("text", "temperature", "message"),
     [
-        (
-            np.ones((2, 3, 5)),
-            1.0,
-            r"text: shape \(2, 3, 5\) is not \(classes, prompts, dimensions\) = \(2, M, 4\)",
-        ),
+        (np.ones((2, 3, 5)), 1.0, r"text: shape \(2, 3, 5\) is not \(classes, prompts, dimensions\) = \(2, M, 4\)"),
         (np.ones((3, 2, 4)), 1.0, r"= \(2, M, 4\)"),
         (np.ones((2, 3, 4)), 0.0, "temperature: 0.0 must be a positive number"),
         (np.ones((2, 3, 4)), np.nan, "temperature"),
@@ -110,9 +106,7 @@ def test_text_logits_do_not_depend_on_the_batch(n: int, start: int) -> None:
     assert text.shape == (1, 5, 4)
 
     def logits(part: np.ndarray) -> np.ndarray:
-        return Evidence.from_text(
-            embeddings=part, text=bank, temperature=0.1, classes=world.classes
-        ).prompt_logits
+        return Evidence.from_text(embeddings=part, text=bank, temperature=0.1, classes=world.classes).prompt_logits
 
     np.testing.assert_array_equal(logits(rows[start : start + n]), logits(rows)[start : start + n])
 
@@ -124,13 +118,9 @@ def test_trimming_drops_each_classs_own_extremes() -> None:
 
 
 def test_trim_must_leave_a_prompt_and_is_ignored_with_one() -> None:
-    with pytest.raises(
-        EvidenceError, match="trim: 2 values at each end leave nothing of 4 prompts; use 0 to 1"
-    ):
+    with pytest.raises(EvidenceError, match="trim: 2 values at each end leave nothing of 4 prompts; use 0 to 1"):
         trimmed_probabilities(np.full((1, 4, 2), 0.5), trim=2)
-    np.testing.assert_allclose(
-        trimmed_probabilities(np.array([[[0.3, 0.7]]]), trim=1), [[0.3, 0.7]], atol=1e-11
-    )
+    np.testing.assert_allclose(trimmed_probabilities(np.array([[[0.3, 0.7]]]), trim=1), [[0.3, 0.7]], atol=1e-11)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -168,9 +158,7 @@ def test_rows_are_taken_without_touching_them() -> None:
     assert one.ids is not None
     assert one.ids[0] == "y"
     np.testing.assert_array_equal(evidence[[2, 0]].labels, [-1, 0])
-    np.testing.assert_array_equal(
-        evidence[np.array([True, False, True])].embeddings, evidence.embeddings[[0, 2]]
-    )
+    np.testing.assert_array_equal(evidence[np.array([True, False, True])].embeddings, evidence.embeddings[[0, 2]])
     np.testing.assert_array_equal(evidence.in_space, [True, True, False])
 
 

@@ -8,13 +8,7 @@ import pytest
 from calcode import Calcode, Evidence
 from calcode.cohorts import Cohort
 from calcode.errors import CalcodeWarning, EvidenceError
-from calcode.method.explain import (
-    explain,
-    nearest,
-    single_answer_record,
-    unusual_sentence,
-    usual_distances,
-)
+from calcode.method.explain import explain, nearest, single_answer_record, unusual_sentence, usual_distances
 
 CLASSES = ("common", "rare", "other")
 CENTRES = np.eye(3, 8)
@@ -32,8 +26,7 @@ def images(n: int, *, seed: int, spread: float = 0.35) -> Evidence:
 @pytest.fixture(scope="module")
 def model() -> Calcode:
     roles = {
-        role: images(300, seed=seed)
-        for seed, role in enumerate(("reference", "validation", "gate", "calibration"))
+        role: images(300, seed=seed) for seed, role in enumerate(("reference", "validation", "gate", "calibration"))
     }
     return Calcode(always_protect=["rare"]).fit(**roles)
 
@@ -122,8 +115,7 @@ def test_the_sentence_about_how_unusual_an_image_is(share: float | None, words: 
 
 def test_an_accepted_image_may_be_unusual(reference: Cohort) -> None:
     roles = {
-        role: images(300, seed=seed)
-        for seed, role in enumerate(("reference", "validation", "gate", "calibration"))
+        role: images(300, seed=seed) for seed, role in enumerate(("reference", "validation", "gate", "calibration"))
     }
     # Sure of its answer, and far from everything: an audit by confidence does not mind.
     confident = Calcode(audit=["msp"]).fit(**roles)
@@ -136,8 +128,7 @@ def test_an_accepted_image_may_be_unusual(reference: Cohort) -> None:
 
 def test_a_class_with_too_few_calibration_images_is_marked() -> None:
     parts = {
-        role: images(300, seed=seed)
-        for seed, role in enumerate(("reference", "validation", "gate", "calibration"))
+        role: images(300, seed=seed) for seed, role in enumerate(("reference", "validation", "gate", "calibration"))
     }
     labels = parts["calibration"].require_labels()
     few = np.flatnonzero(labels == 1)[:2]
@@ -159,9 +150,7 @@ def test_the_record_counts_single_answers_and_right_ones(model: Calcode) -> None
     single = decisions.action == 0
     right = int((decisions.label[single] == test.require_labels()[single]).sum())
     record = single_answer_record(model, test)
-    assert record.startswith(
-        f"On 400 labelled test images the model gave {int(single.sum())} single answers, {right}"
-    )
+    assert record.startswith(f"On 400 labelled test images the model gave {int(single.sum())} single answers, {right}")
 
 
 def test_neighbours_are_the_nearest_of_the_reference(reference: Cohort) -> None:

@@ -17,9 +17,7 @@ def test_the_sums_are_over_every_labelled_image_in_the_label_space() -> None:
     labels[:5] = -1
     roles["reference"] = roles["reference"]._replace(labels=labels)
     model = fit_quietly(Calcode(), roles)
-    features = np.concatenate(
-        [site_features(roles[r], trim=1) for r in ("reference", "validation", "calibration")]
-    )
+    features = np.concatenate([site_features(roles[r], trim=1) for r in ("reference", "validation", "calibration")])
     labels = np.concatenate([roles[r].labels for r in ("reference", "validation", "calibration")])
     features, labels = features[labels >= 0], labels[labels >= 0]
     assert model.sums_.n == 235
@@ -42,8 +40,7 @@ def test_an_image_is_scored_by_folds_without_its_group() -> None:
     in_sample = adapter_probabilities(
         features
         @ np.linalg.solve(
-            200 / 60 * features.T @ features + 3 * np.eye(8),
-            200 / 60 * features.T @ np.eye(3)[evidence.labels],
+            200 / 60 * features.T @ features + 3 * np.eye(8), 200 / 60 * features.T @ np.eye(3)[evidence.labels]
         ),
         sharpness=2.0,
     )

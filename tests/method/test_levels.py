@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calcode.method.levels import (
-    certified_level,
-    cut_exceeding,
-    cut_reaching,
-    exact_positions,
-    grid_level,
-    loo_level,
-)
+from calcode.method.levels import certified_level, cut_exceeding, cut_reaching, exact_positions, grid_level, loo_level
 
 
 def test_equal_within_the_tolerance_is_reached_and_not_exceeded() -> None:

@@ -21,9 +21,7 @@ def unit(rng: np.random.Generator, n: int, d: int = 6) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def draw(
-    seed: int, *, n: int = 80, m: int = 15, ties: bool = False
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def draw(seed: int, *, n: int = 80, m: int = 15, ties: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     scores = rng.uniform(size=n)
     if ties:
@@ -51,14 +49,12 @@ def test_infinite_bandwidth_is_split_conformal(seed: int, ties: bool, miscoverag
 
 
 @given(seed=seeds, ties=st.booleans(), bandwidth=bandwidths, miscoverage=shares)
-def test_exact_inside_upper_inside_certified(
-    seed: int, ties: bool, bandwidth: float, miscoverage: float
-) -> None:
+def test_exact_inside_upper_inside_certified(seed: int, ties: bool, bandwidth: float, miscoverage: float) -> None:
     embeddings, scores, queries = draw(seed, ties=ties)
     exact, upper, certified = (
-        LocalizedRule.fit(
-            embeddings, scores, bandwidth=bandwidth, miscoverage=miscoverage, level=level
-        ).thresholds(queries)
+        LocalizedRule.fit(embeddings, scores, bandwidth=bandwidth, miscoverage=miscoverage, level=level).thresholds(
+            queries
+        )
         for level in ("exact", "upper", "certified")
     )
     assert (exact <= upper).all()
@@ -84,9 +80,7 @@ def test_row_order_leaves_no_trace(seed: int, bandwidth: float, level: str, grid
 
 
 @given(seed=seeds, bandwidth=bandwidths, level=st.sampled_from(LEVELS))
-def test_one_image_alone_gets_the_threshold_it_gets_in_company(
-    seed: int, bandwidth: float, level: str
-) -> None:
+def test_one_image_alone_gets_the_threshold_it_gets_in_company(seed: int, bandwidth: float, level: str) -> None:
     embeddings, scores, queries = draw(seed)
     rule = LocalizedRule.fit(embeddings, scores, bandwidth=bandwidth, miscoverage=0.1, level=level)  # type: ignore[arg-type]
     together = rule.thresholds(queries)
@@ -122,9 +116,7 @@ def test_grid_threshold_is_the_literal_definition() -> None:
     assert rule.eta == eta
     for query, threshold in zip(queries, rule.thresholds(queries), strict=True):
         weights = np.exp(-(((1 - embeddings @ query) / h) ** 2))
-        reached = [
-            t for t in np.unique(scores) if weights[scores <= t].sum() / (1 + weights.sum()) >= eta - 1e-12
-        ]
+        reached = [t for t in np.unique(scores) if weights[scores <= t].sum() / (1 + weights.sum()) >= eta - 1e-12]
         assert threshold == (reached[0] if reached else math.inf)
 
 
@@ -138,9 +130,7 @@ def test_too_few_points_give_infinite_thresholds() -> None:
 
 
 def test_a_tied_score_at_the_threshold_is_in() -> None:
-    np.testing.assert_array_equal(
-        label_sets(np.array([[0.5, 0.7, 1.0]]), np.array([0.7])), [[True, True, False]]
-    )
+    np.testing.assert_array_equal(label_sets(np.array([[0.5, 0.7, 1.0]]), np.array([0.7])), [[True, True, False]])
 
 
 @pytest.mark.parametrize("name", ["public", "public_ties"])
@@ -153,10 +143,6 @@ def test_exact_reproduces_guans_published_thresholds(name: str) -> None:
     for key in names:
         squared, miscoverage = (float(part) for part in key.removeprefix("bandV_h").split("_a"))
         rule = LocalizedRule.fit(
-            inputs["z_cal"],
-            golden["V_cal"],
-            bandwidth=math.sqrt(squared),
-            miscoverage=miscoverage,
-            level="exact",
+            inputs["z_cal"], golden["V_cal"], bandwidth=math.sqrt(squared), miscoverage=miscoverage, level="exact"
         )
         np.testing.assert_array_equal(rule.thresholds(inputs["z_test"]), golden[key], err_msg=key)

@@ -55,9 +55,7 @@ def test_one_image_alone_gets_the_decision_it_gets_in_company(settings: dict) ->
         for i in range(len(evidence)):
             alone = model.decide(evidence[i])
             for name in ("action", "reason", "label", "sets", "localized_sets", "p_audit", "threshold"):
-                np.testing.assert_array_equal(
-                    getattr(alone, name)[0], getattr(together, name)[i], err_msg=name
-                )
+                np.testing.assert_array_equal(getattr(alone, name)[0], getattr(together, name)[i], err_msg=name)
 
 
 @given(seed=st.integers(0, 30), level=st.sampled_from(LEVELS))
@@ -93,9 +91,7 @@ def test_the_last_ranked_label_is_in_exactly_if_the_threshold_reaches_one(settin
 
 
 def test_no_localization_no_audit_no_guard_is_split_conformal() -> None:
-    model = fit_quietly(
-        Calcode(audit=None, bandwidth=math.inf, level_grid=None, protect="none", keep_top=False), ROLES
-    )
+    model = fit_quietly(Calcode(audit=None, bandwidth=math.inf, level_grid=None, protect="none", keep_top=False), ROLES)
     calibration = ROLES["calibration"]
     scores = aps_scores(robust_probabilities(calibration.prompt_logits, trim=1))
     quantile = conformal_quantile(true_label_scores(scores, calibration.require_labels()), miscoverage=0.05)
@@ -188,9 +184,7 @@ def test_the_first_label_is_kept_and_nothing_else_changes() -> None:
     np.testing.assert_array_equal(after.localized_sets, before.localized_sets | first)
     np.testing.assert_array_equal(after.sets, after.scores <= after.threshold)
     np.testing.assert_array_equal(after.threshold[~first], before.threshold[~first])
-    np.testing.assert_array_equal(
-        after.threshold[first], np.maximum(before.threshold[first], before.scores[first])
-    )
+    np.testing.assert_array_equal(after.threshold[first], np.maximum(before.threshold[first], before.scores[first]))
     np.testing.assert_array_equal(after.p_audit, before.p_audit)
     np.testing.assert_array_equal(after.answered, after.p_audit >= kept.settings_.deferral_level)
     np.testing.assert_array_equal(before.answered, before.accepted & before.sets.any(axis=1))
@@ -363,9 +357,7 @@ def test_overlapping_ids_or_groups_are_an_error_that_names_them() -> None:
     gate = named["gate"]
     ids = gate.ids.astype("U30")  # type: ignore[union-attr]
     ids[4] = "validation-7"
-    with pytest.raises(
-        RoleError, match=r"ids: 1 of the gate role are in the validation role too \(validation-7\)"
-    ):
+    with pytest.raises(RoleError, match=r"ids: 1 of the gate role are in the validation role too \(validation-7\)"):
         fit_quietly(Calcode(), named | {"gate": gate._replace(ids=ids)})
     calibration = named["calibration"]
     groups = calibration.groups.astype("U30")  # type: ignore[union-attr]
@@ -390,9 +382,7 @@ def test_overlap_is_found_before_any_work_is_done(monkeypatch: pytest.MonkeyPatc
 
 
 def test_trim_is_checked_before_fitting() -> None:
-    with pytest.raises(
-        SettingsError, match="trim: 3 values at each end leave nothing of 5 prompts; use 0 to 2"
-    ):
+    with pytest.raises(SettingsError, match="trim: 3 values at each end leave nothing of 5 prompts; use 0 to 2"):
         fit_quietly(Calcode(trim=3), ROLES)
     one = World(n_prompts=1)
     fit_quietly(Calcode(trim=1), one.roles())
@@ -411,14 +401,7 @@ def test_repr_tells_the_fitted_state() -> None:
 
 
 def test_learned_attributes_are_absent_before_fit() -> None:
-    for name in (
-        "classes_",
-        "audit_name_",
-        "bandwidth_",
-        "local_level_",
-        "tail_classes_",
-        "tail_thresholds_",
-    ):
+    for name in ("classes_", "audit_name_", "bandwidth_", "local_level_", "tail_classes_", "tail_thresholds_"):
         assert not hasattr(Calcode(), name)
 
 

@@ -60,9 +60,7 @@ def test_decisions_after_a_round_trip_are_equal(tmp_path: Path, settings: dict[s
         "digest_",
     ):
         assert getattr(again, name) == getattr(model, name), name
-    assert {n: str(r) for n, r in again.tail_reasons_.items()} == {
-        n: str(r) for n, r in model.tail_reasons_.items()
-    }
+    assert {n: str(r) for n, r in again.tail_reasons_.items()} == {n: str(r) for n, r in model.tail_reasons_.items()}
 
 
 def test_saving_twice_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -133,9 +131,7 @@ def test_an_altered_setting_is_found(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused_as_such(tmp_path: Path) -> None:
     _, path = save(tmp_path)
     rewritten(path, {"format": 99})
-    with pytest.raises(
-        ArtifactError, match="newer, format 99 while this version reads up to 2; upgrade calcode"
-    ):
+    with pytest.raises(ArtifactError, match="newer, format 99 while this version reads up to 2; upgrade calcode"):
         Calcode.load(path)
 
 
@@ -177,9 +173,7 @@ def test_an_unfitted_model_is_not_saved(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, path = save(tmp_path)
     before = path.read_bytes()
 

@@ -52,18 +52,13 @@ def test_constraints_are_given_up_in_their_order() -> None:
     assert least_risk([cheap_but_uncovered, full_sets]) == (full_sets, ("informative",))
     few = point(0.95, 0.05, 3.0, informative=0.0, n_accepted=10)
     assert least_risk([cheap_but_uncovered, few]) == (few, ("informative", "count"))
-    assert least_risk([cheap_but_uncovered]) == (
-        cheap_but_uncovered,
-        ("informative", "count", "coverage"),
-    )
+    assert least_risk([cheap_but_uncovered]) == (cheap_but_uncovered, ("informative", "count", "coverage"))
 
 
 def test_a_point_exactly_at_the_constraints_meets_them() -> None:
     exact = point(0.95, 0.05, 1.0, coverage=0.95, n_accepted=50, informative=0.02)
     for change in ({"coverage": 0.949}, {"n_accepted": 49}, {"informative": 0.019}):
-        cheaper = point(
-            0.95, 0.05, 0.5, **({"coverage": 0.95, "n_accepted": 50, "informative": 0.02} | change)
-        )
+        cheaper = point(0.95, 0.05, 0.5, **({"coverage": 0.95, "n_accepted": 50, "informative": 0.02} | change))
         assert least_risk([cheaper, exact]) == (exact, ())
 
 
@@ -129,8 +124,7 @@ def test_a_level_nobody_reaches_costs_a_deferral_each() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalcodeWarning)
         chosen = select_operating_point(
-            **{role: roles[role] for role in ("reference", "validation", "gate")},
-            model=Calcode(audit=("distance",)),
+            **{role: roles[role] for role in ("reference", "validation", "gate")}, model=Calcode(audit=("distance",))
         )
     assert chosen.relaxed == ("informative", "count", "coverage")
     assert np.isnan(chosen.chosen.coverage)

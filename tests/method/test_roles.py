@@ -11,11 +11,7 @@ from calcode.method.roles import RoleHashes, identities
 def evidence(ids: list[str] | None, groups: list[str | None] | None = None) -> Evidence:
     n = len(ids or groups or [])
     return Evidence(
-        embeddings=np.ones((n, 1)),
-        prompt_logits=np.zeros((n, 1, 2)),
-        classes=["a", "b"],
-        ids=ids,
-        groups=groups,
+        embeddings=np.ones((n, 1)), prompt_logits=np.zeros((n, 1, 2)), classes=["a", "b"], ids=ids, groups=groups
     )
 
 

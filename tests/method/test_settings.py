@@ -18,10 +18,7 @@ def test_defaults_are_valid_and_named_like_the_constructor() -> None:
 
 def test_the_docstring_of_the_model_says_what_is_declared() -> None:
     for entry in SETTINGS.values():
-        assert (
-            f"    {entry.name} : {entry.kind}, default {entry.default!r}\n        {entry.help}"
-            in Calcode.__doc__
-        )
+        assert f"    {entry.name} : {entry.kind}, default {entry.default!r}\n        {entry.help}" in Calcode.__doc__
 
 
 TEXTS = {
@@ -70,11 +67,7 @@ def test_every_setting_is_read_from_text() -> None:
         ("audit", "magic", r"--audit: \['magic'\] unknown"),
         ("guard_miscoverage", ["mel=x"], "--guard: 'mel=x' is neither a number nor CLASS=SHARE"),
         ("guard_miscoverage", ["mel=2"], r"--guard\['mel'\]: 2.0 is not between 0 and 1"),
-        (
-            "guard_miscoverage",
-            ["0.1", "mel=0.2"],
-            "--guard: '0.1' is for all classes and comes with others",
-        ),
+        ("guard_miscoverage", ["0.1", "mel=0.2"], "--guard: '0.1' is for all classes and comes with others"),
     ],
 )
 def test_a_wrong_text_is_named_by_its_option(name: str, text: str | list[str], message: str) -> None:

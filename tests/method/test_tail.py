@@ -34,8 +34,7 @@ def test_held_out_coverage_per_class() -> None:
 
 def test_low_coverage_and_few_examples_are_protected_with_the_reason() -> None:
     reasons = discover_tail(
-        rows(("low", 40, 0.85), ("few", 9, 1.0), ("fine", 40, 0.95), ("none", 0, math.nan)),
-        min_class_count=10,
+        rows(("low", 40, 0.85), ("few", 9, 1.0), ("fine", 40, 0.95), ("none", 0, math.nan)), min_class_count=10
     )
     assert {name: reason.kind for name, reason in reasons.items()} == {
         "low": "undercovered",
@@ -56,9 +55,7 @@ def test_requested_and_all_and_none() -> None:
     assert {n: r.kind for n, r in discover_tail(fine, min_class_count=10, always_protect=["b"]).items()} == {
         "b": "requested"
     }
-    assert [r.kind for r in discover_tail(fine, min_class_count=10, protect="all").values()] == [
-        "all classes"
-    ] * 2
+    assert [r.kind for r in discover_tail(fine, min_class_count=10, protect="all").values()] == ["all classes"] * 2
     assert discover_tail(rows(("a", 1, 0.0)), min_class_count=10, protect="none") == {}
 
 
@@ -66,9 +63,7 @@ def calibrated(n: int, *, level: str = "loo") -> tuple[LocalizedRule, np.ndarray
     rng = np.random.default_rng(0)
     embeddings = rng.normal(size=(2 * n, 4)) + 1
     embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
-    rule = LocalizedRule.fit(
-        embeddings, rng.uniform(size=2 * n), bandwidth=0.4, miscoverage=0.05, level=level
-    )  # type: ignore[arg-type]
+    rule = LocalizedRule.fit(embeddings, rng.uniform(size=2 * n), bandwidth=0.4, miscoverage=0.05, level=level)  # type: ignore[arg-type]
     return rule, np.arange(2 * n) % 2
 
 

@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 from worlds import World, fit_quietly
 
 from calcode import Calcode
-from calcode.kernels import (
-    CHUNK,
-    CutRule,
-    CutSearch,
-    ScreenedAnchors,
-    cosine_distances,
-    first_reaching,
-    kernel_weights,
-)
+from calcode.kernels import CHUNK, CutRule, CutSearch, ScreenedAnchors, cosine_distances, first_reaching, kernel_weights
 from calcode.method.localized import LocalizedRule
 from calcode.method.tail import ClassGuard, GuardedThresholds
 
@@ -83,9 +75,7 @@ def test_rules_searched_together_are_those_searched_alone(
         columns_of = np.append(own, width)
         np.testing.assert_array_equal(positions[clear, index], columns_of[expected][clear])
         if len(own):
-            np.testing.assert_allclose(
-                margins[clear, index], expected_margins[clear], rtol=1e-6, atol=1e-12 / 4e-8
-            )
+            np.testing.assert_allclose(margins[clear, index], expected_margins[clear], rtol=1e-6, atol=1e-12 / 4e-8)
 
 
 @pytest.mark.parametrize("tiled", [False, True])
@@ -141,13 +131,7 @@ def test_guards_of_any_size_are_those_of_float64() -> None:
     rule = LocalizedRule.fit(points, rng.random(5000), bandwidth=0.5, miscoverage=0.05)
     guards = [
         ClassGuard.fit(
-            name=name,
-            index=index,
-            calibration=rule,
-            labels=labels,
-            miscoverage=0.05,
-            class_local_min=50,
-            grid=1001,
+            name=name, index=index, calibration=rule, labels=labels, miscoverage=0.05, class_local_min=50, grid=1001
         )
         for index, name in enumerate("ab")
     ]
@@ -161,9 +145,7 @@ def test_guards_of_any_size_are_those_of_float64() -> None:
 
 @pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("level", ["loo", "certified", "upper", "exact"])
-def test_one_image_and_many_get_the_same_thresholds(
-    level: str, tiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_image_and_many_get_the_same_thresholds(level: str, tiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if tiled:
         in_tiles(monkeypatch, columns=64)
     model, roles = fitted(4, level=level)
@@ -180,9 +162,5 @@ def test_float64_is_what_the_literal_rule_gives() -> None:
     rule, embeddings = model.rule_, roles["test"].embeddings
     weights = kernel_weights(cosine_distances(embeddings, rule.embeddings), bandwidth=rule.bandwidth)
     masses = np.cumsum(weights, axis=1) / (1 + weights.sum(axis=1, keepdims=True))
-    expected = [
-        rule.scores[np.argmax(row >= rule.cut)] if (row >= rule.cut).any() else math.inf for row in masses
-    ]
-    np.testing.assert_array_equal(
-        GuardedThresholds(rule, guards=(), n_classes=4).thresholds(embeddings)[0], expected
-    )
+    expected = [rule.scores[np.argmax(row >= rule.cut)] if (row >= rule.cut).any() else math.inf for row in masses]
+    np.testing.assert_array_equal(GuardedThresholds(rule, guards=(), n_classes=4).thresholds(embeddings)[0], expected)

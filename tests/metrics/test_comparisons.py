@@ -33,12 +33,7 @@ def narrower(cohort: Cohort, *, seed: int) -> Cohort:
 
 
 def compare(
-    first: Sequence[Cohort],
-    second: Sequence[Cohort],
-    *,
-    n_resamples: int = 10,
-    random_state: int = 0,
-    min_n: int = 1,
+    first: Sequence[Cohort], second: Sequence[Cohort], *, n_resamples: int = 10, random_state: int = 0, min_n: int = 1
 ) -> PairedDifference:
     return paired_difference(
         [cohort.outcome for cohort in first],

@@ -57,9 +57,7 @@ def test_wilson_covers_as_often_as_it_says(trials: int, confidence: float) -> No
     low, high = wilson_interval(rng.binomial(trials, truth), trials, confidence=confidence)
     observed = np.mean((low <= truth) & (truth <= high))
     # Five standard errors of the simulation, and 0.5 % because the interval itself is approximate.
-    assert observed == pytest.approx(
-        confidence, abs=5 * math.sqrt(confidence * (1 - confidence) / 40_000) + 0.005
-    )
+    assert observed == pytest.approx(confidence, abs=5 * math.sqrt(confidence * (1 - confidence) / 40_000) + 0.005)
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(-1, 5), (6, 5), (math.nan, 5)])
@@ -127,20 +125,14 @@ def test_counts_are_distributed_like_resampled_indices() -> None:
     n_resamples = 5000
     cells = Cells.collect(columns, strata=strata, n_strata=3)
     indices = rng.integers(0, 60, size=(n_resamples, 60))
-    by_index = np.stack(
-        [(columns[indices, 0] * (strata[indices] == s)).sum(axis=1) for s in range(3)], axis=1
-    )
+    by_index = np.stack([(columns[indices, 0] * (strata[indices] == s)).sum(axis=1) for s in range(3)], axis=1)
     by_count = cells.sums(cells.simple_draws(n_resamples=n_resamples, generator=rng))[:, :, 0]
     spread = by_index.std(axis=0)
-    assert np.all(
-        np.abs(by_index.mean(axis=0) - by_count.mean(axis=0)) < 5 * spread * math.sqrt(2 / n_resamples)
-    )
+    assert np.all(np.abs(by_index.mean(axis=0) - by_count.mean(axis=0)) < 5 * spread * math.sqrt(2 / n_resamples))
     # Sum of three strata and each one: the joint distribution has to fit, not the margins alone.
     for literal, drawn in [*zip(by_index.T, by_count.T, strict=True), (by_index.sum(1), by_count.sum(1))]:
         for share in (0.025, 0.5, 0.975):
-            assert_quantile(
-                float(np.quantile(drawn, share)), literal.astype(float), share=share, n_drawn=n_resamples
-            )
+            assert_quantile(float(np.quantile(drawn, share)), literal.astype(float), share=share, n_drawn=n_resamples)
 
 
 def test_stratified_counts_are_distributed_like_indices_drawn_within_strata() -> None:

@@ -38,14 +38,7 @@ def test_missing_values_of_every_kind_are_unknown() -> None:
 
 
 def test_numbers_come_in_order_then_text_then_unknown() -> None:
-    assert list(subgroup_rows([100, None, "old", 20, 3, "adult"])) == [
-        "3",
-        "20",
-        "100",
-        "adult",
-        "old",
-        "unknown",
-    ]
+    assert list(subgroup_rows([100, None, "old", 20, 3, "adult"])) == ["3", "20", "100", "adult", "old", "unknown"]
     assert list(subgroup_rows(np.array([2.5, -1.0, math.nan]))) == ["-1.0", "2.5", "unknown"]
     assert list(subgroup_rows([date(2020, 5, 1), date(2019, 1, 1)])) == ["2019-01-01", "2020-05-01"]
     assert list(subgroup_rows([True, False])) == ["False", "True"]

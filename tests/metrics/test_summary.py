@@ -32,11 +32,7 @@ MAPIE = json.loads((Path(__file__).parents[1] / "data" / "metrics_mapie.json").r
 
 
 def proportions(summary: Summary) -> dict[str, Estimate]:
-    return {
-        name: value
-        for name, value in vars(summary).items()
-        if isinstance(value, Estimate) and name != "set_size"
-    }
+    return {name: value for name, value in vars(summary).items() if isinstance(value, Estimate) and name != "set_size"}
 
 
 def test_values_of_the_small_cohort() -> None:
@@ -58,11 +54,7 @@ def test_values_of_the_small_cohort() -> None:
 
 def test_classes_of_the_small_cohort() -> None:
     summary = by_hand().summary()
-    assert (summary.worst_class, summary.worst_class_coverage.value, summary.worst_class_coverage.n) == (
-        "b",
-        0.5,
-        2,
-    )
+    assert (summary.worst_class, summary.worst_class_coverage.value, summary.worst_class_coverage.n) == ("b", 0.5, 2)
     assert summary.absent_classes == ("c",)
     a, b, c = summary.classwise
     assert (a.name, a.n, a.coverage) == ("a", 4, proportion(3, 4))
@@ -189,9 +181,7 @@ def test_selective_accuracy_is_scikit_learns() -> None:
     expected = accuracy_score(cohort.labels[scored], cohort.top_label[scored])
     assert summary.selective_accuracy.value == pytest.approx(expected)
     assert summary.calibration_error == pytest.approx(
-        expected_calibration_error(
-            cohort.top_probability[scored], cohort.top_label[scored] == cohort.labels[scored]
-        )
+        expected_calibration_error(cohort.top_probability[scored], cohort.top_label[scored] == cohort.labels[scored])
     )
 
 
@@ -212,10 +202,7 @@ def test_the_interval_of_the_worst_class_is_that_of_all_classes_shown() -> None:
     cohort = random_cohort(n=400, n_classes=5, seed=8, outside=0.1)
     for min_n in (1, 40, 80, 500):
         summary = cohort.summary(min_n=min_n)
-        counts = {
-            row.name: (round(row.coverage.value * row.coverage.n), row.coverage.n)
-            for row in summary.classwise
-        }
+        counts = {row.name: (round(row.coverage.value * row.coverage.n), row.coverage.n) for row in summary.classwise}
         shown = [entry for entry in counts.values() if entry[1] >= min_n] or list(counts.values())
         ends = [binomtest(hits, n).proportion_ci(1 - 0.05 / len(shown), method="exact") for hits, n in shown]
         worst = summary.worst_class_coverage
@@ -274,9 +261,7 @@ def _nothing_in_space(cohort: Cohort) -> Cohort:
         (_nothing_in_space, "No image lies in the label space", 0.5),
     ],
 )
-def test_what_cannot_be_computed_is_said(
-    change: Callable[[Cohort], Cohort], words: str, informative: float
-) -> None:
+def test_what_cannot_be_computed_is_said(change: Callable[[Cohort], Cohort], words: str, informative: float) -> None:
     summary = change(by_hand()).summary()
     undefined = ("coverage", "set_size", "full_set_rate", "selective_accuracy", "worst_class_coverage")
     plain = summary.to_dict()

@@ -17,9 +17,7 @@ def test_the_whole_page_of_the_small_cohort() -> None:
         "10 images, 8 with a diagnosis among the 3 classes, 2 outside; 6 of these 8 answered, 2 deferred."
     )
     assert "coverage 0.667 [0.300, 0.903] 6 answered" in rows
-    assert any(
-        row.startswith("worst class: b 0.500 [") and row.endswith(" 2 answered of this class") for row in rows
-    )
+    assert any(row.startswith("worst class: b 0.500 [") and row.endswith(" 2 answered of this class") for row in rows)
     assert any(row.startswith("set size (of 3 labels) 1.500 [") for row in rows)
     assert "deferral 0.300 [0.108, 0.603] 10 images" in rows
     assert "deferral outside them 0.500 [0.095, 0.905] 2 images outside" in rows

@@ -57,12 +57,8 @@ def test_metrics_of_the_small_cohort() -> None:
     assert float(deferral(tally)) == 3 / 10
     assert float(informative_rate(tally)) == 5 / 10
     np.testing.assert_array_equal(class_coverage(tally), [3 / 4, 1 / 2, np.nan])
-    assert (
-        float(worst_class_coverage(tally, shown=shown_classes(tally.in_space("answered"), min_n=1))) == 1 / 2
-    )
-    assert (
-        float(worst_class_coverage(tally, shown=shown_classes(tally.in_space("answered"), min_n=3))) == 3 / 4
-    )
+    assert float(worst_class_coverage(tally, shown=shown_classes(tally.in_space("answered"), min_n=1))) == 1 / 2
+    assert float(worst_class_coverage(tally, shown=shown_classes(tally.in_space("answered"), min_n=3))) == 3 / 4
     assert math.isnan(worst_class_coverage(tally, shown=np.zeros(3, dtype=bool)))
 
 
@@ -93,9 +89,7 @@ def test_class_coverage_of_single_labels_is_scikit_learns_recall() -> None:
     from sklearn.metrics import recall_score
 
     cohort = random_cohort(n=400, n_classes=5, seed=1)
-    single = Outcome.from_arrays(
-        sets=np.eye(5, dtype=bool)[cohort.top_label], answered=np.ones(400, dtype=bool)
-    )
+    single = Outcome.from_arrays(sets=np.eye(5, dtype=bool)[cohort.top_label], answered=np.ones(400, dtype=bool))
     tally = Tally.count(single, labels=cohort.labels)
     recalls = recall_score(cohort.labels, cohort.top_label, average=None)
     np.testing.assert_allclose(class_coverage(tally), recalls, rtol=1e-12)
@@ -135,9 +129,7 @@ def test_an_empty_set_that_passed_the_audit_is_a_deferral_and_no_miss() -> None:
 
 def test_a_full_set_that_is_deferred_covers_among_the_accepted() -> None:
     """Binary utility mode: what the promises speak of is counted before full sets are deferred (METHOD.md 10)."""
-    outcome = Outcome.from_arrays(
-        sets=[[True, True], [True, False]], answered=[False, True], accepted=[True, True]
-    )
+    outcome = Outcome.from_arrays(sets=[[True, True], [True, False]], answered=[False, True], accepted=[True, True])
     tally = Tally.count(outcome, labels=np.array([1, 1]))
     assert tally.in_space("accepted_covered").tolist() == [0, 1]
     assert tally.in_space("covered").tolist() == [0, 0]

@@ -18,10 +18,7 @@ from calcode.metrics import expected_calibration_error, risk_curve, selective_ri
 MAPIE = json.loads((Path(__file__).parents[1] / "data" / "metrics_mapie.json").read_text())
 
 predictions = st.lists(
-    st.tuples(
-        st.one_of(st.floats(0, 1), st.sampled_from([i / 15 for i in range(16)])),
-        st.booleans(),
-    ),
+    st.tuples(st.one_of(st.floats(0, 1), st.sampled_from([i / 15 for i in range(16)])), st.booleans()),
     min_size=1,
     max_size=60,
 )
@@ -50,9 +47,7 @@ def test_a_confidence_on_an_edge_belongs_to_the_bin_below() -> None:
 def test_calibration_error_is_mapies() -> None:
     confidence = np.array(MAPIE["top_probability"])
     correct = np.array(MAPIE["top_label"]) == np.array(MAPIE["labels"])
-    assert expected_calibration_error(confidence, correct) == pytest.approx(
-        MAPIE["calibration_error"], abs=1e-12
-    )
+    assert expected_calibration_error(confidence, correct) == pytest.approx(MAPIE["calibration_error"], abs=1e-12)
 
 
 def test_calibration_error_is_that_of_scikit_learns_curve() -> None:
@@ -101,9 +96,7 @@ def test_the_last_point_accepts_all_and_has_scikit_learns_error() -> None:
     assert curve.acceptance[-1] == 1.0
     assert curve.risk[-1] == pytest.approx(1 - accuracy_score(cohort.labels, cohort.top_label))
     accepted = support >= curve.threshold[99]
-    assert curve.risk[99] == pytest.approx(
-        1 - accuracy_score(cohort.labels[accepted], cohort.top_label[accepted])
-    )
+    assert curve.risk[99] == pytest.approx(1 - accuracy_score(cohort.labels[accepted], cohort.top_label[accepted]))
 
 
 def test_the_curve_of_decisions_leaves_out_of_space_images_out() -> None:

@@ -68,9 +68,7 @@ def test_a_resumed_process_is_the_uninterrupted_one() -> None:
     assert whole.reading.alarm_at is not None
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("misses", 4), ("line", 1.0), ("alpha", None), ("n", 2.5), ("alarm_at", 0)]
-)
+@pytest.mark.parametrize(("key", "value"), [("misses", 4), ("line", 1.0), ("alpha", None), ("n", 2.5), ("alarm_at", 0)])
 def test_a_state_that_makes_no_sense_is_refused(key: str, value: object) -> None:
     process = CoverageProcess(line=0.1, alpha=0.01)
     for missed in (True, False, False):
@@ -86,8 +84,7 @@ def test_a_line_outside_its_range_is_refused(line: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "alpha", "coverage"),
-    [(0.05, 0.05, 0.90), (0.05, 0.05, 0.85), (0.05, 0.05, 0.80), (0.1, 0.001, 0.7)],
+    ("line", "alpha", "coverage"), [(0.05, 0.05, 0.90), (0.05, 0.05, 0.85), (0.05, 0.05, 0.80), (0.1, 0.001, 0.7)]
 )
 def test_labels_needed_is_the_median_of_simulated_alarms(line: float, alpha: float, coverage: float) -> None:
     rng = np.random.default_rng(0)
@@ -95,9 +92,7 @@ def test_labels_needed_is_the_median_of_simulated_alarms(line: float, alpha: flo
     misses = np.cumsum(rng.random((n_streams, longest)) < 1 - coverage, axis=1)
     hits = np.arange(1, longest + 1) - misses
     lambdas = 0.999 * np.array([0.1, 0.25, 0.5, 0.75, 0.95]) / line
-    capital = np.mean(
-        [(1 + bet * (1 - line)) ** misses * (1 - bet * line) ** hits for bet in lambdas], axis=0
-    )
+    capital = np.mean([(1 + bet * (1 - line)) ** misses * (1 - bet * line) ** hits for bet in lambdas], axis=0)
     share = (np.maximum.accumulate(capital, axis=1) >= 1 / alpha).mean(axis=0)
     needed = labels_needed(line=line, alpha=alpha, miss_rate=1 - coverage)
     assert needed is not None

@@ -6,15 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from monitor_streams import (
-    LEVEL,
-    MOST_FALSE_ALARMS,
-    N_IMAGES,
-    N_STREAMS,
-    Floats,
-    jumper_peak,
-    rank_p_values,
-)
+from monitor_streams import LEVEL, MOST_FALSE_ALARMS, N_IMAGES, N_STREAMS, Floats, jumper_peak, rank_p_values
 
 from calcode.metrics.intervals import wilson_interval
 from calcode.monitor import Case, CoverageProcess, ExchangeabilityMartingale, Watch

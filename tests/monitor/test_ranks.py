@@ -9,10 +9,7 @@ from calcode.errors import CalcodeError
 from calcode.monitor.ranks import GrowingRanks
 
 
-@given(
-    start=st.lists(st.integers(0, 9), max_size=30),
-    later=st.lists(st.integers(0, 9), max_size=60),
-)
+@given(start=st.lists(st.integers(0, 9), max_size=30), later=st.lists(st.integers(0, 9), max_size=60))
 def test_counts_are_those_of_a_plain_list(start: list[int], later: list[int]) -> None:
     ranks, plain = GrowingRanks(start), [float(value) for value in start]
     for value in later:

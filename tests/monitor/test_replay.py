@@ -40,9 +40,7 @@ def test_a_home_model_is_watched_against_its_own_gate(model: Calcode) -> None:
     assert model.audit_ is not None
     np.testing.assert_array_equal(watch.support.to_state()["values"], model.audit_.gate_distances.round(12))
     assert watch.support.alpha == pytest.approx(0.01)
-    expected = {
-        name: miss_line(n, miscoverage=0.05, margin=0.05) for name, n in model.n_accepted_per_class_.items()
-    }
+    expected = {name: miss_line(n, miscoverage=0.05, margin=0.05) for name, n in model.n_accepted_per_class_.items()}
     assert miss_lines(model) == expected
 
 
@@ -114,9 +112,7 @@ def test_what_was_decided_is_what_counts(model: Calcode) -> None:
     evidence = clinic()
     decided = model.decide(evidence)
     full = np.ones_like(decided.sets)
-    given = replace(
-        decided, sets=full, reason=np.zeros_like(decided.reason), action=np.ones_like(decided.action)
-    )
+    given = replace(decided, sets=full, reason=np.zeros_like(decided.reason), action=np.ones_like(decided.action))
     watch = watch_model(model)
     replay(watch, model, evidence, decisions=given)
     assert tuple(watch.answers) == (30, 0, 30, 120)
@@ -198,9 +194,7 @@ def test_a_site_model_is_watched_against_the_gate_and_the_bag_of_the_site(site: 
 
 
 def test_the_line_is_that_of_the_labels_that_calibrate(model: Calcode) -> None:
-    thinned = SiteModel(model, sampling="coin", slack="thin").fit(
-        reviewed=clinic(300, seed=60, name="reviewed")
-    )
+    thinned = SiteModel(model, sampling="coin", slack="thin").fit(reviewed=clinic(300, seed=60, name="reviewed"))
     # At 0.05 thinning leaves 19, 39, 59, ... labels, and the miss rate of one bag is wider than with all of them.
     calibrating = {name: 20 * ((n + 1) // 20) - 1 if n >= 19 else n for name, n in thinned.counts_.items()}
     assert 19 in calibrating.values()
@@ -209,9 +203,7 @@ def test_the_line_is_that_of_the_labels_that_calibrate(model: Calcode) -> None:
 
 
 def test_the_line_of_the_assured_form_follows_its_own_rank(model: Calcode) -> None:
-    assured = SiteModel(model, sampling="coin", assurance=0.5).fit(
-        reviewed=clinic(600, seed=60, name="reviewed")
-    )
+    assured = SiteModel(model, sampling="coin", assurance=0.5).fit(reviewed=clinic(600, seed=60, name="reviewed"))
     labels = assured.bag_.labels
     calibrating = np.random.default_rng(0).permutation(len(labels))[round(0.4 * len(labels)) :]
     expected = {}
@@ -247,8 +239,7 @@ def test_the_home_gate_alarms_at_a_new_site_and_the_site_gate_does_not(model: Ca
         return WORLD.draw(n, seed=seed, shift=-3.0, name=name)
 
     site = SiteModel(model, sampling="coin").fit(
-        reviewed=elsewhere(400, seed=80, name="reviewed"),
-        gate=elsewhere(200, seed=81, name="gate-of-site")[::2],
+        reviewed=elsewhere(400, seed=80, name="reviewed"), gate=elsewhere(200, seed=81, name="gate-of-site")[::2]
     )
     stream = elsewhere(400, seed=82, name="stream")
     home_watch, site_watch = watch_model(model), watch_model(site)

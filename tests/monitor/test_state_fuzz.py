@@ -88,9 +88,7 @@ def test_a_changed_state_is_refused_or_works(seed: int) -> None:
     ],
 )
 def test_an_alarm_cannot_be_moved_or_silenced(path: tuple[Any, ...], value: Any, key: str) -> None:
-    watch = Watch(
-        classes=("a", "b"), model_digest="m", gate=range(99), references={}, lines={"a": 0.1, "b": 0.2}
-    )
+    watch = Watch(classes=("a", "b"), model_digest="m", gate=range(99), references={}, lines={"a": 0.1, "b": 0.2})
     for i in range(40):
         case = Case((0,), True, False, (0.25, 0.75))
         watch.observe(f"i{i}", group=f"g{i}", case=case, distance=100.0 + i)

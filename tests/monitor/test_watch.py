@@ -38,11 +38,7 @@ def play(watch: Watch, rows: range, *, seed: int = 1) -> None:
         a = draws[i]
         labels = tuple(int(j) for j in np.flatnonzero(a[:3] < 0.6))
         watch.observe(
-            f"i{i}",
-            group=f"g{i // 2}",
-            case=case(*labels, scores=tuple(a[3:6])),
-            distance=float(a[6]),
-            when=f"t{i}",
+            f"i{i}", group=f"g{i // 2}", case=case(*labels, scores=tuple(a[3:6])), distance=float(a[6]), when=f"t{i}"
         )
         if i >= 10:
             late = draws[i - 10, 7]

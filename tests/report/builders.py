@@ -50,21 +50,14 @@ def model_with(classes: tuple[str, ...] = THREE, **settings: Any) -> Calcode:
 
 
 def decisions_of(
-    model: Calcode,
-    *,
-    sets: Any,
-    localized: Any = None,
-    p_audit: Any = None,
-    ids: Sequence[str] | None = None,
+    model: Calcode, *, sets: Any, localized: Any = None, p_audit: Any = None, ids: Sequence[str] | None = None
 ) -> Decisions:
     """Decisions of a model with given sets; accepted where the p-value reaches its deferral level."""
     members = np.asarray(sets, dtype=bool)
     n = len(members)
     p_values = np.ones(n) if p_audit is None else np.asarray(p_audit, dtype=float)
     action, reason, label = choose_actions(
-        members,
-        supported=p_values >= model.settings_.deferral_level,
-        binary_utility=model.settings_.binary_utility,
+        members, supported=p_values >= model.settings_.deferral_level, binary_utility=model.settings_.binary_utility
     )
     return Decisions(
         action=action,
@@ -118,9 +111,7 @@ def cohort_of(
     )
 
 
-def real_cohort(
-    model: Calcode, *, n: int = 200, seed: int = 9, outside: int = 0, **changes: Any
-) -> ReportCohort:
+def real_cohort(model: Calcode, *, n: int = 200, seed: int = 9, outside: int = 0, **changes: Any) -> ReportCohort:
     """A cohort that the model itself decided on, with split conformal sets of a fixed threshold to compare with."""
     images = evidence(n, classes=model.classes_, seed=seed)
     labels = images.require_labels().copy()

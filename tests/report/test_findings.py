@@ -43,34 +43,21 @@ def fixed_by_the_guard(**changes: object) -> ReportCohort:
 
 def test_a_disease_that_is_missed_and_then_kept() -> None:
     text = sentences_about(fixed_by_the_guard())
-    assert (
-        "Split APS covers 50.0 % (39.3 to 60.7) of 80 answered images, with 1.00 of 3 labels per set" in text
-    )
+    assert "Split APS covers 50.0 % (39.3 to 60.7) of 80 answered images, with 1.00 of 3 labels per set" in text
     assert "What it misses most: b in 100.0 % of 40 images." in text
-    assert (
-        "The diagnoses that Split APS misses, where CALCoDe answers: b 100.0 % against 0.0 % of the same 40."
-        in text
-    )
+    assert "The diagnoses that Split APS misses, where CALCoDe answers: b 100.0 % against 0.0 % of the same 40." in text
     assert "The guard lifts b from 0.0 % with the localized sets to 100.0 % of 40 answered images." in text
-    assert (
-        "sets grow from 1.00 to 1.50 labels on average, full sets go from 0.0 % to 0.0 %, and single" in text
-    )
+    assert "sets grow from 1.00 to 1.50 labels on average, full sets go from 0.0 % to 0.0 %, and single" in text
     assert "single answers from 80 (40 right) to 40 (40 right)." in text
     assert "No class lies below the target of 95 %" in text
-    assert (
-        "The guard made the difference for 40 answered images (b 40): the localized set missed the truth."
-        in text
-    )
+    assert "The guard made the difference for 40 answered images (b 40): the localized set missed the truth." in text
     assert "No answer for an image of the label space misses the truth." in text
     assert "stays below" not in text
 
 
 def test_a_disease_that_stays_missed() -> None:
     text = sentences_about(fixed_by_the_guard(sets=repeated(A, 60) + repeated(AB, 20)))
-    assert (
-        "The guard lifts b from 0.0 % with the localized sets to 50.0 % of 40 answered images, still below"
-        in text
-    )
+    assert "The guard lifts b from 0.0 % with the localized sets to 50.0 % of 40 answered images, still below" in text
     assert "Its worst class, b, stays below the target of 95 %: 50.0 %" in text
     assert "It is protected all the same." in text
     assert "20 answered images got a set without the true label" in text
@@ -87,10 +74,7 @@ def test_a_guard_that_changes_nothing_says_so() -> None:
 
 def test_without_a_protected_class_nothing_is_said_of_a_guard() -> None:
     off = cohort_of(model_with(protect="none"), labels=[0] * 30, sets=repeated(A, 30))
-    assert (
-        "The guard is switched off, so CALCoDe and the localized rule are the same here."
-        in sentences_about(off)
-    )
+    assert "The guard is switched off, so CALCoDe and the localized rule are the same here." in sentences_about(off)
     assert "lifts" not in sentences_about(off)
     assert "No class is protected." in protected_sentence(off)
     none = cohort_of(model_with(discovery_margin=0.9), labels=[0] * 30, sets=repeated(A, 30))
@@ -111,19 +95,14 @@ def test_an_unprotected_worst_class_comes_with_the_evidence_for_it() -> None:
 def test_an_ordinary_predictor_without_a_fault_is_not_accused() -> None:
     text = sentences_about(fixed_by_the_guard(ordinary=repeated(ABC, 80)))
     assert "No class lies clearly below the target of 95 %." in text
-    assert (
-        "Split APS misses the true diagnosis clearly more often than it should (5 %) for no diagnosis."
-        in text
-    )
+    assert "Split APS misses the true diagnosis clearly more often than it should (5 %) for no diagnosis." in text
     assert "What it misses" not in text
     assert "The diagnoses that" not in text
 
 
 def test_an_average_at_the_target_is_said_to_hide_a_class_only_if_it_does() -> None:
     labels = [0] * 960 + [1] * 40
-    hidden = fixed_by_the_guard(
-        labels=labels, ordinary=repeated(A, 1000), localized=None, sets=repeated(AB, 1000)
-    )
+    hidden = fixed_by_the_guard(labels=labels, ordinary=repeated(A, 1000), localized=None, sets=repeated(AB, 1000))
     assert "The average hides what it misses: b in 100.0 % of 40 images." in sentences_about(hidden)
     assert "The average hides" not in sentences_about(fixed_by_the_guard())
 
@@ -131,9 +110,7 @@ def test_an_average_at_the_target_is_said_to_hide_a_class_only_if_it_does() -> N
 def test_a_doubtful_shortfall_is_told_from_a_clear_one() -> None:
     model = model_with(protect="none")
     doubtful = cohort_of(model, labels=[0] * 30, sets=repeated(A, 28) + repeated(B, 2))
-    assert "stays below the target of 95 %, though its interval reaches it: 93.3 %" in sentences_about(
-        doubtful
-    )
+    assert "stays below the target of 95 %, though its interval reaches it: 93.3 %" in sentences_about(doubtful)
     assert cohort_figures(doubtful).guarded.clearly_below(0.95) == ()
     clear = cohort_of(model, labels=[0] * 30, sets=repeated(A, 15) + repeated(B, 15))
     assert [row.name for row in cohort_figures(clear).guarded.clearly_below(0.95)] == ["a"]
@@ -164,9 +141,7 @@ def test_full_sets_are_called_what_they_are() -> None:
 
 def test_images_outside_the_label_space() -> None:
     model = model_with(protect="none")
-    half = cohort_of(
-        model, labels=[0] * 20 + [-1] * 20, sets=repeated(A, 40), p_audit=[1.0] * 30 + [0.0] * 10
-    )
+    half = cohort_of(model, labels=[0] * 20 + [-1] * 20, sets=repeated(A, 40), p_audit=[1.0] * 30 + [0.0] * 10)
     assert (
         "20 images outside the label space: 50.0 % deferred; the others got an answer that cannot be right."
         in sentences_about(half)
@@ -178,9 +153,7 @@ def test_images_outside_the_label_space() -> None:
 
 
 def test_classes_that_are_absent_or_rare_are_named() -> None:
-    text = sentences_about(
-        cohort_of(model_with(protect="none"), labels=[0] * 30 + [1] * 5, sets=repeated(AB, 35))
-    )
+    text = sentences_about(cohort_of(model_with(protect="none"), labels=[0] * 30 + [1] * 5, sets=repeated(AB, 35)))
     assert "No answered image, so nothing is known here about c." in text
     assert "Fewer than 20 answered images, too few to judge: b (5)." in text
 
@@ -200,9 +173,7 @@ def test_classes_in_every_set_are_said_to_be_there_once_for_all() -> None:
         f"In every set, whatever the image: b ({n['b']} calibration images) and c ({n['c']} calibration images); a "
         "threshold of its own needs 999. Coverage of 100 % says nothing there."
     ) in text
-    assert (
-        f"b is in every set ({n['b']} calibration images), so all of 30 answered images are covered" in text
-    )
+    assert f"b is in every set ({n['b']} calibration images), so all of 30 answered images are covered" in text
     assert "lifts b" not in text
 
 
@@ -215,17 +186,9 @@ def test_a_class_in_every_set_is_marked_in_every_table_and_chart() -> None:
     opening, section, *_ = report_sections([cohort])
     for part in (opening, section):
         tables = [
-            table
-            for table in part.tables
-            if any(c.heading == "class" or c.heading == "disease" for c in table.columns)
+            table for table in part.tables if any(c.heading == "class" or c.heading == "disease" for c in table.columns)
         ]
-        cells = [
-            cell
-            for table in tables
-            for row in table.cells
-            for cell in row
-            if cell.tag.startswith("in every set")
-        ]
+        cells = [cell for table in tables for row in table.cells for cell in row if cell.tag.startswith("in every set")]
         assert {cell.tag for cell in cells} == {mark}
         charts = [chart for figure in part.figures[:1] for chart in figure.charts]
         (row,) = [row for chart in charts for row in chart.rows if row.label == "b"]

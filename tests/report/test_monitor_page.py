@@ -31,9 +31,7 @@ def watched(*, n: int = 80, shift: float = 0.0, miss: float = 0.1, **changes: An
         label = i % 2
         labels = (2,) if rng.random() < miss else (label, 2)
         case = Case(labels, True, False, (0.2, 0.5, 0.3))
-        watch.observe(
-            f"i{i}", group=f"g{i}", case=case, distance=float(rng.random()) + shift, when=f"day {i}"
-        )
+        watch.observe(f"i{i}", group=f"g{i}", case=case, distance=float(rng.random()) + shift, when=f"day {i}")
         watch.review(f"i{i}", label=label if i % 10 else None)
     return watch
 

@@ -24,9 +24,7 @@ HOSTILE = ("<script>alert(1)</script>", "b\"&'<img src=x onerror=alert(2)>", "c<
 def cohorts() -> list[ReportCohort]:
     return [
         real_cohort(model_with(always_protect=("b",))),
-        real_cohort(
-            model_with(protect="none"), seed=10, outside=30, shifted=True, name="SHIFTED", ordinary=None
-        ),
+        real_cohort(model_with(protect="none"), seed=10, outside=30, shifted=True, name="SHIFTED", ordinary=None),
     ]
 
 
@@ -54,9 +52,7 @@ def test_the_page_is_well_formed_and_its_ids_are_unique(page: str) -> None:
 
 def test_nothing_is_loaded_and_nothing_runs(page: str) -> None:
     root = tree(page)
-    assert not {"script", "link", "iframe", "img", "object", "embed", "base", "form"} & {
-        e.tag for e in root.iter()
-    }
+    assert not {"script", "link", "iframe", "img", "object", "embed", "base", "form"} & {e.tag for e in root.iter()}
     for entry in root.iter():
         for name, value in entry.attrib.items():
             assert not name.startswith("on")
@@ -283,24 +279,16 @@ def odd_cohorts() -> dict[str, ReportCohort]:
     two = model_with(("yes", "no"), binary_utility=True, protect="none")
     none = model_with(protect="none")
     return {
-        "everything deferred": cohort_of(
-            none, labels=[0, 1], sets=repeated([1, 1, 0], 2), p_audit=[0.0, 0.0]
-        ),
-        "two classes": cohort_of(
-            two, labels=[0, 1, 1], sets=[[1, 0], [1, 1], [0, 0]], ordinary=repeated([1, 0], 3)
-        ),
+        "everything deferred": cohort_of(none, labels=[0, 1], sets=repeated([1, 1, 0], 2), p_audit=[0.0, 0.0]),
+        "two classes": cohort_of(two, labels=[0, 1, 1], sets=[[1, 0], [1, 1], [0, 0]], ordinary=repeated([1, 0], 3)),
         "nothing in space": cohort_of(
             none, labels=[-1, -1], sets=repeated([1, 0, 0], 2), ordinary=repeated([1, 0, 0], 2)
         ),
         "a class never seen": cohort_of(none, labels=[0, 0], sets=repeated([1, 0, 0], 2), shifted=True),
         "one image, no ids": cohort_of(none, labels=[2], sets=[[1, 0, 0]], metadata={"sex": ["f"]}),
-        "no audit, no localization": real_cohort(
-            model_with(audit=None, bandwidth=float("inf"), protect="all")
-        ),
+        "no audit, no localization": real_cohort(model_with(audit=None, bandwidth=float("inf"), protect="all")),
         "every level rule's own eta": real_cohort(model_with(level="exact")),
-        "empty sets": cohort_of(
-            none, labels=[0, 1], sets=repeated([0, 0, 0], 2), ordinary=repeated([0, 0, 0], 2)
-        ),
+        "empty sets": cohort_of(none, labels=[0, 1], sets=repeated([0, 0, 0], 2), ordinary=repeated([0, 0, 0], 2)),
     }
 
 

@@ -11,19 +11,7 @@ from report.reading import tables, tree, words
 
 from calcode.report.latex import escaped, file_stem, latex_table, tabular
 from calcode.report.page import environment, render_page
-from calcode.report.parts import (
-    Cards,
-    Cell,
-    Column,
-    Columns,
-    Figure,
-    Fold,
-    Part,
-    Section,
-    Table,
-    Terms,
-    Text,
-)
+from calcode.report.parts import Cards, Cell, Column, Columns, Figure, Fold, Part, Section, Table, Terms, Text
 
 # XML knows no control characters, which is how these tests read the result.
 texts = st.text(st.characters(min_codepoint=32, max_codepoint=0xD7FF, exclude_characters="\x7f"), max_size=40)
@@ -78,9 +66,7 @@ def test_a_section_finds_its_tables_and_figures_however_deep() -> None:
     inner, behind, shown = (Table(caption=name, columns=[Column("a")], rows=[]) for name in "abc")
     figure = Figure(heading="f", numbers=behind)
     section = Section(
-        key="k",
-        title="t",
-        parts=(Fold(title="o", parts=(Columns(columns=((inner,), (figure,))),)), shown),
+        key="k", title="t", parts=(Fold(title="o", parts=(Columns(columns=((inner,), (figure,))),)), shown)
     )
     assert [table.caption for table in section.tables] == ["a", "b", "c"]
     assert section.figures == (figure,)
@@ -108,8 +94,5 @@ def test_the_best_cell_is_bold_in_latex() -> None:
     table = small_table("a_b", Cell("7", best=True), Cell("9", below="8 to 10"))
     assert r"a\_b & \textbf{7} & 9 {\scriptsize (8 to 10)} \\" in tabular(table)
     assert r"\label{tab:" in latex_table(table)
-    assert (
-        latex_table(Table(caption="c", columns=[], rows=[], reported=True)).count("Reported in the paper.")
-        == 1
-    )
+    assert latex_table(Table(caption="c", columns=[], rows=[], reported=True)).count("Reported in the paper.") == 1
     assert file_stem("a b/c") == "a-b-c"

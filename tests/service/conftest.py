@@ -40,14 +40,7 @@ class Server:
     prefix: tuple[str, ...]
 
     def control(self, *arguments: str) -> None:
-        command = [
-            *self.prefix,
-            str(self.binaries / "pg_ctl"),
-            "-D",
-            str(self.folder / "db"),
-            "-w",
-            *arguments,
-        ]
+        command = [*self.prefix, str(self.binaries / "pg_ctl"), "-D", str(self.folder / "db"), "-w", *arguments]
         with (self.folder / "control.log").open("a") as log:
             subprocess.run(command, check=True, stdout=log, stderr=log, cwd=self.folder)
 
@@ -94,17 +87,7 @@ def postgres() -> Iterator[Server]:
             user = pwd.getpwnam("nobody")
         os.chown(folder, user.pw_uid, user.pw_gid)
         prefix = ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
-    made = [
-        *prefix,
-        str(binaries / "initdb"),
-        "-D",
-        str(folder / "db"),
-        "-U",
-        "postgres",
-        "-A",
-        "trust",
-        "-N",
-    ]
+    made = [*prefix, str(binaries / "initdb"), "-D", str(folder / "db"), "-U", "postgres", "-A", "trust", "-N"]
     subprocess.run(made, check=True, capture_output=True, cwd=folder)
     server = Server(folder=folder, port=free_port(), binaries=binaries, prefix=prefix)
     server.start()

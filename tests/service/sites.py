@@ -57,12 +57,8 @@ class Site:
 
 
 def world_prompts() -> Prompts:
-    noise = np.random.default_rng(WORLD.seed + 2000).normal(
-        size=(WORLD.n_classes, WORLD.n_prompts, WORLD.dimension)
-    )
-    return Prompts(
-        text=WORLD.centres()[:, None] + 0.5 * noise, temperature=WORLD.temperature, classes=WORLD.classes
-    )
+    noise = np.random.default_rng(WORLD.seed + 2000).normal(size=(WORLD.n_classes, WORLD.n_prompts, WORLD.dimension))
+    return Prompts(text=WORLD.centres()[:, None] + 0.5 * noise, temperature=WORLD.temperature, classes=WORLD.classes)
 
 
 def fitted(prompts: Prompts, *, seed: int = 0, **settings: Any) -> Calcode:
@@ -138,9 +134,7 @@ def another_model(site: Site, name: str, *, seed: int = 1, signed: bool = True) 
 
 def token_for(log: Log, *roles: str, subject: str | None = None) -> str:
     with log.transaction() as transaction:
-        return people.make_token(
-            transaction, subject=subject or f"test-{roles[0]}", roles=roles, days=1, actor="test"
-        )
+        return people.make_token(transaction, subject=subject or f"test-{roles[0]}", roles=roles, days=1, actor="test")
 
 
 @contextlib.contextmanager
@@ -170,9 +164,7 @@ def running(site: Site) -> Iterator[tuple[Service, Callable[..., Any]]]:
 class Process:
     """`calcode serve` in a process of its own, which can be killed."""
 
-    def __init__(
-        self, site: Site, *, environment: dict[str, str] | None = None, prefix: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, site: Site, *, environment: dict[str, str] | None = None, prefix: tuple[str, ...] = ()) -> None:
         self.site = site
         self._environment = {
             **os.environ,
@@ -314,9 +306,7 @@ def assert_nothing_lost(log: Log, receipts: dict[str, dict[str, Any]]) -> int:
     verdict = log.verify()
     assert verdict.broken is None
     with log.database.reading() as connection:
-        stored = dict(
-            connection.execute(select(EVENT.c.seq, EVENT.c.hash).where(EVENT.c.kind == "decision")).all()
-        )
+        stored = dict(connection.execute(select(EVENT.c.seq, EVENT.c.hash).where(EVENT.c.kind == "decision")).all())
         n, keys = connection.execute(
             select(func.count(), func.count(DECISION.c.key.distinct())).select_from(DECISION)
         ).one()

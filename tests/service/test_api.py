@@ -51,24 +51,15 @@ def _operations() -> list[tuple[str, str]]:
     ]
 
 
-@schemathesis.serializer(
-    "application/x-ndjson", "application/vnd.apache.arrow.stream", "application/octet-stream"
-)
+@schemathesis.serializer("application/x-ndjson", "application/vnd.apache.arrow.stream", "application/octet-stream")
 def _as_bytes(context: Any, value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
 def _checks() -> list[Any]:
-    names = (
-        "not_a_server_error",
-        "status_code_conformance",
-        "content_type_conformance",
-        "response_schema_conformance",
-    )
+    names = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
     schemathesis.checks.load_all_checks()
-    return [
-        check for check in schemathesis.checks.CHECKS.get_all() if getattr(check, "__name__", "") in names
-    ]
+    return [check for check in schemathesis.checks.CHECKS.get_all() if getattr(check, "__name__", "") in names]
 
 
 @pytest.mark.timeout(240)
@@ -97,9 +88,7 @@ def test_the_examples_of_the_description_are_taken(served: Any, tmp_path: Path) 
     service, app, token = served
     spec = app.openapi()
     operations = {(m.upper(), p) for p, ops in spec["paths"].items() for m in ops}
-    assert operations - {("GET", "/health/live"), ("GET", "/health/ready"), ("GET", "/metrics")} == set(
-        _operations()
-    )
+    assert operations - {("GET", "/health/live"), ("GET", "/health/ready"), ("GET", "/metrics")} == set(_operations())
     schema = spec["paths"]["/v1/decisions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     example = {**schema["examples"][0], "embedding": embeddings(1)[0].tolist()}
     with TestClient(app) as client:

@@ -96,9 +96,7 @@ def test_the_root_is_that_of_rfc_6962_however_the_log_grew(leaves: list[str]) ->
 
 
 @given(LEAVES.filter(bool), st.data())
-def test_proofs_are_those_of_rfc_6962_and_prove_one_record_only(
-    leaves: list[str], data: st.DataObject
-) -> None:
+def test_proofs_are_those_of_rfc_6962_and_prove_one_record_only(leaves: list[str], data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(leaves) - 1))
     proof = inclusion_proof(leaves, index)
     assert proof == rfc6962_path(index, leaves)

@@ -66,9 +66,7 @@ def test_numbers_and_base64_give_the_same_decision_and_the_same_content(site: Si
     with running(site) as (_, call):
         first = call("POST", "/v1/decisions", json=body(row), headers={"Idempotency-Key": "k"})
         encoded = base64.b64encode(row.tobytes()).decode()
-        again = call(
-            "POST", "/v1/decisions", json={"embedding_f32": encoded}, headers={"Idempotency-Key": "k"}
-        )
+        again = call("POST", "/v1/decisions", json={"embedding_f32": encoded}, headers={"Idempotency-Key": "k"})
     assert again.headers["Idempotent-Replay"] == "true"
     assert again.json() == first.json()
 
@@ -127,9 +125,7 @@ def test_bad_input_is_refused_with_one_sentence_and_recorded_without_content(
         assert stored(service, DECISION) == []
 
 
-@pytest.mark.parametrize(
-    "sent", [b"{", b'{"embedding": [NaN]}', b'{"embedding": [1e999]}', b"[]", b"\xff", b""]
-)
+@pytest.mark.parametrize("sent", [b"{", b'{"embedding": [NaN]}', b'{"embedding": [1e999]}', b"[]", b"\xff", b""])
 def test_bodies_that_are_no_json_are_refused(site: Site, sent: bytes) -> None:
     with running(site) as (_, call):
         assert call("POST", "/v1/decisions", content=sent).status_code == 422
@@ -194,9 +190,7 @@ def test_a_model_that_fails_defers_that_image_alone(site: Site, monkeypatch: pyt
         assert service.log.verify().broken is None
 
 
-def test_a_row_that_the_model_refuses_does_not_spoil_its_block(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_the_model_refuses_does_not_spoil_its_block(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     from calcode.errors import EvidenceError
 
     real = line.LineModel.answers
@@ -305,9 +299,7 @@ def test_an_explanation_agrees_with_the_decision(site: Site) -> None:
         for i, row in enumerate(embeddings(12)):
             answer = call("POST", "/v1/decisions", json=body(row, image_id=str(i))).json()
             told = call("GET", f"/v1/decisions/{answer['id']}/explanation").json()
-            assert sorted(entry["name"] for entry in told["classes"] if entry["in_set"]) == sorted(
-                answer["set"]
-            )
+            assert sorted(entry["name"] for entry in told["classes"] if entry["in_set"]) == sorted(answer["set"])
             if answer["action"] != "defer":
                 for entry in told["classes"]:
                     limit = np.inf if entry["threshold"] is None else entry["threshold"]
@@ -318,8 +310,7 @@ def test_an_explanation_agrees_with_the_decision(site: Site) -> None:
 def test_a_proof_holds_for_one_decision_and_shows_no_other(site: Site) -> None:
     with running(site) as (service, call):
         answers = [
-            call("POST", "/v1/decisions", json=body(row, image_id=str(i))).json()
-            for i, row in enumerate(embeddings(9))
+            call("POST", "/v1/decisions", json=body(row, image_id=str(i))).json() for i, row in enumerate(embeddings(9))
         ]
         path = f"/v1/decisions/{answers[4]['id']}/proof"
         assert call("GET", path).status_code == 409  # no checkpoint yet
@@ -331,11 +322,7 @@ def test_a_proof_holds_for_one_decision_and_shows_no_other(site: Site) -> None:
         text = json.dumps(proof)
         assert answers[4]["id"] in text
         assert not any(answer["id"] in text for answer in answers if answer is not answers[4])
-        for forged in (
-            {"body": proof["body"].replace("set", "sex")},
-            {"seq": proof["seq"] + 1},
-            {"path": []},
-        ):
+        for forged in ({"body": proof["body"].replace("set", "sex")}, {"seq": proof["seq"] + 1}, {"path": []}):
             with pytest.raises(ValueError, match="proof"):
                 check_proof(Proof(**proof | forged), key)
         assert open_checkpoint(proof["checkpoint"], key).size >= proof["seq"]

@@ -30,12 +30,7 @@ def test_the_demonstration_plays_and_its_lines_work(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={
-            "PYTHONPATH": str(ROOT / "src"),
-            "PATH": "/usr/bin:/bin",
-            "OMP_NUM_THREADS": "1",
-            "TMPDIR": str(tmp_path),
-        },
+        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
     )
     assert process.stdout is not None
     try:
@@ -48,9 +43,7 @@ def test_the_demonstration_plays_and_its_lines_work(tmp_path: Path) -> None:
                 break
             assert time.monotonic() < end
             time.sleep(0.2)
-        lines = [
-            html.unescape(line) for line in re.findall(r"<pre><code>(.*?)</code></pre>", page, re.DOTALL)
-        ]
+        lines = [html.unescape(line) for line in re.findall(r"<pre><code>(.*?)</code></pre>", page, re.DOTALL)]
         assert len(lines) == 7
         if shutil.which("curl") is not None:
             decide, nonsense, log, *_ = lines

@@ -234,9 +234,7 @@ def test_a_restored_old_backup_is_refused_and_names_the_gap(tmp_path: Path) -> N
         post(process.port, "/v1/decisions", {"embedding": rows[i]}, token=token, key=str(i))
     size = log.head()[0]
     wait_until(
-        lambda: (
-            len(list(notes.iterdir())) and max(int(p.name.split(".")[0]) for p in notes.iterdir()) >= size - 5
-        )
+        lambda: len(list(notes.iterdir())) and max(int(p.name.split(".")[0]) for p in notes.iterdir()) >= size - 5
     )
     process.stop()
     log.database.close()
@@ -248,9 +246,7 @@ def test_a_restored_old_backup_is_refused_and_names_the_gap(tmp_path: Path) -> N
         Process(site).start()
 
 
-def test_a_log_shorter_than_its_checkpoints_is_refused_on_postgresql(
-    tmp_path: Path, postgres: Server
-) -> None:
+def test_a_log_shorter_than_its_checkpoints_is_refused_on_postgresql(tmp_path: Path, postgres: Server) -> None:
     """A standby that lacked the last records: the start names the gap."""
     from calcode.service.service import Service
 
@@ -262,10 +258,7 @@ def test_a_log_shorter_than_its_checkpoints_is_refused_on_postgresql(
         wait_until(lambda: bool(list(notes.iterdir())))
         size = service.log.head()[0]
     standby = make_site(tmp_path, lines=lines, database=postgres.new_database())
-    with (
-        pytest.raises(ValueError, match=r"the log ends at 0, a checkpoint in .* says \d+"),
-        Service(standby.settings),
-    ):
+    with pytest.raises(ValueError, match=r"the log ends at 0, a checkpoint in .* says \d+"), Service(standby.settings):
         pass
     assert size > 0
 
@@ -383,6 +376,4 @@ def test_a_damaged_candidate_leaves_the_champion_in_place(site: Site) -> None:
         assert answer.status_code == 422
         assert "model: altered" in answer.json()["detail"]
         assert service.models.champion.digest == before
-        assert (
-            json.loads(json.dumps(call("GET", "/v1/models", as_="auditor").json()))[0]["state"] == "champion"
-        )
+        assert json.loads(json.dumps(call("GET", "/v1/models", as_="auditor").json()))[0]["state"] == "champion"

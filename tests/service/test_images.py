@@ -97,8 +97,5 @@ def test_pictures_that_cannot_be_decoded_are_refused_and_not_kept(picture_site: 
         assert call("POST", "/v1/decisions", json={"image": "###", "image_id": "x"}).status_code == 422
         assert sorted(path.name for path in (Path(service.site.data) / "images").iterdir()) == before
         assert (
-            call(
-                "POST", "/v1/decisions", json={**sent, "image": base64.b64encode(png(3)).decode()}
-            ).status_code
-            == 200
+            call("POST", "/v1/decisions", json={**sent, "image": base64.b64encode(png(3)).decode()}).status_code == 200
         )

@@ -101,9 +101,7 @@ def test_personal_content_can_go_and_the_chain_stays(log: Log) -> None:
     assert log.verify().broken is None
 
 
-def test_a_jump_of_the_clock_is_an_event_and_reorders_nothing(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_jump_of_the_clock_is_an_event_and_reorders_nothing(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
     append(log, note(1))
@@ -152,11 +150,7 @@ def test_projections_rebuilt_from_the_log_equal_the_live_ones(
                 service.change(lambda t, n=n: revoke_token(t, prefix=prefixes[n % len(prefixes)], actor="a"))
             else:
                 row = [-value for value in rows[n]] if step == "defer" else rows[n]
-                call(
-                    "POST",
-                    "/v1/decisions",
-                    json={"embedding": row, "group": f"g{n}", "image_id": f"{step}{n}"},
-                )
+                call("POST", "/v1/decisions", json={"embedding": row, "group": f"g{n}", "image_id": f"{step}{n}"})
         live = contents(service.database)
         with service.database.reading() as connection:
             deployed = connection.execute(select(HEAD.c.deployed)).scalar_one()

@@ -56,9 +56,7 @@ def upload(call: Any, path: Path, *, as_: str = "engineer") -> Any:
 
 
 def step(call: Any, digest: str, state: str, *, as_: str) -> Any:
-    return call(
-        "POST", f"/v1/models/{digest}/state", as_=as_, json={"state": state, "why": "test of the steps"}
-    )
+    return call("POST", f"/v1/models/{digest}/state", as_=as_, json={"state": state, "why": "test of the steps"})
 
 
 def restore_tested(service: Service) -> None:
@@ -76,9 +74,7 @@ def test_a_signature_is_over_the_digest_and_by_a_trusted_key(site: Site) -> None
     with pytest.raises(ArtifactError, match="not by any of the 1 trusted keys"):
         Calcode.load(path, trusted=[site.folder / "stranger.key.pub"])
     with pytest.raises(ArtifactError, match="not signed"):
-        Calcode.load(
-            another_model(site, "b.safetensors", signed=False), trusted=[site.folder / "signer.key.pub"]
-        )
+        Calcode.load(another_model(site, "b.safetensors", signed=False), trusted=[site.folder / "signer.key.pub"])
     # The signature of one model beside another one.
     signature_file(site.folder / "b.safetensors").write_text(signature_file(path).read_text())
     with pytest.raises(ArtifactError, match="belongs to another model"):
@@ -150,9 +146,7 @@ def test_from_file_to_champion_and_back(lifecycle: Site) -> None:
         assert step(call, digest, "champion", as_="approver").status_code == 409  # nobody proposed
         assert step(call, digest, "champion", as_="engineer").json()["state"] == "shadow"
         refused = step(call, digest, "champion", as_="approver")
-        assert refused.json()["gates"] == [
-            "No restore test within 30 days; run calcode service restore-test."
-        ]
+        assert refused.json()["gates"] == ["No restore test within 30 days; run calcode service restore-test."]
         restore_tested(service)
         assert step(call, digest, "champion", as_="approver").json()["state"] == "champion"
         answer = call("POST", "/v1/decisions", json={"embedding": row.tolist(), "image_id": "b"}).json()
@@ -213,9 +207,7 @@ def test_files_that_do_not_fit_the_line_are_refused_and_recorded(lifecycle: Site
         assert [r.kind for page in service.log.pages() for r in page].count("refused") == 1
 
 
-def test_golden_answers_that_are_not_reproduced_stop_a_model(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_golden_answers_that_are_not_reproduced_stop_a_model(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     with Service(site.settings):
         pass
     from calcode.service.line import LineModel
@@ -280,10 +272,7 @@ def test_models_switched_under_load_every_record_is_that_of_the_model_it_names(
     with opened(site.settings) as log:
         line = {
             model: load_line_model(
-                site.settings.path("models") / f"{model}.safetensors",
-                prompts=site.prompts,
-                backbone=None,
-                trusted=None,
+                site.settings.path("models") / f"{model}.safetensors", prompts=site.prompts, backbone=None, trusted=None
             )
             for model in {receipt["model"] for receipt in traffic.receipts.values()}
         }
@@ -291,11 +280,7 @@ def test_models_switched_under_load_every_record_is_that_of_the_model_it_names(
         with log.database.reading() as connection:
             rows = connection.execute(
                 select(
-                    DECISION.c.seq,
-                    DECISION.c.model,
-                    DECISION.c.action,
-                    DECISION.c.released_set,
-                    SECRET_PART.c.content,
+                    DECISION.c.seq, DECISION.c.model, DECISION.c.action, DECISION.c.released_set, SECRET_PART.c.content
                 )
                 .join(SECRET_PART, SECRET_PART.c.seq == DECISION.c.seq)
                 .where(SECRET_PART.c.name == "embedding")
@@ -356,9 +341,7 @@ def test_a_site_model_answers_by_the_same_path_and_knows_its_patients(site: Site
             for r, g in zip(sent, groups, strict=True)
         ]
         with service.database.reading() as connection:
-            known = (
-                connection.execute(select(DECISION.c.known_group).order_by(DECISION.c.seq)).scalars().all()
-            )
+            known = connection.execute(select(DECISION.c.known_group).order_by(DECISION.c.seq)).scalars().all()
         assert known == [True, *[False] * 5]
         decisions = model.decide(loaded.evidence(sent, [pseudonym("group", group) for group in groups]))
         assert [entry["set"] for entry in told] == [list(decision.released) for decision in decisions]

@@ -43,9 +43,7 @@ def filled(site: Site, n: int = 12) -> list[dict[str, Any]]:
     with running(site) as (_, call):
         return [
             call(
-                "POST",
-                "/v1/decisions",
-                json={"embedding": row.tolist(), "group": f"p{i // 2}", "image_id": f"i{i}"},
+                "POST", "/v1/decisions", json={"embedding": row.tolist(), "group": f"p{i // 2}", "image_id": f"i{i}"}
             ).json()
             for i, row in enumerate(embeddings(n))
         ]
@@ -110,9 +108,7 @@ def test_a_database_of_another_version_is_refused_with_the_remedy(site: Site) ->
         pass
 
 
-def test_the_service_runs_on_a_postgresql_role_that_cannot_change_records(
-    tmp_path: Path, postgres: Server
-) -> None:
+def test_the_service_runs_on_a_postgresql_role_that_cannot_change_records(tmp_path: Path, postgres: Server) -> None:
     url = postgres.new_database()
     owner = Database(url)
     schema.upgrade(owner)
@@ -229,9 +225,7 @@ def test_a_bad_backup_is_not_recorded_as_good(
 
 def parts(site: Site) -> list[tuple[int, str]]:
     with opened(site.settings) as log, log.database.reading() as connection:
-        return [
-            (row.seq, row.name) for row in connection.execute(select(SECRET_PART.c.seq, SECRET_PART.c.name))
-        ]
+        return [(row.seq, row.name) for row in connection.execute(select(SECRET_PART.c.seq, SECRET_PART.c.name))]
 
 
 def test_erasing_a_patient_removes_every_trace_but_the_record(site: Site) -> None:
@@ -249,9 +243,7 @@ def test_erasing_a_patient_removes_every_trace_but_the_record(site: Site) -> Non
     with opened(site.settings) as log:
         assert log.verify().broken is None
         assert "erasure" in [r.kind for page in log.pages() for r in page]
-    one = RUN(
-        app, ["service", "erase", str(site.file), "--decision", answers[0]["id"], "--why", "wrong patient"]
-    )
+    one = RUN(app, ["service", "erase", str(site.file), "--decision", answers[0]["id"], "--why", "wrong patient"])
     assert one.exit_code == 0
     assert answers[0]["seq"] not in {seq for seq, _ in parts(site)}
     with running(site) as (_, call):  # the decision itself still answers
@@ -269,9 +261,7 @@ def test_retention_deletes_what_is_due_and_nothing_else(tmp_path: Path) -> None:
             select(SECRET_PART.c.delete_after).where(SECRET_PART.c.name == "identity")
         ).scalars()
         assert set(stored) == {(datetime.now(UTC) + timedelta(days=200)).date().isoformat()}
-        connection.execute(
-            SECRET_PART.update().where(SECRET_PART.c.name == "identity").values(delete_after=due)
-        )
+        connection.execute(SECRET_PART.update().where(SECRET_PART.c.name == "identity").values(delete_after=due))
     assert RUN(app, ["service", "retain", str(site.file)]).output.startswith("Deleted 4 parts")
     assert {name for _, name in parts(site)} == {"embedding"}
     with opened(site.settings) as log:
@@ -333,15 +323,11 @@ def test_rebuild_and_tokens_by_command(site: Site) -> None:
     assert "Replayed" in RUN(app, ["service", "rebuild", str(site.file)]).output
     token = RUN(app, ["service", "token", str(site.file), "reader", "--role", "auditor"]).output.strip()
     with running(site) as (_, call):
-        assert (
-            call("GET", f"/v1/decisions/{answers[2]['id']}", as_=token).json()["hash"] == answers[2]["hash"]
-        )
+        assert call("GET", f"/v1/decisions/{answers[2]['id']}", as_=token).json()["hash"] == answers[2]["hash"]
     wrong = RUN(app, ["service", "token", str(site.file), "reader", "--role", "king"])
     assert wrong.exit_code == 1
     long = "a long pass phrase"
-    made = RUN(
-        app, ["service", "account", str(site.file), "e.meier", "--role", "engineer", "--password", long]
-    )
+    made = RUN(app, ["service", "account", str(site.file), "e.meier", "--role", "engineer", "--password", long])
     assert made.exit_code == 0, made.output
 
 
@@ -382,10 +368,7 @@ def test_the_deployment_files_name_what_exists() -> None:
         assert hardening in unit
     panels = json.loads((deploy / "grafana-dashboard.json").read_text())["panels"]
     used = {
-        name
-        for panel in panels
-        for target in panel["targets"]
-        for name in re.findall(r"calcode_\w+", target["expr"])
+        name for panel in panels for target in panel["targets"] for name in re.findall(r"calcode_\w+", target["expr"])
     }
     with_suffix = {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in used}
     from calcode.service.metrics import Metrics

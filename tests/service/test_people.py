@@ -30,13 +30,7 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("POST", "/v1/decisions"): {"program"},
     ("POST", "/v1/decisions/batch"): {"program"},
     ("GET", f"/v1/decisions/{'0' * 32}"): {"program", "clinician", "approver", "engineer", "auditor"},
-    ("GET", f"/v1/decisions/{'0' * 32}/explanation"): {
-        "program",
-        "clinician",
-        "approver",
-        "engineer",
-        "auditor",
-    },
+    ("GET", f"/v1/decisions/{'0' * 32}/explanation"): {"program", "clinician", "approver", "engineer", "auditor"},
     ("GET", f"/v1/decisions/{'0' * 32}/proof"): {"program", "clinician", "approver", "engineer", "auditor"},
     ("GET", "/v1/models"): {"clinician", "approver", "engineer", "auditor"},
     ("GET", "/v1/deployments"): {"clinician", "approver", "engineer", "auditor"},
@@ -54,10 +48,7 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
 
 
 def test_every_endpoint_takes_its_roles_and_refuses_all_others(site: Site) -> None:
-    bodies: dict[str, Any] = {
-        "state": {"state": "champion", "why": "because"},
-        "rollback": {"why": "because"},
-    }
+    bodies: dict[str, Any] = {"state": {"state": "champion", "why": "because"}, "rollback": {"why": "because"}}
     with running(site) as (service, call):
         served = {
             (method.upper(), path)
@@ -65,12 +56,7 @@ def test_every_endpoint_takes_its_roles_and_refuses_all_others(site: Site) -> No
             for method in operations
         }
         patterns = {(m, re.sub(r"/[0-9a-f]{32,64}|/cal_\w+|/somebody", "/{}", p)) for m, p in ALLOWED}
-        open_to_all = {
-            ("POST", "/v1/sessions"),
-            ("GET", "/health/live"),
-            ("GET", "/health/ready"),
-            ("GET", "/metrics"),
-        }
+        open_to_all = {("POST", "/v1/sessions"), ("GET", "/health/live"), ("GET", "/health/ready"), ("GET", "/metrics")}
         assert {(m, re.sub(r"\{\w+\}", "{}", p)) for m, p in served} == patterns | open_to_all
         for (method, path), allowed in ALLOWED.items():
             body = bodies.get(path.rpartition("/")[2], {})
@@ -80,9 +66,7 @@ def test_every_endpoint_takes_its_roles_and_refuses_all_others(site: Site) -> No
                 assert (status == 403) == (role not in allowed), (method, path, role, status)
         # An approver may promote but not choose what runs in the shadow.
         path = f"/v1/models/{service.models.champion.digest}/state"
-        assert (
-            call("POST", path, as_="approver", json={"state": "shadow", "why": "because"}).status_code == 403
-        )
+        assert call("POST", path, as_="approver", json={"state": "shadow", "why": "because"}).status_code == 403
 
 
 def test_a_token_is_kept_as_its_digest_and_can_be_revoked(site: Site) -> None:
@@ -181,12 +165,7 @@ def test_no_seeded_identifier_is_in_any_log_line_metric_or_record(tmp_path: Path
     who = {"group": seeds[0], "image_id": seeds[1], "study": seeds[2]}
     good = embeddings(1)[0].tolist()
     process = Process(site).start()
-    for body in (
-        {"embedding": good},
-        {"embedding": good[:3]},
-        {"embedding": "x"},
-        {"embedding": good, seeds[0]: 1},
-    ):
+    for body in ({"embedding": good}, {"embedding": good[:3]}, {"embedding": "x"}, {"embedding": good, seeds[0]: 1}):
         post(process.port, "/v1/decisions", {**who, **body}, token=token, key=seeds[3])
         post(process.port, "/v1/decisions", {**who, **body}, token=token)
         post(process.port, f"/v1/decisions/{seeds[0]}", body, token=seeds[0])
@@ -240,9 +219,7 @@ class Provider(BaseHTTPRequestHandler):
             assert query["code_challenge_method"] == "S256"
             code = f"code-{len(server.codes)}"
             server.codes[code] = query
-            target = (
-                f"{query['redirect_uri']}?{urllib.parse.urlencode({'code': code, 'state': query['state']})}"
-            )
+            target = f"{query['redirect_uri']}?{urllib.parse.urlencode({'code': code, 'state': query['state']})}"
             self.send_response(302)
             self.send_header("Location", target)
             self.end_headers()
@@ -255,10 +232,7 @@ class Provider(BaseHTTPRequestHandler):
         asked = server.codes.pop(form["code"][0])
         verifier = hashlib.sha256(form["code_verifier"][0].encode()).digest()
         secret = base64.b64decode(self.headers["Authorization"].split()[1]).decode()
-        if (
-            base64.urlsafe_b64encode(verifier).rstrip(b"=").decode() != asked["code_challenge"]
-            or secret != "site:hush"
-        ):
+        if base64.urlsafe_b64encode(verifier).rstrip(b"=").decode() != asked["code_challenge"] or secret != "site:hush":
             self._json({"error": "invalid_grant"}, 400)
             return
         claims = {

@@ -24,9 +24,7 @@ def fitted(
     """Fit where warnings about small classes are not what is being tested."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalcodeWarning)
-        return SiteModel(home, **({"sampling": "consecutive"} | settings)).fit(
-            reviewed=reviewed, **(fit or {})
-        )
+        return SiteModel(home, **({"sampling": "consecutive"} | settings)).fit(reviewed=reviewed, **(fit or {}))
 
 
 def phi(evidence: Evidence) -> np.ndarray:
@@ -45,9 +43,7 @@ def home_prior(
 ) -> tuple[np.ndarray, np.ndarray]:
     features = np.concatenate([phi(roles[name]) for name in ("reference", "validation", "calibration")])
     labels = np.concatenate([roles[name].labels for name in ("reference", "validation", "calibration")])
-    outer = weight / len(labels) * sum(np.outer(row, row) for row in features) + ridge * np.eye(
-        features.shape[1]
-    )
+    outer = weight / len(labels) * sum(np.outer(row, row) for row in features) + ridge * np.eye(features.shape[1])
     return outer, weight / len(labels) * features.T @ np.eye(3)[labels]
 
 
@@ -84,9 +80,7 @@ def test_trainers_join_the_prior_with_weight_one(
     more = phi(trainers)
     prior = outer + more.T @ more, by_class + more.T @ np.eye(3)[trainers.labels]
     rows = drawn_rows(few)
-    expected = refitted_p_values(
-        prior, phi(few)[rows], few.labels[rows], phi(images)[:4], delta=np.full(3, 0.2)
-    )
+    expected = refitted_p_values(prior, phi(few)[rows], few.labels[rows], phi(images)[:4], delta=np.full(3, 0.2))
     np.testing.assert_allclose(site.p_values(images[:4]), expected, atol=1e-9)
     with pytest.raises(RoleError, match="trainers: .* belong to groups of the reviewed cases"):
         fitted(home, few, fit={"trainers": few[:4]})
@@ -133,9 +127,7 @@ def test_a_patient_of_the_bag_is_judged_without_his_row(home: Calcode, reviewed:
 def test_groups_of_trainers_and_gate_are_known_and_not_taken_out(
     home: Calcode, reviewed: Evidence, images: Evidence
 ) -> None:
-    site = fitted(
-        home, reviewed[:100], fit={"trainers": reviewed[100:120], "gate": reviewed[120:180]}, audit="off"
-    )
+    site = fitted(home, reviewed[:100], fit={"trainers": reviewed[100:120], "gate": reviewed[120:180]}, audit="off")
     decisions = site.decide(reviewed[[100, 120, 200]])
     assert decisions.known_group.tolist() == [True, True, False]
     assert not site.decide(images).known_group.any()
@@ -161,9 +153,7 @@ def test_decisions_say_what_the_p_values_say(home: Calcode, reviewed: Evidence, 
 
 
 @pytest.mark.parametrize(("n", "silenced"), [(18, True), (19, False)])
-def test_a_class_with_18_and_with_19_labels(
-    home: Calcode, reviewed: Evidence, n: int, silenced: bool
-) -> None:
+def test_a_class_with_18_and_with_19_labels(home: Calcode, reviewed: Evidence, n: int, silenced: bool) -> None:
     one_each = reviewed[::2]
     rows = np.concatenate([np.flatnonzero(one_each.labels == 0), np.flatnonzero(one_each.labels == 1)[:n]])
     with pytest.warns(CalcodeWarning) as caught:
@@ -191,9 +181,7 @@ def test_levels_by_count_and_thinning_together(home: Calcode, reviewed: Evidence
     calibrates = np.isin(np.arange(57), [i for i in permutation if labels[i] == 0][:19]) | (labels != 0)
     delta = np.array([0.05, 1 / 14, 0.05])
     prior = site.prior_outer_, site.prior_by_class_
-    expected = refitted_p_values(
-        prior, phi(chosen)[order], labels, phi(images)[:4], delta=delta, calibrates=calibrates
-    )
+    expected = refitted_p_values(prior, phi(chosen)[order], labels, phi(images)[:4], delta=delta, calibrates=calibrates)
     np.testing.assert_allclose(site.p_values(images[:4]), expected, atol=1e-9)
     np.testing.assert_array_equal(site.decide(images[:4]).sets, expected > delta + 1e-12)
     protected = fitted(home, chosen, rare="count", always_protect=["c1"])
@@ -225,9 +213,7 @@ def test_review_probabilities(home: Calcode, reviewed: Evidence, images: Evidenc
         site.p_values(images, np.ones(3))
 
 
-def test_taking_all_reviewed_cases_is_refused_unless_review_was_even(
-    home: Calcode, reviewed: Evidence
-) -> None:
+def test_taking_all_reviewed_cases_is_refused_unless_review_was_even(home: Calcode, reviewed: Evidence) -> None:
     for e in (None, np.linspace(0.1, 1, 300)):
         with pytest.raises(SettingsError, match="costs the malignant classes 2 to 7 points"):
             fitted(home, reviewed, fit={"e": e}, sampling="coin", calibrate_with="all")
@@ -308,9 +294,7 @@ def test_the_site_audit_ranks_in_the_site_gate(home: Calcode, reviewed: Evidence
     assert site.bag_ids_ == tuple(bag.ids[rows])
     assert site.audit_kind_ == "site"
     assert fitted(home, bag).audit_kind_ == "off"
-    np.testing.assert_allclose(
-        fitted(home, bag, audit="home").decide(images).p_audit, home.audit_p_values(images)
-    )
+    np.testing.assert_allclose(fitted(home, bag, audit="home").decide(images).p_audit, home.audit_p_values(images))
     with pytest.raises(RoleError, match="gate: images of 18 patients and 19 needed"):
         fitted(home, bag, fit={"gate": gate[:18]})
     # Two images of a patient do not make two representatives.
@@ -326,19 +310,15 @@ def test_sharp_mode_has_ridge_alone_for_a_prior(roles: dict[str, Evidence]) -> N
     bag, gate = roles["calibration"], roles["gate"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalcodeWarning)
-        site = SiteModel(
-            None, sampling="consecutive", reference=roles["reference"], trim=1, miscoverage=0.2
-        ).fit(reviewed=bag, gate=gate)
-
-    def distance(evidence: Evidence) -> np.ndarray:
-        return neighbour_distance(
-            evidence.embeddings, reference=roles["reference"].embeddings, n_neighbors=10
+        site = SiteModel(None, sampling="consecutive", reference=roles["reference"], trim=1, miscoverage=0.2).fit(
+            reviewed=bag, gate=gate
         )
 
+    def distance(evidence: Evidence) -> np.ndarray:
+        return neighbour_distance(evidence.embeddings, reference=roles["reference"].embeddings, n_neighbors=10)
+
     values = distance(gate)
-    accepted = [
-        row for row in drawn_rows(bag) if (1 + (values >= distance(bag[[row]])[0] - 1e-9).sum()) / 161 >= 0.05
-    ]
+    accepted = [row for row in drawn_rows(bag) if (1 + (values >= distance(bag[[row]])[0] - 1e-9).sum()) / 161 >= 0.05]
     assert site.bag_ids_ == tuple(bag.ids[accepted])
     size = phi(bag).shape[1]
     expected = refitted_p_values(
@@ -353,9 +333,7 @@ def test_sharp_mode_has_ridge_alone_for_a_prior(roles: dict[str, Evidence]) -> N
     np.testing.assert_array_equal(site.gate_distances_, np.sort(site.gate_distances_))
 
 
-def test_cases_without_a_label_are_counted_and_said(
-    home: Calcode, reviewed: Evidence, images: Evidence
-) -> None:
+def test_cases_without_a_label_are_counted_and_said(home: Calcode, reviewed: Evidence, images: Evidence) -> None:
     missing = np.zeros(300, dtype=bool)
     missing[::10] = True
     site = fitted(home, reviewed, fit={"without_label": missing})
@@ -387,10 +365,7 @@ def test_leave_one_out_is_every_case_against_the_others(home: Calcode, reviewed:
 def test_foreign_evidence_and_models_are_refused(home: Calcode, reviewed: Evidence, images: Evidence) -> None:
     site = fitted(home, reviewed)
     foreign = Evidence(
-        embeddings=images.embeddings,
-        prompt_logits=images.prompt_logits,
-        classes=images.classes,
-        backbone="another",
+        embeddings=images.embeddings, prompt_logits=images.prompt_logits, classes=images.classes, backbone="another"
     )
     with pytest.raises(MismatchError, match="backbone"):
         site.decide(foreign)
@@ -418,10 +393,7 @@ def test_foreign_evidence_and_models_are_refused(home: Calcode, reviewed: Eviden
         ({"ridge": 0.5}, "ridge: 0.5 is not between 1"),
         ({"rare": "drop"}, "rare: 'drop' is none of"),
         ({"rare": "pool", "sampling": "archive"}, "pool' with archive"),
-        (
-            {"rare": "pool", "calibrate_with": "weighted", "sampling": "coin"},
-            "rare='pool' with calibrate_with",
-        ),
+        ({"rare": "pool", "calibrate_with": "weighted", "sampling": "coin"}, "rare='pool' with calibrate_with"),
         ({"calibrate_with": "weighted", "sampling": "archive"}, "archive cases: they have no review"),
         ({"slack": "thin", "rare": "pool"}, "slack='thin' with rare='pool'"),
         ({"assurance": 0.9, "slack": "thin"}, "assurance with"),

@@ -27,9 +27,7 @@ def saved(
 ) -> SiteModel:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalcodeWarning)
-        site = SiteModel(home, **({"sampling": "consecutive"} | settings)).fit(
-            reviewed=reviewed, **(fit or {})
-        )
+        site = SiteModel(home, **({"sampling": "consecutive"} | settings)).fit(reviewed=reviewed, **(fit or {}))
     site.save(path)
     return site
 

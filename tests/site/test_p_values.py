@@ -15,9 +15,7 @@ from calcode.site.p_values import Bag, FullConformal, RankRule
 N_CLASSES, SIZE = 3, 6
 
 
-def drawn(
-    seed: int, n: int, *, ridge: float = 3.0
-) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray]:
+def drawn(seed: int, n: int, *, ridge: float = 3.0) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray]:
     """A prior, features and labels."""
     rng = np.random.default_rng(seed)
     home = rng.normal(size=(40, SIZE))
@@ -73,9 +71,7 @@ def test_a_row_of_the_images_group_is_taken_out() -> None:
     ranked = ranking(prior, whole_bag(features, labels)).rank(images, own_rows=rows, weights=None)
     for image, row in enumerate(rows):
         others = np.arange(30) != row
-        expected = refitted_p_values(
-            prior, features[others], labels[others], images[[image]], delta=EQUAL_LEVELS
-        )
+        expected = refitted_p_values(prior, features[others], labels[others], images[[image]], delta=EQUAL_LEVELS)
         np.testing.assert_allclose(ranked.p_values[image], expected[0], atol=1e-12)
         adapter = Adapter.fit(*prior, features=features[others], labels=labels[others])
         np.testing.assert_allclose(ranked.outputs[image], images[image] @ adapter.weights, atol=1e-12)

@@ -42,10 +42,7 @@ def full(prior: Prior, bag: Bag, *, delta: float = 0.05, **rule: object) -> Full
 
 
 def covered(
-    ranking: FullConformal | SplitConformal,
-    images: np.ndarray,
-    label: int,
-    weights: np.ndarray | None = None,
+    ranking: FullConformal | SplitConformal, images: np.ndarray, label: int, weights: np.ndarray | None = None
 ) -> float:
     """Share of images of one class whose set has their label."""
     ranked = ranking.rank(images, own_rows=np.full(len(images), -1), weights=weights)
@@ -58,9 +55,7 @@ def simulated(n_bags: int, one: Callable[[np.random.Generator], float], seed: in
     return float(np.mean(values)), float(np.std(values) / np.sqrt(n_bags))
 
 
-def rows_of(
-    rng: np.random.Generator, counts: dict[int, int], draw: Draw = gaussian
-) -> tuple[np.ndarray, np.ndarray]:
+def rows_of(rng: np.random.Generator, counts: dict[int, int], draw: Draw = gaussian) -> tuple[np.ndarray, np.ndarray]:
     features = np.concatenate([draw(rng, label, n) for label, n in counts.items()])
     return features, np.repeat(list(counts), list(counts.values()))
 
@@ -142,9 +137,7 @@ def test_leaving_the_candidate_out_of_the_bag_is_caught() -> None:
         features, labels = rows_of(rng, {0: n_each, 1: n_each}, draw)
         adapter = Adapter.fit(*prior, features=features, labels=labels)
         leverage = np.einsum("ij,jk,ik->i", features, adapter.inverse, features)
-        deleted = (features @ adapter.weights - leverage[:, None] * np.eye(2)[labels]) / (1 - leverage)[
-            :, None
-        ]
+        deleted = (features @ adapter.weights - leverage[:, None] * np.eye(2)[labels]) / (1 - leverage)[:, None]
         own = draw(rng, 0, N_IMAGES) @ adapter.weights
         margins = (deleted[:, 0] - deleted[:, 1])[labels == 0]
         p_values = (1 + (margins <= (own[:, 0] - own[:, 1])[:, None]).sum(axis=1)) / (n_each + 1)

@@ -37,9 +37,7 @@ def test_a_representative_is_drawn_among_the_first_visit_whatever_the_order_of_t
         [ids[i] for i in order], [groups[i] for i in order], secret=b"s", visits=[visits[i] for i in order]
     )
     assert {ids[order[row]] for row in again} == {ids[row] for row in rows}
-    assert {ids[row] for row in representatives(ids, groups, secret=b"t", visits=visits)} != {
-        ids[row] for row in rows
-    }
+    assert {ids[row] for row in representatives(ids, groups, secret=b"t", visits=visits)} != {ids[row] for row in rows}
     assert representatives(["a", "b"], ["", ""], secret=b"s").tolist() == [0, 1]
 
 
@@ -74,9 +72,7 @@ def test_predicted_exclusions_compare_with_homes_own_quantiles(home: Calcode, im
     delta = np.array([0.05, 0.2, 0.001])
     found = predicted_exclusions(home.sums_, images, trim=1, miscoverage=delta, home_weight=200.0, ridge=3.0)
     outer = 200 / home.sums_.n * home.sums_.outer + 3 * np.eye(9)
-    logits = (
-        2 * site_features(images, trim=1) @ np.linalg.solve(outer, 200 / home.sums_.n * home.sums_.by_class)
-    )
+    logits = 2 * site_features(images, trim=1) @ np.linalg.solve(outer, 200 / home.sums_.n * home.sums_.by_class)
     scores = 1 - np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     for k in range(2):
         own = home.sums_.scores[k]

@@ -124,8 +124,6 @@ def write_study(
         write_world(folder / f"{name}.parquet", seed=seed)
     path = folder / "study.toml"
     path.write_text(
-        STUDY.format(methods=list(methods), experiments=list(experiments), resplits=resplits).replace(
-            "'", '"'
-        )
+        STUDY.format(methods=list(methods), experiments=list(experiments), resplits=resplits).replace("'", '"')
     )
     return path

@@ -98,9 +98,7 @@ def test_a_page_that_is_no_page_is_refused_before_any_work(run, study_folder, tm
 
 def test_a_failing_combination_ends_with_one(run, tmp_path) -> None:
     path = write_study(tmp_path, experiments=("main-comparison",), methods=("aps",))
-    text = path.read_text().replace(
-        'target = { dataset = "home", role = "test" }', 'target = { site = "moon" }'
-    )
+    text = path.read_text().replace('target = { dataset = "home", role = "test" }', 'target = { site = "moon" }')
     path.write_text(text)
     result = run("run", path, "--workers", 2)
     assert result.exit_code == 1

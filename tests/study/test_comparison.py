@@ -125,10 +125,7 @@ def test_rows_are_those_of_the_metric_code(world, roles):
     assert row.summary.to_dict() == expected.to_dict()
 
 
-@pytest.mark.parametrize(
-    ("missed", "marginal", "worst"),
-    [(0, True, True), (20, True, False), (21, False, False)],
-)
+@pytest.mark.parametrize(("missed", "marginal", "worst"), [(0, True, True), (20, True, False), (21, False, False)])
 def test_hits_count_exact_equality_as_reached(world, roles, missed, marginal, worst):
     """80 images at target 0.75: twenty misses are exactly allowed, and all of them in one class sink it."""
     test = world["test"]
@@ -160,9 +157,7 @@ def test_one_failing_method_costs_one_row(world, roles):
 
     rows = list(
         compare_methods(
-            roles,
-            world["test"],
-            methods=[Stub(known, "lac"), Stub(unknown, "raps"), *chosen_methods(["aps"])],
+            roles, world["test"], methods=[Stub(known, "lac"), Stub(unknown, "raps"), *chosen_methods(["aps"])]
         )
     )
     assert rows[0].problem == "failed: roles: something is missing"
@@ -217,9 +212,7 @@ def test_subgroups_are_the_same_decisions_on_fewer_images(world, roles):
             assert row.summary.n == chosen.sum()
             assert math.isnan(row.seconds)
     # The whole is the sum of its parts.
-    covered = sum(
-        members[0].summary.coverage.value * members[0].summary.coverage.n for members in groups.values()
-    )
+    covered = sum(members[0].summary.coverage.value * members[0].summary.coverage.n for members in groups.values())
     assert math.isclose(covered / len(test), rows[0].summary.coverage.value)
     with pytest.raises(EvidenceError, match="column: 3 values for 80 images"):
         rows_by(rows, ["a", "b", "c"])

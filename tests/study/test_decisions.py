@@ -26,10 +26,7 @@ def rows_with(generator: np.random.Generator, n: int, *, k: int, defers: bool) -
 @given(st.integers(0, 10_000), st.integers(0, 12), st.integers(2, 5))
 def test_what_is_stored_reads_back(seed, n, k) -> None:
     generator = np.random.default_rng(seed)
-    given_rows = {
-        "a": rows_with(generator, n, k=k, defers=True),
-        "b": rows_with(generator, n + 1, k=k, defers=False),
-    }
+    given_rows = {"a": rows_with(generator, n, k=k, defers=True), "b": rows_with(generator, n + 1, k=k, defers=False)}
     found = from_arrow(to_arrow(given_rows))
     assert list(found) == ["a", "b"]
     for name, rows in given_rows.items():

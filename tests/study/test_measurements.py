@@ -16,14 +16,7 @@ from calcode.method.evidence import robust_probabilities
 from calcode.method.operating_point import select_operating_point
 from calcode.study.audits import single_audits, top_one_errors
 from calcode.study.cohorts import SettingCohorts
-from calcode.study.experiments import (
-    audit_stability,
-    cross_modal,
-    geometry,
-    monitoring,
-    neighbours,
-    operating_points,
-)
+from calcode.study.experiments import audit_stability, cross_modal, geometry, monitoring, neighbours, operating_points
 from calcode.study.specification import Setting
 
 
@@ -48,9 +41,7 @@ def test_stability_counts_selections() -> None:
     errors = rng.random(200) < 0.4
     telling = errors + 0.1 * rng.random(200)
     noise = rng.random(200)
-    found = audit_stability.selection_frequencies(
-        {"noise": noise, "telling": telling}, errors, n_resamples=50, seed=1
-    )
+    found = audit_stability.selection_frequencies({"noise": noise, "telling": telling}, errors, n_resamples=50, seed=1)
     assert found == {"noise": 0.0, "telling": 1.0}
     tied = audit_stability.selection_frequencies({"a": noise, "b": noise}, errors, n_resamples=20, seed=1)
     assert tied == {"a": 1.0, "b": 0.0}
@@ -114,9 +105,9 @@ def test_neighbours_of_a_library_are_judged_by_the_exact_ones(roles) -> None:
     worse = truth.copy()
     worse[:, 0] = (truth.max(axis=1) + 1) % len(reference)
     hit = (worse[:, :1] == truth).any(axis=1).mean()
-    assert neighbours.agreement(queries, reference, found=worse, truth=truth)[
-        "recall_at_10"
-    ] == pytest.approx(0.9 + 0.1 * hit)
+    assert neighbours.agreement(queries, reference, found=worse, truth=truth)["recall_at_10"] == pytest.approx(
+        0.9 + 0.1 * hit
+    )
 
 
 def test_an_hnsw_graph_finds_most_neighbours(roles) -> None:

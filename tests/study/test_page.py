@@ -55,9 +55,7 @@ def test_the_page_is_self_contained(page: Element) -> None:
 
 
 @pytest.mark.parametrize("method", ["aps", "mondrian", "calcode", "calcode-paper-sets"])
-def test_the_comparison_shows_the_numbers_of_the_table(
-    page: Element, output: StudyOutput, method: str
-) -> None:
+def test_the_comparison_shows_the_numbers_of_the_table(page: Element, output: StudyOutput, method: str) -> None:
     rows = output.main[output.main["method"] == method]
     assert len(rows) == 6
     shown = tables(by_id(page, "main-comparison"))
@@ -124,9 +122,9 @@ def test_averages_over_the_shifted_settings_stand_first(page: Element) -> None:
     comparison = words(by_id(page, "main-comparison"))
     shifted = comparison.index("Averages over the shifted settings (AWAY, PAIR)")
     assert shifted < comparison.index("Averages over all settings")
-    assert words(by_id(page, "ablations")).index("the shifted settings") < words(
-        by_id(page, "ablations")
-    ).index("all settings")
+    assert words(by_id(page, "ablations")).index("the shifted settings") < words(by_id(page, "ablations")).index(
+        "all settings"
+    )
 
 
 def test_the_choices_of_the_method_are_on_the_page(page: Element, output: StudyOutput) -> None:
@@ -154,9 +152,7 @@ def test_sentences_with_a_coverage_name_its_cost(output: StudyOutput) -> None:
         for part in leaves(section.parts):
             for sentence in part.sentences if isinstance(part, Text) else ():
                 if re.search(r"covers [\d.]+\u00a0%", sentence):
-                    assert all(word in sentence for word in ("labels per set", "full set", "deferred")), (
-                        sentence
-                    )
+                    assert all(word in sentence for word in ("labels per set", "full set", "deferred")), sentence
                     checked += 1
     assert checked >= 6
 
@@ -164,10 +160,7 @@ def test_sentences_with_a_coverage_name_its_cost(output: StudyOutput) -> None:
 def test_shifted_settings_are_called_observed_and_others_are_not(page: Element) -> None:
     comparison = by_id(page, "main-comparison")
     badges = [words(entry) for entry in comparison.iter("span") if "badge" in (entry.get("class") or "")]
-    assert badges == [
-        "same source as the calibration images",
-        *["shifted: every figure is observed only"] * 2,
-    ]
+    assert badges == ["same source as the calibration images", *["shifted: every figure is observed only"] * 2]
     assert "AWAY and PAIR differ from the calibration images" in words(by_id(page, "summary"))
     charts = [words(entry) for entry in by_id(page, "paired-bootstrap").iter("h4")]
     assert charts == ["HOME", "AWAY (observed)", "PAIR (observed)"] * 2
@@ -319,22 +312,12 @@ def test_the_papers_number_stands_next_to_the_same_cell(study_folder: Path, tmp_
 def with_the_papers_backbones(manifest: dict[str, Any]) -> None:
     first, second = manifest["study"]["backbones"]
     names = ("biomedclip", "clip-vit-b32", "pubmedclip", "medsiglip-448")
-    manifest["study"]["backbones"] = [
-        {**(first, second)[i % 2], "name": name} for i, name in enumerate(names)
-    ]
+    manifest["study"]["backbones"] = [{**(first, second)[i % 2], "name": name} for i, name in enumerate(names)]
     manifest["study"]["settings"][2]["shifted"] = False
 
 
-def test_averages_stand_next_to_the_papers_only_over_its_own_backbones(
-    study_folder: Path, tmp_path: Path
-) -> None:
-    names = {
-        "first": "biomedclip",
-        "second": "clip-vit-b32",
-        "AWAY": "PAD",
-        "HOME": "ISIC2019",
-        "PAIR": "CAMELYON17",
-    }
+def test_averages_stand_next_to_the_papers_only_over_its_own_backbones(study_folder: Path, tmp_path: Path) -> None:
+    names = {"first": "biomedclip", "second": "clip-vit-b32", "AWAY": "PAD", "HOME": "ISIC2019", "PAIR": "CAMELYON17"}
     folder = renamed(copied(study_folder, tmp_path / "copy"), **names)
     two = named_tables(StudyOutput(folder))
     assert not any(column.heading.startswith("reported") for column in two["guard-level"].columns)

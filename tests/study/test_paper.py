@@ -13,15 +13,7 @@ from calcode.method.decisions import COST_REGIMES
 from calcode.study import TABLES, StudyError
 from calcode.study.paper import paper_backbone, paper_backbones, paper_setting, reported_tables
 
-SHARES = {
-    "coverage",
-    "worst_class_coverage",
-    "deferral",
-    "full_set_rate",
-    "informative_rate",
-    "frequency",
-    "auroc",
-}
+SHARES = {"coverage", "worst_class_coverage", "deferral", "full_set_rate", "informative_rate", "frequency", "auroc"}
 
 
 @pytest.mark.parametrize(
@@ -81,28 +73,15 @@ SHARES = {
         (
             "camelyon_stress_test",
             {"backbone": "OpenAI CLIP ViT-B/32", "method": "lac"},
-            {
-                "coverage": "0.892",
-                "set_size": "1.799",
-                "selective_accuracy": "0.426",
-                "worst_class_coverage": "0.810",
-            },
+            {"coverage": "0.892", "set_size": "1.799", "selective_accuracy": "0.426", "worst_class_coverage": "0.810"},
         ),
-        (
-            "utility_profile",
-            {"setting": "all", "method": "lcp-vlm"},
-            {"coverage_hits": "8", "worst_class_hits": "5"},
-        ),
+        ("utility_profile", {"setting": "all", "method": "lcp-vlm"}, {"coverage_hits": "8", "worst_class_hits": "5"}),
         (
             "utility_profile",
             {"setting": "PAD-UFES-20", "method": "calcode"},
             {"full_set_rate": "0.993", "informative_rate": "0.003"},
         ),
-        (
-            "cost_risk",
-            {"regime": "deferral-expensive", "method": "calcode"},
-            {"risk": "2.007", "cost_deferral": "5"},
-        ),
+        ("cost_risk", {"regime": "deferral-expensive", "method": "calcode"}, {"risk": "2.007", "cost_deferral": "5"}),
         (
             "validation_selected_risk",
             {"regime": "deferral-expensive"},
@@ -111,11 +90,7 @@ SHARES = {
         (
             "cross_modal_switches",
             {"setting": "PAD-UFES-20", "backbone": "MedSigLIP-448"},
-            {
-                "selected_audit": "disagreement",
-                "delta_deferral": "0.547",
-                "delta_selective_accuracy": "-0.180",
-            },
+            {"selected_audit": "disagreement", "delta_deferral": "0.547", "delta_selective_accuracy": "-0.180"},
         ),
         (
             "camelyon_utility",
@@ -127,17 +102,9 @@ SHARES = {
             {"setting": "PAD-UFES-20", "backbone": "MedSigLIP-448"},
             {"hnsw_milliseconds": "0.0125", "support_error_p95": "5.07e-7"},
         ),
-        (
-            "ham10000",
-            {"method": "no-semantic-term"},
-            {"coverage": "0.960", "set_size": "4.08", "deferral": "0.036"},
-        ),
+        ("ham10000", {"method": "no-semantic-term"}, {"coverage": "0.960", "set_size": "4.08", "deferral": "0.036"}),
         ("classwise_isic2019", {"method": "lac", "class_name": "akiec"}, {"coverage": "0.211", "n": "374"}),
-        (
-            "classwise_ham10000",
-            {"method": "mondrian", "class_name": "mel"},
-            {"coverage": "0.930", "n": "227"},
-        ),
+        ("classwise_ham10000", {"method": "mondrian", "class_name": "mel"}, {"coverage": "0.930", "n": "227"}),
     ],
 )
 def test_values_are_those_of_the_print(table: str, wanted: dict[str, str], expected: dict[str, str]) -> None:
@@ -172,13 +139,7 @@ def test_names_are_those_that_a_study_uses() -> None:
                 assert row["regime"] in COST_REGIMES
             if row.get("backbone", "average") != "average":
                 assert row["backbone"] in paper_backbones()
-        known = ours | {
-            "printed_name",
-            "exact_milliseconds",
-            "hnsw_milliseconds",
-            "delta_deferral",
-            "chosen_deferral",
-        }
+        known = ours | {"printed_name", "exact_milliseconds", "hnsw_milliseconds", "delta_deferral", "chosen_deferral"}
         assert set(table.columns) <= known, table.name
 
 

@@ -48,9 +48,7 @@ def test_a_finished_study_repeats_nothing_and_changes_no_byte(tmp_path) -> None:
 
 
 def test_two_runs_give_the_same_bytes(tmp_path) -> None:
-    path = write_study(
-        tmp_path, experiments=("main-comparison", "geometry", "sensitivity", "paired-bootstrap")
-    )
+    path = write_study(tmp_path, experiments=("main-comparison", "geometry", "sensitivity", "paired-bootstrap"))
     outputs = []
     for name, workers in (("one", 1), ("two", 2)):
         study = read_study(path, output=tmp_path / name)
@@ -124,9 +122,7 @@ def test_one_failing_combination_is_reported_and_the_rest_goes_on(tmp_path) -> N
     study = study.model_copy(update={"settings": (*study.settings, broken)})
     outcome = run_study(study, workers=2)
     assert {failure.what for failure in outcome.failures} == {
-        f"BROKEN.{backbone}.{what}"
-        for backbone in ("first", "second")
-        for what in ("aps", "calcode", "ablations")
+        f"BROKEN.{backbone}.{what}" for backbone in ("first", "second") for what in ("aps", "calcode", "ablations")
     }
     assert all("no image meets" in failure.error for failure in outcome.failures)
     manifest = json.loads((outcome.folder / "manifest.json").read_text())
@@ -148,12 +144,7 @@ def test_a_worker_that_dies_takes_no_other_job_with_it(tmp_path) -> None:
     ended = {}
     sys.path.insert(0, str(tmp_path))
     try:
-        run_jobs(
-            [deadly, good],
-            folder=tmp_path / "out",
-            workers=2,
-            on_finish=lambda j, f: ended.update({j.what: f}),
-        )
+        run_jobs([deadly, good], folder=tmp_path / "out", workers=2, on_finish=lambda j, f: ended.update({j.what: f}))
     finally:
         sys.path.remove(str(tmp_path))
     assert ended["aps"].error is None
@@ -200,8 +191,7 @@ def test_work_that_experiments_share_is_planned_once(tmp_path) -> None:
 def test_the_manifest_says_what_went_in(finished) -> None:
     manifest = json.loads((finished.folder / "manifest.json").read_text())
     digests = {
-        entry["name"]: next(iter(entry["features"].values()))["digest"]
-        for entry in manifest["study"]["backbones"]
+        entry["name"]: next(iter(entry["features"].values()))["digest"] for entry in manifest["study"]["backbones"]
     }
     assert {len(digest) for digest in digests.values()} == {64}
     assert digests["first"] != digests["second"]

@@ -150,11 +150,7 @@ def difference(low: float, high: float, **changed: Any) -> Any:
 
 
 def test_differences_are_counted_by_their_direction() -> None:
-    rows = [
-        difference(0.01, 0.02),
-        difference(-0.02, -0.01, setting="HOME"),
-        difference(-0.01, 0.01, setting="PAIR"),
-    ]
+    rows = [difference(0.01, 0.02), difference(-0.02, -0.01, setting="HOME"), difference(-0.01, 0.01, setting="PAIR")]
     sentence = paired_bootstrap.paired_sentence(rows, what="coverage")
     assert "clearly higher than the comparator's in 1 of 3 comparisons" in sentence
     assert "clearly lower in 1 (Split APS on HOME)" in sentence
@@ -192,13 +188,7 @@ def test_sensitivities_give_ranges() -> None:
     rows = pd.DataFrame(
         [
             line(guard_level=0.9, discovery_margin=0.0, parameter="trim"),
-            line(
-                guard_level=0.9,
-                discovery_margin=0.1,
-                worst_class_coverage=0.8,
-                set_size=2.0,
-                parameter="trim",
-            ),
+            line(guard_level=0.9, discovery_margin=0.1, worst_class_coverage=0.8, set_size=2.0, parameter="trim"),
             line(guard_level=0.95, discovery_margin=0.1, worst_class_coverage=math.nan, parameter="n_folds"),
         ]
     )
@@ -215,12 +205,7 @@ def test_sensitivities_give_ranges() -> None:
 def test_stability_and_geometry_name_the_extremes() -> None:
     def stable(frequency: float, setting: str) -> Any:
         return row(
-            setting=setting,
-            backbone="first",
-            selected="msp",
-            runner_up="energy",
-            margin=0.01,
-            frequency=frequency,
+            setting=setting, backbone="first", selected="msp", runner_up="energy", margin=0.01, frequency=frequency
         )
 
     sentence = plain(audit_stability.stability_sentence([stable(0.99, "HOME"), stable(0.6, "AWAY")]))
@@ -254,13 +239,7 @@ def test_risk_names_the_winner_and_the_rank_of_the_method() -> None:
     ("delta", "words"), [(-0.2, "lowers the risk on the target by 0.200"), (0.2, "raises"), (0.0, "leaves")]
 )
 def test_chosen_points_give_their_direction_and_level(delta: float, words: str) -> None:
-    names = (
-        "delta_coverage",
-        "delta_worst_class_coverage",
-        "delta_set_size",
-        "delta_rejected",
-        "chosen_rejected",
-    )
+    names = ("delta_coverage", "delta_worst_class_coverage", "delta_set_size", "delta_rejected", "chosen_rejected")
     cells = dict.fromkeys(names, 0.01) | {"n_relaxed": 3, "n_combinations": 8, "chosen_deferral_level": 0.05}
     sentence = plain(operating_points.chosen_sentence(row(regime="balanced", delta_risk=delta, **cells)))
     assert words in sentence
@@ -280,15 +259,9 @@ def test_switches_are_only_named_where_there_are_some() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
-    [
-        (0.3, 0.5, "clearly more than"),
-        (0.05, 0.1, "clearly fewer than"),
-        (0.1, 0.4, "not clearly different from"),
-    ],
+    [(0.3, 0.5, "clearly more than"), (0.05, 0.1, "clearly fewer than"), (0.1, 0.4, "not clearly different from")],
 )
-def test_deferral_beyond_the_label_space_is_compared_with_inside(
-    low: float, high: float, verdict: str
-) -> None:
+def test_deferral_beyond_the_label_space_is_compared_with_inside(low: float, high: float, verdict: str) -> None:
     cells = {
         "score": "calcode",
         "backbone": "first",
@@ -308,23 +281,13 @@ def test_deferral_beyond_the_label_space_is_compared_with_inside(
 
 @pytest.mark.parametrize(
     ("milliseconds", "words"),
-    [
-        (0.25, "faster than the exact search on these references: a query takes 0.25 times"),
-        (4.0, "slower than"),
-    ],
+    [(0.25, "faster than the exact search on these references: a query takes 0.25 times"), (4.0, "slower than")],
 )
 def test_an_index_is_called_faster_or_slower_as_it_was_measured(milliseconds: float, words: str) -> None:
     common = {"setting": "A", "backbone": "b", "note": ""}
-    exact = common | {
-        "index": "exact",
-        "query_milliseconds": 1.0,
-        "recall_at_10": 1.0,
-        "support_error_p95": 0.0,
-    }
+    exact = common | {"index": "exact", "query_milliseconds": 1.0, "recall_at_10": 1.0, "support_error_p95": 0.0}
     found = common | {"index": "hnsw", "query_milliseconds": milliseconds, "recall_at_10": 0.99}
-    sentence = plain(
-        neighbours.neighbours_sentence(pd.DataFrame([exact, found | {"support_error_p95": 1e-6}]))
-    )
+    sentence = plain(neighbours.neighbours_sentence(pd.DataFrame([exact, found | {"support_error_p95": 1e-6}])))
     assert words in sentence
     assert "at least 99.0 % of the exact neighbours, with a support error of at most 1.0e-06" in sentence
     whole = pd.DataFrame([exact, found | {"recall_at_10": 1.0, "support_error_p95": 0.0}])

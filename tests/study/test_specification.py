@@ -45,11 +45,7 @@ def test_a_file_becomes_a_checked_study(path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            "min_n = 5",
-            "min_m = 5",
-            r"settings\[1\]: unknown key 'min_m'; did you mean 'min_n'\?",
-        ),
+        ("min_n = 5", "min_m = 5", r"settings\[1\]: unknown key 'min_m'; did you mean 'min_n'\?"),
         ("title =", "titel =", "title: missing"),
         ("[subgroups]", "[subgroup]", "study: unknown key 'subgroup'; did you mean 'subgroups'"),
         ('run = ["top1"', 'run = ["tpo1"', r"methods.run: no method 'tpo1'; did you mean 'top1'\?"),
@@ -63,18 +59,10 @@ def test_a_file_becomes_a_checked_study(path) -> None:
         ('name = "AWAY"', 'name = "A/WAY"', "cannot be part of a file name"),
         ('name = "AWAY"', 'name = "HOME"', r"settings: \['HOME'\] given more than once"),
         ('name = "AWAY"', 'name = "all"', "stands for an average"),
-        (
-            'classes = ["c0", "c2"]',
-            'classes = ["c0", "c9"]',
-            r"\['c9'\] of PAIR are not among the prompts of first",
-        ),
+        ('classes = ["c0", "c2"]', 'classes = ["c0", "c9"]', r"\['c9'\] of PAIR are not among the prompts of first"),
         ('{ not = "north" }', '{ no = "north" }', "is no condition"),
         ('features = "first.parquet"', 'features = "gone.parquet"', "does not exist"),
-        (
-            'features = "first.parquet"',
-            'features = "$NO_SUCH_VARIABLE"',
-            "variable NO_SUCH_VARIABLE is not set",
-        ),
+        ('features = "first.parquet"', 'features = "$NO_SUCH_VARIABLE"', "variable NO_SUCH_VARIABLE is not set"),
         ("trim = [0, 1, 2]", "trim = 1", "sensitivities.trim: input should be a valid array, not 1"),
         ('level = ["loo"', 'level = ["lo"', r"sensitivities.level\[0\]: input should be 'loo', .*, not 'lo'"),
         ("n = 0", "n = -1", "resplits.n: input should be greater than or equal to 0, not -1"),
@@ -160,9 +148,7 @@ def test_features_may_come_from_elsewhere(path, tmp_path, monkeypatch) -> None:
 
 
 def test_one_file_per_setting(path, tmp_path) -> None:
-    edited(
-        path, 'features = "first.parquet"', 'features = { HOME = "first.parquet", AWAY = "second.parquet" }'
-    )
+    edited(path, 'features = "first.parquet"', 'features = { HOME = "first.parquet", AWAY = "second.parquet" }')
     study = read_study(path)
     pairs = {(setting.name, backbone.name) for setting, backbone in study.combinations()}
     assert ("PAIR", "first") not in pairs
@@ -191,15 +177,7 @@ def test_the_example_is_a_study_but_for_its_features(tmp_path) -> None:
 
 def test_the_example_shows_every_key(path) -> None:
     commented = "\n".join(line.removeprefix("# ") for line in EXAMPLE.splitlines())
-    for key in (
-        "optional",
-        "prompts",
-        "out_of_space_rows",
-        "min_n",
-        "classes",
-        "motivating_cases",
-        "costs",
-    ):
+    for key in ("optional", "prompts", "out_of_space_rows", "min_n", "classes", "motivating_cases", "costs"):
         assert key in commented, key
     assert tomllib.loads(EXAMPLE)
 

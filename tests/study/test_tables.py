@@ -105,9 +105,7 @@ def test_the_summary_is_what_the_decisions_say(finished, setting, method) -> Non
     assert (row.deferral_low, row.deferral_high) == pytest.approx(wilson(deferred, len(decided)), abs=1e-12)
     right = [entry["top_label"] == entry["label"] for entry in answered]
     assert row.selective_accuracy == pytest.approx(np.mean(right))
-    assert (row.selective_accuracy_low, row.selective_accuracy_high) == pytest.approx(
-        wilson(sum(right), len(right))
-    )
+    assert (row.selective_accuracy_low, row.selective_accuracy_high) == pytest.approx(wilson(sum(right), len(right)))
     informative = [not entry["deferred"] and 0 < len(entry["set"]) < n_classes for entry in decided]
     assert row.informative_rate == pytest.approx(np.mean(informative))
     accepted = [entry["label"] in entry["set"] for entry in decided if entry["accepted"]]
@@ -128,9 +126,7 @@ def test_the_summary_is_what_the_decisions_say(finished, setting, method) -> Non
 def test_single_answers_are_counted_and_judged(finished, method) -> None:
     seen = 0
     for setting in SETTINGS:
-        row = only(
-            finished.table("recent_baselines_summary", setting=setting, backbone="first", method=method)
-        )
+        row = only(finished.table("recent_baselines_summary", setting=setting, backbone="first", method=method))
         decided = finished.decisions(setting, "first", method)
         single = [entry for entry in decided if not entry["deferred"] and len(entry["set"]) == 1]
         right = sum(entry["set"] == [entry["label"]] for entry in single)
@@ -174,14 +170,11 @@ def test_out_of_space_images_enter_no_figure_of_the_comparison(finished) -> None
 
 
 @pytest.mark.parametrize(
-    ("scope", "settings"),
-    [("HOME", ["HOME"]), ("shifted", ["AWAY", "PAIR"]), ("all", ["HOME", "AWAY", "PAIR"])],
+    ("scope", "settings"), [("HOME", ["HOME"]), ("shifted", ["AWAY", "PAIR"]), ("all", ["HOME", "AWAY", "PAIR"])]
 )
 def test_averages_are_averages_of_the_raw_decisions(finished, scope, settings) -> None:
     combinations = [
-        finished.decisions(setting, backbone, "mondrian")
-        for setting in settings
-        for backbone in ("first", "second")
+        finished.decisions(setting, backbone, "mondrian") for setting in settings for backbone in ("first", "second")
     ]
     coverage = [np.mean([entry["label"] in entry["set"] for entry in decided]) for decided in combinations]
     size = [np.mean([len(entry["set"]) for entry in decided]) for decided in combinations]
@@ -238,9 +231,7 @@ def test_differences_are_differences_of_the_summaries(finished) -> None:
 def test_the_paired_difference_is_the_difference_of_the_means(finished, metric) -> None:
     for setting in ("HOME", "PAIR"):
         row = only(
-            finished.table(
-                "recent_baselines_paired_bootstrap", setting=setting, comparator="aps", metric=metric
-            )
+            finished.table("recent_baselines_paired_bootstrap", setting=setting, comparator="aps", metric=metric)
         )
         ours, theirs = (
             finished.table("recent_baselines_summary", setting=setting, method=name)[metric].mean()
@@ -283,9 +274,7 @@ def test_chosen_points_and_their_averages(finished) -> None:
 
 def test_the_usual_values_of_a_sensitivity_are_the_method_itself(finished) -> None:
     rows = finished.table("sensitivity_summary", setting="HOME", backbone="first")
-    main = only(
-        finished.table("recent_baselines_summary", setting="HOME", backbone="first", method="calcode")
-    )
+    main = only(finished.table("recent_baselines_summary", setting="HOME", backbone="first", method="calcode"))
     usual = {("deferral_level", "0.05"), ("support_budget", "0.25"), ("trim", "1"), ("n_neighbors", "10")}
     usual |= {("n_folds", "5"), ("level", "loo"), ("guard_level", "0.95")}
     found = [row for row in rows.itertuples() if (row.parameter, row.value) in usual]
@@ -302,9 +291,7 @@ def test_the_usual_values_of_a_sensitivity_are_the_method_itself(finished) -> No
 
 def test_guard_levels_share_the_discovered_classes(finished) -> None:
     for setting in ("HOME", "AWAY"):
-        rows = finished.table(
-            "sensitivity_summary", setting=setting, backbone="first", parameter="guard_level"
-        )
+        rows = finished.table("sensitivity_summary", setting=setting, backbone="first", parameter="guard_level")
         low, high = rows.sort_values("guard_level").itertuples()
         assert (low.guard_level, high.guard_level) == (0.9, 0.95)
         assert low.protected == high.protected
@@ -331,9 +318,7 @@ def test_subgroups_add_up(finished) -> None:
     rows = finished.table("subgroup_coverage", setting="HOME", backbone="first")
     assert set(rows["column"]) == {"site", "age"}
     assert set(rows.groupby("column")["n"].sum()) == {110}
-    main = only(
-        finished.table("recent_baselines_summary", setting="HOME", backbone="first", method="calcode")
-    )
+    main = only(finished.table("recent_baselines_summary", setting="HOME", backbone="first", method="calcode"))
     for _, own in rows.groupby("column"):
         assert (own["coverage"] * own["n_answered"]).sum() == pytest.approx(main.coverage * main.n_answered)
     ages = rows[rows["column"] == "age"]["value"].tolist()
@@ -358,9 +343,7 @@ def test_the_motivating_image_shows_the_difference(finished) -> None:
         assert class_name not in by_method["aps"].image_set.split()
         assert class_name in by_method["calcode"].image_set.split()
         (case,) = [
-            entry
-            for entry in finished.decisions("AWAY", "first", "aps")
-            if entry["id"] == by_method["aps"].image_id
+            entry for entry in finished.decisions("AWAY", "first", "aps") if entry["id"] == by_method["aps"].image_id
         ]
         assert case["label"] == class_name
 
@@ -370,9 +353,7 @@ def test_resplits_keep_the_sizes_and_change_the_roles(finished) -> None:
     assert rows["split"].tolist() == ["given", "1", "2"]
     assert set(rows["n"]) == {110}
     assert rows[["coverage", "set_size"]].drop_duplicates().shape[0] > 1
-    spread = only(
-        finished.table("resplit_spread", setting="HOME", backbone="first", method="aps", metric="set_size")
-    )
+    spread = only(finished.table("resplit_spread", setting="HOME", backbone="first", method="aps", metric="set_size"))
     values = rows[rows["split"] != "given"]["set_size"]
     assert spread.mean == pytest.approx(values.mean())
     assert spread.standard_deviation == pytest.approx(values.std(ddof=1))

@@ -132,10 +132,7 @@ def test_protected_class_coverage_among_accepted(guard_miscoverage: float) -> No
             }
             test = roles.pop("test")
             model = Calcode(
-                bandwidth=0.3,
-                always_protect=["c2"],
-                guard_miscoverage=guard_miscoverage,
-                class_local_min=10_000,
+                bandwidth=0.3, always_protect=["c2"], guard_miscoverage=guard_miscoverage, class_local_min=10_000
             ).fit(**roles)
             decisions = model.decide(test)
             chosen = decisions.accepted & (test.labels == 2)

@@ -45,9 +45,7 @@ class BackboneCard:
 
     def __post_init__(self) -> None:
         if self.temperature is not None and not 0 < self.temperature < math.inf:
-            raise BackboneError(
-                f"{self.model}: temperature {self.temperature} must be finite and greater than 0"
-            )
+            raise BackboneError(f"{self.model}: temperature {self.temperature} must be finite and greater than 0")
 
     @property
     def identity(self) -> str:

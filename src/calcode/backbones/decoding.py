@@ -73,9 +73,7 @@ class Decoder:
     Memory: four batches of bytes, beyond what a worker needs for the image it is at.
     """
 
-    def __init__(
-        self, paths: Sequence[str], *, preprocessing: Preprocessing, batch_size: int, workers: int
-    ) -> None:
+    def __init__(self, paths: Sequence[str], *, preprocessing: Preprocessing, batch_size: int, workers: int) -> None:
         if batch_size < 1 or workers < 0:
             raise BackboneError(f"batch_size, workers: {batch_size} and {workers} must be positive")
         self._paths = paths
@@ -104,9 +102,7 @@ class Decoder:
                 os.truncate(handle, size)
         except OSError as error:
             os.unlink(name)
-            raise BackboneError(
-                f"batch_size: no room for {size >> 20} MiB of decoded images ({error})"
-            ) from error
+            raise BackboneError(f"batch_size: no room for {size >> 20} MiB of decoded images ({error})") from error
         finally:
             os.close(handle)
         self.shared_file = Path(name)
@@ -135,22 +131,16 @@ class Decoder:
 
     def batches(self, rows: IntArray) -> Iterator[DecodedBatch]:
         """The images at these positions, in this order."""
-        planned = deque(
-            rows[start : start + self._batch_size] for start in range(0, len(rows), self._batch_size)
-        )
+        planned = deque(rows[start : start + self._batch_size] for start in range(0, len(rows), self._batch_size))
         free = deque(range(_SLOTS))
-        waiting: deque[tuple[int, IntArray, list[tuple[Sequence[_Place], Future[list[str | None]]]]]] = (
-            deque()
-        )
+        waiting: deque[tuple[int, IntArray, list[tuple[Sequence[_Place], Future[list[str | None]]]]]] = deque()
         while planned or waiting:
             while planned and free:
                 slot, batch = free.popleft(), planned.popleft()
                 # Every worker has a part in the batch, none has too many.
                 size = max(1, min(_TASK_IMAGES, -(-len(batch) // max(self._workers, 1))))
                 places = [(slot, position, self._paths[row]) for position, row in enumerate(batch)]
-                tasks = [
-                    self._pool.submit(places[start : start + size]) for start in range(0, len(places), size)
-                ]
+                tasks = [self._pool.submit(places[start : start + size]) for start in range(0, len(places), size)]
                 waiting.append((slot, batch, tasks))
             slot, batch, tasks = waiting.popleft()
             reasons = [reason for task in tasks for reason in self._pool.results(task)]

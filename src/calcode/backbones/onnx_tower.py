@@ -39,11 +39,7 @@ class OnnxTower:
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        preprocessing: Preprocessing | None = None,
-        threads: int | None = None,
+        self, path: str | os.PathLike[str], *, preprocessing: Preprocessing | None = None, threads: int | None = None
     ) -> None:
         file = Path(path)
         if not file.is_file():
@@ -54,9 +50,7 @@ class OnnxTower:
         inputs = [entry for entry in self._session.get_inputs() if len(entry.shape) == 4]
         if len(inputs) != 1 or inputs[0].type != "tensor(float)":
             found = [(entry.name, entry.type, entry.shape) for entry in self._session.get_inputs()]
-            raise BackboneError(
-                f"path: {file.name} has the inputs {found}; one float32 image batch (NCHW) needed"
-            )
+            raise BackboneError(f"path: {file.name} has the inputs {found}; one float32 image batch (NCHW) needed")
         channels, height, width = inputs[0].shape[1:]
         if isinstance(channels, int) and channels != 3:
             raise BackboneError(f"path: {file.name} takes {inputs[0].shape}, not NCHW with three channels")
@@ -75,9 +69,7 @@ class OnnxTower:
             self._output = known[0]
         steps = preprocessing or _preprocessing_for(file, size=size)
         if size is not None and size != steps.size:
-            raise BackboneError(
-                f"preprocessing: gives {steps.size}, {file.name} takes {size} (height, width)"
-            )
+            raise BackboneError(f"preprocessing: gives {steps.size}, {file.name} takes {size} (height, width)")
         self._preprocessing = steps
         blank = np.zeros((1, *steps.size, 3), dtype=np.uint8)
         self.card = BackboneCard(
@@ -107,9 +99,7 @@ class OnnxTower:
         try:
             features = self._session.run([self._output], {self._input: images})[0]
         except Exception as error:  # onnxruntime's errors have no common base but this one
-            raise BackboneError(
-                f"{self._file}: the model cannot embed images ({first_line(error)})"
-            ) from error
+            raise BackboneError(f"{self._file}: the model cannot embed images ({first_line(error)})") from error
         if not isinstance(features, np.ndarray) or features.dtype.kind != "f" or features.ndim != 2:
             found = f"{getattr(features, 'dtype', type(features).__name__)} of shape {np.shape(features)}"
             raise BackboneError(f"{self._file}: output {self._output!r} is {found}, not numbers of (n, d)")
@@ -134,9 +124,7 @@ def _session(file: Path, *, threads: int | None) -> onnxruntime.InferenceSession
     try:
         return ort.InferenceSession(str(file), sess_options=options, providers=wanted)
     except Exception as error:  # onnxruntime's errors have no common base but this one
-        raise BackboneError(
-            f"path: {file} cannot be loaded as an ONNX model ({first_line(error)})"
-        ) from error
+        raise BackboneError(f"path: {file} cannot be loaded as an ONNX model ({first_line(error)})") from error
 
 
 def _preprocessing_for(file: Path, *, size: tuple[int, int] | None) -> Preprocessing:

@@ -104,9 +104,7 @@ def load_open_clip(
             folder = Path(snapshot_download(repository, revision=revision, allow_patterns=list(_FETCHED)))
         require_safetensors(folder, name=name)
         # That of open_clip if there are several.
-        weights = min(
-            folder.glob("*.safetensors"), key=lambda file: (not file.name.startswith("open_clip"), file.name)
-        )
+        weights = min(folder.glob("*.safetensors"), key=lambda file: (not file.name.startswith("open_clip"), file.name))
         # The weights that open_clip would look for itself may be pickles.
         options = {"load_weights": False, "pretrained_image": False, "pretrained_text": False}
         model = open_clip.create_model(f"local-dir:{folder}", precision="fp32", device="cpu", **options)

@@ -18,13 +18,7 @@ _BYTE = 1 / 255
 #: Pixels that a model's input may have on a side.
 _LONGEST_SIDE = 8192
 #: Steps of a preprocessor file that change nothing when they are off or absent.
-_STEPS_UNKNOWN_HERE = (
-    "do_pad",
-    "do_thumbnail",
-    "do_align_long_axis",
-    "do_reduce_labels",
-    "do_flip_channel_order",
-)
+_STEPS_UNKNOWN_HERE = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_reduce_labels", "do_flip_channel_order")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,9 +187,7 @@ def _centre_crop(image: NDArray[np.uint8], crop: tuple[int, int], *, centre: str
         return image
     if height < crop[0] or width < crop[1]:
         padded = np.zeros((max(height, crop[0]), max(width, crop[1]), 3), dtype=np.uint8)
-        top, left = (
-            -(-(full - part) // 2) for full, part in zip(padded.shape[:2], (height, width), strict=True)
-        )
+        top, left = (-(-(full - part) // 2) for full, part in zip(padded.shape[:2], (height, width), strict=True))
         padded[top : top + height, left : left + width] = image
         return _centre_crop(padded, crop, centre=centre)
     margins = (height - crop[0], width - crop[1])

@@ -70,11 +70,7 @@ def family_of(name: str) -> Family:
 
 
 def load_backbone(
-    name: str | os.PathLike[str],
-    *,
-    revision: str | None = None,
-    device: str = "auto",
-    precision: Precision = "auto",
+    name: str | os.PathLike[str], *, revision: str | None = None, device: str = "auto", precision: Precision = "auto"
 ) -> Backbone:
     """Load a frozen model.
 

@@ -128,10 +128,7 @@ class TorchBackbone:
         import torch
 
         lowered = self._precision is not torch.float32
-        with (
-            torch.inference_mode(),
-            torch.autocast(self._device.type, dtype=self._precision, enabled=lowered),
-        ):
+        with torch.inference_mode(), torch.autocast(self._device.type, dtype=self._precision, enabled=lowered):
             images = pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
             return self.image_features(images * self._factor + self._offset)
 
@@ -192,9 +189,7 @@ def _chosen_device(name: str) -> torch.device:
 def folder_digest(folder: Path) -> str:
     """SHA-256, in hex, over the names and contents of the weight and configuration files of a folder."""
     digest = hashlib.sha256()
-    for file in sorted(
-        entry for entry in folder.iterdir() if entry.is_file() and entry.suffix in _MODEL_FILES
-    ):
+    for file in sorted(entry for entry in folder.iterdir() if entry.is_file() and entry.suffix in _MODEL_FILES):
         digest.update(f"{file.name}\0".encode() + bytes.fromhex(file_sha256(file)))
     return digest.hexdigest()
 

@@ -72,9 +72,7 @@ class TransformersBackbone(TorchBackbone):
         lengths = [len(self._tokenizer(text)["input_ids"]) for text in texts]
         if max(lengths, default=0) > limit:
             longest = texts[int(np.argmax(lengths))]
-            raise BackboneError(
-                f"texts: {longest!r} has {max(lengths)} tokens and the model reads {limit}; shorten it"
-            )
+            raise BackboneError(f"texts: {longest!r} has {max(lengths)} tokens and the model reads {limit}; shorten it")
         tokens = self._tokenizer(
             list(texts),
             padding="max_length" if is_siglip else True,
@@ -85,11 +83,7 @@ class TransformersBackbone(TorchBackbone):
 
 
 def load_transformers(
-    name: str,
-    *,
-    revision: str | None = None,
-    device: str = "auto",
-    precision: Precision = "auto",
+    name: str, *, revision: str | None = None, device: str = "auto", precision: Precision = "auto"
 ) -> TransformersBackbone:
     """Load a model with its own preprocessing and tokenizer; weights are float32.
 
@@ -129,11 +123,7 @@ def load_transformers(
             "has in its cache, or a folder with config.json, safetensors weights, tokenizer and "
             f"preprocessor_config.json{torchvision_hint(error)}"
         ) from error
-    missing = [
-        part
-        for part in ("get_image_features", "get_text_features", "logit_scale")
-        if not hasattr(model, part)
-    ]
+    missing = [part for part in ("get_image_features", "get_text_features", "logit_scale") if not hasattr(model, part)]
     if missing:
         raise BackboneError(
             f"name: {name!r} is a {type(model).__name__} without {missing}; it is neither CLIP- nor SigLIP-like"

@@ -14,11 +14,7 @@ _UNGUARDED = "Promises nothing: no class is guarded, and the level rule is `loo`
 
 def _record(name: str, title: str, what: str, *, assumes: str = CALCODE.assumes) -> Record:
     return replace(
-        CALCODE,
-        name=f"calcode-{name}",
-        title=f"CALCoDe, {title}",
-        assumes=assumes,
-        differs=f"{what} {CALCODE.differs}",
+        CALCODE, name=f"calcode-{name}", title=f"CALCoDe, {title}", assumes=assumes, differs=f"{what} {CALCODE.differs}"
     )
 
 

@@ -61,6 +61,4 @@ class SplitAps:
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """Sets are prefixes of the ranking; the seed is not used."""
         calibration = roles.calibration
-        return aps_prediction(
-            robust(calibration), calibration.require_labels(), robust(test), miscoverage=miscoverage
-        )
+        return aps_prediction(robust(calibration), calibration.require_labels(), robust(test), miscoverage=miscoverage)

@@ -38,10 +38,5 @@ class BaseLcp:
         bandwidth = effective_bandwidth(reference, np.zeros_like(reference))
         uniforms = np.random.default_rng(random_state).random(len(test))
         return smoothed_prediction(
-            roles.calibration,
-            test,
-            test.embeddings,
-            uniforms,
-            bandwidth=bandwidth,
-            miscoverage=miscoverage,
+            roles.calibration, test, test.embeddings, uniforms, bandwidth=bandwidth, miscoverage=miscoverage
         )

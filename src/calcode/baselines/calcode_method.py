@@ -51,10 +51,7 @@ class CalcodeMethod:
         }
         model = Calcode(**(settings | self.changes))
         model.fit(
-            reference=roles.reference,
-            validation=roles.validation,
-            gate=roles.gate,
-            calibration=roles.calibration,
+            reference=roles.reference, validation=roles.validation, gate=roles.gate, calibration=roles.calibration
         )
         decisions = model.decide(test)
         return Prediction(

@@ -130,9 +130,7 @@ def group(embeddings: FloatArray, counts: IntArray, *, n_clusters: int) -> IntAr
     return np.asarray(kmeans.fit(rows, sample_weight=np.sqrt(counts)).labels_, dtype=np.int64)
 
 
-def cluster_thresholds(
-    scores: FloatArray, labels: IntArray, clusters: IntArray, *, miscoverage: float
-) -> FloatArray:
+def cluster_thresholds(scores: FloatArray, labels: IntArray, clusters: IntArray, *, miscoverage: float) -> FloatArray:
     """One conformal quantile per cluster, the pooled one for the null cluster; shape (K,)."""
     of_image = clusters[labels]
     limits = {-1: conformal_quantile(scores, miscoverage=miscoverage)}

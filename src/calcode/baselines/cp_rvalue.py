@@ -41,8 +41,7 @@ RECORDS = {
         year=2026,
         assumes="Exchangeability, but count ties favour calibration columns: coverage falls short (0.891 at 0.90).",
         selects="Nothing.",
-        differs=_DIFFERS
-        + "Boundary one image later, as in the notebook behind the paper's tables; k + 1 > n gives "
+        differs=_DIFFERS + "Boundary one image later, as in the notebook behind the paper's tables; k + 1 > n gives "
         "the full set, where the published code fails.",
     ),
     "valid": Record(

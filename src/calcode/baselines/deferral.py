@@ -67,8 +67,5 @@ class DeferringTop1:
         p_values = audit.p_values(test)
         top = Top1().predict(roles, test, miscoverage=miscoverage, random_state=random_state)
         return replace(
-            top,
-            deferred=p_values < DEFERRAL_LEVEL,
-            p_values=p_values,
-            details={"deferral_level": DEFERRAL_LEVEL},
+            top, deferred=p_values < DEFERRAL_LEVEL, p_values=p_values, details={"deferral_level": DEFERRAL_LEVEL}
         )

@@ -87,9 +87,7 @@ def effective_sizes(embeddings: FloatArray, draws: FloatArray, bandwidths: Float
     return sizes
 
 
-def effective_bandwidth(
-    embeddings: FloatArray, draws: FloatArray, *, target: float = EFFECTIVE_SIZE
-) -> float:
+def effective_bandwidth(embeddings: FloatArray, draws: FloatArray, *, target: float = EFFECTIVE_SIZE) -> float:
     """First bandwidth of the grid whose effective size reaches the target.
 
     Parameters

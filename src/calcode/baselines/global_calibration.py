@@ -32,7 +32,5 @@ class GlobalCalibration:
         """Sets for every image, and which images are deferred."""
         audit = fitted_audit(roles, random_state=random_state)
         calibration = roles.calibration[accepted_by(audit.p_values(roles.calibration))]
-        sets = aps_prediction(
-            robust(calibration), calibration.require_labels(), robust(test), miscoverage=miscoverage
-        )
+        sets = aps_prediction(robust(calibration), calibration.require_labels(), robust(test), miscoverage=miscoverage)
         return audited(sets, audit, test)

@@ -34,9 +34,7 @@ class SplitLac:
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """Sets may be empty; the seed is not used."""
         calibration = roles.calibration
-        limit = threshold(
-            lac_scores(robust(calibration)), calibration.require_labels(), miscoverage=miscoverage
-        )
+        limit = threshold(lac_scores(robust(calibration)), calibration.require_labels(), miscoverage=miscoverage)
         probabilities = robust(test)
         sets = label_sets(lac_scores(probabilities), limit)
         return prediction(sets, probabilities, details={"threshold": limit})

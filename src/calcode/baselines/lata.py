@@ -176,10 +176,7 @@ def _directed(neighbours: Neighbours) -> tuple[csr_array, csr_array]:
     scale = neighbour_scale(neighbours)
     # Rows on top of each other have scale zero: a pair at distance zero keeps the full weight.
     exponent = np.divide(
-        neighbours.squared,
-        scale**2,
-        out=np.where(neighbours.squared > 0, np.inf, 0.0),
-        where=scale > 0,
+        neighbours.squared, scale**2, out=np.where(neighbours.squared > 0, np.inf, 0.0), where=scale > 0
     )
     starts = np.arange(n + 1) * count
     columns = neighbours.indices.ravel()
@@ -189,11 +186,7 @@ def _directed(neighbours: Neighbours) -> tuple[csr_array, csr_array]:
 
 
 def refined_probabilities(
-    probabilities: FloatArray,
-    graph: csr_array,
-    *,
-    weight: float = GRAPH_WEIGHT,
-    rounds: int = ROUNDS,
+    probabilities: FloatArray, graph: csr_array, *, weight: float = GRAPH_WEIGHT, rounds: int = ROUNDS
 ) -> FloatArray:
     """Rounds of z_ik <- q_ik exp(weight sum_j W_ij z_jk), renormalised over classes.
 

@@ -56,13 +56,9 @@ class KernelTrials:
         Deals out the folds.
     """
 
-    def __init__(
-        self, embeddings: FloatArray, scores: FloatArray, labels: IntArray, *, random_state: int
-    ) -> None:
+    def __init__(self, embeddings: FloatArray, scores: FloatArray, labels: IntArray, *, random_state: int) -> None:
         if len(labels) < MIN_EXAMPLES:
-            raise RoleError(
-                f"validation: cross-validation needs at least {MIN_EXAMPLES} images, got {len(labels)}"
-            )
+            raise RoleError(f"validation: cross-validation needs at least {MIN_EXAMPLES} images, got {len(labels)}")
         folds = fold_numbers(labels, n_folds=_FOLDS, random_state=random_state)
         own = true_label_scores(scores, labels)
         # Rows and columns fold by fold, ascending by score inside each: a fold's mass is a prefix sum.
@@ -165,6 +161,4 @@ class LcpVlm:
             "midpoint": kernel.midpoint,
             "infinite_share": float((thresholds == math.inf).mean()),
         }
-        return prediction(
-            label_sets(aps_scores(probabilities), thresholds[:, None]), probabilities, details=details
-        )
+        return prediction(label_sets(aps_scores(probabilities), thresholds[:, None]), probabilities, details=details)

@@ -55,9 +55,7 @@ def supported_bandwidth(
     cross_fit = CrossFit(
         embeddings=embeddings, scores=scores, labels=labels, n_folds=N_FOLDS, random_state=random_state
     )
-    bandwidth, _ = choose_bandwidth(
-        cross_fit, miscoverage=miscoverage, grid=LEVEL_GRID, support_budget=SUPPORT_BUDGET
-    )
+    bandwidth, _ = choose_bandwidth(cross_fit, miscoverage=miscoverage, grid=LEVEL_GRID, support_budget=SUPPORT_BUDGET)
     return bandwidth
 
 
@@ -99,9 +97,7 @@ def localized_prediction(
     thresholds = rule.thresholds(test.embeddings)
     probabilities = robust(test)
     details = {"bandwidth": bandwidth, "infinite_share": float((thresholds == float("inf")).mean())}
-    return prediction(
-        label_sets(aps_scores(probabilities), thresholds[:, None]), probabilities, details=details
-    )
+    return prediction(label_sets(aps_scores(probabilities), thresholds[:, None]), probabilities, details=details)
 
 
 class LocalCp:
@@ -112,10 +108,5 @@ class LocalCp:
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """The seed deals out the folds that choose the bandwidth."""
         return localized_prediction(
-            roles.validation,
-            roles.calibration,
-            test,
-            level="exact",
-            miscoverage=miscoverage,
-            random_state=random_state,
+            roles.validation, roles.calibration, test, level="exact", miscoverage=miscoverage, random_state=random_state
         )

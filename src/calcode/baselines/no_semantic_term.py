@@ -30,6 +30,5 @@ class NoSemanticTerm:
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> NoReturn:
         """Always an error."""
         raise SettingsError(
-            f"methods: '{RECORD.name}' cannot be run, because the paper does not define it; leave it out "
-            '("all" does)'
+            f"methods: '{RECORD.name}' cannot be run, because the paper does not define it; leave it out (\"all\" does)"
         )

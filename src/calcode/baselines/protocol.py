@@ -59,9 +59,7 @@ class Record:
 
     def __post_init__(self) -> None:
         if self.transductive and not self.single_image:
-            raise SettingsError(
-                f"single_image: {self.name} is transductive; say what one test image alone means"
-            )
+            raise SettingsError(f"single_image: {self.name} is transductive; say what one test image alone means")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +91,7 @@ class Roles:
         for name in ("validation", "calibration"):
             labels = getattr(self, name).require_labels()
             if (labels < 0).any():
-                raise RoleError(
-                    f"{name}: {int((labels < 0).sum())} labels lie outside the classes; drop those rows"
-                )
+                raise RoleError(f"{name}: {int((labels < 0).sum())} labels lie outside the classes; drop those rows")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

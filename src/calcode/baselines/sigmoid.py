@@ -90,9 +90,7 @@ class SigmoidRule:
     total: FloatArray
 
     @classmethod
-    def fit(
-        cls, embeddings: FloatArray, scores: FloatArray, *, kernel: SigmoidKernel, miscoverage: float
-    ) -> Self:
+    def fit(cls, embeddings: FloatArray, scores: FloatArray, *, kernel: SigmoidKernel, miscoverage: float) -> Self:
         """Calibrate on n points in any order.
 
         Parameters
@@ -112,12 +110,7 @@ class SigmoidRule:
             inside, total[rows] = prefix_masses(weights, first[rows, None])
             below[rows] = inside[:, 0]
         return cls(
-            embeddings=embeddings,
-            scores=scores,
-            kernel=kernel,
-            miscoverage=miscoverage,
-            below=below,
-            total=total,
+            embeddings=embeddings, scores=scores, kernel=kernel, miscoverage=miscoverage, below=below, total=total
         )
 
     def thresholds(self, embeddings: FloatArray) -> FloatArray:
@@ -132,18 +125,14 @@ class SigmoidRule:
             cosines = embeddings[block] @ self.embeddings.T
             for part in row_blocks(len(cosines), n_columns=len(self.scores)):
                 weights = self.kernel.of_cosines(cosines[part], out=cosines[part])
-                positions = exact_positions(
-                    weights, below=self.below, total=self.total, first=first, rank=rank
-                )
+                positions = exact_positions(weights, below=self.below, total=self.total, first=first, rank=rank)
                 result[block.start + part.start : block.start + part.stop] = levels[positions]
 
         run_blocks(search, product_blocks(len(embeddings), n_columns=len(self.scores)))
         return result
 
 
-def _weight_blocks(
-    left: FloatArray, right: FloatArray, kernel: SigmoidKernel
-) -> Iterator[tuple[slice, FloatArray]]:
+def _weight_blocks(left: FloatArray, right: FloatArray, kernel: SigmoidKernel) -> Iterator[tuple[slice, FloatArray]]:
     """Row slices with their weights: multiplied in large blocks, which a product likes, weighed in small ones."""
     for block in product_blocks(len(left), n_columns=len(right)):
         cosines = left[block] @ right.T

@@ -18,12 +18,7 @@ from calcode.method.scores import aps_scores, true_label_scores
 
 
 def smoothed_thresholds(
-    weights: FloatArray,
-    own_weights: FloatArray,
-    scores: FloatArray,
-    uniforms: FloatArray,
-    *,
-    miscoverage: float,
+    weights: FloatArray, own_weights: FloatArray, scores: FloatArray, uniforms: FloatArray, *, miscoverage: float
 ) -> tuple[FloatArray, BoolArray]:
     """Largest score whose smoothed p-value exceeds the miscoverage, and whether it does so itself.
 

@@ -19,9 +19,7 @@ from calcode.method.evidence import Evidence
 from calcode.method.scores import aps_scores, label_sets, rank_penalty
 
 _PAPER = "Liu, Huang, Ong, Conformal Prediction Meets Long-Tail Classification"
-_ASSUMES = (
-    "Calibration and test exchangeable: marginal coverage at least 1 - miscoverage. No promise by class."
-)
+_ASSUMES = "Calibration and test exchangeable: marginal coverage at least 1 - miscoverage. No promise by class."
 _SELECTS = (
     "Class prior, penalty and free ranks on validation: five folds, least mean gap between class coverage and "
     "target among settings whose pooled coverage is within 0.01 of the target, then smaller sets, then smaller penalty."
@@ -81,9 +79,7 @@ def head_classes(prior: FloatArray, *, share: float = 0.5) -> BoolArray:
     return head
 
 
-def tail_scores(
-    probabilities: FloatArray, weights: FloatArray, *, penalty: float, free_ranks: int
-) -> FloatArray:
+def tail_scores(probabilities: FloatArray, weights: FloatArray, *, penalty: float, free_ranks: int) -> FloatArray:
     """APS plus the rank penalty times a weight per class; shape (n, K).
 
     Parameters
@@ -94,18 +90,11 @@ def tail_scores(
     penalty : float
     free_ranks : int
     """
-    return aps_scores(probabilities) + weights * rank_penalty(
-        probabilities, penalty=penalty, free_ranks=free_ranks
-    )
+    return aps_scores(probabilities) + weights * rank_penalty(probabilities, penalty=penalty, free_ranks=free_ranks)
 
 
 def select(
-    probabilities: FloatArray,
-    labels: IntArray,
-    weights: FloatArray,
-    *,
-    miscoverage: float,
-    random_state: int,
+    probabilities: FloatArray, labels: IntArray, weights: FloatArray, *, miscoverage: float, random_state: int
 ) -> tuple[float, int]:
     """Penalty and free ranks by five-fold validation under the coverage tolerance.
 
@@ -139,11 +128,7 @@ def _tail_prediction(
 ) -> Prediction:
     validation, calibration = roles.validation, roles.calibration
     penalty, free_ranks = select(
-        robust(validation),
-        validation.require_labels(),
-        weights,
-        miscoverage=miscoverage,
-        random_state=random_state,
+        robust(validation), validation.require_labels(), weights, miscoverage=miscoverage, random_state=random_state
     )
     scores = tail_scores(robust(calibration), weights, penalty=penalty, free_ranks=free_ranks)
     limit = threshold(scores, calibration.require_labels(), miscoverage=miscoverage)

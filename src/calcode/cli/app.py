@@ -76,9 +76,7 @@ def _before_any_command(
 
 
 for _command in COMMANDS:
-    app.command(_command.name, help=_command.help_text(), rich_help_panel=_command.panel)(
-        guarded(_command.run)
-    )
+    app.command(_command.name, help=_command.help_text(), rich_help_panel=_command.panel)(guarded(_command.run))
 
 app.add_typer(data.group, name="data", rich_help_panel=OWN_IMAGES)
 app.add_typer(site.group, name="site", rich_help_panel=OWN_IMAGES)

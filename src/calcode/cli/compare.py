@@ -62,8 +62,7 @@ class _TestImages:
             Annotated[
                 str | None,
                 typer.Option(
-                    help="Test on this role, such as external. Default: the role test; with --test-where "
-                    "all images.",
+                    help="Test on this role, such as external. Default: the role test; with --test-where all images.",
                     metavar="NAME",
                     rich_help_panel=_TEST,
                 ),
@@ -101,10 +100,7 @@ class _TestImages:
 )
 @option_group(
     "form",
-    {
-        f"as_{name}": (Annotated[bool, typer.Option(f"--{name}", help=words)], False)
-        for name, words in _FORMS.items()
-    },
+    {f"as_{name}": (Annotated[bool, typer.Option(f"--{name}", help=words)], False) for name, words in _FORMS.items()},
     build=_form,
 )
 def compare(
@@ -124,14 +120,11 @@ def compare(
     ] = 0.05,
     classes: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Compare on these classes alone; images of others are left out.", metavar="CLASSES"
-        ),
+        typer.Option(help="Compare on these classes alone; images of others are left out.", metavar="CLASSES"),
     ] = None,
     where: Conditions = None,
     by: Annotated[
-        str | None,
-        typer.Option(help="Also compare within every value of this column, such as site.", metavar="COLUMN"),
+        str | None, typer.Option(help="Also compare within every value of this column, such as site.", metavar="COLUMN")
     ] = None,
     min_images: Annotated[
         int, typer.Option(help="Answered images a class needs to be called the worst.", metavar="N", min=1)
@@ -192,10 +185,7 @@ def compare(
         lines = [f"% {' '.join(note.split())}" for note in (about.sentence(), about.note)]
         lines.append(tabular(comparison_table(rows, EVERYTHING[:-1])))
         for value, members in groups.items():
-            lines += [
-                f"% {about.by} = {' '.join(value.split())}",
-                tabular(comparison_table(members, EVERYTHING[:-1])),
-            ]
+            lines += [f"% {about.by} = {' '.join(value.split())}", tabular(comparison_table(members, EVERYTHING[:-1]))]
         typer.echo("\n".join(lines))
     else:
         _show(about, rows, groups, screen=screen)
@@ -320,9 +310,7 @@ def _facts(about: _Comparison, rows: list[MethodRow], groups: dict[str, list[Met
     return facts
 
 
-def _show(
-    about: _Comparison, rows: list[MethodRow], groups: dict[str, list[MethodRow]], *, screen: Screen
-) -> None:
+def _show(about: _Comparison, rows: list[MethodRow], groups: dict[str, list[MethodRow]], *, screen: Screen) -> None:
     """One wide table, or two narrow ones where the terminal has no room for it."""
     from rich.console import Console
 

@@ -46,25 +46,18 @@ def _columns(values: dict[str, str | None]) -> CsvColumns:
 def check(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A name that 'calcode data list' shows.")],
     folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FOLDER", help="Holds the images; or the CSV file that 'calcode embed' takes."
-        ),
+        Path, typer.Argument(metavar="FOLDER", help="Holds the images; or the CSV file that 'calcode embed' takes.")
     ],
     columns: Any,
     csv: Annotated[
-        Path | None,
-        typer.Option("--csv", help="CSV file that lists the images.", metavar="FILE", rich_help_panel=_OWN),
+        Path | None, typer.Option("--csv", help="CSV file that lists the images.", metavar="FILE", rich_help_panel=_OWN)
     ] = None,
     classes: Annotated[
-        list[str] | None,
-        typer.Option("--classes", help="The label space, separated by commas.", rich_help_panel=_OWN),
+        list[str] | None, typer.Option("--classes", help="The label space, separated by commas.", rich_help_panel=_OWN)
     ] = None,
     outside: Annotated[
         list[str] | None,
-        typer.Option(
-            "--outside", help="Labels known to lie outside, separated by commas.", rich_help_panel=_OWN
-        ),
+        typer.Option("--outside", help="Labels known to lie outside, separated by commas.", rich_help_panel=_OWN),
     ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Processes that decode; default: one per core.")
@@ -151,13 +144,7 @@ def list_(as_json: AsJson = False) -> None:
 
 
 def _listing(
-    dataset: str,
-    folder: Path,
-    *,
-    csv: Path | None,
-    columns: CsvColumns,
-    classes: list[str],
-    outside: list[str],
+    dataset: str, folder: Path, *, csv: Path | None, columns: CsvColumns, classes: list[str], outside: list[str]
 ) -> ImageListing:
     from calcode.datasets import read_class_folders, read_csv_images
     from calcode.datasets.check import listing_to_check

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calcode.cli.options import (
-    AsJson,
-    Conditions,
-    FeatureFileArgument,
-    ModelFile,
-    PromptFile,
-    RoleName,
-)
+from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, ModelFile, PromptFile, RoleName
 from calcode.cli.running import Command, output_file
 
 if TYPE_CHECKING:

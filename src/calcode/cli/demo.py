@@ -27,9 +27,7 @@ def demo(
     image: Annotated[
         Path | None,
         typer.Option(
-            "--image",
-            help="Decide on this photograph of a skin lesion instead, and say why.",
-            metavar="FILE",
+            "--image", help="Decide on this photograph of a skin lesion instead, and say why.", metavar="FILE"
         ),
     ] = None,
     stream: Annotated[
@@ -59,15 +57,7 @@ def demo(
         _play(output, as_json=as_json, screen=screen)
         return
     started = time.perf_counter()
-    from calcode.demo.cohorts import (
-        INTRODUCTION,
-        NOTES,
-        SETTINGS,
-        TITLE,
-        class_titles,
-        compare,
-        demo_features,
-    )
+    from calcode.demo.cohorts import INTRODUCTION, NOTES, SETTINGS, TITLE, class_titles, compare, demo_features
     from calcode.demo.site import compare_sites, site_section
     from calcode.report.cohort_page import report_sections
     from calcode.report.page import write_page
@@ -77,10 +67,7 @@ def demo(
         images, titles = features.read(), class_titles(features)
     compared = []
     for setting in SETTINGS:
-        with (
-            warnings.catch_warnings(record=True) as caught,
-            screen.working(f"{setting.name}: fitting and deciding"),
-        ):
+        with warnings.catch_warnings(record=True) as caught, screen.working(f"{setting.name}: fitting and deciding"):
             warnings.simplefilter("always", CalcodeWarning)
             comparison = compare(setting, images, titles=titles)
         compared.append(comparison)
@@ -99,8 +86,7 @@ def demo(
     seconds = {"compute": computed - started, "page": time.perf_counter() - computed}
     if as_json:
         screen.emit(
-            "demo",
-            {"output": str(output), "seconds": seconds, **_facts(compared), "sites": _site_facts(sites)},
+            "demo", {"output": str(output), "seconds": seconds, **_facts(compared), "sites": _site_facts(sites)}
         )
         return
     screen.heading("With 200 reviewed cases of the new site")
@@ -187,13 +173,7 @@ def _site_facts(sites: SiteDemo) -> dict[str, Any]:
                 "reviewed": entry.reviewed.to_dict(),
                 "ideal_worst_class_coverage": entry.ideal_worst,
                 "curve": [
-                    {
-                        "design": design,
-                        "labels": n,
-                        "informative": rate.value,
-                        "low": rate.low,
-                        "high": rate.high,
-                    }
+                    {"design": design, "labels": n, "informative": rate.value, "low": rate.low, "high": rate.high}
                     for (design, n), rate in entry.curve.items()
                 ],
             }
@@ -214,11 +194,7 @@ def _show(comparison: Comparison, *, screen: Screen) -> None:
 
     figures, cohort = comparison.figures, comparison.figures.cohort
     screen.heading(f"{comparison.setting.name}: {cohort.title}")
-    kind = (
-        "Shifted: every figure is an observation."
-        if cohort.shifted
-        else "Exchangeable with the calibration images."
-    )
+    kind = "Shifted: every figure is an observation." if cohort.shifted else "Exchangeable with the calibration images."
     screen.say(f"{cohort.description} {counted(len(cohort.labels), 'image')}. {kind}")
     screen.say()
     screen.show(method_table({method.name: method.summary for method in figures.methods}))

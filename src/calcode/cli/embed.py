@@ -35,9 +35,7 @@ class Engine(StrEnum):
 def _run_options(values: dict[str, Any]) -> dict[str, Any]:
     known = ("auto", "float32", "bfloat16", "float16")
     if values["precision"] not in known:
-        raise typer.BadParameter(
-            f"{values['precision']!r} is none of {', '.join(known)}", param_hint="--precision"
-        )
+        raise typer.BadParameter(f"{values['precision']!r} is none of {', '.join(known)}", param_hint="--precision")
     return values
 
 
@@ -58,9 +56,7 @@ def _run_options(values: dict[str, Any]) -> dict[str, Any]:
 )
 def embed(
     images: Annotated[Path, typer.Argument(metavar="IMAGES", help="Folder of a data set, or a CSV file.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Feature file to write, .parquet.", metavar="FILE")
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Feature file to write, .parquet.", metavar="FILE")],
     backbone: Annotated[
         str,
         typer.Option(
@@ -137,12 +133,7 @@ def embed(
     try:
         with _bar(total=len(listing)) as progress:
             summary = embed_images(
-                listing,
-                backbone=model,
-                prompts=bank,
-                out=target,
-                batch_size=batch_size,
-                progress=progress,
+                listing, backbone=model, prompts=bank, out=target, batch_size=batch_size, progress=progress
             )
     except KeyboardInterrupt:
         screen.warn("Interrupted. The same command goes on from here.")
@@ -162,9 +153,7 @@ COMMAND = Command(
 )
 
 
-def _engine(
-    engine: Engine, *, load: Callable[[], Backbone], workers: int | None
-) -> Callable[..., EmbedSummary]:
+def _engine(engine: Engine, *, load: Callable[[], Backbone], workers: int | None) -> Callable[..., EmbedSummary]:
     """The function that does the work, or a usage error."""
     if engine is Engine.LOCAL:
         from calcode.engines.embedding import embed as embed_here
@@ -185,9 +174,7 @@ def _listing(images: Path, *, dataset: str, classes: Sequence[str]) -> ImageList
 
     if images.is_file():
         return read_csv_images(images, classes=classes)
-    return (
-        read_class_folders(images, classes=classes) if dataset == "folders" else read_dataset(dataset, images)
-    )
+    return read_class_folders(images, classes=classes) if dataset == "folders" else read_dataset(dataset, images)
 
 
 def _words(*, dataset: str, templates: str | None, prompts: Path | None) -> Prompts | PromptTemplates:
@@ -241,9 +228,7 @@ def rate_text(progress: Progress) -> str:
     '12 images/s, 1:02:05 left, 1 skipped'
     """
     minutes, seconds = divmod(round(progress.seconds_left), 60)
-    left = (
-        f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes}:{seconds:02d}"
-    )
+    left = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes}:{seconds:02d}"
     skipped = f", {progress.skipped} skipped" if progress.skipped else ""
     return f"{progress.images_per_second:,.0f} images/s, {left} left{skipped}"
 
@@ -254,9 +239,7 @@ def _facts(summary: EmbedSummary, *, model: Backbone, bank: Prompts) -> dict[str
         "output": str(summary.output),
         "embedded": summary.embedded,
         "resumed": summary.resumed,
-        "skipped": [
-            {"id": entry.id, "path": entry.path, "reason": entry.reason} for entry in summary.skipped
-        ],
+        "skipped": [{"id": entry.id, "path": entry.path, "reason": entry.reason} for entry in summary.skipped],
         "seconds": summary.seconds,
         "images_per_second": summary.images_per_second,
         "backbone": {
@@ -282,11 +265,7 @@ def _show(summary: EmbedSummary, *, model: Backbone, screen: Screen) -> None:
         f"Embedded {counted(summary.embedded, 'image')}{went_on}; {summary.images_per_second:,.1f} images per second."
     )
     if summary.skipped:
-        screen.say(
-            f"Skipped {counted(len(summary.skipped), 'image')}, listed in {skipped_file(summary.output)}:"
-        )
+        screen.say(f"Skipped {counted(len(summary.skipped), 'image')}, listed in {skipped_file(summary.output)}:")
         for entry in summary.skipped[:_NAMED]:
             screen.point(f"{entry.id}: {entry.reason}")
-    screen.say(
-        f"Wrote {summary.output}. Embeddings are patient-derived data: treat the file like the images."
-    )
+    screen.say(f"Wrote {summary.output}. Embeddings are patient-derived data: treat the file like the images.")

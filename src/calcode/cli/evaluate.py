@@ -22,8 +22,7 @@ def evaluate(
     decided_by: Annotated[
         Path,
         typer.Argument(
-            metavar="MODEL_OR_DECISIONS",
-            help="Model file (.safetensors), or the decisions it made (.parquet or .csv).",
+            metavar="MODEL_OR_DECISIONS", help="Model file (.safetensors), or the decisions it made (.parquet or .csv)."
         ),
     ],
     features: FeatureFileArgument,
@@ -31,13 +30,10 @@ def evaluate(
     where: Conditions = None,
     by: Annotated[
         str | None,
-        typer.Option(
-            help="Also show the figures for every value of this column, such as site.", metavar="COLUMN"
-        ),
+        typer.Option(help="Also show the figures for every value of this column, such as site.", metavar="COLUMN"),
     ] = None,
     min_n: Annotated[
-        int,
-        typer.Option(help="Answered images a class needs to be called the worst.", metavar="N", min=1),
+        int, typer.Option(help="Answered images a class needs to be called the worst.", metavar="N", min=1)
     ] = 20,
     prompts: PromptFile = None,
     as_json: AsJson = False,
@@ -113,8 +109,7 @@ def _judged(path: Path, choice: Choice, *, columns: list[str], screen: Screen) -
         return judged(load_model(path), choice, columns=columns, screen=screen)
     if path.suffix not in (".parquet", ".csv"):
         raise typer.BadParameter(
-            f"{path} is neither a model (.safetensors) nor decisions (.parquet, .csv)",
-            param_hint="MODEL_OR_DECISIONS",
+            f"{path} is neither a model (.safetensors) nor decisions (.parquet, .csv)", param_hint="MODEL_OR_DECISIONS"
         )
     with screen.working(f"Reading {path}"):
         return judged_file(path, choice, columns=columns)

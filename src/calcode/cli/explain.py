@@ -52,9 +52,7 @@ def explain(
             metavar="FILE",
         ),
     ] = None,
-    neighbours: Annotated[
-        int, typer.Option(help="How many reference images to show.", metavar="N", min=1)
-    ] = 5,
+    neighbours: Annotated[int, typer.Option(help="How many reference images to show.", metavar="N", min=1)] = 5,
     prompts: PromptFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -93,9 +91,7 @@ def explain(
             if isinstance(fitted, SiteModel):
                 found = explain_site(restricted, model=fitted, titles=titles)
             else:
-                found = explained(
-                    restricted, model=fitted, reference=cohort, titles=titles, n_neighbours=neighbours
-                )
+                found = explained(restricted, model=fitted, reference=cohort, titles=titles, n_neighbours=neighbours)
         except RoleError as error:
             raise RoleError(
                 f"{features}: the model was fitted on {name!r} or on another image of its patient, so its answer "
@@ -106,9 +102,7 @@ def explain(
         found = replace(found, record=(record or "") if found.action == "label" else "")
         explanations.append((name, found))
     if as_json:
-        screen.emit(
-            "explain", {"images": [{"image": name, **found.to_dict()} for name, found in explanations]}
-        )
+        screen.emit("explain", {"images": [{"image": name, **found.to_dict()} for name, found in explanations]})
         return
     for name, found in explanations:
         show_explanation(found, name=name, screen=screen)
@@ -214,7 +208,6 @@ def show_explanation(explanation: Explanation, *, name: str, screen: Screen) -> 
         screen.point(sentence)
     if explanation.verdicts:
         limits = ", ".join(
-            f"{verdict.name} {verdict.score:.3f} ({verdict.threshold:.3f})"
-            for verdict in explanation.verdicts
+            f"{verdict.name} {verdict.score:.3f} ({verdict.threshold:.3f})" for verdict in explanation.verdicts
         )
         screen.point(f"Scores, and in brackets what each may be at most: {limits.replace('inf', 'any')}.")

@@ -7,14 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calcode.cli.options import (
-    AsJson,
-    Conditions,
-    FeatureFileArgument,
-    PromptFile,
-    names_in,
-    option_group,
-)
+from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, PromptFile, names_in, option_group
 from calcode.cli.running import Command, output_file
 from calcode.errors import SettingsError
 from calcode.method.model import Calcode
@@ -31,9 +24,7 @@ def _option(setting: Setting) -> tuple[Any, Any]:
     repeats = setting.kind.repeats
     usual = ",".join(setting.default) if isinstance(setting.default, tuple) else str(setting.default)
     note = f" (default: {usual})" if repeats and usual else ""
-    option = typer.Option(
-        setting.option, help=setting.help + note, metavar=setting.kind.metavar, rich_help_panel=panel
-    )
+    option = typer.Option(setting.option, help=setting.help + note, metavar=setting.kind.metavar, rich_help_panel=panel)
     return (Annotated[list[str] | None, option], None) if repeats else (Annotated[str, option], usual)
 
 
@@ -64,9 +55,7 @@ def _in_options(error: SettingsError) -> str:
 @option_group("model", {name: _option(setting) for name, setting in SETTINGS.items()}, build=_model)
 def fit(
     features: FeatureFileArgument,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Model file to write, .safetensors.", metavar="FILE")
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write, .safetensors.", metavar="FILE")],
     model: Calcode,
     classes: Annotated[
         list[str] | None,
@@ -75,9 +64,7 @@ def fit(
     where: Conditions = None,
     device: Annotated[
         str | None,
-        typer.Option(
-            help="Compute on this torch device, such as cuda; the processor if not given.", metavar="DEVICE"
-        ),
+        typer.Option(help="Compute on this torch device, such as cuda; the processor if not given.", metavar="DEVICE"),
     ] = None,
     prompts: PromptFile = None,
     as_json: AsJson = False,
@@ -101,22 +88,14 @@ def fit(
     screen = Screen()
     with screen.working(f"Reading {features}"):
         file = open_features(features, prompts=prompts)
-        roles: dict[str, Any] = read_fitted_roles(
-            file, where=row_filter(where, file), classes=names_in(classes)
-        )
+        roles: dict[str, Any] = read_fitted_roles(file, where=row_filter(where, file), classes=names_in(classes))
     try:
         with screen.working("Fitting"):
             model.fit(device=device, **roles)
     except SettingsError as error:  # settings that name classes can only be checked against a file
         raise SettingsError(f"{features}: {_in_options(error)}") from error
     model.save(target)
-    from calcode.report.model_facts import (
-        audit_sentence,
-        bandwidth_sentence,
-        guard_sentences,
-        images_text,
-        model_facts,
-    )
+    from calcode.report.model_facts import audit_sentence, bandwidth_sentence, guard_sentences, images_text, model_facts
 
     if as_json:
         screen.emit("fit", {"output": str(target), **model_facts(model)})

@@ -21,8 +21,7 @@ def verify(
         Path | None, typer.Option("--checkpoints", help="Folder of notes kept elsewhere.", metavar="FOLDER")
     ] = None,
     key: Annotated[
-        str | None,
-        typer.Option("--key", help="Public key of the log; the site's own key if not given.", metavar="KEY"),
+        str | None, typer.Option("--key", help="Public key of the log; the site's own key if not given.", metavar="KEY")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -42,16 +41,12 @@ def verify(
             notes = notes_in(checkpoints)
         else:
             with log.database.reading() as connection:
-                notes = [
-                    tuple(row) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))
-                ]
+                notes = [tuple(row) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))]
         public = checkpoint_key(settings).public_key() if key is None else read_public_key(key)
         found = check_against(log, notes, public)
         size = log.head()[0]
     covered = max((at for at, _ in notes), default=0)
-    whole = (
-        f"Whole: {size:,} records, {len(notes)} checkpoints, {size - covered:,} records after the last one."
-    )
+    whole = f"Whole: {size:,} records, {len(notes)} checkpoints, {size - covered:,} records after the last one."
     lines = [f"bad: {sentence}" for sentence in found] or [whole]
     facts = {"records": size, "checkpoints": len(notes), "exposed": size - covered, "found": found}
     tell("log verify", *lines, as_json=as_json, facts=facts)
@@ -76,9 +71,7 @@ def prove(
 
     with opened(read_site(site)) as log:
         columns = [EVENT.c[name] for name in Record._fields]
-        query = (
-            select(*columns).join(DECISION, DECISION.c.seq == EVENT.c.seq).where(DECISION.c.id == decision)
-        )
+        query = select(*columns).join(DECISION, DECISION.c.seq == EVENT.c.seq).where(DECISION.c.id == decision)
         with log.database.reading() as connection:
             row = connection.execute(query).first()
         if row is None:
@@ -110,9 +103,7 @@ def check(
 
 def export(
     site: SiteFile,
-    target: Annotated[
-        Path, typer.Argument(metavar="FILE", help="decisions .parquet, or AuditEvents .ndjson.")
-    ],
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="decisions .parquet, or AuditEvents .ndjson.")],
     as_json: AsJson = False,
 ) -> None:
     """Write all decisions to Parquet, or all records as FHIR AuditEvent NDJSON."""
@@ -135,8 +126,7 @@ def export(
 
 #: The group; `calcode.cli.app` adds it under the name "log".
 group = typer.Typer(
-    help="Verify, prove and export the audit log of the service.\n\n\b\n"
-    "Example:\n  calcode log verify site.toml",
+    help="Verify, prove and export the audit log of the service.\n\n\b\nExample:\n  calcode log verify site.toml",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

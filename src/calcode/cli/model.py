@@ -13,8 +13,7 @@ from calcode.cli.service import tell
 
 
 def key(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Private key to make.")],
-    as_json: AsJson = False,
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Private key to make.")], as_json: AsJson = False
 ) -> None:
     """Make a key pair for signing: FILE (keep it secret) and FILE.pub (give it to those who should trust you)."""
     from calcode.method.signatures import write_private_key
@@ -39,8 +38,7 @@ def sign(
 def verify(
     model: ModelFile,
     trusted: Annotated[
-        list[str],
-        typer.Option("--trusted", help="Public key ('ed25519:...' or a file); repeat it.", metavar="KEY"),
+        list[str], typer.Option("--trusted", help="Public key ('ed25519:...' or a file); repeat it.", metavar="KEY")
     ],
     as_json: AsJson = False,
 ) -> None:

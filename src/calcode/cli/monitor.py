@@ -30,9 +30,7 @@ def monitor(
     model: ModelFile,
     features: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FEATURES...", help="Feature files of the images that came, in the order of time."
-        ),
+        typer.Argument(metavar="FEATURES...", help="Feature files of the images that came, in the order of time."),
     ],
     decisions: Annotated[
         list[Path] | None,
@@ -52,9 +50,7 @@ def monitor(
             metavar="FILE",
         ),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Page to write, .html.", metavar="FILE")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Page to write, .html.", metavar="FILE")] = None,
     state: Annotated[
         Path | None,
         typer.Option(
@@ -121,9 +117,7 @@ def monitor(
             stream = _read(open_features(path, prompts=prompts), classes=fitted.classes_, time=time)
             _require_order(stream, path, seen=seen, watch=watch)
             decided = None if given is None else given.rows(stream.ids, path)
-            counts.append(
-                replay(watch, fitted, stream.evidence, decisions=decided, times=stream.times, secret=key)
-            )
+            counts.append(replay(watch, fitted, stream.evidence, decisions=decided, times=stream.times, secret=key))
             advance(len(stream.ids))
     reviews = None if labels is None else _review(watch, labels, time=time)
     if state is not None:
@@ -159,9 +153,7 @@ def _watch(
 
     if state is None or not state.exists():
         if recalibrated:
-            raise FeatureFileError(
-                f"{state}: no such file; --recalibrated goes on with the state of the model before"
-            )
+            raise FeatureFileError(f"{state}: no such file; --recalibrated goes on with the state of the model before")
         return watch_model(fitted, false_alarm=false_alarm)
     watch = Watch.load(state)
     if recalibrated:
@@ -199,9 +191,7 @@ def _read(file: FeatureFile, *, classes: Sequence[str], time: str | None) -> _St
 
     require_classes(file, classes)
     if time is not None and time not in file.contents.columns:
-        raise FeatureFileError(
-            f"{file.path}: no column {time!r} for --time; it has {', '.join(file.contents.columns)}"
-        )
+        raise FeatureFileError(f"{file.path}: no column {time!r} for --time; it has {', '.join(file.contents.columns)}")
     wanted = [name for name in file.contents.columns if name in ("id", "group", "embedding", time)]
     table = pa.concat_tables(stream_tables(file.path, columns=wanted, batch_size=65_536))
     evidence = file.evidence_from(table, classes=classes)
@@ -211,9 +201,7 @@ def _read(file: FeatureFile, *, classes: Sequence[str], time: str | None) -> _St
     if time is not None:
         times = text_values(table[time]).tolist()
         if "" in times:
-            raise FeatureFileError(
-                f"{file.path}: column {time!r} is empty in {times.count('')} rows; fill it in"
-            )
+            raise FeatureFileError(f"{file.path}: column {time!r} is empty in {times.count('')} rows; fill it in")
         order = sorted(range(len(times)), key=_sortable(times).__getitem__)
         times, evidence = [times[row] for row in order], evidence[np.array(order)]
     return _Stream(evidence, np.asarray(evidence.ids).tolist(), times)
@@ -311,9 +299,7 @@ def _review(watch: Watch, path: Path, *, time: str | None) -> dict[str, int]:
                         "column coin, 1 or 0"
                     )
                 if known.setdefault(name, label) != label:
-                    raise FeatureFileError(
-                        f"{path}: {name!r} is {known[name]!r} and {label!r}; settle it first"
-                    )
+                    raise FeatureFileError(f"{path}: {name!r} is {known[name]!r} and {label!r}; settle it first")
                 index = None if label == "" else names.index(label) if label in names else -1
                 if coin in _FALSE:
                     counts["not_drawn"] += 1

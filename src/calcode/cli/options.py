@@ -21,9 +21,7 @@ FeatureFileArgument = Annotated[
 PromptFile = Annotated[
     Path | None,
     typer.Option(
-        "--prompts",
-        help="Prompt file. Default: NAME.prompts.safetensors next to NAME.parquet.",
-        metavar="FILE",
+        "--prompts", help="Prompt file. Default: NAME.prompts.safetensors next to NAME.parquet.", metavar="FILE"
     ),
 ]
 RoleName = Annotated[

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calcode.cli.options import (
-    AsJson,
-    Conditions,
-    FeatureFileArgument,
-    ModelFile,
-    PromptFile,
-    RoleName,
-)
+from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, ModelFile, PromptFile, RoleName
 from calcode.cli.running import Command, output_file
 
 if TYPE_CHECKING:
@@ -28,9 +21,9 @@ if TYPE_CHECKING:
 def report(
     model: ModelFile,
     features: FeatureFileArgument,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Page to write, .html.", metavar="FILE")
-    ] = Path("report.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write, .html.", metavar="FILE")] = Path(
+        "report.html"
+    ),
     role: RoleName = None,
     where: Conditions = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page.", metavar="TEXT")] = None,
@@ -110,14 +103,7 @@ COMMAND = Command(
 
 
 def _site_report(
-    site: SiteModel,
-    choice: Choice,
-    result: Judged,
-    *,
-    target: Path,
-    title: str,
-    screen: Screen,
-    as_json: bool,
+    site: SiteModel, choice: Choice, result: Judged, *, target: Path, title: str, screen: Screen, as_json: bool
 ) -> None:
     """The page of a site model, which has neither a localized rule nor guards."""
     from calcode.cli.summaries import method_table

@@ -267,9 +267,7 @@ class Judged:
     protected: tuple[str, ...] = ()
 
 
-def judged(
-    model: Calcode | SiteModel, choice: Choice, *, columns: Sequence[str] | None, screen: Screen
-) -> Judged:
+def judged(model: Calcode | SiteModel, choice: Choice, *, columns: Sequence[str] | None, screen: Screen) -> Judged:
     """Decide on all chosen images, under a bar that counts them, and keep their labels and metadata columns.
 
     Parameters
@@ -329,9 +327,7 @@ def judged_file(path: Path, choice: Choice, *, columns: Sequence[str] | None) ->
             f"{str(decisions.ids[int(known.argmin())])!r}); give the feature file that was decided on"
         )
     if not known.any():
-        raise FeatureFileError(
-            f"{path}: none of its images is in {choice.described}; check --role and --where"
-        )
+        raise FeatureFileError(f"{path}: none of its images is in {choice.described}; check --role and --where")
     return Judged(
         decisions=decisions[known],
         labels=labels[rows[known]],

@@ -76,13 +76,9 @@ def output_file(path: Path, *, suffixes: Sequence[str], inputs: Sequence[Path | 
     if path.is_dir():
         raise typer.BadParameter(f"{path} is a folder; name a file", param_hint="--output")
     if path.resolve() in {given.resolve() for given in inputs if given is not None}:
-        raise typer.BadParameter(
-            f"{path} is a file that is read here; write to another one", param_hint="--output"
-        )
+        raise typer.BadParameter(f"{path} is a file that is read here; write to another one", param_hint="--output")
     if not path.parent.is_dir():
-        raise typer.BadParameter(
-            f"the folder {path.parent} does not exist; make it first", param_hint="--output"
-        )
+        raise typer.BadParameter(f"the folder {path.parent} does not exist; make it first", param_hint="--output")
     return path
 
 
@@ -98,10 +94,7 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
             except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
                 raise
             except KeyboardInterrupt as stopped:
-                _fail(
-                    "Stopped. No half-written file is left behind.",
-                    getattr(stopped, "code", ExitCode.INTERRUPTED),
-                )
+                _fail("Stopped. No half-written file is left behind.", getattr(stopped, "code", ExitCode.INTERRUPTED))
             except Exception as error:
                 show_warnings(caught)
                 debugging = os.environ.get("CALCODE_DEBUG") == "1"
@@ -112,10 +105,7 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
                     _fail(re.sub(r"^(path|out|folder|file): ", "", str(error)), ExitCode.DATA)
                 if isinstance(error, OSError):
                     where = error.filename or "standard output or the temporary folder"
-                    words = {
-                        errno.ENOSPC: "the disk is full; make room",
-                        errno.EISDIR: "is a folder; name a file",
-                    }
+                    words = {errno.ENOSPC: "the disk is full; make room", errno.EISDIR: "is a folder; name a file"}
                     _fail(f"{where}: {words.get(error.errno or 0, error.strerror or error)}", ExitCode.DATA)
                 hint = "" if debugging else "; CALCODE_DEBUG=1 shows where"
                 what = f"unexpected {type(error).__name__} ({error})"

@@ -43,9 +43,7 @@ class Screen:
 
     def point(self, text: str) -> None:
         """One entry of a list."""
-        self._print(
-            textwrap.fill(text, initial_indent="  - ", subsequent_indent="    ", **self._wrapping), style=""
-        )
+        self._print(textwrap.fill(text, initial_indent="  - ", subsequent_indent="    ", **self._wrapping), style="")
 
     @property
     def _wrapping(self) -> dict[str, Any]:
@@ -76,9 +74,7 @@ class Screen:
     def emit(self, command: str, facts: Mapping[str, Any]) -> None:
         """The results of a command as one JSON object, the only thing on standard output."""
         content = {"calcode": __version__, "command": command, **facts}
-        sys.stdout.write(
-            json.dumps(json_ready(content), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-        )
+        sys.stdout.write(json.dumps(json_ready(content), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
     @contextmanager
     def counting(self, what: str, *, total: int | None) -> Iterator[Callable[[int], None]]:
@@ -89,9 +85,7 @@ class Screen:
             MofNCompleteColumn(),
             TimeRemainingColumn(),
         )
-        with Progress(
-            *columns, console=self._err, transient=True, disable=not self._err.is_terminal
-        ) as progress:
+        with Progress(*columns, console=self._err, transient=True, disable=not self._err.is_terminal) as progress:
             task = progress.add_task(what, total=total)
             yield lambda steps: progress.update(task, advance=steps)
 

@@ -20,8 +20,7 @@ PANEL = "In a hospital"
 def serve(
     site: Annotated[Path | None, typer.Argument(metavar="SITE", help="Site file (TOML).")] = None,
     demo: Annotated[
-        bool,
-        typer.Option("--demo", help="Without a site file: the demonstration model and a stream of images."),
+        bool, typer.Option("--demo", help="Without a site file: the demonstration model and a stream of images.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -104,9 +104,7 @@ def backup(
 
 def restore_test(
     site: SiteFile,
-    backup: Annotated[
-        str, typer.Argument(metavar="BACKUP", help="Backup file, or URL of a restored PostgreSQL.")
-    ],
+    backup: Annotated[str, typer.Argument(metavar="BACKUP", help="Backup file, or URL of a restored PostgreSQL.")],
     as_json: AsJson = False,
 ) -> None:
     """Restore a backup into a temporary place, verify it, and record that in the log."""
@@ -171,9 +169,7 @@ def rebuild(site: SiteFile, as_json: AsJson = False) -> None:
 def token(
     site: SiteFile,
     subject: Annotated[str, typer.Argument(metavar="NAME", help="Program or person.")],
-    role: Annotated[
-        list[str], typer.Option("--role", help="program, clinician, approver, engineer, auditor, admin.")
-    ],
+    role: Annotated[list[str], typer.Option("--role", help="program, clinician, approver, engineer, auditor, admin.")],
     days: Annotated[int, typer.Option("--days", min=1, max=3650, help="Valid for this long.")] = 365,
     as_json: AsJson = False,
 ) -> None:
@@ -192,8 +188,7 @@ def account(
     subject: Annotated[str, typer.Argument(metavar="NAME", help="Person.")],
     role: Annotated[list[str], typer.Option("--role", help="clinician, approver, engineer, auditor, admin.")],
     password: Annotated[
-        str,
-        typer.Option(prompt=True, hide_input=True, confirmation_prompt=True, help="Asked for if not given."),
+        str, typer.Option(prompt=True, hide_input=True, confirmation_prompt=True, help="Asked for if not given.")
     ],
     as_json: AsJson = False,
 ) -> None:
@@ -240,18 +235,12 @@ for _command in (
     Command(run=upgrade, examples=("calcode service upgrade site.toml",), panel=PANEL),
     Command(run=doctor, examples=("calcode service doctor site.toml",), panel=PANEL),
     Command(run=backup, examples=("calcode service backup site.toml backup.sqlite",), panel=PANEL),
-    Command(
-        run=restore_test, examples=("calcode service restore-test site.toml backup.sqlite",), panel=PANEL
-    ),
+    Command(run=restore_test, examples=("calcode service restore-test site.toml backup.sqlite",), panel=PANEL),
     Command(run=retain, examples=("calcode service retain site.toml",), panel=PANEL),
-    Command(
-        run=erase, examples=("calcode service erase site.toml --group patient-17 --why request",), panel=PANEL
-    ),
+    Command(run=erase, examples=("calcode service erase site.toml --group patient-17 --why request",), panel=PANEL),
     Command(run=rebuild, examples=("calcode service rebuild site.toml",), panel=PANEL),
     Command(run=token, examples=("calcode service token site.toml pacs --role program",), panel=PANEL),
-    Command(
-        run=account, examples=("calcode service account site.toml e.meier --role engineer",), panel=PANEL
-    ),
+    Command(run=account, examples=("calcode service account site.toml e.meier --role engineer",), panel=PANEL),
     Command(run=grants, examples=("calcode service grants calcode_service | psql calcode",), panel=PANEL),
     Command(run=sbom, examples=("calcode service sbom > sbom.json",), panel=PANEL),
 ):

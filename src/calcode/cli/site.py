@@ -55,8 +55,7 @@ class Audit(StrEnum):
 
 
 ReviewSheet = Annotated[
-    Path,
-    typer.Argument(metavar="REVIEW", help="The sheet of 'calcode site plan', with its labels filled in."),
+    Path, typer.Argument(metavar="REVIEW", help="The sheet of 'calcode site plan', with its labels filled in.")
 ]
 Levels = Annotated[
     list[str] | None,
@@ -73,13 +72,11 @@ def plan(
     features: FeatureFileArgument,
     budget: Annotated[
         int | None,
-        typer.Option(
-            help="Cases to review. The coin takes it as a share of the patients.", metavar="N", min=1
-        ),
+        typer.Option(help="Cases to review. The coin takes it as a share of the patients.", metavar="N", min=1),
     ] = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Sheet to write, .csv.", metavar="FILE")
-    ] = Path("review.csv"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Sheet to write, .csv.", metavar="FILE")] = Path(
+        "review.csv"
+    ),
     design: Annotated[Design, typer.Option(help="How the cases are chosen.")] = Design.ARCHIVE,
     rate: Annotated[
         float | None, typer.Option(help="Share of the patients that the coin draws.", metavar="SHARE")
@@ -90,9 +87,7 @@ def plan(
     ] = None,
     visit: Annotated[
         str | None,
-        typer.Option(
-            help="Column with the date of the image; only first visits are reviewed.", metavar="COLUMN"
-        ),
+        typer.Option(help="Column with the date of the image; only first visits are reviewed.", metavar="COLUMN"),
     ] = None,
     coin: Annotated[
         Path | None,
@@ -152,9 +147,7 @@ def plan(
     write_sheet(target, evidence, planned)
     facts = _plan_facts(planned, home, levels)
     if as_json:
-        screen.emit(
-            "site plan", {"output": str(target), "coin": str(coin_path), "design": design.value, **facts}
-        )
+        screen.emit("site plan", {"output": str(target), "coin": str(coin_path), "design": design.value, **facts})
         return
     _show_plan(facts, planned, design=design, target=target, coin=coin_path, screen=screen)
 
@@ -213,10 +206,7 @@ _SETTINGS: dict[str, tuple[Any, Any]] = {
         ],
         Audit.OFF,
     ),
-    "seed": (
-        Annotated[int, typer.Option(help="Seeds every draw; fix it beforehand.", metavar="N", min=0)],
-        0,
-    ),
+    "seed": (Annotated[int, typer.Option(help="Seeds every draw; fix it beforehand.", metavar="N", min=0)], 0),
 }
 
 
@@ -225,9 +215,7 @@ def fit(
     model: ModelFile,
     features: FeatureFileArgument,
     review: ReviewSheet,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Site model to write, .safetensors.", metavar="FILE")
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Site model to write, .safetensors.", metavar="FILE")],
     sampling: Annotated[Design, typer.Option(help="How the reviewed cases were chosen.")],
     settings: dict[str, Any],
     miscoverage: Levels = None,
@@ -298,9 +286,7 @@ def curve(
     except ValueError:
         sizes = []
     if not sizes or min(sizes) < 1:
-        raise typer.BadParameter(
-            f"{labels!r} is no list of whole numbers, such as 60,100,200", param_hint="--labels"
-        )
+        raise typer.BadParameter(f"{labels!r} is no list of whole numbers, such as 60,100,200", param_hint="--labels")
     screen = Screen()
     with screen.working(f"Reading {features}"):
         home, cohort = _opened(model, features, prompts=prompts)
@@ -325,9 +311,7 @@ def curve(
     table.add_column("")
     for point in points:
         note = "a guess: more labels than reviewed cases" if point.beyond else ""
-        table.add_row(
-            f"{point.labels:,}", f"{point.informative:.0%}", f"{point.low:.0%} to {point.high:.0%}", note
-        )
+        table.add_row(f"{point.labels:,}", f"{point.informative:.0%}", f"{point.low:.0%} to {point.high:.0%}", note)
     screen.say(
         f"{len(site.bag_):,} reviewed cases, {len(images):,} images that were not reviewed. Informative: at least one "
         "diagnosis is ruled out and one remains."
@@ -373,9 +357,7 @@ def _fitted(
             "patient"
         )
     if cases.without_label.all():
-        raise FeatureFileError(
-            f"{review}: no label is filled in yet; write a diagnosis into the column 'label'"
-        )
+        raise FeatureFileError(f"{review}: no label is filled in yet; write a diagnosis into the column 'label'")
 
     def labelled(rows: Any, labels: Any) -> Evidence:
         return Evidence(
@@ -413,9 +395,7 @@ def _levels(texts: list[str] | None, classes: tuple[str, ...]) -> dict[str, floa
     from calcode.site.settings import DEFAULT_MISCOVERAGE
 
     try:
-        given = Shares().check(
-            "--miscoverage", Shares().parse("--miscoverage", texts or [str(DEFAULT_MISCOVERAGE)])
-        )
+        given = Shares().check("--miscoverage", Shares().parse("--miscoverage", texts or [str(DEFAULT_MISCOVERAGE)]))
     except SettingsError as error:
         raise typer.BadParameter(str(error).partition(": ")[2], param_hint="--miscoverage") from error
     if not isinstance(given, dict):
@@ -551,8 +531,7 @@ FIT = Command(
     ),
 )
 CURVE = Command(
-    run=curve,
-    examples=("calcode site curve model.safetensors clinic.parquet review.csv --sampling archive",),
+    run=curve, examples=("calcode site curve model.safetensors clinic.parquet review.csv --sampling archive",)
 )
 
 #: The group; `calcode.cli.app` adds it under the name "site".

@@ -23,9 +23,7 @@ def split(
             metavar="A,B,C,D,E",
         ),
     ] = "0.2,0.2,0.2,0.2,0.2",
-    seed: Annotated[
-        int, typer.Option(help="Seed of the order in which groups are placed.", metavar="N", min=0)
-    ] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the order in which groups are placed.", metavar="N", min=0)] = 0,
     guard: Annotated[
         float,
         typer.Option(

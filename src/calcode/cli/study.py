@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 PANEL = "For a publication or a decision to deploy"
 #: Seconds between two lines of progress in a log.
 _LOG_SECONDS = 10.0
-StudyFile = Annotated[
-    Path, typer.Argument(metavar="STUDY", help="Study file, as 'calcode study init' writes it.")
-]
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="Study file, as 'calcode study init' writes it.")]
 
 
 def init(
@@ -51,9 +49,7 @@ def run(
     path: StudyFile,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="Folder for the results, instead of the file's.", metavar="FOLDER"
-        ),
+        typer.Option("--output", "-o", help="Folder for the results, instead of the file's.", metavar="FOLDER"),
     ] = None,
     features: Annotated[
         list[str] | None,
@@ -64,12 +60,9 @@ def run(
         ),
     ] = None,
     resplits: Annotated[
-        int | None,
-        typer.Option("--resplits", help="New deals of the roles by group, instead of the file's.", min=0),
+        int | None, typer.Option("--resplits", help="New deals of the roles by group, instead of the file's.", min=0)
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", help="Processes; default: all cores.", min=1)
-    ] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help="Processes; default: all cores.", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run every experiment of a study: methods x settings x backbones, tables, a manifest and the page.
@@ -111,9 +104,7 @@ def run(
             f"computed now); {len(done.tables)} tables in {done.folder / 'tables'}."
         )
         screen.say(f"Wrote {page}. LaTeX tables and figure files: calcode study report {done.folder}")
-        screen.say(
-            "On shifted settings every figure is an observation. Research software, not a medical device."
-        )
+        screen.say("On shifted settings every figure is an observation. Research software, not a medical device.")
         for failure in done.failures:
             screen.fail(f"{failure.what}: {failure.error}")
     if done.failures:
@@ -153,8 +144,7 @@ def schema(as_json: AsJson = False) -> None:
 
 def report(
     folder: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="Output folder of 'calcode study run'.", show_default=False),
+        Path, typer.Argument(metavar="FOLDER", help="Output folder of 'calcode study run'.", show_default=False)
     ],
     output: Annotated[
         Path | None,

@@ -10,14 +10,7 @@ from calcode.cli.screen import Screen, plain_table
 from calcode.method.model import Calcode
 from calcode.metrics import Summary
 from calcode.metrics.intervals import Estimate
-from calcode.metrics.summary_text import (
-    CLASS_HEADS,
-    calibration_images,
-    class_cells,
-    interval,
-    number,
-    overall_lines,
-)
+from calcode.metrics.summary_text import CLASS_HEADS, calibration_images, class_cells, interval, number, overall_lines
 
 
 def overall_table(summary: Summary, *, top_known: bool = True) -> Table:
@@ -54,9 +47,7 @@ def class_table(summary: Summary, *, protected: Sequence[str] = ()) -> Table:
     shown = len(CLASS_HEADS) if any(row[-1] for row in rows) else len(CLASS_HEADS) - 1
     for i, head in enumerate(CLASS_HEADS[:shown]):
         text = i in (0, 7)
-        table.add_column(
-            head, justify="left" if text or i == 2 else "right", no_wrap=not text, overflow="fold"
-        )
+        table.add_column(head, justify="left" if text or i == 2 else "right", no_wrap=not text, overflow="fold")
     for row in rows:
         name = f"{row[0]} *" if row[0] in protected else row[0]
         table.add_row(name, *row[1:shown], style="bold" if row[0] == summary.worst_class else "")
@@ -102,17 +93,12 @@ def method_table(methods: Mapping[str, Summary]) -> Table:
     add("coverage", [s.coverage for s in summaries], style="bold")
     add("worst class", [s.worst_class_coverage for s in summaries], style="bold")
     table.add_row(
-        "",
-        *(
-            f"{s.worst_class}, n = {s.worst_class_coverage.n:,}" if s.worst_class else "no class"
-            for s in summaries
-        ),
+        "", *(f"{s.worst_class}, n = {s.worst_class_coverage.n:,}" if s.worst_class else "no class" for s in summaries)
     )
     add("set size", [s.set_size for s in summaries])
     add("full-set", [s.full_set_rate for s in summaries])
     table.add_row(
-        "one answer",
-        *(f"{s.singles.n:,}, {s.singles.right:,} right" if s.singles.n else "none" for s in summaries),
+        "one answer", *(f"{s.singles.n:,}, {s.singles.right:,} right" if s.singles.n else "none" for s in summaries)
     )
     add("informative", [s.informative_rate for s in summaries])
     add("deferral", [s.deferral for s in summaries])

@@ -87,9 +87,7 @@ class Cohort:
             raise RoleError("roles: this cohort has none; assign them with split_roles and select by a mask")
         absent = [name for name in names if name not in self.roles]
         if absent or not names:
-            raise RoleError(
-                f"names: {absent} is no role of this cohort; it has {np.unique(self.roles).tolist()}"
-            )
+            raise RoleError(f"names: {absent} is no role of this cohort; it has {np.unique(self.roles).tolist()}")
         return self[np.isin(self.roles, names)]
 
     def restrict(self, classes: Sequence[str]) -> Self:

@@ -167,9 +167,7 @@ def missing_labels(column: pyarrow.ChunkedArray) -> BoolArray:
     return np.asarray(text_values(column) == "")
 
 
-def label_names(
-    table: pyarrow.Table, *, column: str, file_classes: tuple[str, ...] | None, path: Path
-) -> TextArray:
+def label_names(table: pyarrow.Table, *, column: str, file_classes: tuple[str, ...] | None, path: Path) -> TextArray:
     """The diagnosis of every row as the file names it, "" where an integer label is -1; shape (n,)."""
     if column == "label_name":
         return text_values(table["label_name"])
@@ -222,10 +220,7 @@ def is_text(kind: pyarrow.DataType) -> bool:
 
     plain = kind.value_type if types.is_dictionary(kind) else kind
     return bool(
-        types.is_string(plain)
-        or types.is_large_string(plain)
-        or types.is_string_view(plain)
-        or types.is_null(plain)
+        types.is_string(plain) or types.is_large_string(plain) or types.is_string_view(plain) or types.is_null(plain)
     )
 
 

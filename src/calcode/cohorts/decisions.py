@@ -38,13 +38,7 @@ _MADE_TEXT = r"^'([=+\-@\t\r'])"
 _METADATA_KEY = b"calcode"
 _FORMAT = "calcode-decisions"
 _VERSION = 1
-_FACTS = {
-    "format": str,
-    "version": int,
-    "model_digest": str,
-    "classes": tuple[str, ...],
-    "promises": tuple[str, ...],
-}
+_FACTS = {"format": str, "version": int, "model_digest": str, "classes": tuple[str, ...], "promises": tuple[str, ...]}
 #: A site's threshold may be this far below zero.
 _SLACK = 1e-9
 _FIXED = ("action", "reason", "label", "released_set", "p_audit", "model_digest")
@@ -190,9 +184,7 @@ class DecisionWriter:
     def append_table(self, table: pyarrow.Table) -> None:
         """Add a block that is a table already, as `decisions_table` makes it and `read_decisions` gives it back."""
         if self._stack is None or self._temporary is None:
-            raise FeatureFileError(
-                "DecisionWriter: not open; use it as `with DecisionWriter(path) as writer:`"
-            )
+            raise FeatureFileError("DecisionWriter: not open; use it as `with DecisionWriter(path) as writer:`")
         content = _flat(table) if self._path.suffix == ".csv" else table
         if self._writer is None:
             import pyarrow.csv
@@ -216,10 +208,7 @@ class DecisionWriter:
         self._rows += table.num_rows
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         stack, self._stack = self._stack, None
         if stack is None:
@@ -236,11 +225,7 @@ def _flat(table: pyarrow.Table) -> pyarrow.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    classes = [
-        name.removeprefix(THRESHOLD_PREFIX)
-        for name in table.column_names
-        if name.startswith(THRESHOLD_PREFIX)
-    ]
+    classes = [name.removeprefix(THRESHOLD_PREFIX) for name in table.column_names if name.startswith(THRESHOLD_PREFIX)]
     joined = [name for name in classes if SET_SEPARATOR in name]
     if joined:
         raise FeatureFileError(
@@ -365,9 +350,7 @@ def _from_parquet(file: Path) -> pyarrow.Table:
         with_known_groups="known_group" in table.column_names,
     )
     if table.schema.names != expected.names or table.schema.types != expected.types:
-        raise FeatureFileError(
-            f"{file}: columns {table.schema.names} are not those of decisions: {expected.names}"
-        )
+        raise FeatureFileError(f"{file}: columns {table.schema.names} are not those of decisions: {expected.names}")
     return table.replace_schema_metadata(expected.metadata)
 
 
@@ -381,12 +364,7 @@ def _from_csv(file: Path) -> pyarrow.Table:
         text = pyarrow.csv.read_csv(
             file,
             convert_options=pyarrow.csv.ConvertOptions(
-                column_types={
-                    **kinds,
-                    "p_audit": pa.float64(),
-                    "row": pa.int64(),
-                    "known_group": pa.bool_(),
-                },
+                column_types={**kinds, "p_audit": pa.float64(), "row": pa.int64(), "known_group": pa.bool_()},
                 null_values=[""],
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
@@ -396,9 +374,7 @@ def _from_csv(file: Path) -> pyarrow.Table:
         raise FeatureFileError(f"{file}: truncated, or not a CSV file of decisions ({error})") from error
     missing = [name for name in _FIXED if name not in text.column_names]
     if missing or not {"id", "row"} & set(text.column_names):
-        raise FeatureFileError(
-            f"{file}: lacks the columns {missing or ['id or row']}; it has {text.column_names}"
-        )
+        raise FeatureFileError(f"{file}: lacks the columns {missing or ['id or row']}; it has {text.column_names}")
     for i, field in enumerate(text.schema):
         if pa.types.is_string(field.type):
             text = text.set_column(i, field, pc.replace_substring_regex(text[field.name], _MADE_TEXT, r"\1"))
@@ -417,9 +393,7 @@ def _from_csv(file: Path) -> pyarrow.Table:
         with_known_groups="known_group" in text.column_names,
     )
     if schema.names != text.column_names:
-        raise FeatureFileError(
-            f"{file}: columns {text.column_names} are not those of decisions: {schema.names}"
-        )
+        raise FeatureFileError(f"{file}: columns {text.column_names} are not those of decisions: {schema.names}")
     joined = text["released_set"].fill_null("")
     no_names = pa.scalar([], pa.list_(pa.string()))
     sets = pc.if_else(pc.equal(joined, ""), no_names, pc.split_pattern(joined, SET_SEPARATOR))
@@ -449,11 +423,7 @@ def _check_content(table: pyarrow.Table, *, file: Path) -> None:
     import pyarrow.compute as pc
 
     facts = decision_facts(table)
-    for name, words in (
-        ("action", ACTION_WORDS),
-        ("reason", REASON_WORDS),
-        ("model_digest", (facts["model_digest"],)),
-    ):
+    for name, words in (("action", ACTION_WORDS), ("reason", REASON_WORDS), ("model_digest", (facts["model_digest"],))):
         foreign = [word for word in table[name].unique().to_pylist() if word not in words]
         if foreign:
             raise FeatureFileError(f"{file}: column {name!r} holds {foreign[:5]}, not one of {list(words)}")

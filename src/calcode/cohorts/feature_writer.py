@@ -85,8 +85,7 @@ def write_features(
     matrix = np.ascontiguousarray(matrix)
     if prompts is not None and prompts.dimension != matrix.shape[1]:
         raise FeatureFileError(
-            f"prompts: {prompts.dimension} dimensions, the embeddings have {matrix.shape[1]}; they are of "
-            f"two models"
+            f"prompts: {prompts.dimension} dimensions, the embeddings have {matrix.shape[1]}; they are of two models"
         )
     named = {"label_name": label_names, "role": roles, "group": groups}
     texts = {name: values for name, values in named.items() if values is not None}
@@ -104,24 +103,18 @@ def write_features(
 
     reserved = [name for name in metadata if name in RESERVED_COLUMNS]
     if reserved:
-        raise FeatureFileError(
-            f"metadata: {reserved} have a meaning of their own; give these columns other names"
-        )
+        raise FeatureFileError(f"metadata: {reserved} have a meaning of their own; give these columns other names")
     arrays = {name: pa.array(values, type=pa.string()) for name, values in columns.items()}
     for name, values in metadata.items():
         try:
             arrays[name] = pa.array(values, from_pandas=True)
         except (pa.ArrowException, TypeError) as error:
-            raise FeatureFileError(
-                f"metadata: column {name!r} mixes types or holds foreign ones ({error})"
-            ) from error
+            raise FeatureFileError(f"metadata: column {name!r} mixes types or holds foreign ones ({error})") from error
     flat = pa.array(matrix.reshape(-1))
     arrays["embedding"] = pa.FixedSizeListArray.from_arrays(flat, int(matrix.shape[1]))
     wrong = {name: len(values) for name, values in arrays.items() if len(values) != len(matrix)}
     if wrong:
-        raise FeatureFileError(
-            f"{next(iter(wrong))}: {wrong} values for {len(matrix)} embeddings; give one each"
-        )
+        raise FeatureFileError(f"{next(iter(wrong))}: {wrong} values for {len(matrix)} embeddings; give one each")
     table = pa.table(arrays)
     facts: dict[bytes, bytes] = {}
     if prompts is not None:
@@ -165,9 +158,7 @@ def write_roles(path: str | os.PathLike[str], *, features: FeatureFile, roles: T
 
 
 @contextmanager
-def _writer(
-    file: Path, schema: pyarrow.Schema, *, prompts: Prompts | None
-) -> Iterator[pyarrow.parquet.ParquetWriter]:
+def _writer(file: Path, schema: pyarrow.Schema, *, prompts: Prompts | None) -> Iterator[pyarrow.parquet.ParquetWriter]:
     """A Parquet writer whose file appears with its prompts when the block ends well."""
     import pyarrow.parquet as pq
 

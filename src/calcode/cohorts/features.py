@@ -246,17 +246,13 @@ class FeatureFile:
             if chosen.num_rows:
                 yield chosen
 
-    def _labelled(
-        self, *, role: str | Sequence[str] | None, where: pyarrow.compute.Expression | None
-    ) -> bool:
+    def _labelled(self, *, role: str | Sequence[str] | None, where: pyarrow.compute.Expression | None) -> bool:
         """Whether the chosen rows carry labels; an error if only some do."""
         column = self.contents.label_column
         if column is None or self.contents.n_unlabelled in (0, self.n_rows):
             return column is not None and self.contents.n_unlabelled == 0
         missing = chosen = 0
-        for table in self._tables(
-            role=role, where=where, columns=None, batch_size=65_536, leave_out=["embedding"]
-        ):
+        for table in self._tables(role=role, where=where, columns=None, batch_size=65_536, leave_out=["embedding"]):
             missing += int(missing_labels(table[column]).sum())
             chosen += table.num_rows
         if 0 < missing < chosen:
@@ -267,12 +263,7 @@ class FeatureFile:
         return missing == 0
 
     def _cohort(
-        self,
-        table: pyarrow.Table,
-        *,
-        labelled: bool,
-        classes: Sequence[str] | None,
-        columns: Sequence[str] | None,
+        self, table: pyarrow.Table, *, labelled: bool, classes: Sequence[str] | None, columns: Sequence[str] | None
     ) -> Cohort:
         wanted = self.metadata_columns if columns is None else columns
         with damage_named(self.path):
@@ -284,14 +275,12 @@ class FeatureFile:
         evidence = self._evidence(table, labels=labels, classes=classes)
         return Cohort(evidence=evidence, metadata=metadata, roles=roles)
 
-    def _evidence(
-        self, table: pyarrow.Table, *, labels: IntArray | None, classes: Sequence[str] | None
-    ) -> Evidence:
+    def _evidence(self, table: pyarrow.Table, *, labels: IntArray | None, classes: Sequence[str] | None) -> Evidence:
         try:
             # The embeddings as an array of shape (n, d); nulls, NaN, zero rows and other lengths are refused.
-            matrix: FloatArray = _stored_matrix(
-                table, dimension=self.prompts.dimension, path=self.path
-            ).astype(np.float64)
+            matrix: FloatArray = _stored_matrix(table, dimension=self.prompts.dimension, path=self.path).astype(
+                np.float64
+            )
             with np.errstate(over="ignore", invalid="ignore"):
                 squared = np.einsum("ij,ij->i", matrix, matrix)
             # One pass tells whether there is anything to refuse; what it is takes more.
@@ -312,11 +301,7 @@ class FeatureFile:
             )
         except EvidenceError as error:
             raise FeatureFileError(f"{self.path}: {error}") from error
-        return (
-            evidence
-            if classes is None or tuple(classes) == self.prompts.classes
-            else evidence.restrict(classes)
-        )
+        return evidence if classes is None or tuple(classes) == self.prompts.classes else evidence.restrict(classes)
 
     def _labels(self, table: pyarrow.Table) -> tuple[TextArray, IntArray]:
         """Name and class index of every row, -1 for a diagnosis outside the classes; no label may be missing."""
@@ -352,9 +337,7 @@ class FeatureFile:
             )
         absent = [name for name in roles if name not in self.contents.roles]
         if absent or not roles:
-            raise FeatureFileError(
-                f"{self.path}: role {absent} not in the file; it has {list(self.contents.roles)}"
-            )
+            raise FeatureFileError(f"{self.path}: role {absent} not in the file; it has {list(self.contents.roles)}")
         return roles
 
     def _check_columns(self, columns: Sequence[str] | None) -> None:
@@ -437,11 +420,7 @@ def open_features(
 
 
 def _chosen(
-    table: pyarrow.Table,
-    *,
-    roles: list[str] | None,
-    where: pyarrow.compute.Expression | None,
-    path: Path,
+    table: pyarrow.Table, *, roles: list[str] | None, where: pyarrow.compute.Expression | None, path: Path
 ) -> pyarrow.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -458,9 +437,7 @@ def _chosen(
     try:
         return table.filter(where)
     except pa.ArrowException as error:
-        raise FeatureFileError(
-            f"{path}: the condition {where} cannot be applied to its columns ({error})"
-        ) from error
+        raise FeatureFileError(f"{path}: the condition {where} cannot be applied to its columns ({error})") from error
 
 
 def _refuse(bad: BoolArray, what: str, *, table: pyarrow.Table, path: Path) -> None:

@@ -97,14 +97,9 @@ class Prompts:
             "label_texts": tuple(str(text) for text in label_texts),
             "digest": prompt_digest(text=bank, temperature=number, classes=names),
         }
-        for name, count, noun in (
-            ("templates", bank.shape[1], "prompts"),
-            ("label_texts", len(names), "classes"),
-        ):
+        for name, count, noun in (("templates", bank.shape[1], "prompts"), ("label_texts", len(names), "classes")):
             if len(values[name]) not in (0, count):
-                raise EvidenceError(
-                    f"{name}: {len(values[name])} given for {count} {noun}; give one for each, or none"
-                )
+                raise EvidenceError(f"{name}: {len(values[name])} given for {count} {noun}; give one for each, or none")
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -204,9 +199,7 @@ def read_prompts(path: str | os.PathLike[str]) -> Prompts:
     file = Path(path)
     require_regular(file)
     if file.suffix not in {".safetensors", ".npz"}:
-        raise FeatureFileError(
-            f"{file}: prompts are read from .safetensors or .npz, not from {file.suffix!r}"
-        )
+        raise FeatureFileError(f"{file}: prompts are read from .safetensors or .npz, not from {file.suffix!r}")
     try:
         return _from_archive(file) if file.suffix == ".npz" else _from_safetensors(file)
     except FeatureFileError:
@@ -246,8 +239,7 @@ def _from_safetensors(file: Path) -> Prompts:
     facts = _parsed_facts(metadata[_METADATA_KEY], file=file)
     if text.dtype != np.float32 or list(text.shape) != facts["shape"]:
         raise FeatureFileError(
-            f"{file}: text is {text.dtype} of shape {text.shape}, its metadata say float32 of "
-            f"{facts['shape']}"
+            f"{file}: text is {text.dtype} of shape {text.shape}, its metadata say float32 of {facts['shape']}"
         )
     prompts = Prompts(
         text=text,
@@ -317,9 +309,7 @@ def _from_archive(file: Path) -> Prompts:
     if missing:
         raise FeatureFileError(f"{file}: lacks the arrays {missing}; it holds {sorted(content)}")
     if content["temperature"].size != 1:
-        raise FeatureFileError(
-            f"{file}: temperature has shape {content['temperature'].shape}, one number needed"
-        )
+        raise FeatureFileError(f"{file}: temperature has shape {content['temperature'].shape}, one number needed")
     return Prompts(
         text=content["text"],
         temperature=content["temperature"].item(),

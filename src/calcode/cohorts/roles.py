@@ -72,8 +72,7 @@ def split_roles(
     array, missing = _column(labels, name="labels")
     if missing.any():
         raise RoleError(
-            f"labels: row {missing.argmax()} has none ({missing.sum()} such rows); only labelled images can "
-            f"be balanced"
+            f"labels: row {missing.argmax()} has none ({missing.sum()} such rows); only labelled images can be balanced"
         )
     class_of = np.unique(array, return_inverse=True)[1].astype(np.int64)
     n = len(class_of)
@@ -89,9 +88,7 @@ def split_roles(
         raise RoleError(f"groups: {n_groups} {unit} cannot fill {len(names)} roles; more data are needed")
     content = np.zeros((n_groups, int(class_of.max()) + 1))
     np.add.at(content, (group_of, class_of), 1.0)
-    roles = np.array(names)[
-        _place(content, targets=targets, names=names, random_state=random_state)[group_of]
-    ]
+    roles = np.array(names)[_place(content, targets=targets, names=names, random_state=random_state)[group_of]]
     counts = role_counts(labels, roles)
     _log.info("class x role counts\n%s", counts)
     if counts.infinite_guard:
@@ -152,9 +149,7 @@ def _targets(sizes: Sequence[float], *, n: int) -> tuple[tuple[str, ...], IntArr
             f"give counts that sum to {n}, or shares that sum to 1"
         )
     if not whole and abs(total - 1.0) > 1e-6:
-        raise SettingsError(
-            f"sizes: {values} sum to {total:.6g}; give shares that sum to 1, or whole numbers"
-        )
+        raise SettingsError(f"sizes: {values} sum to {total:.6g}; give shares that sum to 1, or whole numbers")
     exact = numbers / total * n
     counts = np.floor(exact + _TIE).astype(np.int64)
     remainders = np.argsort(-(exact - counts), kind="stable")
@@ -214,9 +209,7 @@ class RoleCounts:
         if "calibration" not in self.roles:
             return dict.fromkeys(self.needed, 0)
         column = self.counts[:, self.roles.index("calibration")]
-        return {
-            name: int(count) for name, count in zip(self.classes, column, strict=True) if name in self.needed
-        }
+        return {name: int(count) for name, count in zip(self.classes, column, strict=True) if name in self.needed}
 
     @property
     def infinite_guard(self) -> tuple[str, ...]:
@@ -231,19 +224,11 @@ class RoleCounts:
         """
         if not self.infinite_guard:
             least = ", ".join(str(count) for count in sorted(set(self.needed.values())))
-            level = (
-                f" at miscoverage {self.guard_miscoverage:g}"
-                if isinstance(self.guard_miscoverage, float)
-                else ""
-            )
+            level = f" at miscoverage {self.guard_miscoverage:g}" if isinstance(self.guard_miscoverage, float) else ""
             return f"Every class has enough calibration images for a finite guard ({least}{level})."
         found = self.calibration
-        named = ", ".join(
-            f"{name} (n = {found[name]}, needs {self.needed[name]})" for name in self.infinite_guard
-        )
-        return (
-            f"calibration: too few images for a finite guard, so if protected these are in every set: {named}"
-        )
+        named = ", ".join(f"{name} (n = {found[name]}, needs {self.needed[name]})" for name in self.infinite_guard)
+        return f"calibration: too few images for a finite guard, so if protected these are in every set: {named}"
 
     def __str__(self) -> str:
         head = ["class", *self.roles, "total"]
@@ -309,15 +294,9 @@ def role_counts(
     rows = names if (class_of >= 0).all() else (*names, _OUTSIDE)
     counts = np.zeros((len(rows), len(columns)), dtype=np.int64)
     np.add.at(counts, (class_of, column_of), 1)
-    level = (
-        guard_miscoverage
-        if isinstance(guard_miscoverage, Mapping)
-        else dict.fromkeys(names, guard_miscoverage)
-    )
+    level = guard_miscoverage if isinstance(guard_miscoverage, Mapping) else dict.fromkeys(names, guard_miscoverage)
     needed = {name: smallest_finite_count(miscoverage=float(level.get(name, 0.05))) for name in names}
-    return RoleCounts(
-        classes=rows, roles=columns, counts=counts, needed=needed, guard_miscoverage=guard_miscoverage
-    )
+    return RoleCounts(classes=rows, roles=columns, counts=counts, needed=needed, guard_miscoverage=guard_miscoverage)
 
 
 def _named(labels: AnyArray, *, classes: Sequence[str] | None) -> tuple[tuple[str, ...], IntArray]:

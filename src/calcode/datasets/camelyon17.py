@@ -58,10 +58,7 @@ def read_camelyon17(folder: str | Path) -> ImageListing:
             label_names=_LABELS.names(columns["tumor"]),
             source_labels=columns["tumor"],
             groups=np.char.add("patient_", patients),
-            metadata={
-                "site": np.char.add("centre ", columns["center"]),
-                "slide": columns["slide"],
-            },
+            metadata={"site": np.char.add("centre ", columns["center"]), "slide": columns["slide"]},
             expected=PUBLISHED,
             notes=files.notes(used=paths),
         )
@@ -115,9 +112,7 @@ def camelyon17_setting(
     return replace(listing[drawn], roles=roles[drawn], expected=None)
 
 
-def _sampled(
-    listing: ImageListing, *, among: BoolArray, per_class: int, rng: np.random.Generator
-) -> IntArray:
+def _sampled(listing: ImageListing, *, among: BoolArray, per_class: int, rng: np.random.Generator) -> IntArray:
     """Rows of a draw of `per_class` images of each class, in ascending order."""
     chosen = []
     for name in listing.classes:

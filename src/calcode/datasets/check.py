@@ -95,9 +95,7 @@ def check_listing(
     CheckReport
     """
     facts = inspect_images(listing, workers=workers, advance=advance)
-    found = [
-        (name, one) for name, one, there in zip(listing.ids, facts, listing.has_file, strict=True) if there
-    ]
+    found = [(name, one) for name, one, there in zip(listing.ids, facts, listing.has_file, strict=True) if there]
     roles_of: dict[str, set[str]] = defaultdict(set)
     if listing.roles is not None:
         for group, role in zip(listing.groups.tolist(), listing.roles.tolist(), strict=True):
@@ -109,13 +107,7 @@ def check_listing(
     apart = [one for one in copies if not one.conflicting and not one.across_roles and one.across_groups]
     # What is wrong, what to do about it, and the images, groups or labels concerned.
     table: list[tuple[str, Level, str, str, Iterable[str]]] = [
-        (
-            "repeated-ids",
-            Level.FIX,
-            "ids that occur more than once",
-            "give every image its own",
-            listing.repeated_ids,
-        ),
+        ("repeated-ids", Level.FIX, "ids that occur more than once", "give every image its own", listing.repeated_ids),
         (
             "missing-files",
             Level.FIX,
@@ -212,18 +204,14 @@ def check_listing(
     harmless = len(copies) - len(conflicting) - len(crossing) - len(apart)
     if harmless:
         text = f"identical images within one lesion or patient: {harmless:,}; they do no harm"
-        findings.append(
-            Finding(kind="duplicates-within-groups", level=Level.NOTE, message=text, count=harmless)
-        )
+        findings.append(Finding(kind="duplicates-within-groups", level=Level.NOTE, message=text, count=harmless))
     findings += [
         Finding(kind="counts", level=Level.WARNING, message=f"not as published: {sentence}")
         for sentence in count_sentences(listing)
     ]
     findings += [Finding(kind="note", level=Level.NOTE, message=note) for note in listing.notes]
     order = list(Level)
-    return CheckReport(
-        listing=listing, findings=tuple(sorted(findings, key=lambda one: order.index(one.level)))
-    )
+    return CheckReport(listing=listing, findings=tuple(sorted(findings, key=lambda one: order.index(one.level))))
 
 
 def _joined(ids: Sequence[str], words: Sequence[str]) -> str:

@@ -149,9 +149,7 @@ def read_dicom(path: Path) -> NDArray[np.uint8]:
         if stored.ndim == 3 and stored.shape[2] == 3:
             return _eight_bits(stored, low=0.0, high=float(2 ** int(header.BitsStored) - 1))
         if stored.ndim != 2:
-            raise ImageError(
-                f"a DICOM file with pixels of shape {stored.shape}; one grey or RGB frame is needed"
-            )
+            raise ImageError(f"a DICOM file with pixels of shape {stored.shape}; one grey or RGB frame is needed")
         grey = _windowed(stored, header)
         if kind == "MONOCHROME1":
             grey = np.uint8(255) - grey
@@ -186,9 +184,7 @@ def has_burned_in_text(path: Path) -> bool:
         import pydicom
 
         _require_small_unpacked(path)
-        header = pydicom.dcmread(
-            path, force=True, stop_before_pixels=True, specific_tags=["BurnedInAnnotation"]
-        )
+        header = pydicom.dcmread(path, force=True, stop_before_pixels=True, specific_tags=["BurnedInAnnotation"])
         return str(header.get("BurnedInAnnotation", "")).strip().upper() == "YES"
     except Exception:  # an unreadable header is reported where the image is decoded
         return False

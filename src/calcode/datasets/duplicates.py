@@ -50,10 +50,7 @@ class ImageFacts:
 
 
 def inspect_images(
-    listing: ImageListing,
-    *,
-    workers: int | None = None,
-    advance: Callable[[int], None] | None = None,
+    listing: ImageListing, *, workers: int | None = None, advance: Callable[[int], None] | None = None
 ) -> tuple[ImageFacts, ...]:
     """Decode every image of a listing in worker processes, and keep only facts.
 

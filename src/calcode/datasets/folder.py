@@ -14,9 +14,7 @@ from calcode.arrays import FloatArray, TextArray
 from calcode.datasets.dicom import DICOM_SUFFIXES, is_dicom
 from calcode.errors import DatasetError
 
-IMAGE_SUFFIXES = (
-    frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}) | DICOM_SUFFIXES
-)
+IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}) | DICOM_SUFFIXES
 #: How a missing value is written, in small letters.
 MISSING = frozenset({"", "na", "n/a", "nan", "none", "null", "unknown", "unk"})
 _TABLES = frozenset({".csv", ".tab", ".tsv"})
@@ -57,9 +55,7 @@ def needed_csv(folder: str | Path, *names: str, dataset: str) -> Path:
     return found
 
 
-def read_columns(
-    path: Path, *, needed: Collection[str], optional: Collection[str] = ()
-) -> dict[str, TextArray]:
+def read_columns(path: Path, *, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, TextArray]:
     """Columns of a CSV file as text, shape (n,) each; the others are skipped.
 
     Commas, tabs and semicolons are told apart by the header; a byte-order mark is skipped.

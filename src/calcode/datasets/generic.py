@@ -130,11 +130,7 @@ def read_csv_images(
 
 
 def read_class_folders(
-    folder: str | Path,
-    *,
-    classes: Sequence[str] | None = None,
-    outside: Sequence[str] = (),
-    dicom_key: bytes = b"",
+    folder: str | Path, *, classes: Sequence[str] | None = None, outside: Sequence[str] = (), dicom_key: bytes = b""
 ) -> ImageListing:
     """Images in folders named after their classes: `folder/melanoma/017.jpg`.
 
@@ -160,10 +156,7 @@ def read_class_folders(
     label_names = np.array([one.partition("/")[0] for one in inside], dtype=np.str_)
     paths = files.existing(inside)
     counts = Counter(Path(one).stem for one in inside)
-    plain = [
-        Path(one).stem if counts[Path(one).stem] == 1 else Path(one).with_suffix("").as_posix()
-        for one in inside
-    ]
+    plain = [Path(one).stem if counts[Path(one).stem] == 1 else Path(one).with_suffix("").as_posix() for one in inside]
     loose = len(files.relative) - len(inside)
     notes = (f"images in no class folder, left out: {loose}",) if loose else ()
     return announced(
@@ -181,9 +174,7 @@ def read_class_folders(
     )
 
 
-def _classes(
-    label_names: TextArray, *, classes: Sequence[str] | None, outside: Sequence[str]
-) -> tuple[str, ...]:
+def _classes(label_names: TextArray, *, classes: Sequence[str] | None, outside: Sequence[str]) -> tuple[str, ...]:
     if classes is not None:
         return tuple(classes)
     found = sorted(set(label_names.tolist()) - {"", *outside})

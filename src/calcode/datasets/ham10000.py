@@ -48,9 +48,7 @@ def read_ham10000(folder: str | Path) -> ImageListing:
     """
     path = needed_csv(folder, *_CSV_NAMES, dataset="HAM10000")
     columns = read_columns(
-        path,
-        needed=("lesion_id", "image_id", "dx", "age", "sex", "localization"),
-        optional=("dataset",),
+        path, needed=("lesion_id", "image_id", "dx", "age", "sex", "localization"), optional=("dataset",)
     )
     files = image_files(Path(folder))
     paths = files.paths_of(columns["image_id"].tolist())

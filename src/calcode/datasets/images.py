@@ -104,9 +104,7 @@ def read_image(path: str | os.PathLike[str]) -> RgbArray:
                     grey = np.asarray(image, dtype=np.uint16) // 257
                     return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
                 if image.mode in ("I", "F"):
-                    raise ImageError(
-                        "32-bit samples, whose range means nothing by itself; save it with 8 bits"
-                    )
+                    raise ImageError("32-bit samples, whose range means nothing by itself; save it with 8 bits")
                 ImageOps.exif_transpose(image, in_place=True)
                 # A palette with transparency goes through RGBA, as Pillow asks for.
                 transparent = image.mode == "P" and "transparency" in image.info

@@ -15,8 +15,7 @@ NAME = "isic2018-test"
 #: An image that the organisers made to watch for cheating; no patient has that lesion.
 SYNTHETIC = "ISIC_0035068"
 PUBLISHED = Published(
-    images=1511,
-    labels={"MEL": 171, "NV": 908, "BCC": 93, "AKIEC": 43, "BKL": 217, "DF": 44, "VASC": 35},
+    images=1511, labels={"MEL": 171, "NV": 908, "BCC": 93, "AKIEC": 43, "BKL": 217, "DF": 44, "VASC": 35}
 )
 _LABELS = LabelMap(classes=SKIN_CLASSES, inside={name.upper(): name for name in SKIN_CLASSES})
 

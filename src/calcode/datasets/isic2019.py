@@ -10,14 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from calcode.arrays import AnyArray, FloatArray, TextArray
-from calcode.datasets.folder import (
-    find_csv,
-    image_files,
-    needed_csv,
-    numbers_or_missing,
-    read_columns,
-    text_or_missing,
-)
+from calcode.datasets.folder import find_csv, image_files, needed_csv, numbers_or_missing, read_columns, text_or_missing
 from calcode.datasets.ham10000 import SKIN_CLASSES, is_ham10000_id
 from calcode.datasets.listing import Dataset, ImageListing, LabelMap, Published, announced
 from calcode.errors import DatasetError
@@ -28,30 +21,13 @@ TEST = "isic2019-test"
 DOWNSAMPLED = "_downsampled"
 _LABELS = LabelMap(
     classes=SKIN_CLASSES,
-    inside={
-        "MEL": "mel",
-        "NV": "nv",
-        "BCC": "bcc",
-        "AK": "akiec",
-        "BKL": "bkl",
-        "DF": "df",
-        "VASC": "vasc",
-    },
+    inside={"MEL": "mel", "NV": "nv", "BCC": "bcc", "AK": "akiec", "BKL": "bkl", "DF": "df", "VASC": "vasc"},
     outside={"SCC": "scc", "UNK": "unk"},
 )
 _COLUMNS = (*_LABELS.inside, *_LABELS.outside)
 PUBLISHED_TRAINING = Published(
     images=25_331,
-    labels={
-        "MEL": 4522,
-        "NV": 12_875,
-        "BCC": 3323,
-        "AK": 867,
-        "BKL": 2624,
-        "DF": 239,
-        "VASC": 253,
-        "SCC": 628,
-    },
+    labels={"MEL": 4522, "NV": 12_875, "BCC": 3323, "AK": 867, "BKL": 2624, "DF": 239, "VASC": 253, "SCC": 628},
 )
 PUBLISHED_TEST = Published(
     images=8238,
@@ -90,9 +66,7 @@ def read_isic2019_training(
         folder, names=names, source=source, dataset=TRAINING, metadata_name="ISIC_2019_Training_Metadata.csv"
     )
     unwanted = set(exclude_ids)
-    drop = np.array(
-        [one in unwanted or (without_ham10000 and is_ham10000_id(one)) for one in listing.ids.tolist()]
-    )
+    drop = np.array([one in unwanted or (without_ham10000 and is_ham10000_id(one)) for one in listing.ids.tolist()])
     has_ham = any(map(is_ham10000_id, listing.ids[~drop].tolist()))
     notes = (*listing.notes, _OVERLAP_NOTE) if has_ham else listing.notes
     # The published counts without images that were left out on purpose.
@@ -116,9 +90,7 @@ def read_isic2019_test(folder: str | Path) -> ImageListing:
     names, source = read_one_hot(
         needed_csv(folder, "ISIC_2019_Test_GroundTruth.csv", dataset="ISIC 2019"), labels=_COLUMNS
     )
-    listing = _listing(
-        folder, names=names, source=source, dataset=TEST, metadata_name="ISIC_2019_Test_Metadata.csv"
-    )
+    listing = _listing(folder, names=names, source=source, dataset=TEST, metadata_name="ISIC_2019_Test_Metadata.csv")
     return announced(replace(listing, expected=PUBLISHED_TEST))
 
 
@@ -130,9 +102,7 @@ def _listing(
     ids = np.array([name.removesuffix(DOWNSAMPLED) for name in names.tolist()], dtype=np.str_)
     files = image_files(place)
     # Files bear the name of the table; some copies were renamed to the bare id.
-    paths = np.where(
-        (as_named := files.paths_of(names.tolist())) != "", as_named, files.paths_of(ids.tolist())
-    )
+    paths = np.where((as_named := files.paths_of(names.tolist())) != "", as_named, files.paths_of(ids.tolist()))
     notes = files.notes(used=paths)
     path = find_csv(place, metadata_name)
     if path is None:
@@ -164,9 +134,7 @@ def read_one_hot(path: Path, *, labels: Sequence[str]) -> tuple[TextArray, TextA
         If a row has no 1 or several of them.
     """
     columns = read_columns(path, needed=("image", *labels))
-    hot: FloatArray = np.stack(
-        [numbers_or_missing(columns[name], path=path, name=name) for name in labels], axis=1
-    )
+    hot: FloatArray = np.stack([numbers_or_missing(columns[name], path=path, name=name) for name in labels], axis=1)
     wrong = np.flatnonzero((np.sort(hot, axis=1)[:, -1] != 1) | (hot.sum(axis=1) != 1))
     if len(wrong):
         raise DatasetError(
@@ -181,9 +149,7 @@ def read_isic_metadata(path: Path, *, names: TextArray) -> tuple[TextArray, dict
 
     The test release has no column `lesion_id`.
     """
-    columns = read_columns(
-        path, needed=("image", "age_approx", "anatom_site_general", "sex"), optional=("lesion_id",)
-    )
+    columns = read_columns(path, needed=("image", "age_approx", "anatom_site_general", "sex"), optional=("lesion_id",))
     n = len(columns["image"])
     row_of = {name: row for row, name in enumerate(columns["image"].tolist())}
     # One more row, of missing values, for the images that are not in the file.

@@ -13,9 +13,7 @@ NAME = "pad-ufes-20"
 #: The five diagnoses that it shares with HAM10000.
 CLASSES = ("akiec", "bcc", "bkl", "mel", "nv")
 PUBLISHED = Published(
-    images=2298,
-    labels={"BCC": 845, "ACK": 730, "NEV": 244, "SEK": 235, "SCC": 192, "MEL": 52},
-    groups=1373,
+    images=2298, labels={"BCC": 845, "ACK": 730, "NEV": 244, "SEK": 235, "SCC": 192, "MEL": 52}, groups=1373
 )
 _LABELS = LabelMap(
     classes=CLASSES,
@@ -37,8 +35,7 @@ def read_pad_ufes_20(folder: str | Path) -> ImageListing:
     """
     path = needed_csv(folder, "metadata.csv", "PAD-UFES-20_metadata.csv", dataset="PAD-UFES-20")
     columns = read_columns(
-        path,
-        needed=("patient_id", "img_id", "diagnostic", "age", "gender", "fitspatrick", "region"),
+        path, needed=("patient_id", "img_id", "diagnostic", "age", "gender", "fitspatrick", "region")
     )
     ids = np.array([Path(name).stem for name in columns["img_id"].tolist()], dtype=np.str_)
     files = image_files(Path(folder))

@@ -58,10 +58,7 @@ def external_setting(source: ImageListing, external: ImageListing) -> ImageListi
     """
     if source.roles is None:
         raise DatasetError("source: it has no roles; take a setting, or give it some with split_roles")
-    for what, ours, theirs in (
-        ("ids", source.ids, external.ids),
-        ("groups", source.groups, external.groups),
-    ):
+    for what, ours, theirs in (("ids", source.ids, external.ids), ("groups", source.groups, external.groups)):
         shared = sorted((set(ours.tolist()) & set(theirs.tolist())) - {""})
         if shared:
             raise DatasetError(
@@ -71,9 +68,7 @@ def external_setting(source: ImageListing, external: ImageListing) -> ImageListi
             )
     classes = [name for name in external.classes if name in source.classes]
     if not classes:
-        raise DatasetError(
-            f"external: its classes {list(external.classes)} share none with {list(source.classes)}"
-        )
+        raise DatasetError(f"external: its classes {list(external.classes)} share none with {list(source.classes)}")
     home = source.restrict(classes)
     away = replace(external, roles=np.full(len(external), EXTERNAL))
     name = f"{source.dataset} to {external.dataset}"

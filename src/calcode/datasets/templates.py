@@ -73,9 +73,7 @@ class PromptTemplates:
             )
         for sentence in self.templates:
             if sentence.count(PLACE) != 1 or {"{", "}"} & set(sentence.replace(PLACE, "")):
-                raise DatasetError(
-                    f"{self.name}: templates: {sentence!r} must hold {PLACE} once and no other braces"
-                )
+                raise DatasetError(f"{self.name}: templates: {sentence!r} must hold {PLACE} once and no other braces")
 
     def __repr__(self) -> str:
         names = ", ".join(self.classes[:8]) + (", ..." if len(self.classes) > 8 else "")
@@ -92,9 +90,7 @@ class PromptTemplates:
 
     def sentences(self) -> tuple[tuple[str, ...], ...]:
         """The K x M sentences: classes first, then templates."""
-        return tuple(
-            tuple(sentence.replace(PLACE, text) for sentence in self.templates) for text in self.label_texts
-        )
+        return tuple(tuple(sentence.replace(PLACE, text) for sentence in self.templates) for text in self.label_texts)
 
     def restrict(self, classes: Sequence[str]) -> PromptTemplates:
         """The same sentences for some of the classes, in the given order."""

@@ -99,10 +99,7 @@ def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> C
     decisions = model.decide(test.evidence)
     aps = METHODS["aps"]
     ordinary = aps.predict(
-        roles,
-        test.evidence,
-        miscoverage=model.settings_.miscoverage,
-        random_state=model.settings_.random_state,
+        roles, test.evidence, miscoverage=model.settings_.miscoverage, random_state=model.settings_.random_state
     )
     labels = test.evidence.require_labels()
     cohort = ReportCohort(

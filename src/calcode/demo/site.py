@@ -173,9 +173,7 @@ def site_section(demo: SiteDemo) -> Section:
     parts: list[Part] = [Text(sentences=demo.sentences, style="lead"), comparison_table(demo)]
     parts += [curve_figure(entry) for entry in demo.sites]
     parts.append(Text(sentences=_CAVEATS, style="note"))
-    return Section(
-        key="site", title="A model that learns its new site", parts=tuple(parts), short="A new site"
-    )
+    return Section(key="site", title="A model that learns its new site", parts=tuple(parts), short="A new site")
 
 
 def comparison_table(demo: SiteDemo) -> Table:
@@ -189,16 +187,7 @@ def comparison_table(demo: SiteDemo) -> Table:
             rows.append([entry.setting.name, name, *_cells(summary, ideal)])
     rows.append(["HAM", "today", *_cells(demo.sharp.today, "")])
     rows.append(["HAM", "sharp mode", *_cells(demo.sharp.sharp, "")])
-    headings = (
-        "images",
-        "model",
-        "coverage",
-        "worst class",
-        "set size",
-        "informative",
-        "one diagnosis",
-        "deferred",
-    )
+    headings = ("images", "model", "coverage", "worst class", "set size", "informative", "one diagnosis", "deferred")
     return Table(
         caption="One image of every patient that was not reviewed; at home one test image per lesion",
         columns=columns(*headings, words=2),
@@ -230,10 +219,7 @@ def curve_figure(entry: SiteComparison) -> Figure:
                 rows=[
                     ChartRow(
                         label=f"{n} reviewed cases",
-                        values={
-                            series: entry.curve[name, n]
-                            for series, name in zip((0, 2), _DESIGNS, strict=True)
-                        },
+                        values={series: entry.curve[name, n] for series, name in zip((0, 2), _DESIGNS, strict=True)},
                     )
                     for n in CURVE
                 ],

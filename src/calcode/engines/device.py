@@ -111,9 +111,7 @@ class DeviceDecider:
             torch.tensor(evidence.embeddings, device=self._device),
             torch.tensor(evidence.prompt_logits, device=self._device),
         )
-        return self.decisions(
-            answers, ids=evidence.ids, settle=lambda rows: evidence[rows].without_identity()
-        )
+        return self.decisions(answers, ids=evidence.ids, settle=lambda rows: evidence[rows].without_identity())
 
     def answers(self, embeddings: torch.Tensor, prompt_logits: torch.Tensor) -> DeviceAnswers:
         """Decide on tensors of the device.
@@ -215,9 +213,7 @@ class DeviceDecider:
         names = [field.name for field in fields(DeviceAnswers)]
         return DeviceAnswers(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
-    def decisions(
-        self, answers: DeviceAnswers, *, ids: Any, settle: Callable[[IntArray], Evidence]
-    ) -> Decisions:
+    def decisions(self, answers: DeviceAnswers, *, ids: Any, settle: Callable[[IntArray], Evidence]) -> Decisions:
         """Answers on the host, the tied rows settled by `Calcode.decide`.
 
         Parameters
@@ -284,11 +280,7 @@ class _DeviceAudit:
             self.points = [DevicePoints(audit.reference, device=device)]
 
     def p_values(
-        self,
-        embeddings: torch.Tensor,
-        prompt_logits: torch.Tensor,
-        probabilities: torch.Tensor,
-        robust: torch.Tensor,
+        self, embeddings: torch.Tensor, prompt_logits: torch.Tensor, probabilities: torch.Tensor, robust: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """p_audit, and the rows in which a value is too near to one of the gate; each of shape (n,)."""
         import torch
@@ -298,16 +290,11 @@ class _DeviceAudit:
                 return -torch.logsumexp(prompt_logits.mean(dim=1), dim=1)
             if name == "msp":
                 return -robust.amax(dim=1)
-            ratio = (
-                torch.log(probabilities.clamp(min=LOG_FLOOR))
-                - torch.log(robust.clamp(min=LOG_FLOOR))[:, None]
-            )
+            ratio = torch.log(probabilities.clamp(min=LOG_FLOOR)) - torch.log(robust.clamp(min=LOG_FLOOR))[:, None]
             return (probabilities * ratio).sum(dim=2).mean(dim=1)
 
         def ranks(name: str, gate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return (
-                self._distance_ranks(embeddings, gate) if name == "distance" else _ranks(values(name), gate)
-            )
+            return self._distance_ranks(embeddings, gate) if name == "distance" else _ranks(values(name), gate)
 
         if self._audit.name != "fused":
             return ranks(self._audit.name, self._gate)
@@ -317,9 +304,7 @@ class _DeviceAudit:
         p_audit, _ = _ranks(fused, self._gate)
         return p_audit, torch.stack([close for _, close in parts]).any(dim=0)
 
-    def _distance_ranks(
-        self, embeddings: torch.Tensor, gate: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _distance_ranks(self, embeddings: torch.Tensor, gate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Ranks of the `distance`: from float32 where no gate value is within its error, else from float64."""
         import torch
 
@@ -330,9 +315,7 @@ class _DeviceAudit:
         error = DISTANCE_DOUBT * reference.lengths(embeddings)
         low, high = (torch.searchsorted(gate, values - RANK_TOLERANCE + shift) for shift in (-error, error))
         again = (low != high).nonzero()[:, 0]
-        exact = reference.nearest_exactly(
-            embeddings[again], count=count, found=found[again], columns=columns[again]
-        )
+        exact = reference.nearest_exactly(embeddings[again], count=count, found=found[again], columns=columns[again])
         values[again] = self._averaged(exact)
         p_values, close = _ranks(values, gate)
         settled = torch.ones_like(close)
@@ -373,9 +356,7 @@ def _ranks(values: torch.Tensor, gate: torch.Tensor) -> tuple[torch.Tensor, torc
     """(1 + #{gate: B >= B(x)}) / (n_g + 1) of Eq. 9, and the rows too near to a gate value; each of shape (n,)."""
     import torch
 
-    first, low, high = (
-        torch.searchsorted(gate, values - RANK_TOLERANCE + shift) for shift in (0.0, -_TIE, _TIE)
-    )
+    first, low, high = (torch.searchsorted(gate, values - RANK_TOLERANCE + shift) for shift in (0.0, -_TIE, _TIE))
     # By a tensor: a device divides by a plain number as a product with its rounded inverse.
     count = torch.full_like(values, len(gate) + 1.0)
     return (1.0 + (len(gate) - first).to(torch.float64)) / count, low != high

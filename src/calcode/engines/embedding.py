@@ -106,11 +106,7 @@ def embed(
         since = time.monotonic()
         try:
             for batch in embedded_batches(
-                listing.paths.tolist(),
-                backbone=backbone,
-                rows=job.todo,
-                batch_size=batch_size,
-                workers=workers,
+                listing.paths.tolist(), backbone=backbone, rows=job.todo, batch_size=batch_size, workers=workers
             ):
                 pending.append(batch)
                 full = sum(len(entry.rows) for entry in pending) >= _SHARD_IMAGES
@@ -220,9 +216,7 @@ class EmbedJob:
         missing = [row for row, image in enumerate(listing.ids.tolist()) if image not in done]
         unexplained = [row for row in missing if str(listing.ids[row]) not in self._skipped]
         if unexplained:
-            raise EngineError(
-                f"engine: {len(unexplained)} images were not finished; run again to go on from there"
-            )
+            raise EngineError(f"engine: {len(unexplained)} images were not finished; run again to go on from there")
         if len(missing) == len(listing):
             raise BackboneError(
                 "listing: no image could be read; 'calcode data check' says what is wrong with the files"
@@ -249,9 +243,7 @@ class EmbedJob:
                 path="" if not path or is_dicom(Path(path)) else path,
                 reason=self._skipped[image],
             )
-            for image, path in zip(
-                listing.ids[missing].tolist(), listing.paths[missing].tolist(), strict=True
-            )
+            for image, path in zip(listing.ids[missing].tolist(), listing.paths[missing].tolist(), strict=True)
         )
         skipped_file(self._target).unlink(missing_ok=True)
         if skipped:
@@ -289,25 +281,19 @@ class EmbedJob:
                 flat = table["embedding"].combine_chunks().flatten().to_numpy()
                 rows = flat.reshape(len(ids), self._backbone.card.dimension)
             except (pa.ArrowException, OSError, KeyError, AttributeError, ValueError) as error:
-                raise EngineError(
-                    f"out: {shard.file} is damaged ({error}); remove it and run again"
-                ) from error
+                raise EngineError(f"out: {shard.file} is damaged ({error}); remove it and run again") from error
             for image, source, row in zip(ids, sources, rows, strict=True):
                 if present.get(image) == source:
                     done[image] = row
         return done
 
 
-def embedding_table(
-    ids: Sequence[str], sources: Sequence[str], embeddings: NDArray[np.float32]
-) -> pyarrow.Table:
+def embedding_table(ids: Sequence[str], sources: Sequence[str], embeddings: NDArray[np.float32]) -> pyarrow.Table:
     """A shard: id, source and unit embedding of every image; `embeddings` has shape (n, d)."""
     import pyarrow as pa
 
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(embeddings.reshape(-1)), embeddings.shape[1])
-    return pa.table(
-        {"id": pa.array(ids, pa.string()), "source": pa.array(sources, pa.string()), "embedding": vectors}
-    )
+    return pa.table({"id": pa.array(ids, pa.string()), "source": pa.array(sources, pa.string()), "embedding": vectors})
 
 
 def skipped_file(out: str | os.PathLike[str]) -> Path:

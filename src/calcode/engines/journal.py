@@ -166,9 +166,7 @@ class Journal:
             found = {}
         if found != self._plan:
             theirs: Mapping[str, Any] = found if isinstance(found, dict) else {}
-            differ = sorted(
-                name for name in {*theirs, *self._plan} if theirs.get(name) != self._plan.get(name)
-            )
+            differ = sorted(name for name in {*theirs, *self._plan} if theirs.get(name) != self._plan.get(name))
             raise EngineError(
                 f"out: {self.path} holds an unfinished job that differs in {', '.join(differ)}; finish that one, "
                 "give another name, or remove the folder"

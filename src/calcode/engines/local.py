@@ -123,9 +123,7 @@ def overlapped(
     >>> list(overlapped(abs, [-1, 2, -3]))
     [1, 2, 3]
     """
-    with ThreadPoolExecutor(
-        workers, thread_name_prefix="calcode-overlapped", initializer=stay_on_this_core
-    ) as pool:
+    with ThreadPoolExecutor(workers, thread_name_prefix="calcode-overlapped", initializer=stay_on_this_core) as pool:
         pending: deque[Future[Result]] = deque()
         try:
             for item in items:
@@ -268,10 +266,7 @@ class BlockDecider:
         self._reader = job.reader()
         self.ranges = row_ranges(job.features.n_rows, block=job.block)
         #: What a pipeline does with every range, and how many threads may do it at once.
-        self.stages: tuple[tuple[Callable[[Any], Any], int], ...] = (
-            (self.read, 1),
-            (self.decide, thread_count()),
-        )
+        self.stages: tuple[tuple[Callable[[Any], Any], int], ...] = ((self.read, 1), (self.decide, thread_count()))
 
     def close(self) -> None:
         """Close the feature file."""
@@ -285,9 +280,7 @@ class BlockDecider:
         """Decisions on the chosen ones among the rows that `read` gave, as a table; None where none is chosen."""
         job = self._job
         with products_on_one_core:
-            evidence = job.features.evidence_from(
-                table, role=job.role, where=job.where, classes=self.model.classes_
-            )
+            evidence = job.features.evidence_from(table, role=job.role, where=job.where, classes=self.model.classes_)
         if evidence is None:
             return None
         with naming(job.features.path):
@@ -348,9 +341,7 @@ class DecisionCounts:
             for entry in column.value_counts().to_pylist():
                 counter[entry["values"]] += entry["counts"]
 
-    def summary(
-        self, job: DecideJob, model: Calcode | SiteModel, *, output: Path, resumed: int = 0
-    ) -> DecidedFile:
+    def summary(self, job: DecideJob, model: Calcode | SiteModel, *, output: Path, resumed: int = 0) -> DecidedFile:
         """The counts with where they were written and whose they are; an error if no image was chosen."""
         if self.images == 0:
             raise NothingChosenError(f"{job.features.path}: no row was chosen; check role and where")
@@ -397,6 +388,4 @@ def require_device(device: str) -> None:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise EngineError(
-            f"device: {device!r} cannot be used here ({str(error).strip().splitlines()[0]})"
-        ) from error
+        raise EngineError(f"device: {device!r} cannot be used here ({str(error).strip().splitlines()[0]})") from error

@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING
 from calcode import __version__
 from calcode.cohorts import DecisionWriter, FeatureFile, read_decisions
 from calcode.engines.journal import Journal
-from calcode.engines.local import (
-    BlockDecider,
-    DecidedFile,
-    DecideJob,
-    DecisionCounts,
-    RowRange,
-    row_ranges,
-)
+from calcode.engines.local import BlockDecider, DecidedFile, DecideJob, DecisionCounts, RowRange, row_ranges
 from calcode.engines.ray_driver import PoolSize, finished_shards
 from calcode.errors import CalcodeWarning, EngineError, FeatureFileError
 from calcode.files import file_sha256

@@ -64,11 +64,7 @@ class ShardWork(Protocol):
 
 
 def finished_shards(
-    tasks: Mapping[str, Any],
-    *,
-    load: Callable[[PoolSize], ShardWork],
-    journal: Journal,
-    use_gpus: bool,
+    tasks: Mapping[str, Any], *, load: Callable[[PoolSize], ShardWork], journal: Journal, use_gpus: bool
 ) -> Generator[str, None, None]:
     """Names of shards as they are finished, in any order.
 

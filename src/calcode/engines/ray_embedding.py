@@ -98,9 +98,7 @@ class EmbedWork:
     size : PoolSize
     """
 
-    def __init__(
-        self, load: Callable[[], Backbone], identity: str, batch_size: int | None, size: PoolSize
-    ) -> None:
+    def __init__(self, load: Callable[[], Backbone], identity: str, batch_size: int | None, size: PoolSize) -> None:
         self._backbone = load()
         if self._backbone.card.identity != identity:
             raise MismatchError(

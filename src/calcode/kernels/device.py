@@ -83,12 +83,7 @@ class DevicePoints:
         return (slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step))
 
     def distances(
-        self,
-        queries: torch.Tensor,
-        *,
-        dtype: torch.dtype,
-        scale: float = 1.0,
-        precision: Precision = "float32",
+        self, queries: torch.Tensor, *, dtype: torch.dtype, scale: float = 1.0, precision: Precision = "float32"
     ) -> torch.Tensor:
         """`scale` times the distances of unit rows, (m, d) in float64, to all points and fillers; (m, width) out."""
         import torch
@@ -255,9 +250,7 @@ class DeviceThresholds:
         for index, rule in enumerate(rules):
             masks[slice(self.points.n) if rule.members is None else rule.members, index] = 1.0
         self._masks = torch.as_tensor(masks, device=self.points.device)
-        self._cuts = torch.tensor(
-            [rule.cut for rule in rules], dtype=torch.float64, device=self.points.device
-        )
+        self._cuts = torch.tensor([rule.cut for rule in rules], dtype=torch.float64, device=self.points.device)
         self._scores = torch.as_tensor(
             np.append(scores, np.full(width - self.points.n + 1, np.inf)), device=self.points.device
         )
@@ -295,9 +288,7 @@ class DeviceThresholds:
             tied[rows] = ~settled(lowest, highest, rows)
         return found, tied
 
-    def _look(
-        self, queries: torch.Tensor, *, dtype: torch.dtype
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _look(self, queries: torch.Tensor, *, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Thresholds of every rule at its cut, and at the cut lowered and raised by the error of this precision."""
         import torch
 
@@ -307,10 +298,7 @@ class DeviceThresholds:
         weights = torch.addcmul(nothing, scaled, scaled, value=-1.0, out=scaled).exp_()
         if self._rules[0].level in ("loo", "certified"):
             return self._reaching(weights, lengths=self.points.lengths(queries))
-        found = [
-            [self._own_level(weights, rule, shift=shift) for rule in self._rules]
-            for shift in (0.0, -TIE, TIE)
-        ]
+        found = [[self._own_level(weights, rule, shift=shift) for rule in self._rules] for shift in (0.0, -TIE, TIE)]
         thresholds, lowest, highest = (self._scores[torch.stack(columns, dim=1)] for columns in found)
         return thresholds, lowest, highest
 
@@ -342,15 +330,11 @@ class DeviceThresholds:
         columns = group[..., None] * _GROUP + torch.arange(_GROUP, device=mass.device)
         own = weights.gather(1, columns.view(m, -1)).view(columns.shape).to(torch.float64)
         own *= self._masks[columns, torch.arange(rules, device=mass.device)[:, None]]
-        reached = (
-            before[..., None] + own @ torch.ones((_GROUP, _GROUP), dtype=own.dtype, device=own.device).triu()
-        )
+        reached = before[..., None] + own @ torch.ones((_GROUP, _GROUP), dtype=own.dtype, device=own.device).triu()
 
         def score(at: torch.Tensor) -> torch.Tensor:
             step = (reached < at[..., None]).sum(2)
-            return torch.where(
-                step == _GROUP, torch.inf, self._scores[group * _GROUP + step.clamp(max=_GROUP - 1)]
-            )
+            return torch.where(step == _GROUP, torch.inf, self._scores[group * _GROUP + step.clamp(max=_GROUP - 1)])
 
         lowest = torch.where((low <= before) & (group > 0), -torch.inf, score(low))
         highest = torch.where(high > after, torch.inf, score(high))
@@ -376,13 +360,7 @@ class DeviceThresholds:
             position = torch.searchsorted(cumulative[:, 1:].contiguous(), bounds).squeeze(1)
         else:
             position = _counted(
-                weights,
-                cumulative / mass,
-                below,
-                total,
-                first=self._first(members),
-                rank=rule.rank,
-                shift=shift,
+                weights, cumulative / mass, below, total, first=self._first(members), rank=rule.rank, shift=shift
             )
         columns = torch.cat([members, torch.tensor([self.points.width], device=device)])
         return columns[position]

@@ -78,8 +78,7 @@ class PairDistances:
         Each call must write to its own rows only, and not into the distances.
         """
         run_blocks(
-            lambda rows: work(rows, self._block(rows)),
-            row_blocks(len(self._rows), n_columns=len(self._columns)),
+            lambda rows: work(rows, self._block(rows)), row_blocks(len(self._rows), n_columns=len(self._columns))
         )
 
     def head(self, n: int) -> FloatArray:
@@ -221,8 +220,7 @@ class _DevicePairMasses:
 
         numbers = torch.as_tensor(own, device=self._rows.device)
         sums = [
-            weights.sum(1) - weights.gather(1, numbers[rows, None])[:, 0]
-            for rows, weights in self._weights(bandwidth)
+            weights.sum(1) - weights.gather(1, numbers[rows, None])[:, 0] for rows, weights in self._weights(bandwidth)
         ]
         return np.asarray(torch.cat(sums).cpu().numpy())
 

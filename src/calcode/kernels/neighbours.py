@@ -190,15 +190,11 @@ def build_graph(reference: FloatArray, *, sample: FloatArray, n_neighbors: int) 
         if recall - 2.0 * float(shares.std()) / len(shares) ** 0.5 >= _WANTED_RECALL:
             added = np.median(found, axis=1) - np.median(exact, axis=1)
             error = float(np.quantile(np.maximum(added, 0.0), 0.95))
-            return restore_graph(
-                graph.facts | {"recall": recall, "error": error}, arrays, reference=reference
-            )
+            return restore_graph(graph.facts | {"recall": recall, "error": error}, arrays, reference=reference)
     return None
 
 
-def restore_graph(
-    facts: dict[str, Any], arrays: dict[str, NDArray[Any]], *, reference: FloatArray
-) -> NeighbourGraph:
+def restore_graph(facts: dict[str, Any], arrays: dict[str, NDArray[Any]], *, reference: FloatArray) -> NeighbourGraph:
     """A graph from what `facts` and `arrays` gave, checked so that no search can leave the reference.
 
     Raises
@@ -222,9 +218,7 @@ def restore_graph(
         and bool(((links >= -1) & (links < n)).all())
     )
     if not sound:
-        raise ArtifactError(
-            "reference: the stored neighbour graph does not belong to it; fit the model again"
-        )
+        raise ArtifactError("reference: the stored neighbour graph does not belong to it; fit the model again")
     return NeighbourGraph(
         reference=reference,
         levels=levels,

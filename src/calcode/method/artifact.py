@@ -82,11 +82,7 @@ def read_artifact(path: Path) -> Artifact:
             if key is None:
                 raise ArtifactError(f"{path}: foreign, a safetensors file but not a calcode model")
             metadata = _numbers_back(parsed_json(texts[key], source=path))
-            if (
-                not isinstance(metadata, dict)
-                or type(version := metadata.get("format")) is not int
-                or version < 1
-            ):
+            if not isinstance(metadata, dict) or type(version := metadata.get("format")) is not int or version < 1:
                 raise ArtifactError(f"{path}: altered, its metadata are not those of a model")
             if version > FORMATS[key]:
                 raise ArtifactError(
@@ -206,9 +202,7 @@ class TensorRule:
         return ""
 
 
-def check_tensors(
-    tensors: Mapping[str, AnyArray], rules: Mapping[str, TensorRule], *, sizes: dict[str, int]
-) -> None:
+def check_tensors(tensors: Mapping[str, AnyArray], rules: Mapping[str, TensorRule], *, sizes: dict[str, int]) -> None:
     """Raise unless these tensors and no others are there, each as its rule says."""
     if tensors.keys() != rules.keys():
         raise ArtifactError(f"tensors {sorted(tensors.keys() ^ rules.keys())} are missing or unknown")
@@ -242,9 +236,7 @@ def restored(kind: type[Restored], values: Any) -> Restored:
     for name, hint in hints.items():
         if not has_type(values[name], hint):
             raise ArtifactError(f"{kind.__name__}: {name} is {str(values[name])[:60]!r}, not {hint}")
-    return kind(
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    )
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 def has_type(value: Any, hint: Any) -> bool:

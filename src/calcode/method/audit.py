@@ -12,12 +12,7 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray
 from calcode.errors import CalcodeWarning
-from calcode.kernels import (
-    NeighbourGraph,
-    ScreenedAnchors,
-    nearest_distances,
-    search_graph,
-)
+from calcode.kernels import NeighbourGraph, ScreenedAnchors, nearest_distances, search_graph
 from calcode.method.evidence import Evidence, one_per_group, prompt_probabilities, trimmed_probabilities
 
 if TYPE_CHECKING:
@@ -86,9 +81,7 @@ def prompt_disagreement(probabilities: FloatArray, robust: FloatArray) -> FloatA
     >>> prompt_disagreement(agreeing, agreeing.mean(axis=1))
     array([0.])
     """
-    log_ratio = (
-        np.log(np.maximum(probabilities, LOG_FLOOR)) - np.log(np.maximum(robust, LOG_FLOOR))[:, None, :]
-    )
+    log_ratio = np.log(np.maximum(probabilities, LOG_FLOOR)) - np.log(np.maximum(robust, LOG_FLOOR))[:, None, :]
     divergence: FloatArray = (probabilities * log_ratio).sum(axis=2).mean(axis=1)
     return divergence
 
@@ -332,8 +325,7 @@ class SupportAudit:
         nearest, errors = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
         values = _averaged(nearest, average=self.average)
         low, high = (
-            np.searchsorted(sorted_gate, values - RANK_TOLERANCE + shift, side="left")
-            for shift in (-errors, errors)
+            np.searchsorted(sorted_gate, values - RANK_TOLERANCE + shift, side="left") for shift in (-errors, errors)
         )
         unclear = np.flatnonzero(low != high)
         values[unclear] = self._base.values(evidence[unclear], name)

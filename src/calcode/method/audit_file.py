@@ -36,12 +36,7 @@ def audit_tensors(audit: SupportAudit) -> dict[str, AnyArray]:
 
 def audit_facts(audit: SupportAudit) -> dict[str, Any]:
     """What else is needed to restore it, apart from the settings."""
-    return {
-        "name": audit.name,
-        "aurocs": audit.aurocs,
-        "independent": audit.independent,
-        "search": audit.search,
-    }
+    return {"name": audit.name, "aurocs": audit.aurocs, "independent": audit.independent, "search": audit.search}
 
 
 def audit_rules(facts: Any, *, with_distances: bool) -> dict[str, TensorRule]:
@@ -98,8 +93,7 @@ def _graph(facts: dict[str, Any], tensors: dict[str, AnyArray]) -> NeighbourGrap
         return None
     if not library_installed():
         raise EngineError(
-            "faiss: not installed, and this model finds neighbours in its reference with it; "
-            "pip install 'calcode[ann]'"
+            "faiss: not installed, and this model finds neighbours in its reference with it; pip install 'calcode[ann]'"
         )
     arrays = {name: tensors[f"graph_{name}"] for name in ("levels", "offsets", "links")}
     return restore_graph(facts, arrays, reference=tensors["reference"])

@@ -124,9 +124,7 @@ def _excess(mass: Callable[[float], float], *, target: float) -> Callable[[float
     return excess
 
 
-def _by_secants(
-    excess: Callable[[float], float], *, low: float, guess: float, slope: float
-) -> tuple[float, float]:
+def _by_secants(excess: Callable[[float], float], *, low: float, guess: float, slope: float) -> tuple[float, float]:
     """Root of a smooth function and its slope there, in few calls; nan where the function is not so smooth.
 
     A secant step is off by about the product of the last two. One more call, just beyond the root that it gives, must

@@ -72,9 +72,7 @@ class CrossFit:
         device: str | None = None,
     ) -> None:
         if len(labels) < MIN_EXAMPLES:
-            raise RoleError(
-                f"validation: a cross-fit needs at least {MIN_EXAMPLES} accepted images, got {len(labels)}"
-            )
+            raise RoleError(f"validation: a cross-fit needs at least {MIN_EXAMPLES} accepted images, got {len(labels)}")
         self.labels = labels
         self._folds = fold_numbers(labels, n_folds=n_folds, random_state=random_state)
         self._n_folds = int(self._folds.max()) + 1
@@ -166,9 +164,7 @@ def fold_numbers(labels: IntArray, *, n_folds: int, random_state: int) -> IntArr
 
     n_splits = min(n_folds, len(labels))
     stratified = np.bincount(labels).max() >= n_splits
-    splitter = (StratifiedKFold if stratified else KFold)(
-        n_splits=n_splits, shuffle=True, random_state=random_state
-    )
+    splitter = (StratifiedKFold if stratified else KFold)(n_splits=n_splits, shuffle=True, random_state=random_state)
     folds = np.empty(len(labels), dtype=np.int64)
     with warnings.catch_warnings():
         # A class with fewer examples than folds is an ordinary case here (METHOD.md 7).

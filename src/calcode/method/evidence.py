@@ -153,9 +153,7 @@ class Evidence:
         """The chosen rows, in the given order: a slice, a mask, indices, or one index."""
         index: Any = [rows] if isinstance(rows, int | np.integer) else rows
         columns = ("embeddings", "prompt_logits", "labels", "ids", "groups")
-        return self._replace(
-            **{name: value[index] for name in columns if (value := getattr(self, name)) is not None}
-        )
+        return self._replace(**{name: value[index] for name in columns if (value := getattr(self, name)) is not None})
 
     def __repr__(self) -> str:
         n, m, k = self.prompt_logits.shape
@@ -293,8 +291,7 @@ def trimmed_probabilities(probabilities: FloatArray, *, trim: int) -> FloatArray
     n_prompts = probabilities.shape[1]
     if trim < 0 or (n_prompts > 1 and 2 * trim >= n_prompts):
         raise EvidenceError(
-            f"trim: {trim} values at each end leave nothing of {n_prompts} prompts; "
-            f"use 0 to {(n_prompts - 1) // 2}"
+            f"trim: {trim} values at each end leave nothing of {n_prompts} prompts; use 0 to {(n_prompts - 1) // 2}"
         )
     kept = probabilities
     if n_prompts > 1 and trim > 0:
@@ -324,8 +321,7 @@ def text_logits(embeddings: FloatArray, text: ArrayLike, *, temperature: float, 
     bank = np.asarray(text, dtype=np.float64)
     if bank.ndim != 3 or bank.shape[0] != n_classes or bank.shape[2] != embeddings.shape[1]:
         raise EvidenceError(
-            f"text: shape {bank.shape} is not (classes, prompts, dimensions) = "
-            f"({n_classes}, M, {embeddings.shape[1]})"
+            f"text: shape {bank.shape} is not (classes, prompts, dimensions) = ({n_classes}, M, {embeddings.shape[1]})"
         )
     checked_temperature(temperature)
     k, m, d = bank.shape
@@ -349,9 +345,7 @@ def checked_temperature(temperature: object) -> float:
     if not (np.isfinite(number) and number > 0):
         raise EvidenceError(f"temperature: {temperature!r} must be a positive number")
     if number < _SMALLEST_TEMPERATURE:
-        raise EvidenceError(
-            f"temperature: {number!r} is below {_SMALLEST_TEMPERATURE:g}; logits would be infinite"
-        )
+        raise EvidenceError(f"temperature: {number!r} is below {_SMALLEST_TEMPERATURE:g}; logits would be infinite")
     return number
 
 
@@ -424,9 +418,7 @@ def checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
     """The label space: two or more different names, or an `EvidenceError`."""
     names = tuple(str(name) for name in classes)
     if len(names) < 2:
-        raise EvidenceError(
-            f"classes: {list(names)} holds fewer than two classes; there is nothing to decide"
-        )
+        raise EvidenceError(f"classes: {list(names)} holds fewer than two classes; there is nothing to decide")
     if len(set(names)) != len(names):
         repeated = sorted({name for name in names if names.count(name) > 1})
         raise EvidenceError(f"classes: {repeated} named more than once")

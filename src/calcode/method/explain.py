@@ -163,9 +163,7 @@ def explain(
     if neighbours:
         counts = Counter(entry.label_name for entry in neighbours).most_common()
         found = ", ".join(f"{count} {name or 'without a label'}" for name, count in counts)
-        why.append(
-            f"The {len(neighbours)} nearest reference images: {found}. They are shown for orientation only."
-        )
+        why.append(f"The {len(neighbours)} nearest reference images: {found}. They are shown for orientation only.")
     return Explanation(
         id=decision.id,
         action=decision.action.name.lower(),

@@ -116,9 +116,7 @@ def upper_cuts(weights: Weights, *, below: FloatArray, total: FloatArray, rank: 
     return cuts
 
 
-def exact_positions(
-    weights: Weights, *, below: FloatArray, total: FloatArray, first: IntArray, rank: int
-) -> IntArray:
+def exact_positions(weights: Weights, *, below: FloatArray, total: FloatArray, first: IntArray, rank: int) -> IntArray:
     """Position of the threshold of the rule `exact` (Guan's counting, in the form that a search can use).
 
     For k = 1, ..., n + 1 let S_k count the points that a candidate just below the k-th score would

@@ -162,9 +162,7 @@ class LocalizedRule:
         n = len(self.scores)
         rows = np.unique(np.linspace(0, n - 1, min(n, 1 + _CHECKED_PAIRS // max(n, 1))).astype(np.int64))
         first = first_positions(self.scores)[rows, None]
-        below, total = pair_masses(self.embeddings[rows], self.embeddings, device=None).prefixes(
-            self.bandwidth, first
-        )
+        below, total = pair_masses(self.embeddings[rows], self.embeddings, device=None).prefixes(self.bandwidth, first)
         # A distance is off by some 1e-16, and the kernel sees it divided by the bandwidth.
         slack = 1e-6 + 1e-13 / self.bandwidth
         return bool(
@@ -207,11 +205,7 @@ class LocalizedRule:
         margins = np.zeros(len(weights))
         if self.level == "exact":
             positions = exact_positions(
-                weights[:, :n],
-                below=self.below,
-                total=self.total,
-                first=first_positions(self.scores),
-                rank=rank,
+                weights[:, :n], below=self.below, total=self.total, first=first_positions(self.scores), rank=rank
             )
         elif self.level == "upper":
             cuts = upper_cuts(weights[:, :n], below=self.below, total=self.total, rank=rank)

@@ -130,9 +130,7 @@ class Calcode(Settings):
         """
         # The stages check again what they are given; here all roles are checked before any work.
         self._checked_settings(reference)
-        checked_roles(
-            {"reference": reference, "validation": validation, "gate": gate, "calibration": calibration}
-        )
+        checked_roles({"reference": reference, "validation": validation, "gate": gate, "calibration": calibration})
         self.fit_audit(reference=reference, validation=validation, gate=gate, device=device)
         self.discover_tail(validation=validation, device=device)
         return self.calibrate(calibration=calibration, device=device)
@@ -299,9 +297,7 @@ class Calcode(Settings):
         self.role_hashes_.require_disjoint("test", identities(evidence))
         return self._decisions(evidence, p_audit=self.audit_p_values(evidence))
 
-    def certify_singles(
-        self, evidence: Evidence, risk: float = 0.05, confidence: float = 0.9
-    ) -> SinglesCertificate:
+    def certify_singles(self, evidence: Evidence, risk: float = 0.05, confidence: float = 0.9) -> SinglesCertificate:
         """Check on a sample of its own how often answers of one label are wrong (SITE.md S17).
 
         If the sample cannot show that at most `risk` of them are, every later single answer gets a second label.
@@ -315,9 +311,7 @@ class Calcode(Settings):
         """
         self._require("rule_", before="certify_singles", call="fit")
         self.evidence_format_.require(evidence, role="evidence")
-        others = {
-            entry: hashes for entry, hashes in self.role_hashes_.hashes.items() if entry[0] != "reference"
-        }
+        others = {entry: hashes for entry, hashes in self.role_hashes_.hashes.items() if entry[0] != "reference"}
         RoleHashes(self.role_hashes_.key, others).require_disjoint("certification", identities(evidence))
         sample = evidence[one_per_group(evidence, random_state=self.settings_.random_state)]
         p_audit = np.ones(len(sample))
@@ -344,9 +338,7 @@ class Calcode(Settings):
             wider = with_second_label(sets, answered=supported, preference=robust)
             guarded = np.where(wider & ~sets, scores, guarded)
             sets = wider
-        action, reason, label = choose_actions(
-            sets, supported=supported, binary_utility=self.settings_.binary_utility
-        )
+        action, reason, label = choose_actions(sets, supported=supported, binary_utility=self.settings_.binary_utility)
         return Decisions(
             action=action,
             reason=reason,
@@ -498,9 +490,7 @@ class Calcode(Settings):
 
     def __repr__(self) -> str:
         if not hasattr(self, "rule_"):
-            return (
-                f"Calcode(miscoverage={self.miscoverage}, deferral_level={self.deferral_level}; not fitted)"
-            )
+            return f"Calcode(miscoverage={self.miscoverage}, deferral_level={self.deferral_level}; not fitted)"
         return (
             f"Calcode({len(self.classes_)} classes; audit {self.audit_name_ or 'none'}; "
             f"bandwidth {self.bandwidth_:.4g}; level {self.settings_.level}; "
@@ -565,9 +555,4 @@ def library_versions() -> dict[str, str]:
 
 def _manifest_entry(evidence: Evidence) -> dict[str, Any]:
     kept = {kind: len(values) for kind, values in identities(evidence).items()}
-    return {
-        "n": len(evidence),
-        "embeddings": embeddings_digest(evidence.embeddings),
-        "ids": 0,
-        "groups": 0,
-    } | kept
+    return {"n": len(evidence), "embeddings": embeddings_digest(evidence.embeddings), "ids": 0, "groups": 0} | kept

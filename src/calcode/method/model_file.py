@@ -48,11 +48,7 @@ _CALIBRATION = {
     "below": TensorRule("n", 0.0),
     "total": TensorRule("n", 0.0),
 }
-_SUMS = {
-    "home_outer": TensorRule("p p"),
-    "home_by_class": TensorRule("p K"),
-    "home_scores": TensorRule("N", 0.0, 1.0),
-}
+_SUMS = {"home_outer": TensorRule("p p"), "home_by_class": TensorRule("p K"), "home_scores": TensorRule("N", 0.0, 1.0)}
 #: How far sums from another machine may be off.
 _ROUNDING = 1e-6
 #: What a version says about itself need not be what this one would say.
@@ -203,8 +199,7 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> Calcode:
     said = {"n": int, "embeddings": str} | ({} if metadata["format"] == 1 else {"ids": int, "groups": int})
     refuse(
         {
-            "there are more calibration points than images": len(rule.scores)
-            > model.manifest_["calibration"]["n"],
+            "there are more calibration points than images": len(rule.scores) > model.manifest_["calibration"]["n"],
             "the masses around the calibration points are others": not rule.masses_hold(),
             "the manifest does not say what it should of each role": any(
                 not all(has_type(entry.get(name), kind) for name, kind in said.items())
@@ -236,8 +231,7 @@ def _contradictions(model: Calcode) -> dict[str, bool]:
     found = {
         "the manifest lacks numbers of images": not has_type(n, dict[str, int]) or min(n.values()) < 1,
         "the manifest lacks digests": not all(is_sha256(entry["embeddings"]) for entry in manifest.values()),
-        "the key of the hashes is another one": model.role_hashes_.key.hex()
-        != manifest["reference"]["embeddings"],
+        "the key of the hashes is another one": model.role_hashes_.key.hex() != manifest["reference"]["embeddings"],
         "hashes of ids or groups are missing, or there are others": any(
             entry.get(kind, n_hashes) != n_hashes
             for role, entry in manifest.items()
@@ -246,8 +240,7 @@ def _contradictions(model: Calcode) -> dict[str, bool]:
         ),
         "the versions are no texts": not has_type(model.versions_, dict[str, str]) or not model.versions_,
         "the held-out coverage is of other classes": tuple(row.name for row in rows) != model.classes_,
-        "the held-out coverage is of other images": any(row.n < 0 for row in rows)
-        or n_kept > n["validation"],
+        "the held-out coverage is of other images": any(row.n < 0 for row in rows) or n_kept > n["validation"],
         "a held-out coverage is no share of its images": any(
             not math.isnan(row.coverage)
             if row.n == 0 or n_kept < MIN_EXAMPLES
@@ -255,23 +248,18 @@ def _contradictions(model: Calcode) -> dict[str, bool]:
             for row in rows
         ),
         "the bound of the held-out coverage is another one": any(
-            abs(row.bound - (1.0 - settings.miscoverage - settings.discovery_margin)) > _ROUNDING
-            for row in rows
+            abs(row.bound - (1.0 - settings.miscoverage - settings.discovery_margin)) > _ROUNDING for row in rows
         ),
         "the audit is not the one of the settings": (audit is None) != (settings.audit is None),
     }
     if settings.bandwidth != "auto":
-        found["the bandwidth is not the one that was given"] = (
-            bool(trace) or model.bandwidth_ != settings.bandwidth
-        )
+        found["the bandwidth is not the one that was given"] = bool(trace) or model.bandwidth_ != settings.bandwidth
     else:
         floor = coverage_floor(n_kept, miscoverage=settings.miscoverage)
         within = [t.infinite_share <= settings.support_budget and t.coverage >= floor for t in trace]
         found["the bandwidth is not the one that the trials chose"] = (
             tuple(trial.share for trial in trace) != NEIGHBOUR_SHARES[: len(trace)]
-            or not all(
-                0.0 <= share <= 1.0 for trial in trace for share in (trial.infinite_share, trial.coverage)
-            )
+            or not all(0.0 <= share <= 1.0 for trial in trace for share in (trial.infinite_share, trial.coverage))
             or not all(0.0 < one.bandwidth <= other.bandwidth for one, other in pairwise(trace))
             or within != [trial.accepted for trial in trace]
             or any(within[:-1])
@@ -285,15 +273,13 @@ def _contradictions(model: Calcode) -> dict[str, bool]:
         unclear = any(map(math.isnan, audit.aurocs.values()))
         found |= {
             "the audit had other candidates": audit.aurocs.keys() != set(settings.audit),
-            "the audit's diagnostic is not the best": audit.name
-            != (next(iter(audit.aurocs)) if unclear else best),
+            "the audit's diagnostic is not the best": audit.name != (next(iter(audit.aurocs)) if unclear else best),
             "the audit is called independent, or is not": audit.independent
             != (settings.fused == "split" or "fused" not in settings.audit),
             "the gate has other images": len(audit.gate_values) != n_calibrating
             or any(len(values) != n_ranking for values in audit.gate_base.values())
             or (audit.gate_distances is not None and not 0 < len(audit.gate_distances) <= n["gate"]),
-            "the reference is another one": embeddings_digest(audit.reference)
-            != manifest["reference"]["embeddings"],
+            "the reference is another one": embeddings_digest(audit.reference) != manifest["reference"]["embeddings"],
         }
     if sums is not None:
         found["home's sums contradict each other"] = not sums.sound(

@@ -118,9 +118,7 @@ def select_operating_point(
     """
     priced = _checked_costs(costs)
     template = Calcode() if model is None else model
-    audited = Calcode(**template.get_params()).fit_audit(
-        reference=reference, validation=validation, gate=gate
-    )
+    audited = Calcode(**template.get_params()).fit_audit(reference=reference, validation=validation, gate=gate)
     settings, p_values = audited.settings_, audited.audit_p_values(validation)
     points = []
     for deferral_level in DEFERRAL_LEVELS:

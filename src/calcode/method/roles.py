@@ -190,7 +190,5 @@ def identities(evidence: Evidence) -> dict[str, set[str]]:
     """The different ids and groups, as far as the evidence has them; an empty text means a missing value."""
     columns = {"ids": evidence.ids, "groups": evidence.groups}
     return {
-        kind: {value for value in column.tolist() if value}
-        for kind, column in columns.items()
-        if column is not None
+        kind: {value for value in column.tolist() if value} for kind, column in columns.items() if column is not None
     }

@@ -188,22 +188,14 @@ class Names(Kind):
             return None
         if isinstance(value, str) or not isinstance(value, Sequence | set | frozenset):
             known = self.allowed is None or value in self.allowed
-            remedy = (
-                f"write ({value!r},)"
-                if known
-                else "write None for none"
-                if value == "none"
-                else "write a list"
-            )
+            remedy = f"write ({value!r},)" if known else "write None for none" if value == "none" else "write a list"
             raise SettingsError(f"{name}: {value!r} is not a sequence of names; {remedy}")
         names = tuple(str(entry) for entry in value)
         unknown = [entry for entry in names if self.allowed is not None and entry not in self.allowed]
         if unknown:
             raise SettingsError(f"{name}: {unknown} unknown; choose among {', '.join(self.allowed or ())}")
         if self.optional and not names:
-            raise SettingsError(
-                f"{name}: no candidate given; name at least one or pass None to accept everything"
-            )
+            raise SettingsError(f"{name}: no candidate given; name at least one or pass None to accept everything")
         return names
 
     def parse(self, name: str, text: Any) -> tuple[str, ...] | None:

@@ -91,21 +91,15 @@ class Settings:
         "Number of levels that loo chooses from, or none for the critical value itself.",
         "Sets and promises",
     )
-    trim: int = _setting(
-        1, Count(low=0), "Prompts dropped at each end of every class's evidence.", "Sets and promises"
-    )
+    trim: int = _setting(1, Count(low=0), "Prompts dropped at each end of every class's evidence.", "Sets and promises")
     keep_top: bool = _setting(
         True,
         Flag(off="--paper-sets"),
         "Keep the label ranked first in every set, or follow the paper, whose sets may lack it.",
         "Sets and promises",
     )
-    binary_utility: bool = _setting(
-        False, Flag(), "With two classes: defer full sets too.", "Sets and promises"
-    )
-    deferral_level: float = _setting(
-        0.05, Number(), "Images with an audit p-value below it are deferred.", "Deferral"
-    )
+    binary_utility: bool = _setting(False, Flag(), "With two classes: defer full sets too.", "Sets and promises")
+    deferral_level: float = _setting(0.05, Number(), "Images with an audit p-value below it are deferred.", "Deferral")
     audit: Sequence[str] | None = _setting(
         DIAGNOSTICS,
         Names(allowed=DIAGNOSTICS, optional=True),
@@ -145,10 +139,7 @@ class Settings:
         "Protected classes",
     )
     always_protect: Sequence[str] = _setting(
-        (),
-        Names(metavar="CLASSES"),
-        "Classes that get a guard whatever validation says.",
-        "Protected classes",
+        (), Names(metavar="CLASSES"), "Classes that get a guard whatever validation says.", "Protected classes"
     )
     guard_miscoverage: float | Mapping[str, float] = _setting(
         0.05,

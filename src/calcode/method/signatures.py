@@ -86,13 +86,9 @@ def read_public_key(key: str | os.PathLike[str]) -> Ed25519PublicKey:
         try:
             text = Path(key).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise ArtifactError(
-                f"{key}: neither a public key ('{_ALGORITHM}...') nor a file with one"
-            ) from error
+            raise ArtifactError(f"{key}: neither a public key ('{_ALGORITHM}...') nor a file with one") from error
     try:
-        return Ed25519PublicKey.from_public_bytes(
-            base64.b64decode(text.removeprefix(_ALGORITHM), validate=True)
-        )
+        return Ed25519PublicKey.from_public_bytes(base64.b64decode(text.removeprefix(_ALGORITHM), validate=True))
     except (ValueError, binascii.Error) as error:
         raise ArtifactError(f"{key}: not a public key of the form '{_ALGORITHM}...'") from error
 
@@ -117,9 +113,7 @@ def sign_file(path: str | os.PathLike[str], *, digest: str, key: Ed25519PrivateK
     return target
 
 
-def require_signature(
-    path: str | os.PathLike[str], *, digest: str, trusted: Sequence[str | os.PathLike[str]]
-) -> str:
+def require_signature(path: str | os.PathLike[str], *, digest: str, trusted: Sequence[str | os.PathLike[str]]) -> str:
     """The first trusted key that signed the model, or an error.
 
     Parameters
@@ -140,9 +134,7 @@ def require_signature(
 
     file = signature_file(path)
     if not file.is_file():
-        raise ArtifactError(
-            f"{path}: not signed ({file.name} is missing); calcode model sign {path} --key KEY"
-        )
+        raise ArtifactError(f"{path}: not signed ({file.name} is missing); calcode model sign {path} --key KEY")
     signatures = _signatures(file, digest=digest)
     for key in map(read_public_key, trusted):
         signer = public_text(key)

@@ -72,9 +72,7 @@ class TailReason:
             return f"{observed}, below {self.bound:.3f}"
         if self.kind == "too few":
             return f"too few accepted validation examples to judge ({self.n})"
-        return (
-            f"{'protected on request' if self.kind == 'requested' else 'every class is guarded'}; {observed}"
-        )
+        return f"{'protected on request' if self.kind == 'requested' else 'every class is guarded'}; {observed}"
 
 
 def class_evidence(
@@ -242,9 +240,7 @@ class GuardedThresholds:
         self._guards = guards
         self._n_classes = n_classes
         #: The class-local rules of the guards that search, after the rule for all classes.
-        self._local = [
-            (guard.local, guard.members) for guard in guards if guard.local is not None and guard.searches
-        ]
+        self._local = [(guard.local, guard.members) for guard in guards if guard.local is not None and guard.searches]
         # Fillers and the column after the last have no score.
         self._scores = np.append(rule.scores, np.full(CHUNK, np.inf))
         #: How thresholds are found in float32; None where the level has no margin.

@@ -9,14 +9,7 @@ from __future__ import annotations
 from calcode.metrics.comparisons import Difference, PairedDifference, paired_difference
 from calcode.metrics.intervals import Estimate
 from calcode.metrics.subgroups import subgroup_rows, summarize_by
-from calcode.metrics.summary import (
-    ClassCoverage,
-    SingleAnswers,
-    Summary,
-    summarize,
-    summarize_sets,
-    worst_class,
-)
+from calcode.metrics.summary import ClassCoverage, SingleAnswers, Summary, summarize, summarize_sets, worst_class
 from calcode.metrics.tallies import (
     Outcome,
     Tally,

@@ -117,15 +117,11 @@ def paired_difference(
             tally, resampled = Tally(counted[..., columns]), Tally(drawn[..., columns])
             # Which classes compete for the worst is fixed by what was observed.
             shown = shown_classes(tally.in_space("answered"), min_n=min_n)
-            methods.append(
-                [np.array([metric(t, shown) for metric in _METRICS.values()]) for t in (tally, resampled)]
-            )
+            methods.append([np.array([metric(t, shown) for metric in _METRICS.values()]) for t in (tally, resampled)])
         observed.append(methods[0][0] - methods[1][0])
         replicates.append(methods[0][1] - methods[1][1])
     differences = {}
-    for name, value, resamples in zip(
-        _METRICS, np.mean(observed, axis=0), np.mean(replicates, axis=0), strict=True
-    ):
+    for name, value, resamples in zip(_METRICS, np.mean(observed, axis=0), np.mean(replicates, axis=0), strict=True):
         interval = (math.nan, math.nan)
         if not math.isnan(value):
             interval = percentile_interval(resamples, confidence=confidence)

@@ -69,9 +69,7 @@ def wilson_interval(
     (array([0.7639,    nan]), array([0.9911,    nan]))
     """
     z = NormalDist().inv_cdf(0.5 + _checked_confidence(confidence) / 2.0)
-    hits, n = np.broadcast_arrays(
-        np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64)
-    )
+    hits, n = np.broadcast_arrays(np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64))
     if not bool(np.all((hits >= 0) & (hits <= n))):
         raise EvidenceError("successes: must lie between 0 and trials")
     known = n > 0
@@ -120,9 +118,7 @@ def clopper_pearson_interval(
     from scipy.special import betaincinv
 
     tail = (1.0 - _checked_confidence(confidence)) / 2.0
-    hits, n = np.broadcast_arrays(
-        np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64)
-    )
+    hits, n = np.broadcast_arrays(np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64))
     low = np.where(hits > 0, betaincinv(np.maximum(hits, 1.0), n - hits + 1.0, tail), 0.0)
     high = np.where(hits < n, betaincinv(hits + 1.0, np.maximum(n - hits, 1.0), 1.0 - tail), 1.0)
     return low, high
@@ -190,9 +186,7 @@ class Cells:
         draws = np.zeros((n_resamples, len(self.count)), dtype=np.int64)
         for stratum in np.unique(self.stratum):
             members = self.stratum == stratum
-            draws[:, members] = _multinomial(
-                self.count[members], n_resamples=n_resamples, generator=generator
-            )
+            draws[:, members] = _multinomial(self.count[members], n_resamples=n_resamples, generator=generator)
         return draws
 
     def sums(self, draws: IntArray) -> FloatArray:

@@ -46,11 +46,7 @@ def summarize_by(
         raise EvidenceError(f"groups_column: {n_values} values for {len(decisions)} images")
     return {
         value: summarize(
-            decisions[chosen],
-            truth[chosen],
-            min_n=min_n,
-            random_state=random_state,
-            n_resamples=n_resamples,
+            decisions[chosen], truth[chosen], min_n=min_n, random_state=random_state, n_resamples=n_resamples
         )
         for value, chosen in rows.items()
     }

@@ -358,10 +358,7 @@ def worst_class(
     )
     worst = int(shares.argmin())
     estimate = Estimate(
-        value=float(shares[worst]),
-        low=float(low.min()),
-        high=float(high.min()),
-        n=int(answered[shown[worst]]),
+        value=float(shares[worst]), low=float(low.min()), high=float(high.min()), n=int(answered[shown[worst]])
     )
     return classes[int(shown[worst])], estimate
 

@@ -34,8 +34,7 @@ def summary_text(summary: Summary) -> str:
     rows = [CLASS_HEADS, *(class_cells(row) for row in summary.classwise)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(CLASS_HEADS))]
     classes = [
-        "  " + "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
-        for row in rows
+        "  " + "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
     # Each sentence of a model says itself whether it is a promise.
     promises = [
@@ -82,19 +81,13 @@ def overall_lines(summary: Summary) -> list[Line]:
     if summary.singles.n:
         lines.insert(5, Line("single answers: right", summary.singles.accuracy, "single answers"))
     if summary.audit_coverage != summary.coverage:
-        lines.insert(
-            1, Line("coverage, empty sets as misses", summary.audit_coverage, "accepted by the audit")
-        )
+        lines.insert(1, Line("coverage, empty sets as misses", summary.audit_coverage, "accepted by the audit"))
     if summary.n_in_space < summary.n:
         lines.append(Line("deferral of the classes", summary.in_space_deferral, "images of the classes"))
         lines.append(Line("deferral outside them", summary.out_of_space_deferral, "images outside"))
     error = summary.calibration_error
     lines.append(
-        Line(
-            "calibration error",
-            Estimate(value=error, low=math.nan, high=math.nan, n=summary.coverage.n),
-            "answered",
-        )
+        Line("calibration error", Estimate(value=error, low=math.nan, high=math.nan, n=summary.coverage.n), "answered")
     )
     return lines
 
@@ -138,9 +131,7 @@ def remarks(summary: Summary) -> list[str]:
             f"Classes with fewer than {summary.min_n} answered images, left out of the worst class: {', '.join(small)}."
         )
     elif small:
-        lines.append(
-            f"No class has {summary.min_n} answered images, so the worst class is looked for among all."
-        )
+        lines.append(f"No class has {summary.min_n} answered images, so the worst class is looked for among all.")
     return lines
 
 

@@ -52,9 +52,7 @@ class Outcome:
     accepted: BoolArray
 
     @classmethod
-    def from_arrays(
-        cls, *, sets: ArrayLike, answered: ArrayLike, accepted: ArrayLike | None = None
-    ) -> Outcome:
+    def from_arrays(cls, *, sets: ArrayLike, answered: ArrayLike, accepted: ArrayLike | None = None) -> Outcome:
         """Check and keep the arrays of any method; accepted is what was answered, unless given.
 
         Examples
@@ -67,18 +65,14 @@ class Outcome:
         if members.ndim != 2:
             raise EvidenceError(f"sets: shape {members.shape} is not (images, classes) = (n, K)")
         if members.dtype != np.bool_:
-            raise EvidenceError(
-                f"sets: {members.dtype} given, booleans needed (True where the class is in the set)"
-            )
+            raise EvidenceError(f"sets: {members.dtype} given, booleans needed (True where the class is in the set)")
         said = _checked_mask(answered, n=len(members), name="answered")
         if accepted is None:
             return cls(sets=members, answered=said, accepted=said)
         passed = _checked_mask(accepted, n=len(members), name="accepted")
         rejected = np.flatnonzero(said & ~passed)
         if len(rejected):
-            raise EvidenceError(
-                f"answered: row {rejected[0]} is answered but not accepted ({len(rejected)} such rows)"
-            )
+            raise EvidenceError(f"answered: row {rejected[0]} is answered but not accepted ({len(rejected)} such rows)")
         return cls(sets=members, answered=said, accepted=passed)
 
     @classmethod

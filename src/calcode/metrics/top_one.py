@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 ECE_BINS = 15
 
 
-def expected_calibration_error(
-    confidence: FloatArray, correct: BoolArray, *, n_bins: int = ECE_BINS
-) -> float:
+def expected_calibration_error(confidence: FloatArray, correct: BoolArray, *, n_bins: int = ECE_BINS) -> float:
     """Mean distance between confidence and accuracy over equal-width bins (lo, hi]; nan without examples.
 
     Parameters

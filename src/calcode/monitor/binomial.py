@@ -27,9 +27,7 @@ def beta_quantile(probability: float, a: int, b: int) -> float:
     0.243353
     """
     if not (0.0 < probability < 1.0 and a >= 1 and b >= 1):
-        raise SettingsError(
-            f"beta_quantile: needs 0 < probability < 1 and a, b >= 1, not {probability}, {a}, {b}"
-        )
+        raise SettingsError(f"beta_quantile: needs 0 < probability < 1 and a, b >= 1, not {probability}, {a}, {b}")
     n = a + b - 1
     counts = np.arange(a, n + 1)
     log_choose = math.lgamma(n + 1) - np.array([math.lgamma(k + 1) + math.lgamma(n - k + 1) for k in counts])

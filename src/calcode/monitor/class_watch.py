@@ -118,8 +118,7 @@ class ClassWatch:
             "set_size_sum": self.size_sum,
             "full_sets": self.n_full,
             "scores": self.scores.reading._asdict() | {"alpha": self.scores.alpha},
-            "misses": self.coverage.reading._asdict()
-            | {"alpha": self.coverage.alpha, "line": self.coverage.line},
+            "misses": self.coverage.reading._asdict() | {"alpha": self.coverage.alpha, "line": self.coverage.line},
         }
 
     def to_state(self) -> dict[str, Any]:
@@ -154,16 +153,11 @@ class ClassWatch:
         )
         labelled = watch.counts.hits + watch.counts.misses
         if not (
-            watch.as_hits.interval.n
-            == watch.as_misses.interval.n
-            == watch.counts.n
-            >= watch.coverage.reading.n
+            watch.as_hits.interval.n == watch.as_misses.interval.n == watch.counts.n >= watch.coverage.reading.n
             and watch.scores.reading.n == labelled == len(watch.score_history)
             and watch.coverage.reading.n <= len(watch.coverage_history) <= watch.counts.n
             and watch.n_full <= labelled
             and watch.size_sum >= watch.n_full
         ):
-            raise ArtifactError(
-                "monitor state: the counts of a class contradict each other; start again without it"
-            )
+            raise ArtifactError("monitor state: the counts of a class contradict each other; start again without it")
         return watch

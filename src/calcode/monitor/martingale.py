@@ -134,9 +134,7 @@ class ExchangeabilityMartingale:
         accounts = entry.numbers("accounts", at_least=3, low=0.0)
         exponent = entry.integer("exponent", low=-(2**40))
         entry.require(
-            len(accounts) == 3
-            and sum(accounts) > 0.0
-            and math.frexp(sum(accounts))[1] <= _LARGEST_EXPONENT + 1,
+            len(accounts) == 3 and sum(accounts) > 0.0 and math.frexp(sum(accounts))[1] <= _LARGEST_EXPONENT + 1,
             "accounts",
         )
         martingale._n = n

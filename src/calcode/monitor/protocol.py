@@ -102,9 +102,7 @@ class State:
     def number(self, key: str, *, low: float = -math.inf, high: float = math.inf) -> float:
         """A finite float in [low, high]."""
         value = self[key]
-        self.require(
-            isinstance(value, int | float) and not isinstance(value, bool) and -1e308 < value < 1e308, key
-        )
+        self.require(isinstance(value, int | float) and not isinstance(value, bool) and -1e308 < value < 1e308, key)
         self.require(low <= value <= high, key)
         return float(value)
 
@@ -127,9 +125,7 @@ class State:
         """A count from 1 to n, or None."""
         return None if self[key] is None else self.integer(key, low=1, high=n)
 
-    def numbers(
-        self, key: str, *, at_least: int = 0, low: float = -1e308, high: float = 1e308
-    ) -> list[float]:
+    def numbers(self, key: str, *, at_least: int = 0, low: float = -1e308, high: float = 1e308) -> list[float]:
         """A list of finite floats in [low, high]."""
         values = self[key]
         self.require(isinstance(values, list) and len(values) >= at_least, key)
@@ -150,9 +146,7 @@ class State:
     def hashes(self, key: str) -> list[str]:
         """A list of hashes, 32 hexadecimal digits each."""
         values = self.items(key)
-        self.require(
-            all(isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value) for value in values), key
-        )
+        self.require(all(isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value) for value in values), key)
         return values
 
     def text(self, key: str, *, longest: int = 200) -> str:

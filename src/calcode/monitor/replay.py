@@ -167,12 +167,8 @@ def replay(
     if times is not None:
         position = {time: f"{place:09d}" for place, time in reversed(list(enumerate(times)))}
         visits = [position[times[row]] for row in new]
-    drawn = representatives(
-        [ids[row] for row in new], [groups[row] for row in new], secret=secret, visits=visits
-    )
-    chosen = np.array(
-        [new[i] for i in drawn if not watch.has_voted(groups[new[i]] or ids[new[i]])], dtype=np.int64
-    )
+    drawn = representatives([ids[row] for row in new], [groups[row] for row in new], secret=secret, visits=visits)
+    chosen = np.array([new[i] for i in drawn if not watch.has_voted(groups[new[i]] or ids[new[i]])], dtype=np.int64)
     in_model = np.zeros(len(chosen), dtype=np.bool_)
     if isinstance(model, Calcode):
         model.role_hashes_.require_disjoint("test", identities(evidence[chosen]))

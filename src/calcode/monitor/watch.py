@@ -106,9 +106,7 @@ class Watch:
     ) -> None:
         third = checked_alpha(false_alarm) / 3.0
         if set(lines) != set(classes) or not set(references) <= set(classes):
-            raise SettingsError(
-                "lines: every class needs a tolerated miss rate, and no other name may have one"
-            )
+            raise SettingsError("lines: every class needs a tolerated miss rate, and no other name may have one")
         self.model_digest = model_digest
         self.false_alarm = false_alarm
         self.recalibrations = recalibrations
@@ -241,9 +239,7 @@ class Watch:
         support = self.support
         return {
             "alarm": bool(self.alarms),
-            "alarms": [
-                alarm._asdict() | {"finding": alarm.finding, "advice": alarm.advice} for alarm in self.alarms
-            ],
+            "alarms": [alarm._asdict() | {"finding": alarm.finding, "advice": alarm.advice} for alarm in self.alarms],
             "answers": self.answers._asdict(),
             "support": None if support is None else support.reading._asdict() | {"alpha": support.alpha},
             "classes": {name: watch.facts for name, watch in self.classes.items()},
@@ -254,9 +250,7 @@ class Watch:
         state = self.to_state()
         digest = hashlib.sha256(canonical_json(state).encode()).hexdigest()
         with replacing(path) as temporary:
-            temporary.write_text(
-                canonical_json({"calcode_monitor": FORMAT_VERSION, "digest": digest, "state": state})
-            )
+            temporary.write_text(canonical_json({"calcode_monitor": FORMAT_VERSION, "digest": digest, "state": state}))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -269,9 +263,7 @@ class Watch:
         if not isinstance(content, dict) or "calcode_monitor" not in content:
             raise ArtifactError(f"{path}: foreign, JSON but not a monitor state")
         if content["calcode_monitor"] != FORMAT_VERSION:
-            raise ArtifactError(
-                f"{path}: format {content['calcode_monitor']!r}, this version reads {FORMAT_VERSION}"
-            )
+            raise ArtifactError(f"{path}: format {content['calcode_monitor']!r}, this version reads {FORMAT_VERSION}")
         try:
             text = canonical_json(content.get("state"))
         except ValueError as error:
@@ -333,15 +325,10 @@ class Watch:
             watch.support = ExchangeabilityMartingale.from_state(entry["support"])
         watch.support_history = entry.numbers("support_history")
         watch.alarms = [Alarm.from_state(alarm) for alarm in entry.items("alarms")]
-        watch.n_out_of_space, watch.n_not_accepted = (
-            entry.integer("n_out_of_space"),
-            entry.integer("n_not_accepted"),
-        )
+        watch.n_out_of_space, watch.n_not_accepted = (entry.integer("n_out_of_space"), entry.integer("n_not_accepted"))
         answers = State(entry["answers"], name="answers")
         n = answers.integer("n", high=len(entry.items("groups")))
-        watch.answers = Answers(
-            n, *(answers.integer(name, high=n * len(watches)) for name in Answers._fields[1:])
-        )
+        watch.answers = Answers(n, *(answers.integer(name, high=n * len(watches)) for name in Answers._fields[1:]))
         watch.seen_until = entry.text("seen_until")
         watch._hash_key = entry.hexadecimal("hash_key", digits=64)
         watch._ids, watch._groups = (set(entry.hashes(name)) for name in ("ids", "groups"))
@@ -350,9 +337,7 @@ class Watch:
             waiting = State(values, name="waiting")
             labels = waiting.numbers("labels", low=0, high=len(watches) - 1)
             scores = waiting.numbers("scores", at_least=len(watches))
-            waiting.require(
-                len(set(labels)) == len(labels) and all(label == int(label) for label in labels), "labels"
-            )
+            waiting.require(len(set(labels)) == len(labels) and all(label == int(label) for label in labels), "labels")
             waiting.require(len(scores) == len(watches), "scores")
             flags = waiting.flag("accepted"), waiting.flag("deferred")
             case = Case(tuple(map(int, labels)), *flags, tuple(scores))
@@ -373,9 +358,7 @@ class Watch:
             n, log_capital, alarm_at = capital.reading
             own = history[len(history) - n :]  # since the last recalibration
             reached = [i for i, value in enumerate(own, start=1) if reaches(value, alpha=capital.alpha)]
-            raised = [
-                a.n for a in watch.alarms if (a.monitor, a.name, a.alpha) == (monitor, name, capital.alpha)
-            ]
+            raised = [a.n for a in watch.alarms if (a.monitor, a.name, a.alpha) == (monitor, name, capital.alpha)]
             entry.require(math.isclose(capital.alpha, alpha, rel_tol=1e-9), "false_alarm")
             entry.require(not own or own[-1] == log_capital, "classes" if name else "support_history")
             entry.require(reached[:1] == ([] if alarm_at is None else [alarm_at]) == raised, "alarms")

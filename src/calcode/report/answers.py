@@ -9,15 +9,7 @@ import numpy as np
 from calcode.arrays import BoolArray, IntArray
 from calcode.method.decisions import Reason
 from calcode.metrics import Summary, subgroup_rows, summarize_by
-from calcode.report.charts import (
-    ChartRow,
-    Histogram,
-    ReferenceLine,
-    RowChart,
-    Segment,
-    StackChart,
-    StackRow,
-)
+from calcode.report.charts import ChartRow, Histogram, ReferenceLine, RowChart, Segment, StackChart, StackRow
 from calcode.report.cohort import CohortFigures, ReportCohort
 from calcode.report.comparison import singles_cell
 from calcode.report.parts import Cell, Figure, Part, Table, Text, columns
@@ -35,18 +27,9 @@ from calcode.report.wording import (
 )
 
 #: What each reason for a deferral is called.
-REASON_WORDS = {
-    Reason.LOW_SUPPORT: "low support (audit)",
-    Reason.EMPTY_SET: "empty set",
-    Reason.FULL_SET: "full set",
-}
+REASON_WORDS = {Reason.LOW_SUPPORT: "low support (audit)", Reason.EMPTY_SET: "empty set", Reason.FULL_SET: "full set"}
 #: Metadata columns that are reported, and what they are called.
-SUBGROUP_COLUMNS = {
-    "site": "site",
-    "sex": "sex",
-    "fitzpatrick": "skin type (Fitzpatrick)",
-    "skin_type": "skin type",
-}
+SUBGROUP_COLUMNS = {"site": "site", "sex": "sex", "fitzpatrick": "skin type (Fitzpatrick)", "skin_type": "skin type"}
 _UNKNOWN = "unknown"
 _BINS = 20
 #: Cases shown of each kind.
@@ -116,10 +99,7 @@ def deferral_figure(figures: CohortFigures) -> Figure:
         heading=heading,
         sentence=f"CALCoDe defers {percent_estimate(deferred)} of {counted(deferred.n, 'image')}: {found}.",
         charts=(
-            StackChart(
-                parts=[Segment(REASON_WORDS[reason], f"reason-{int(reason)}") for reason in reasons],
-                rows=rows,
-            ),
+            StackChart(parts=[Segment(REASON_WORDS[reason], f"reason-{int(reason)}") for reason in reasons], rows=rows),
         ),
         numbers=Table(
             caption=f"Deferred images on {cohort.name}",
@@ -274,11 +254,7 @@ def kept_sentence(figures: CohortFigures) -> str:
     if not figures.cohort.model.tail_classes_:
         return "No class is protected, so the guard kept nothing."
     kept, widened = int(figures.kept.sum()), int(figures.widened.sum())
-    found = (
-        f"{counted(kept, 'answered image')} ({_by_class(figures, figures.kept)})"
-        if kept
-        else "no answered image"
-    )
+    found = f"{counted(kept, 'answered image')} ({_by_class(figures, figures.kept)})" if kept else "no answered image"
     further = counted(widened, "further answered image")
     return (
         f"The guard made the difference for {found}: the localized set missed the truth. It added labels to {further} "

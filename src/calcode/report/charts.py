@@ -188,8 +188,7 @@ class RowChart:
         drawn = [bound for row in self.rows for lane in lanes(row) for bound in (lane.low, lane.value)]
         usual = share_scale(drawn + [line.value for line in self.references])
         return Scale(
-            low=usual.low if self.low is None else self.low,
-            high=usual.high if self.high is None else self.high,
+            low=usual.low if self.low is None else self.low, high=usual.high if self.high is None else self.high
         )
 
     def value_text(self, value: float) -> str:
@@ -204,8 +203,7 @@ class RowChart:
     def description(self) -> str:
         """What is drawn, for those who do not see it."""
         return "; ".join(
-            f"{row.label}: {', '.join(self.value_text(lane.value) for lane in lanes(row))}"
-            for row in self.rows
+            f"{row.label}: {', '.join(self.value_text(lane.value) for lane in lanes(row))}" for row in self.rows
         )
 
 
@@ -406,9 +404,7 @@ class PlaneChart:
     def description(self) -> str:
         """What is drawn, for those who do not see it."""
         labels = [label for marks in self.marks for label in marks.labels if label]
-        return "; ".join(labels) or "; ".join(
-            f"{marks.name}: {len(marks.points)} points" for marks in self.marks
-        )
+        return "; ".join(labels) or "; ".join(f"{marks.name}: {len(marks.points)} points" for marks in self.marks)
 
 
 Chart = RowChart | StackChart | Histogram | PlaneChart

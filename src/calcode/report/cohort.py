@@ -87,9 +87,7 @@ class ReportCohort:
         n, classes = len(self.decisions), self.decisions.classes
         object.__setattr__(self, "labels", checked_labels(self.labels, n=n, n_classes=len(classes)))
         if n == 0:
-            raise EvidenceError(
-                f"decisions: cohort {self.name!r} has no image, so there is nothing to report"
-            )
+            raise EvidenceError(f"decisions: cohort {self.name!r} has no image, so there is nothing to report")
         if self.ordinary is not None and self.ordinary.name in (LOCALIZED, GUARDED):
             raise SettingsError(f"ordinary: the name {self.ordinary.name!r} is taken; give it another")
         if self.decisions.model_digest != self.model.digest_:
@@ -194,9 +192,7 @@ class CohortFigures:
 
     def by_class(self, mask: BoolArray) -> dict[str, int]:
         """Images of the mask per class, the most frequent first, classes without any left out."""
-        counts = {
-            name: int((mask & (self.cohort.labels == y)).sum()) for y, name in enumerate(self.cohort.classes)
-        }
+        counts = {name: int((mask & (self.cohort.labels == y)).sum()) for y, name in enumerate(self.cohort.classes)}
         return {name: n for name, n in sorted(counts.items(), key=lambda entry: -entry[1]) if n}
 
 
@@ -204,9 +200,7 @@ def cohort_figures(cohort: ReportCohort) -> CohortFigures:
     """Compute the figures of one cohort (METHOD.md 11)."""
     decisions, labels = cohort.decisions, cohort.labels
     action, _, _ = choose_actions(
-        decisions.localized_sets,
-        supported=decisions.accepted,
-        binary_utility=cohort.model.settings_.binary_utility,
+        decisions.localized_sets, supported=decisions.accepted, binary_utility=cohort.model.settings_.binary_utility
     )
     localized = Outcome.from_arrays(
         sets=decisions.localized_sets, answered=action != Action.DEFER, accepted=decisions.accepted

@@ -7,23 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from calcode.errors import SettingsError
-from calcode.report.answers import (
-    audit_figure,
-    case_parts,
-    deferral_figure,
-    set_size_figure,
-    subgroup_parts,
-)
+from calcode.report.answers import audit_figure, case_parts, deferral_figure, set_size_figure, subgroup_parts
 from calcode.report.charts import share_scale
 from calcode.report.cohort import CohortFigures, MethodFigures, ReportCohort, cohort_figures
-from calcode.report.comparison import (
-    class_chart,
-    class_figure,
-    class_table,
-    cost_table,
-    method_table,
-    method_words,
-)
+from calcode.report.comparison import class_chart, class_figure, class_table, cost_table, method_table, method_words
 from calcode.report.findings import calcode_sentences, headline, ordinary_sentences, shortfall_sentences
 from calcode.report.model_section import model_parts, promise_parts
 from calcode.report.page import render_page, write_page
@@ -31,34 +18,16 @@ from calcode.report.parts import Cards, Columns, Figure, Fold, Part, Section, Te
 from calcode.report.wording import FEW, count, counted, listed, sentence_case, short_percent
 
 _WORDS = (
-    (
-        "Label space",
-        "the diagnoses that the model chooses from. A set is the part of it that remains possible.",
-    ),
-    (
-        "Deferred",
-        "the image goes to a clinician instead of getting an answer. All other images are answered.",
-    ),
+    ("Label space", "the diagnoses that the model chooses from. A set is the part of it that remains possible."),
+    ("Deferred", "the image goes to a clinician instead of getting an answer. All other images are answered."),
     ("Coverage", "share of answered images whose set holds the true label."),
-    (
-        "Set size",
-        "labels in the set of an answered image, on average. A full set holds every label and says nothing.",
-    ),
+    ("Set size", "labels in the set of an answered image, on average. A full set holds every label and says nothing."),
     ("Single answer", "an answer that names one diagnosis."),
     ("Informative", "share of all images that are answered with at least one label and not all of them."),
     ("Accepted", "images that passed the support audit, the check that an image is like those of the gate."),
-    (
-        "Localized",
-        "sets whose threshold comes from calibration images like the one at hand, without the guard.",
-    ),
-    (
-        "Protected",
-        "a class with a threshold of its own, the guard: validation images showed that it needs one.",
-    ),
-    (
-        "In every set",
-        "a protected class with too few calibration images for a threshold: its coverage says nothing.",
-    ),
+    ("Localized", "sets whose threshold comes from calibration images like the one at hand, without the guard."),
+    ("Protected", "a class with a threshold of its own, the guard: validation images showed that it needs one."),
+    ("In every set", "a protected class with too few calibration images for a threshold: its coverage says nothing."),
     (
         "Interval",
         "95 %: Wilson for shares, bootstrap for the set size. The interval of a worst class holds the truly worst one, "
@@ -72,11 +41,7 @@ _WORDS = (
 
 
 def render_report(
-    cohorts: Sequence[ReportCohort],
-    *,
-    title: str,
-    introduction: Sequence[str] = (),
-    notes: Sequence[str] = (),
+    cohorts: Sequence[ReportCohort], *, title: str, introduction: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> str:
     """The page as text: self-contained, without scripts, the same for the same input.
 
@@ -123,9 +88,7 @@ def report_sections(
     sections += [cohort_section(f"cohort-{i + 1}", entry) for i, entry in enumerate(figures)]
     sections.append(Section(key="words", title="What the words mean", parts=(Terms(entries=_WORDS),)))
     if notes:
-        sections.append(
-            Section(key="notes", title="Notes", parts=(Text(sentences=tuple(notes), style="list"),))
-        )
+        sections.append(Section(key="notes", title="Notes", parts=(Text(sentences=tuple(notes), style="list"),)))
     return sections
 
 
@@ -171,9 +134,7 @@ def opening_figure(cohorts: Sequence[CohortFigures]) -> Figure:
         for f in cohorts
     ]
     rows = [row for pairs in methods for _, method in pairs for row in method.summary.classwise]
-    low = share_scale(
-        [*[row.coverage.low for row in rows], *[figures.cohort.target for figures in cohorts]]
-    ).low
+    low = share_scale([*[row.coverage.low for row in rows], *[figures.cohort.target for figures in cohorts]]).low
     charts = [class_chart(figures, pairs, low=low) for figures, pairs in zip(cohorts, methods, strict=True)]
     if len(cohorts) > 1:
         charts = [
@@ -209,11 +170,7 @@ def cohort_section(key: str, figures: CohortFigures) -> Section:
     images = f"{counted(summary.n, 'image')}, {counted(len(summary.classes), 'class')}"
     if n_outside:
         images += f", {counted(n_outside, 'image')} outside the label space"
-    badge = (
-        "shifted: every figure is observed only"
-        if cohort.shifted
-        else "same source as the calibration images"
-    )
+    badge = "shifted: every figure is observed only" if cohort.shifted else "same source as the calibration images"
     cards = [Text(heading="What CALCoDe does", sentences=tuple(calcode_sentences(figures)))]
     if figures.ordinary is not None:
         heading = f"The ordinary predictor: {figures.ordinary.name}"
@@ -229,9 +186,7 @@ def cohort_section(key: str, figures: CohortFigures) -> Section:
         short=sentence_case(cohort.name),
         new_page=True,
         parts=(
-            Text(
-                badge=badge, calm=not cohort.shifted, sentences=(f"{images}. {cohort.description}".strip(),)
-            ),
+            Text(badge=badge, calm=not cohort.shifted, sentences=(f"{images}. {cohort.description}".strip(),)),
             Cards(cards=tuple(cards)),
             method_table(figures),
             class_figure(figures),
@@ -239,8 +194,6 @@ def cohort_section(key: str, figures: CohortFigures) -> Section:
             *subgroup_parts(cohort),
             Fold(title="Example cases", parts=tuple(case_parts(figures)), keep=True),
             *promise_parts(cohort),
-            Fold(
-                title="The model that decided, and its settings", parts=tuple(model_parts(cohort)), keep=True
-            ),
+            Fold(title="The model that decided, and its settings", parts=tuple(model_parts(cohort)), keep=True),
         ),
     )

@@ -36,9 +36,7 @@ def singles_cell(summary: Summary) -> Cell:
     singles = summary.singles
     if not singles.n:
         return Cell("none")
-    return Cell(
-        f"{count(singles.right)} of {count(singles.n)} right", below=percent_interval(singles.accuracy)
-    )
+    return Cell(f"{count(singles.right)} of {count(singles.n)} right", below=percent_interval(singles.accuracy))
 
 
 def _share_cell(estimate: Estimate, *, name: str = "", n: bool = False) -> Cell:

@@ -70,9 +70,7 @@ def write_figure(figure: Figure, stem: Path, *, formats: Sequence[str] = ("svg",
 
     charts = [chart for chart in figure.charts if isinstance(chart, RowChart | PlaneChart)]
     if len(charts) < len(figure.charts):
-        raise SettingsError(
-            f"charts: of {figure.heading!r}, only row and plane charts can be written to a file"
-        )
+        raise SettingsError(f"charts: of {figure.heading!r}, only row and plane charts can be written to a file")
     heights = [
         _PLANE
         if isinstance(chart, PlaneChart)

@@ -49,20 +49,13 @@ def headline(cohorts: Sequence[CohortFigures]) -> list[str]:
     answering = [figures for figures in cohorts if figures.guarded.summary.coverage.n]
     if answering:
         order = ", in the same order" if len(answering) > 1 and len(compared) == len(answering) else ""
-        deferred = [
-            f"{percent(f.guarded.summary.deferral.value)}{'' if order else _on(f, cohorts)}"
-            for f in answering
-        ]
+        deferred = [f"{percent(f.guarded.summary.deferral.value)}{'' if order else _on(f, cohorts)}" for f in answering]
         sentences.append(
             f"CALCoDe {calcode_misses(answering, misses)} among the images it answers, and defers {listed(deferred)} "
             f"of the images to a clinician{order}."
         )
-        sizes = listed(
-            [f"{number(f.guarded.summary.set_size.value)} of {len(f.cohort.classes)}" for f in answering]
-        )
-        before = listed(
-            [number(f.ordinary.summary.set_size.value) for f in answering if f.ordinary is not None]
-        )
+        sizes = listed([f"{number(f.guarded.summary.set_size.value)} of {len(f.cohort.classes)}" for f in answering])
+        before = listed([number(f.ordinary.summary.set_size.value) for f in answering if f.ordinary is not None])
         instead = f" instead of {before}" if before else ""
         singles = listed([_record(figures.guarded.summary) for figures in answering])
         sentences.append(
@@ -111,9 +104,7 @@ def ordinary_sentences(figures: CohortFigures) -> list[str]:
     sentences = _coverage_with_cost(method)
     missed = method.clearly_below(target)
     if missed:
-        named = _named_classes(
-            figures, missed, lambda row: f" in {percent(1 - row.coverage.value)} of {_images(row)}"
-        )
+        named = _named_classes(figures, missed, lambda row: f" in {percent(1 - row.coverage.value)} of {_images(row)}")
         reached = method.summary.coverage.high >= target
         lead = "The average hides what it misses" if reached else "What it misses most"
         sentences.append(
@@ -152,9 +143,7 @@ def calcode_sentences(figures: CohortFigures) -> list[str]:
                 same = percent(there.class_row(name).coverage.value)
                 fate = f"{percent(row.value)} against {same} of the same {count(row.n)}"
             fates.append(f"{name} {fate}")
-        sentences.append(
-            f"The diagnoses that {ordinary.name} misses, where CALCoDe answers: {listed(fates)}."
-        )
+        sentences.append(f"The diagnoses that {ordinary.name} misses, where CALCoDe answers: {listed(fates)}.")
     return sentences
 
 
@@ -173,9 +162,7 @@ def shortfall_sentences(figures: CohortFigures) -> list[str]:
             )
     level = model.settings_.deferral_level
     if model.audit_name_ is None:
-        sentences.append(
-            "There is no audit: images unlike the calibration images are answered like any other."
-        )
+        sentences.append("There is no audit: images unlike the calibration images are answered like any other.")
     elif summary.deferral.low > level:
         sentences.append(
             f"It defers {percent_estimate(summary.deferral)} of the images, clearly more than the "
@@ -204,9 +191,7 @@ def every_set_sentences(figures: CohortFigures) -> list[str]:
     everywhere = cohort.decisions.in_every_set
     if not everywhere:
         return []
-    needed = {
-        guard.name: smallest_finite_count(miscoverage=guard.miscoverage) for guard in cohort.model.guards_
-    }
+    needed = {guard.name: smallest_finite_count(miscoverage=guard.miscoverage) for guard in cohort.model.guards_}
     named = listed([f"{cohort.class_title(name)} ({_calibration(n)})" for name, n in everywhere.items()])
     enough = max((needed[name] for name in everywhere if name in needed), default=0)
     remedy = f"; a threshold of its own needs {enough}" if enough else ""
@@ -288,9 +273,7 @@ def guard_effect(figures: CohortFigures, name: str) -> str:
             f"localized sets cover {percent(before.value)}."
         )
     if after.value == before.value:
-        return (
-            f"For {title} the guard changes nothing: {percent(after.value)} of {images} with and without it."
-        )
+        return f"For {title} the guard changes nothing: {percent(after.value)} of {images} with and without it."
     level = 1.0 - next(guard.miscoverage for guard in figures.cohort.model.guards_ if guard.name == name)
     reached = "" if after.value >= level else f", still below its level of {short_percent(level)}"
     return (
@@ -316,9 +299,7 @@ def worst_class_sentences(figures: CohortFigures) -> list[str]:
     ]
     others = [row for row in figures.guarded.clearly_below(cohort.target) if row.name != summary.worst_class]
     if others:
-        named = _named_classes(
-            figures, others, lambda row: f" ({percent(row.coverage.value)} of {_images(row)})"
-        )
+        named = _named_classes(figures, others, lambda row: f" ({percent(row.coverage.value)} of {_images(row)})")
         sentences.append(f"Also clearly below the target: {named}.")
     missed = int(figures.missed.sum())
     sentences.append(f"In all, {counted(missed, 'answered image')} got a set without the true label.")

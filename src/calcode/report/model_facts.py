@@ -124,9 +124,7 @@ def level_sentence(model: Calcode) -> str:
     if model.local_level_ is None:
         return f"The level rule is '{level}': it finds a level for every image."
     if math.isinf(model.local_level_):
-        return (
-            f"The level rule is '{level}'; there are too few calibration images for it, so every set is full."
-        )
+        return f"The level rule is '{level}'; there are too few calibration images for it, so every set is full."
     return f"The level rule is '{level}'; it gave the level {number(model.local_level_)}."
 
 
@@ -143,9 +141,7 @@ def guard_sentences(model: Calcode) -> list[str]:
             meaning = f"It is in every set: its threshold is 1, from {images} accepted."
         else:
             further = ", or further where its own neighbours ask for it" if guard.local is not None else ""
-            meaning = (
-                f"From {images} accepted: it is in a set up to an APS score of {guard.quantile:.4f}{further}."
-            )
+            meaning = f"From {images} accepted: it is in a set up to an APS score of {guard.quantile:.4f}{further}."
         sentences.append(f"{guard.name}: {model.tail_reasons_[guard.name]}. {meaning}")
     return sentences or ["No class is protected, so CALCoDe gives the sets of its localized rule."]
 

@@ -166,10 +166,7 @@ def promise_parts(cohort: ReportCohort) -> list[Part]:
     if not cohort.shifted:
         return [Text(heading=heading, sentences=(*always, *conditional, *observed), style="list")]
     note = "This cohort is shifted: nothing is promised for its coverage, and every figure is an observation."
-    parts: list[Part] = [
-        Text(heading=heading, sentences=(note,)),
-        Text(sentences=(*always, *observed), style="list"),
-    ]
+    parts: list[Part] = [Text(heading=heading, sentences=(note,)), Text(sentences=(*always, *observed), style="list")]
     if conditional:
         note = "For images exchangeable with the calibration images, not for this cohort:"
         parts += [Text(sentences=(note,)), Text(sentences=tuple(conditional), style="list")]
@@ -198,11 +195,7 @@ def provenance_parts(model: Calcode) -> list[Part]:
     for name, value in model.settings_.get_params().items():
         values = value if isinstance(value, tuple | list) else () if value is None else (value,)
         rows.append([name, ", ".join(map(str, values)) or "none"])
-    settings = Table(
-        caption="Settings of this model",
-        columns=columns("setting", "value", words=2),
-        rows=rows,
-    )
+    settings = Table(caption="Settings of this model", columns=columns("setting", "value", words=2), rows=rows)
     return [
         Text(heading="Where it comes from", level=4),
         Terms(entries=entries),

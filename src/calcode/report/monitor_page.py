@@ -125,9 +125,7 @@ def support_parts(watch: Watch) -> tuple[Text | Figure, ...]:
             f"{1 / watch.support.alpha:,.0f}. In calm the capital falls slowly; a change makes it grow. The curve is "
             "cut off a thousandfold above the line."
         ),
-        charts=(
-            _capital_chart({"support": watch.support_history}, alpha=watch.support.alpha, across="groups"),
-        ),
+        charts=(_capital_chart({"support": watch.support_history}, alpha=watch.support.alpha, across="groups"),),
     )
     return (figure,)
 
@@ -179,12 +177,8 @@ def coverage_parts(watch: Watch) -> tuple[Text | Figure | Table, ...]:
 
 def coverage_table(watch: Watch) -> Table:
     """Coverage of every class with everything that belongs to it."""
-    headings = columns(
-        "class", "labels", "without label", "coverage, missing as hits", "coverage, missing as misses"
-    )
-    headings += columns(
-        "binomial interval", "mean set size", "full sets", "least coverage tolerated", words=0
-    )
+    headings = columns("class", "labels", "without label", "coverage, missing as hits", "coverage, missing as misses")
+    headings += columns("binomial interval", "mean set size", "full sets", "least coverage tolerated", words=0)
     rows: list[list[str | Cell]] = []
     for name, entry in watch.classes.items():
         counts = entry.counts
@@ -225,9 +219,7 @@ def capital_figures(watch: Watch) -> tuple[Figure, ...]:
     """The capitals of M3 and M2, the classes with the largest ones."""
     monitors = {
         "Coverage (M3)": {name: (e.coverage_history, e.coverage.alpha) for name, e in watch.classes.items()},
-        "Zero-shot scores (M2)": {
-            name: (e.score_history, e.scores.alpha) for name, e in watch.classes.items()
-        },
+        "Zero-shot scores (M2)": {name: (e.score_history, e.scores.alpha) for name, e in watch.classes.items()},
     }
     figures = []
     for title, entries in monitors.items():
@@ -267,9 +259,7 @@ def waits_table(watch: Watch) -> Table:
         rows.append([", ".join(members), f"{1 - line:.2f}", f"{1 / alpha:,.0f}", *waits])
     return Table(
         caption="Labels of a class after which M3 has alarmed with probability one half, if this is its true coverage",
-        columns=columns(
-            "class", "least coverage tolerated", "alarm at", *[f"true {share:.2f}" for share in _SUPPOSED]
-        ),
+        columns=columns("class", "least coverage tolerated", "alarm at", *[f"true {share:.2f}" for share in _SUPPOSED]),
         rows=rows,
         name="monitor_labels",
     )
@@ -283,8 +273,7 @@ def _capital_chart(histories: Mapping[str, Sequence[float]], *, alpha: float, ac
         step = max(1, math.ceil(len(history) / _MOST_POINTS))
         # The largest of every stretch: a curve that reached the line is seen to reach it.
         points = [
-            (start + step, max(history[start : start + step]) / math.log(10))
-            for start in range(0, len(history), step)
+            (start + step, max(history[start : start + step]) / math.log(10)) for start in range(0, len(history), step)
         ]
         x, y = (0.0, *(float(n) for n, _ in points)), (0.0, *(value for _, value in points))
         marks.append(Marks(series=series, name=name, across=x, up=y, joined=True, cloud=True))
@@ -303,6 +292,4 @@ def _capital_chart(histories: Mapping[str, Sequence[float]], *, alpha: float, ac
 
 
 def _capital(log_capital: float) -> str:
-    return (
-        f"{math.exp(log_capital):,.3g}" if log_capital < 14 else f"about 1e{log_capital / math.log(10):.0f}"
-    )
+    return f"{math.exp(log_capital):,.3g}" if log_capital < 14 else f"about 1e{log_capital / math.log(10):.0f}"

@@ -42,10 +42,7 @@ def environment() -> Environment:
         undefined=StrictUndefined,
     )
     made.globals.update(
-        lanes=charts.lanes,
-        markers=charts.MARKERS,
-        percent=wording.percent,
-        short_percent=wording.short_percent,
+        lanes=charts.lanes, markers=charts.MARKERS, percent=wording.percent, short_percent=wording.short_percent
     )
     return made
 

@@ -11,15 +11,7 @@ from calcode.metrics import Summary, summarize
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart
 from calcode.report.page import write_page
 from calcode.report.parts import Cell, Figure, Section, Table, Terms, Text, columns
-from calcode.report.wording import (
-    count,
-    counted,
-    number,
-    percent,
-    percent_estimate,
-    short_percent,
-    singles_sentence,
-)
+from calcode.report.wording import count, counted, number, percent, percent_estimate, short_percent, singles_sentence
 from calcode.site.expected import ideal_worst_coverage
 from calcode.site.model import SiteModel
 
@@ -103,9 +95,7 @@ def lead_text(site: SiteModel, decisions: Decisions, summary: Summary) -> Text:
             "on these images."
         )
     if decisions.known_group is not None and decisions.known_group.any():
-        sentences.append(
-            f"{counted(int(decisions.known_group.sum()), 'image')} of known patients. {NOT_THE_BAG}"
-        )
+        sentences.append(f"{counted(int(decisions.known_group.sum()), 'image')} of known patients. {NOT_THE_BAG}")
     return Text(sentences=tuple(sentences), style="lead")
 
 
@@ -128,9 +118,7 @@ def class_figure(site: SiteModel, summary: Summary, class_titles: Mapping[str, s
                     for row in summary.classwise
                     if row.coverage.n
                 ],
-                references=[
-                    ReferenceLine(1 - level, f"promised {short_percent(1 - level)}") for level in levels[:2]
-                ],
+                references=[ReferenceLine(1 - level, f"promised {short_percent(1 - level)}") for level in levels[:2]],
             ),
         ),
         numbers=Table(

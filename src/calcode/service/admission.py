@@ -32,15 +32,11 @@ class DecisionRequest(BaseModel):
         extra="forbid",
         strict=True,
         json_schema_extra={
-            "examples": [
-                {"embedding": [0.6, 0.8], "group": "patient-17", "image_id": "1.2.840.1", "device": "cam-2"}
-            ]
+            "examples": [{"embedding": [0.6, 0.8], "group": "patient-17", "image_id": "1.2.840.1", "device": "cam-2"}]
         },
     )
 
-    embedding: list[Annotated[float, Field(allow_inf_nan=False)]] | None = Field(
-        default=None, max_length=8192
-    )
+    embedding: list[Annotated[float, Field(allow_inf_nan=False)]] | None = Field(default=None, max_length=8192)
     #: Little-endian float32, base64.
     embedding_f32: str | None = Field(default=None, max_length=65536)
     #: PNG, JPEG, TIFF or DICOM, base64.
@@ -161,43 +157,28 @@ class Admission:
             raise Problem(422, f"prompt_digest: this line has the prompts {self.prompt_digest[:16]}...")
         if key is None:
             if request.image_id is None:
-                raise Problem(
-                    422, "Send an Idempotency-Key header or an image_id: a repeated request needs it."
-                )
+                raise Problem(422, "Send an Idempotency-Key header or an image_id: a repeated request needs it.")
             key = hashlib.sha256(canonical_json([request.image_id, self.line]).encode()).hexdigest()
         pseudonym, who = (
             self.secret.pseudonym,
-            {
-                name: value
-                for name in ("group", "study", "image_id")
-                if (value := getattr(request, name)) is not None
-            },
+            {name: value for name in ("group", "study", "image_id") if (value := getattr(request, name)) is not None},
         )
         raw, identity = vector.tobytes(), canonical_json(who)
-        content = hashlib.sha256(
-            f"{identity}\n{request.site}\n{request.device}\n{self.line}\n".encode() + raw
-        )
+        content = hashlib.sha256(f"{identity}\n{request.site}\n{request.device}\n{self.line}\n".encode() + raw)
         keep = self.retention
         parts = [
-            secret_part(
-                "embedding", raw, media_type="application/x-float32", delete_after=_day(keep.embedding_days)
-            )
+            secret_part("embedding", raw, media_type="application/x-float32", delete_after=_day(keep.embedding_days))
         ]
         if who:
             parts.append(
                 secret_part(
-                    "identity",
-                    identity.encode(),
-                    media_type="application/json",
-                    delete_after=_day(keep.identity_days),
+                    "identity", identity.encode(), media_type="application/json", delete_after=_day(keep.identity_days)
                 )
             )
         if image is not None:
             # The picture is a file under its own digest; the part that is deleted names it.
             named = hashlib.sha256(image).hexdigest().encode()
-            parts.append(
-                secret_part("image", named, media_type="text/x-file", delete_after=_day(keep.image_days))
-            )
+            parts.append(secret_part("image", named, media_type="text/x-file", delete_after=_day(keep.image_days)))
         return Case(
             key=pseudonym("key", key),
             # Nobody can guess an embedding, so this needs no key.

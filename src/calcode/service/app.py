@@ -128,12 +128,7 @@ class _Observed:
             metrics.requests.labels(route, str(status)).inc()
             metrics.request_seconds.labels(route).observe(seconds)
             if status >= 400 and not local:
-                fields = {
-                    "method": scope["method"],
-                    "route": route,
-                    "status": status,
-                    "ms": round(seconds * 1e3, 1),
-                }
+                fields = {"method": scope["method"], "route": route, "status": status, "ms": round(seconds * 1e3, 1)}
                 _LOGGER.info("request", extra=fields)
 
     def _is_local(self, scope: Scope) -> bool:

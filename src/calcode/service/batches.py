@@ -40,9 +40,7 @@ def cases_from_ndjson(
             if request.image is not None:
                 raise Problem(422, "image: a batch takes embeddings; send images one by one.")
             rows.append(
-                admission.case(
-                    request, admission.vector(request), key=_row_key(request, key, number), actor=actor
-                )
+                admission.case(request, admission.vector(request), key=_row_key(request, key, number), actor=actor)
             )
         except Problem as problem:
             rows.append(problem)
@@ -69,9 +67,7 @@ def cases_from_arrow(
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     if not any(test(kind) for test in lists) or not pa.types.is_floating(kind.value_type):
         raise Problem(422, "embedding: a column of lists of float numbers is needed.")
-    columns: dict[str, list[Any]] = {
-        name: table[name].to_pylist() for name in table.column_names if name in _TEXTS
-    }
+    columns: dict[str, list[Any]] = {name: table[name].to_pylist() for name in table.column_names if name in _TEXTS}
     rows: list[Case | Problem] = []
     for number in range(table.num_rows):
         facts = {name: values[number] for name, values in columns.items()}
@@ -83,9 +79,7 @@ def cases_from_arrow(
             request = _texts(admission, facts)
             vector = values.to_numpy(zero_copy_only=False).astype(np.float32)
             rows.append(
-                admission.case(
-                    request, admission.checked(vector), key=_row_key(request, key, number), actor=actor
-                )
+                admission.case(request, admission.checked(vector), key=_row_key(request, key, number), actor=actor)
             )
         except Problem as problem:
             rows.append(problem)

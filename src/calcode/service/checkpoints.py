@@ -59,8 +59,7 @@ class Checkpoints:
             if folder.is_dir():
                 notes[str(folder)] = [note for _, note in notes_in(folder)]
         known = {
-            source: [open_checkpoint(note, key, source=source) for note in texts]
-            for source, texts in notes.items()
+            source: [open_checkpoint(note, key, source=source) for note in texts] for source, texts in notes.items()
         }
         size, _ = self._log.head()
         for source, checkpoints in known.items():
@@ -107,9 +106,7 @@ class Checkpoints:
         self.down = []
         reached = [self.size]
         with self._log.database.reading() as connection:
-            notes = connection.execute(
-                select(CHECKPOINT.c.size, CHECKPOINT.c.note).order_by(CHECKPOINT.c.size)
-            ).all()
+            notes = connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note).order_by(CHECKPOINT.c.size)).all()
         for folder in self._folders:
             try:
                 last = _last_in(folder)
@@ -132,9 +129,7 @@ def notes_in(folder: Path) -> list[tuple[int, str]]:
 
 def _last_in(folder: Path) -> int:
     if not folder.is_dir():
-        raise ServiceError(
-            f"{folder}: no such folder for checkpoints; make it, or take it out of the site file"
-        )
+        raise ServiceError(f"{folder}: no such folder for checkpoints; make it, or take it out of the site file")
     return max((int(file.name.removesuffix(_SUFFIX)) for file in folder.glob(f"*{_SUFFIX}")), default=0)
 
 
@@ -157,7 +152,5 @@ def check_against(log: Log, notes: Sequence[tuple[int, str]], key: Ed25519Public
         elif entry.size in verdict.roots and (
             verdict.roots[entry.size] != entry.root or verdict.heads[entry.size] != entry.head
         ):
-            found.append(
-                f"the first {entry.size:,} records are not those that checkpoint {entry.size} signed"
-            )
+            found.append(f"the first {entry.size:,} records are not those that checkpoint {entry.size} signed")
     return found

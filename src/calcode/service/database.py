@@ -61,9 +61,7 @@ class Database:
             except self._driver_error as error:
                 # The hot path calls the driver itself; its errors leave here as everybody else's do.
                 connection.invalidate()
-                raise DBAPIError.instance(
-                    "", None, error, self._driver_error, hide_parameters=True
-                ) from error
+                raise DBAPIError.instance("", None, error, self._driver_error, hide_parameters=True) from error
             except BaseException:
                 connection.close()
                 raise
@@ -118,16 +116,8 @@ def _prepare_postgresql(connection: Any, _: Any) -> None:
 def storage_fault(error: Exception) -> tuple[int, str]:
     """The HTTP status and the sentence for a database that cannot write: 507 for a full disk, else 503."""
     text = str(getattr(error, "orig", error)).lower()
-    if (
-        "disk is full" in text
-        or "no space left" in text
-        or "disk i/o error" in text
-        or "could not extend" in text
-    ):
-        return (
-            507,
-            "The disk is full: nothing was recorded and nothing was decided. Repeat the request later.",
-        )
+    if "disk is full" in text or "no space left" in text or "disk i/o error" in text or "could not extend" in text:
+        return (507, "The disk is full: nothing was recorded and nothing was decided. Repeat the request later.")
     return 503, "The database does not answer: nothing was recorded. Repeat the request with the same key."
 
 

@@ -223,9 +223,7 @@ def decision(id: _DecisionId, service: ServiceHere, principal: _Reader) -> dict[
     return answer_of(_record(service, id), service)
 
 
-@router.get(
-    "/decisions/{id}/explanation", response_model=Explanation, responses=responses(401, 403, 404, 422, 429)
-)
+@router.get("/decisions/{id}/explanation", response_model=Explanation, responses=responses(401, 403, 404, 422, 429))
 def explanation(id: _DecisionId, service: ServiceHere, principal: _Reader) -> Explanation:
     """Why: support, score and threshold of every class, and the nearest reference images where they are configured."""
     return explanation_of(_record(service, id), service)

@@ -54,9 +54,7 @@ def serve_demo(*, port: int = 8470, pause: float = 0.2, say: Callable[[str], Non
 
         def listening(at: int, service: Service) -> None:
             with service.log.transaction() as transaction:
-                token = make_token(
-                    transaction, subject="demo", roles=["program", "auditor"], days=1, actor="demo"
-                )
+                token = make_token(transaction, subject="demo", roles=["program", "auditor"], days=1, actor="demo")
             service.tokens.reload()
             facts.update(token=token, port=at)
             say(f"Open http://127.0.0.1:{at}/ : it says what to try. Ctrl-C ends the demonstration.")
@@ -129,9 +127,7 @@ def requests_of(cohort: Cohort) -> Iterator[dict[str, Any]]:
         yield body if groups is None else {**body, "group": str(groups[row])}
 
 
-def play(
-    stream: Iterator[dict[str, Any]], port: int, token: str, pause: float, stopped: threading.Event
-) -> None:
+def play(stream: Iterator[dict[str, Any]], port: int, token: str, pause: float, stopped: threading.Event) -> None:
     """Send requests one by one until they end or the service does."""
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     for body in stream:
@@ -163,11 +159,7 @@ def demo_pages(facts: dict[str, Any]) -> APIRouter:
     @router.get("/")
     def page(service: ServiceHere) -> HTMLResponse:
         with service.database.reading() as connection:
-            counts = (
-                select(DECISION.c.action, func.count())
-                .group_by(DECISION.c.action)
-                .order_by(DECISION.c.action)
-            )
+            counts = select(DECISION.c.action, func.count()).group_by(DECISION.c.action).order_by(DECISION.c.action)
             actions = [tuple(row) for row in connection.execute(counts)]
             tasks = connection.execute(select(func.count()).select_from(TASK)).scalar_one()
         return HTMLResponse(
@@ -197,9 +189,7 @@ def commands(address: str, token: str, service: Service) -> list[tuple[str, str]
     sign_in = f"-H 'Authorization: Bearer {token}'"
     json_type = "-H 'Content-Type: application/json'"
     site = Path(service.site.data).parent / "site.toml"
-    decide = (
-        f"curl -s {address}/demo/example.json | curl -s {sign_in} {json_type} -d @- {address}/v1/decisions"
-    )
+    decide = f"curl -s {address}/demo/example.json | curl -s {sign_in} {json_type} -d @- {address}/v1/decisions"
     return [
         ("Decide on an image; twice, and the second answer is the stored one", decide),
         (
@@ -209,10 +199,7 @@ def commands(address: str, token: str, service: Service) -> list[tuple[str, str]
         ),
         ("Read the log", f"curl -s {sign_in} '{address}/v1/log?from=1&count=5'"),
         ("Signed checkpoints", f"curl -s {sign_in} {address}/v1/checkpoints"),
-        (
-            "Verify the whole log, in another terminal",
-            f"calcode log verify {site} --checkpoints {site.parent}/notes",
-        ),
+        ("Verify the whole log, in another terminal", f"calcode log verify {site} --checkpoints {site.parent}/notes"),
         ("Is the machine fit for it?", f"calcode service doctor {site}"),
         ("Health and metrics", f"curl -s {address}/health/ready; curl -s {address}/metrics"),
     ]

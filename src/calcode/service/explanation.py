@@ -74,9 +74,7 @@ def explanation_of(record: Record, service: Service) -> Explanation:
 def _sentences(action: str, reason: str, p_audit: float | None, released: list[str]) -> list[str]:
     told = []
     if p_audit is not None:
-        told.append(
-            f"Support: {p_audit:.1%} of the gate images are supported as weakly as this one or more weakly."
-        )
+        told.append(f"Support: {p_audit:.1%} of the gate images are supported as weakly as this one or more weakly.")
     why = {
         "low_support": "Deferred: the image is unlike those the model was calibrated on.",
         "empty_set": "Deferred: no diagnosis is plausible enough.",
@@ -96,9 +94,7 @@ def _neighbours(seq: int, service: Service) -> list[NeighbourFacts]:
     if path is None:
         return []
     with service.database.reading() as connection:
-        query = select(SECRET_PART.c.content).where(
-            SECRET_PART.c.seq == seq, SECRET_PART.c.name == "embedding"
-        )
+        query = select(SECRET_PART.c.content).where(SECRET_PART.c.seq == seq, SECRET_PART.c.name == "embedding")
         content = connection.execute(query).scalar()
     if content is None:
         return []

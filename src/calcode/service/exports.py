@@ -47,10 +47,7 @@ def export_decisions(log: Log, target: Path, *, classes: tuple[str, ...]) -> int
             ("released_set", pa.list_(pa.string())),
             ("p_audit", pa.float64()),
             *((name, pa.float64()) for name in names),
-            *(
-                (name, pa.string())
-                for name in ("model_digest", "at", "hash", "group_digest", "site", "device")
-            ),
+            *((name, pa.string()) for name in ("model_digest", "at", "hash", "group_digest", "site", "device")),
             ("seq", pa.int64()),
             ("u", pa.float64()),
             ("p_sample", pa.float64()),
@@ -150,12 +147,7 @@ def software_bill(extra: str = "service") -> dict[str, Any]:
         }
         for name, version in sorted(_requirements("calcode", {extra}, set()))
     ]
-    root = {
-        "type": "application",
-        "name": "calcode",
-        "version": __version__,
-        "bom-ref": f"calcode@{__version__}",
-    }
+    root = {"type": "application", "name": "calcode", "version": __version__, "bom-ref": f"calcode@{__version__}"}
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",

@@ -67,11 +67,7 @@ class LineModel:
             )
 
     def answers(
-        self,
-        embeddings: NDArray[np.float32],
-        *,
-        groups: Sequence[str | None],
-        group_digests: Sequence[str | None],
+        self, embeddings: NDArray[np.float32], *, groups: Sequence[str | None], group_digests: Sequence[str | None]
     ) -> list[dict[str, Any]]:
         """What the log records of each image: action, reason, set, p-value, scores and thresholds.
 
@@ -88,9 +84,7 @@ class LineModel:
             in_model = self.model.role_hashes_.holds("groups", [group or "" for group in groups])
             known = [False] * len(in_model)
         else:
-            decisions = self.model.decide(
-                self.evidence(embeddings, [digest or "" for digest in group_digests])
-            )
+            decisions = self.model.decide(self.evidence(embeddings, [digest or "" for digest in group_digests]))
             assert decisions.known_group is not None
             in_model = known = decisions.known_group.tolist()
         names = np.array(decisions.classes, dtype=object)
@@ -141,15 +135,11 @@ def golden_embeddings(prompts: Prompts) -> NDArray[np.float32]:
     noise = rng.normal(size=chosen.shape) / np.sqrt(prompts.dimension)
     vectors = chosen / np.linalg.norm(chosen, axis=1, keepdims=True)
     vectors = vectors + noise * np.linspace(0.1, 3.0, N_GOLDEN)[:, None]
-    golden: NDArray[np.float32] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(
-        np.float32
-    )
+    golden: NDArray[np.float32] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     return golden
 
 
-def load_line_model(
-    path: Path, *, prompts: Prompts, backbone: str | None, trusted: Sequence[str] | None
-) -> LineModel:
+def load_line_model(path: Path, *, prompts: Prompts, backbone: str | None, trusted: Sequence[str] | None) -> LineModel:
     """Load a home or a site model for a line and check that it takes the line's prompts.
 
     Parameters

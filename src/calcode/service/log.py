@@ -138,9 +138,7 @@ class Log:
             end = connection.execute(select(HEAD.c.seq, HEAD.c.hash)).one()
             odd = connection.execute(text(_COPIED[self.database.sqlite])).scalar()
         if odd is not None:
-            broken = Break(
-                int(odd), f"record {odd}: its columns id, boot, mono or subject differ from its body"
-            )
+            broken = Break(int(odd), f"record {odd}: its columns id, boot, mono or subject differ from its body")
         elif end.seq < size or (end.seq == size and end.hash != last):
             broken = Break(int(end.seq), f"the head says {end.seq}, the last record is {size}")
         return Verdict(size=size, head=last, broken=broken, roots=roots, heads=heads)

@@ -8,20 +8,7 @@ import sys
 import time
 
 #: Everything a line may hold besides time, level, logger and event.
-FIELDS = (
-    "method",
-    "route",
-    "status",
-    "ms",
-    "error",
-    "at_line",
-    "model",
-    "seq",
-    "records",
-    "folder",
-    "port",
-    "url",
-)
+FIELDS = ("method", "route", "status", "ms", "error", "at_line", "model", "seq", "records", "folder", "port", "url")
 
 
 class AllowListFormatter(logging.Formatter):

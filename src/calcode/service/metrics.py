@@ -13,30 +13,20 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self.decisions = Counter("calcode_decisions", "Decisions recorded", ["action"], registry=registry)
-        self.requests = Counter(
-            "calcode_requests", "Requests answered", ["route", "status"], registry=registry
-        )
+        self.requests = Counter("calcode_requests", "Requests answered", ["route", "status"], registry=registry)
         self.request_seconds = Histogram(
-            "calcode_request_seconds",
-            "From request to answer",
-            ["route"],
-            buckets=_SECONDS,
-            registry=registry,
+            "calcode_request_seconds", "From request to answer", ["route"], buckets=_SECONDS, registry=registry
         )
         self.commit_seconds = Histogram(
             "calcode_commit_seconds", "Deciding and committing one block", buckets=_SECONDS, registry=registry
         )
         self.waiting = Gauge("calcode_queue_cases", "Cases waiting in the queue", registry=registry)
-        self.ready = Gauge(
-            "calcode_ready", "1 if a write was committed within the last 10 seconds", registry=registry
-        )
+        self.ready = Gauge("calcode_ready", "1 if a write was committed within the last 10 seconds", registry=registry)
         self.records = Gauge("calcode_log_records", "Records in the log", registry=registry)
         self.exposed = Gauge(
             "calcode_exposed_records", "Records after the last checkpoint that was sent", registry=registry
         )
-        self.checkpoint_age = Gauge(
-            "calcode_checkpoint_age_seconds", "Age of the last checkpoint", registry=registry
-        )
+        self.checkpoint_age = Gauge("calcode_checkpoint_age_seconds", "Age of the last checkpoint", registry=registry)
         self.target_down = Gauge(
             "calcode_checkpoint_targets_down", "Folders that did not take the last note", registry=registry
         )

@@ -81,18 +81,14 @@ class Reason(BaseModel):
     """Why something is done; it stands in the log."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        json_schema_extra={"examples": [{"why": "too many deferrals since noon"}]},
+        extra="forbid", strict=True, json_schema_extra={"examples": [{"why": "too many deferrals since noon"}]}
     )
 
     why: _Why
 
 
 @router.get("/models", response_model=list[ModelFacts], responses=responses(401, 403, 429))
-def models(
-    service: ServiceHere, principal: Annotated[Principal, Depends(role(*_ANYBODY))]
-) -> list[dict[str, Any]]:
+def models(service: ServiceHere, principal: Annotated[Principal, Depends(role(*_ANYBODY))]) -> list[dict[str, Any]]:
     """All models of the line and their states."""
     with service.database.reading() as connection:
         rows = connection.execute(select(MODEL).where(MODEL.c.line == service.models.line)).all()
@@ -103,16 +99,10 @@ def models(
 def deployments(
     service: ServiceHere,
     principal: Annotated[Principal, Depends(role(*_ANYBODY))],
-    at_seq: Annotated[
-        int | None, Query(ge=1, le=2**62, description="Only the one that answered record N")
-    ] = None,
+    at_seq: Annotated[int | None, Query(ge=1, le=2**62, description="Only the one that answered record N")] = None,
 ) -> list[dict[str, Any]]:
     """Which model answered at any moment, newest first."""
-    query = (
-        select(DEPLOYMENT)
-        .where(DEPLOYMENT.c.line == service.models.line)
-        .order_by(DEPLOYMENT.c.from_seq.desc())
-    )
+    query = select(DEPLOYMENT).where(DEPLOYMENT.c.line == service.models.line).order_by(DEPLOYMENT.c.from_seq.desc())
     if at_seq is not None:
         query = query.where(DEPLOYMENT.c.from_seq <= at_seq).limit(1)
     with service.database.reading() as connection:
@@ -134,8 +124,7 @@ def deployments(
 async def add_model(
     request: Request,
     signature: Annotated[
-        str,
-        Header(alias="Calcode-Signature", max_length=4000, description="The .sig file, lines joined by ;"),
+        str, Header(alias="Calcode-Signature", max_length=4000, description="The .sig file, lines joined by ;")
     ] = "",
 ) -> dict[str, Any]:
     """Add a signed model file; it is checked and kept as a candidate."""
@@ -165,9 +154,7 @@ async def add_model(
 
 
 @router.post(
-    "/models/{digest}/state",
-    response_model=StateAnswer,
-    responses=responses(401, 403, 404, 409, 422, 429, 503, 507),
+    "/models/{digest}/state", response_model=StateAnswer, responses=responses(401, 403, 404, 409, 422, 429, 503, 507)
 )
 def set_state(
     digest: _Digest,
@@ -181,20 +168,12 @@ def set_state(
     if wanted.state == "champion" and not engineer:
         service.change(lambda t: models.approve(t, digest, actor=actor, why=wanted.why))
         models.follow()
-        return {
-            "digest": digest,
-            "state": "champion",
-            "next": "It answers now; POST /v1/rollback takes it back.",
-        }
+        return {"digest": digest, "state": "champion", "next": "It answers now; POST /v1/rollback takes it back."}
     if not engineer:
         raise Problem(403, "This needs the role engineer.")
     if wanted.state == "champion":
         service.change(lambda t: models.propose(t, digest, actor=actor, why=wanted.why))
-        return {
-            "digest": digest,
-            "state": "shadow",
-            "next": "An approver, another account, sends the same request.",
-        }
+        return {"digest": digest, "state": "shadow", "next": "An approver, another account, sends the same request."}
     step = models.set_shadow if wanted.state == "shadow" else models.refuse
     service.change(lambda t: step(t, digest, actor=actor, why=wanted.why))
     models.follow()

@@ -84,9 +84,7 @@ class Models:
 
     def load(self, path: Path) -> LineModel:
         """Load a model of this line, signature and golden answers included."""
-        return load_line_model(
-            path, prompts=self.prompts, backbone=self._site.line.backbone, trusted=self.trusted
-        )
+        return load_line_model(path, prompts=self.prompts, backbone=self._site.line.backbone, trusted=self.trusted)
 
     def follow(self) -> None:
         """Take over the deployment in force; its models and the one before stay loaded for a roll-back."""
@@ -97,8 +95,7 @@ class Models:
                     return
                 names = {digest for digest in (row.champion, row.previous, row.shadow) if digest is not None}
                 stored = {
-                    entry.digest: entry
-                    for entry in connection.execute(select(MODEL).where(MODEL.c.digest.in_(names)))
+                    entry.digest: entry for entry in connection.execute(select(MODEL).where(MODEL.c.digest.in_(names)))
                 }
             for digest in names - self._loaded.keys():
                 self._loaded[digest] = self._checked(stored[digest])
@@ -114,9 +111,7 @@ class Models:
         if loaded.digest != row.digest:
             raise ArtifactError(f"{loaded.file}: digest {loaded.digest[:16]}, the log says {row.digest[:16]}")
         if loaded.golden() != row.golden:
-            raise ArtifactError(
-                f"{loaded.file}: its golden answers are not those that the log has; do not use it here"
-            )
+            raise ArtifactError(f"{loaded.file}: its golden answers are not those that the log has; do not use it here")
         return loaded
 
     def promises(self, digest: str) -> list[str]:
@@ -207,12 +202,7 @@ class Models:
         if found.state == "shadow":
             row = latest_deployment(transaction.connection, self.line)
             assert row is not None
-            deployment = {
-                "line": self.line,
-                "champion": row.champion,
-                "previous": row.previous,
-                "shadow": None,
-            }
+            deployment = {"line": self.line, "champion": row.champion, "previous": row.previous, "shadow": None}
         transaction.append([_state({digest: "refused"}, actor=actor, why=why, deployment=deployment)])
 
     def propose(self, transaction: Transaction, digest: str, *, actor: str, why: str) -> None:
@@ -244,9 +234,7 @@ class Models:
         transaction.append(
             [
                 Event(kind="approval", actor=actor, subject=digest, body=body),
-                _state(
-                    {digest: "champion", row.champion: "retired"}, actor=actor, why=why, deployment=deployment
-                ),
+                _state({digest: "champion", row.champion: "retired"}, actor=actor, why=why, deployment=deployment),
             ]
         )
 
@@ -307,9 +295,7 @@ class Models:
         return row
 
 
-def _state(
-    states: dict[str, str], *, actor: str, why: str, deployment: dict[str, Any] | None = None
-) -> Event:
+def _state(states: dict[str, str], *, actor: str, why: str, deployment: dict[str, Any] | None = None) -> Event:
     body = {"states": states, "why": why, "deployment": deployment}
     return Event(kind="model_state", actor=actor, subject=next(iter(states)), body=body)
 

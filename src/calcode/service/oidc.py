@@ -48,13 +48,9 @@ def add_oidc(app: FastAPI, service: Service, settings: OidcSettings) -> None:
     @app.get("/login", include_in_schema=False)
     async def login(request: Request) -> RedirectResponse:
         try:
-            redirect: RedirectResponse = await provider.authorize_redirect(
-                request, str(request.url_for("callback"))
-            )
+            redirect: RedirectResponse = await provider.authorize_redirect(request, str(request.url_for("callback")))
         except HTTPError:
-            raise Problem(
-                503, "The identity provider does not answer.", headers={"Retry-After": "5"}
-            ) from None
+            raise Problem(503, "The identity provider does not answer.", headers={"Retry-After": "5"}) from None
         return redirect
 
     @app.get("/login/callback", include_in_schema=False)
@@ -76,12 +72,7 @@ def add_oidc(app: FastAPI, service: Service, settings: OidcSettings) -> None:
         token = await _threaded(service, change)
         page = HTMLResponse("<!doctype html><html lang=en><title>calcode</title><p>Signed in.</p>")
         page.set_cookie(
-            COOKIE,
-            token,
-            httponly=True,
-            samesite="strict",
-            secure=request.url.scheme == "https",
-            max_age=8 * 3600,
+            COOKIE, token, httponly=True, samesite="strict", secure=request.url.scheme == "https", max_age=8 * 3600
         )
         return page
 

@@ -96,10 +96,7 @@ def _space(folder: Path) -> Finding:
 
 
 def _rights(site: SiteSettings) -> Iterator[Finding]:
-    for path in (
-        Path(site.data),
-        *(site.path(name) for name in ("secret.key", "checkpoint.key", "log.sqlite")),
-    ):
+    for path in (Path(site.data), *(site.path(name) for name in ("secret.key", "checkpoint.key", "log.sqlite"))):
         if path.exists() and path.stat().st_mode & 0o077:
             yield Finding("bad", "rights", f"{path} is open to other users: chmod go-rwx {path}")
 
@@ -145,18 +142,14 @@ def _exposure(site: SiteSettings, log: Log) -> Finding:
     with log.database.reading() as connection:
         at = connection.execute(select(CHECKPOINT.c.at).where(CHECKPOINT.c.size == covered)).scalar()
     return Finding(
-        "good" if covered else "warning",
-        "checkpoints",
-        f"{size - covered:,} records after the last one sent ({at})",
+        "good" if covered else "warning", "checkpoints", f"{size - covered:,} records after the last one sent ({at})"
     )
 
 
 def _models(site: SiteSettings, log: Log) -> Iterator[Finding]:
     models = Models(site, log)
     models.follow()
-    yield Finding(
-        "good", "model", f"{models.champion.file.name[:16]} answers, signature and golden answers checked"
-    )
+    yield Finding("good", "model", f"{models.champion.file.name[:16]} answers, signature and golden answers checked")
     if models.trusted is None:
         yield Finding("warning", "model", "unsigned models are allowed (allow_unsigned)")
 
@@ -221,9 +214,7 @@ def restore_test(site: SiteSettings, live: Log, backup: str) -> tuple[int, list[
 
 def _examined(restored: Log, live: Log, key: Ed25519PublicKey) -> tuple[int, list[str]]:
     with restored.database.reading() as connection:
-        notes = [
-            (row.size, row.note) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))
-        ]
+        notes = [(row.size, row.note) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))]
     found = check_against(restored, notes, key)
     size, head = restored.head()
     if size and live.hashes(after=size - 1, upto=size) != [head]:
@@ -283,18 +274,14 @@ def erase(site: SiteSettings, log: Log, *, group: str | None, decision: str | No
         chosen = [int(seq) for seq in connection.execute(select(DECISION.c.seq).where(condition)).scalars()]
         n = sum(_delete(site, connection, SECRET_PART.c.seq == seq) for seq in chosen)
         body = {"why": why, "parts": n, "decisions": len(chosen)}
-        transaction.append(
-            [Event(kind="erasure", actor="operator", subject=digest or decision or "", body=body)]
-        )
+        transaction.append([Event(kind="erasure", actor="operator", subject=digest or decision or "", body=body)])
     _forget(log)
     return n
 
 
 def _delete(site: SiteSettings, connection: Connection, condition: object) -> int:
     chosen = and_(condition)  # type: ignore[arg-type]
-    pictures = connection.execute(
-        select(SECRET_PART.c.content).where(chosen, SECRET_PART.c.name == "image")
-    ).scalars()
+    pictures = connection.execute(select(SECRET_PART.c.content).where(chosen, SECRET_PART.c.name == "image")).scalars()
     for name in [bytes(content).decode() for content in pictures]:
         (site.path("images") / name).unlink(missing_ok=True)
     return int(connection.execute(SECRET_PART.delete().where(chosen)).rowcount)

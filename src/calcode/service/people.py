@@ -99,14 +99,10 @@ def revoke_token(transaction: Transaction, *, prefix: str, actor: str) -> None:
     row = transaction.connection.execute(select(TOKEN).where(TOKEN.c.prefix == prefix)).first()
     if row is None:
         raise Problem(404, "No token has this prefix.")
-    transaction.append(
-        [Event(kind="token_revoked", actor=actor, subject=row.subject, body={"prefix": prefix})]
-    )
+    transaction.append([Event(kind="token_revoked", actor=actor, subject=row.subject, body={"prefix": prefix})])
 
 
-def set_roles(
-    transaction: Transaction, *, subject: str, roles: Sequence[str], source: str, actor: str
-) -> None:
+def set_roles(transaction: Transaction, *, subject: str, roles: Sequence[str], source: str, actor: str) -> None:
     """Make an account or change its roles; nothing is recorded if they are as asked already."""
     found = transaction.connection.execute(select(ACCOUNT).where(ACCOUNT.c.subject == subject)).first()
     wanted = _checked(subject, roles)
@@ -149,12 +145,7 @@ def open_session(transaction: Transaction, *, subject: str, roles: Iterable[str]
     expires = utc((datetime.now(UTC) + timedelta(hours=_SESSION_HOURS)).timestamp())
     connection = transaction.connection
     connection.execute(SESSION.delete().where(SESSION.c.expires < utc(time.time())))
-    row = {
-        "sha256": token_digest(token),
-        "subject": subject,
-        "roles": json.dumps(sorted(roles)),
-        "expires": expires,
-    }
+    row = {"sha256": token_digest(token), "subject": subject, "roles": json.dumps(sorted(roles)), "expires": expires}
     connection.execute(SESSION.insert().values(**row))
     transaction.append([Event(kind="login", actor=subject, subject=subject, body={"method": method})])
     return token

@@ -94,9 +94,7 @@ def sign_in(login: Login, request: Request, service: ServiceHere) -> dict[str, A
         failed = Event(kind="login", actor="unknown", subject="", body={"method": "password", "failed": True})
         service.change(lambda t: t.append([failed]))
         raise Problem(401, "Account or password is wrong.")
-    token = service.change(
-        lambda t: people.open_session(t, subject=login.subject, roles=roles, method="password")
-    )
+    token = service.change(lambda t: people.open_session(t, subject=login.subject, roles=roles, method="password"))
     service.tokens.reload()
     return {"token": token, "roles": roles}
 
@@ -143,9 +141,7 @@ def set_account(subject: _Subject, wanted: AccountRequest, service: ServiceHere,
     """Make a local account, change its roles or its password."""
 
     def change(transaction: Transaction) -> None:
-        people.set_roles(
-            transaction, subject=subject, roles=wanted.roles, source="local", actor=principal.subject
-        )
+        people.set_roles(transaction, subject=subject, roles=wanted.roles, source="local", actor=principal.subject)
         if wanted.password is not None:
             people.set_password(transaction, subject=subject, password=wanted.password)
 

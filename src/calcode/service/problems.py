@@ -58,13 +58,7 @@ class Problem(Exception):
     def body(self) -> dict[str, Any]:
         """The members of the answer."""
         title = _TITLES.get(self.status, "Error")
-        return {
-            "type": "about:blank",
-            "title": title,
-            "status": self.status,
-            "detail": self.detail,
-            **self.extra,
-        }
+        return {"type": "about:blank", "title": title, "status": self.status, "detail": self.detail, **self.extra}
 
 
 class ProblemBody(BaseModel):
@@ -79,9 +73,6 @@ class ProblemBody(BaseModel):
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI entry of an endpoint's problems."""
     return {
-        status: {
-            "description": _TITLES[status],
-            "content": {MEDIA_TYPE: {"schema": ProblemBody.model_json_schema()}},
-        }
+        status: {"description": _TITLES[status], "content": {MEDIA_TYPE: {"schema": ProblemBody.model_json_schema()}}}
         for status in statuses
     }

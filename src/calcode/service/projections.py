@@ -31,17 +31,7 @@ from calcode.service.tables import (
 
 #: Kinds that change no table: they are kept for who reads the log.
 PLAIN_KINDS = frozenset(
-    {
-        "started",
-        "stopped",
-        "clock_jumped",
-        "refused",
-        "export",
-        "erasure",
-        "login",
-        "backup_verified",
-        "rebuilt",
-    }
+    {"started", "stopped", "clock_jumped", "refused", "export", "erasure", "login", "backup_verified", "rebuilt"}
 )
 
 
@@ -151,13 +141,7 @@ def _model_state(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
         for digest, state in body["states"].items()
     ]
     if body["deployment"] is not None:
-        row = {
-            "from_seq": fact.seq,
-            "from_at": fact.at,
-            "by": fact.actor,
-            "why": body["why"],
-            **body["deployment"],
-        }
+        row = {"from_seq": fact.seq, "from_at": fact.at, "by": fact.actor, "why": body["why"], **body["deployment"]}
         made += [Change(DEPLOYMENT, row), Change(HEAD, {"deployed": fact.seq}, {"one": 1})]
     return made
 
@@ -252,9 +236,7 @@ def rebuild(connection: Connection) -> int:
     columns = [EVENT.c[name] for name in ("seq", "id", "at", "kind", "actor", "subject", "body")]
     seen = 0
     while True:
-        rows = connection.execute(
-            select(*columns).where(EVENT.c.seq > seen).order_by(EVENT.c.seq).limit(1000)
-        ).all()
+        rows = connection.execute(select(*columns).where(EVENT.c.seq > seen).order_by(EVENT.c.seq).limit(1000)).all()
         if not rows:
             return seen
         apply(

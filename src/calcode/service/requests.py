@@ -33,9 +33,7 @@ def signed_in(request: Request, *roles: str) -> Principal:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     principal = service.tokens.principal(token) if scheme.lower() == "bearer" else None
     if principal is None:
-        raise Problem(
-            401, "Send a valid token: Authorization: Bearer ...", headers={"WWW-Authenticate": "Bearer"}
-        )
+        raise Problem(401, "Send a valid token: Authorization: Bearer ...", headers={"WWW-Authenticate": "Bearer"})
     if not principal.roles & set(roles):
         raise Problem(403, f"This needs the role {' or '.join(roles)}.")
     wait = service.limiter.wait(principal.prefix)

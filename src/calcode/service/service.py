@@ -71,9 +71,7 @@ class Service:
             self.log = Log(self.database)
             self._require_same_secret()
             notes = site.checkpoints
-            self.checkpoints = Checkpoints(
-                self.log, origin=site.name, key=checkpoint_key(site), folders=notes.folders
-            )
+            self.checkpoints = Checkpoints(self.log, origin=site.name, key=checkpoint_key(site), folders=notes.folders)
             self.checkpoints.compare()
             self.metrics = Metrics()
             self.models = Models(site, self.log)
@@ -83,9 +81,7 @@ class Service:
             if site.line.image_tower is not None:
                 from calcode.service.images import opened_images
 
-                self.images = self._stack.enter_context(
-                    opened_images(site.line.image_tower, site.path("images"))
-                )
+                self.images = self._stack.enter_context(opened_images(site.line.image_tower, site.path("images")))
             self.tokens = Tokens(self.database)
             self.tokens.reload()
             self.limiter = Limiter(rate=site.limits.rate, burst=site.limits.burst)
@@ -157,9 +153,7 @@ class Service:
             sample = connection.execute(
                 select(POLICY.c.sample).where(POLICY.c.line == line.name).order_by(POLICY.c.from_seq.desc())
             ).scalar()
-            protocol = connection.execute(
-                select(PROTOCOL.c.digest).order_by(PROTOCOL.c.from_seq.desc())
-            ).scalar()
+            protocol = connection.execute(select(PROTOCOL.c.digest).order_by(PROTOCOL.c.from_seq.desc())).scalar()
         if sample != line.sample:
             body = {"sample": line.sample, "deferred": 1.0}
             events.append(Event(kind="policy_set", actor="service", subject=line.name, body=body))
@@ -168,9 +162,7 @@ class Service:
             parse_protocol(text, source=line.protocol)
             digest = hashlib.sha256(text.encode()).hexdigest()
             if digest != protocol:
-                events.append(
-                    Event(kind="protocol_set", actor="service", subject=digest, body={"text": text})
-                )
+                events.append(Event(kind="protocol_set", actor="service", subject=digest, body={"text": text}))
         first = self.models.first()
         with self.log.transaction() as transaction:
             transaction.append(events)
@@ -206,10 +198,7 @@ class Service:
         def write(transaction: Transaction) -> None:
             row = {"boot": self.log.boot, "at": utc(time.time())}
             connection = transaction.connection
-            if (
-                connection.execute(PULSE.update().where(PULSE.c.boot == row["boot"]).values(**row)).rowcount
-                == 0
-            ):
+            if connection.execute(PULSE.update().where(PULSE.c.boot == row["boot"]).values(**row)).rowcount == 0:
                 connection.execute(PULSE.insert().values(**row))
 
         self.change(write)

@@ -157,11 +157,7 @@ def read_site(path: str | os.PathLike[str]) -> SiteSettings:
 
     line = site.line
     trusted = [key if key.startswith("ed25519:") else str(absolute(key)) for key in line.trusted]
-    tower = (
-        line.image_tower
-        if line.image_tower is None or ":" in line.image_tower
-        else absolute(line.image_tower)
-    )
+    tower = line.image_tower if line.image_tower is None or ":" in line.image_tower else absolute(line.image_tower)
     changed = line.model_copy(
         update={
             **{name: absolute(getattr(line, name)) for name in ("prompts", "model", "reference", "protocol")},

@@ -152,19 +152,10 @@ DEPLOYMENT = Table(
 )
 PROTOCOL = Table("protocol", METADATA, _seq("from_seq"), _text("digest"), _text("text"), _text("set_by"))
 POLICY = Table(
-    "policy",
-    METADATA,
-    _seq("from_seq"),
-    _text("line"),
-    Column("sample", Float, nullable=False),
-    _text("set_by"),
+    "policy", METADATA, _seq("from_seq"), _text("line"), Column("sample", Float, nullable=False), _text("set_by")
 )
-CHECKPOINT = Table(
-    "checkpoint", METADATA, _seq("size"), _text("root"), _text("head"), _text("note"), _text("at")
-)
-ACCOUNT = Table(
-    "account", METADATA, _text("subject", key=True), _text("roles"), _text("source"), _text("changed_by")
-)
+CHECKPOINT = Table("checkpoint", METADATA, _seq("size"), _text("root"), _text("head"), _text("note"), _text("at"))
+ACCOUNT = Table("account", METADATA, _text("subject", key=True), _text("roles"), _text("source"), _text("changed_by"))
 TOKEN = Table(
     "token",
     METADATA,
@@ -177,24 +168,11 @@ TOKEN = Table(
     Column("revoked", Boolean, nullable=False),
 )
 PASSWORD = Table("password", METADATA, _text("subject", key=True), _text("argon2"))
-SESSION = Table(
-    "session", METADATA, _text("sha256", key=True), _text("subject"), _text("roles"), _text("expires")
-)
+SESSION = Table("session", METADATA, _text("sha256", key=True), _text("subject"), _text("roles"), _text("expires"))
 PULSE = Table("pulse", METADATA, _text("boot", key=True), _text("at"))
 
 #: What `rebuild` makes from the log alone.
-DERIVED = (
-    DECISION,
-    SHADOW_DECISION,
-    TASK,
-    MODEL,
-    DEPLOYMENT,
-    PROTOCOL,
-    POLICY,
-    CHECKPOINT,
-    ACCOUNT,
-    TOKEN,
-)
+DERIVED = (DECISION, SHADOW_DECISION, TASK, MODEL, DEPLOYMENT, PROTOCOL, POLICY, CHECKPOINT, ACCOUNT, TOKEN)
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:

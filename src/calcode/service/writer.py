@@ -78,9 +78,7 @@ class Writer:
         Probability with which an accepted case is reviewed (SERVICE.md 8).
     """
 
-    def __init__(
-        self, log: Log, models: Models, metrics: Metrics, *, queue: int, block: int, sample: float
-    ) -> None:
+    def __init__(self, log: Log, models: Models, metrics: Metrics, *, queue: int, block: int, sample: float) -> None:
         self._log, self._models, self._metrics = log, models, metrics
         self._limit, self._block, self._sample = queue, block, sample
         self._waiting: deque[_Job] = deque()
@@ -203,9 +201,7 @@ class Writer:
         self, transaction: Transaction, cases: Sequence[Case], outcomes: Sequence[dict[str, Any] | Problem]
     ) -> list[Answer | Problem]:
         known = transaction.decisions_with([case.key for case in cases])
-        seen = transaction.groups_among(
-            {case.group_digest for case in cases if case.group_digest is not None}
-        )
+        seen = transaction.groups_among({case.group_digest for case in cases if case.group_digest is not None})
         answers: list[Answer | Problem | None] = [None] * len(cases)
         events: list[Event] = []
         first: dict[str, int] = {}
@@ -236,9 +232,7 @@ class Writer:
                 twin, answer = cases[first[case.key]], answers[first[case.key]]
                 assert isinstance(answer, Answer)
                 answers[row] = (
-                    Answer(answer.record, answer.id, replay=True)
-                    if twin.content == case.content
-                    else _conflict()
+                    Answer(answer.record, answer.id, replay=True) if twin.content == case.content else _conflict()
                 )
         return [answer for answer in answers if answer is not None]
 
@@ -264,9 +258,7 @@ class Writer:
             body["traceparent"] = case.traceparent
         return Event(kind="decision", actor=case.actor, body=body, parts=case.parts)
 
-    def _stored(
-        self, transaction: Transaction, case: Case, row: Any, events: list[Event]
-    ) -> Answer | Problem:
+    def _stored(self, transaction: Transaction, case: Case, row: Any, events: list[Event]) -> Answer | Problem:
         if row.content != case.content:
             problem = _conflict()
             events.append(refusal(case.actor, problem))

@@ -6,12 +6,4 @@ from calcode.site.model import SiteModel
 from calcode.site.model_file import load_model
 from calcode.site.review import Quota, archive_quota, coin, predicted_exclusions, representatives
 
-__all__ = [
-    "Quota",
-    "SiteModel",
-    "archive_quota",
-    "coin",
-    "load_model",
-    "predicted_exclusions",
-    "representatives",
-]
+__all__ = ["Quota", "SiteModel", "archive_quota", "coin", "load_model", "predicted_exclusions", "representatives"]

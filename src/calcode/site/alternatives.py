@@ -21,9 +21,7 @@ Alternative = Callable[[Evidence, Evidence, DrawnCases], DrawFigures]
 
 def _class_thresholds(scores: FloatArray, labels: IntArray, *, n_classes: int) -> FloatArray:
     """Conformal quantile of each class's own scores; shape (K,)."""
-    return np.array(
-        [conformal_quantile(scores[labels == k, k], miscoverage=_LEVEL) for k in range(n_classes)]
-    )
+    return np.array([conformal_quantile(scores[labels == k, k], miscoverage=_LEVEL) for k in range(n_classes)])
 
 
 def _zero_shot(score: Callable[[FloatArray], FloatArray]) -> Alternative:
@@ -55,9 +53,7 @@ def _logistic(*, per_class: bool) -> Alternative:
         if per_class:
             limits = _class_thresholds(scores[calibrating], own, n_classes=cohort.n_classes)
         else:
-            limits = np.full(
-                cohort.n_classes, conformal_quantile(scores[calibrating, own], miscoverage=_LEVEL)
-            )
+            limits = np.full(cohort.n_classes, conformal_quantile(scores[calibrating, own], miscoverage=_LEVEL))
         return judged_draw(scores[cases.test] <= limits, cohort, cases, calibrating=own)
 
     return alternative
@@ -85,9 +81,7 @@ def _label_free(home: Evidence, cohort: Evidence, cases: DrawnCases) -> DrawFigu
     )
 
 
-def judged_draw(
-    sets: BoolArray, cohort: Evidence, cases: DrawnCases, *, calibrating: IntArray
-) -> DrawFigures:
+def judged_draw(sets: BoolArray, cohort: Evidence, cases: DrawnCases, *, calibrating: IntArray) -> DrawFigures:
     """Figures of sets on the test images of a draw; the labels that calibrated give the ideal worst class."""
     counted = np.bincount(calibrating, minlength=cohort.n_classes)
     return judged(

@@ -86,9 +86,7 @@ class SplitConformal:
         order = np.random.default_rng(random_state).permutation(len(bag))
         training = np.zeros(len(bag), dtype=np.bool_)
         training[order[: round(TRAINING_SHARE * len(bag))]] = True
-        adapter = Adapter.fit(
-            prior_outer, prior_by_class, features=bag.features[training], labels=bag.labels[training]
-        )
+        adapter = Adapter.fit(prior_outer, prior_by_class, features=bag.features[training], labels=bag.labels[training])
         return cls(adapter=adapter, bag=replace(bag, calibrates=~training), rule=rule, failure=failure)
 
     @property

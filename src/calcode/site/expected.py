@@ -116,11 +116,7 @@ def learning_curve(
         low, high = np.quantile(shares, [0.1, 0.9])
         points.append(
             CurvePoint(
-                labels=size,
-                informative=float(np.mean(shares)),
-                low=float(low),
-                high=float(high),
-                beyond=size > n,
+                labels=size, informative=float(np.mean(shares)), low=float(low), high=float(high), beyond=size > n
             )
         )
     return tuple(points)

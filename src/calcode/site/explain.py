@@ -13,9 +13,7 @@ from calcode.method.explain import ClassVerdict, Explanation, answer_sentence, u
 from calcode.site.model import SiteModel
 
 
-def explain_site(
-    evidence: Evidence, *, model: SiteModel, titles: Mapping[str, str] | None = None
-) -> Explanation:
+def explain_site(evidence: Evidence, *, model: SiteModel, titles: Mapping[str, str] | None = None) -> Explanation:
     """Decide on one image and say why.
 
     Parameters
@@ -36,9 +34,7 @@ def explain_site(
         share = float((model.gate_distances_ < model.audit_.distances(evidence)[0] - 1e-9).mean())
     why = [f"{model.counts_text()} were reviewed at this site."]
     if decisions.known_group is not None and decisions.known_group[0]:
-        why.append(
-            "The patient is known to the model: the own reviewed case is left out, and nothing is promised."
-        )
+        why.append("The patient is known to the model: the own reviewed case is left out, and nothing is promised.")
     if decision.action.name == "LABEL":
         why.append(model.singles_sentence)
     return Explanation(

@@ -58,8 +58,7 @@ class KnownGroups:
         groups, ids = self._hashed(evidence, "groups"), self._hashed(evidence, "ids")
         by_group, by_id = self._rows
         own_rows = np.array(
-            [by_group.get(group, by_id.get(name, -1)) for group, name in zip(groups, ids, strict=True)],
-            dtype=np.int64,
+            [by_group.get(group, by_id.get(name, -1)) for group, name in zip(groups, ids, strict=True)], dtype=np.int64
         )
         others = np.concatenate([self.hashes.get(role, groups[:0]) for role in ("trainers", "gate")])
         return own_rows, (own_rows >= 0) | (np.isin(groups, others) & (groups != b""))
@@ -67,8 +66,7 @@ class KnownGroups:
     @cached_property
     def _rows(self) -> tuple[dict[bytes, int], dict[bytes, int]]:
         by_group, by_id = (
-            {value: row for row, value in enumerate(self.hashes[name].tolist()) if value}
-            for name in ("bag", "bag_ids")
+            {value: row for row, value in enumerate(self.hashes[name].tolist()) if value} for name in ("bag", "bag_ids")
         )
         return by_group, by_id
 

@@ -17,10 +17,7 @@ from calcode.errors import CalcodeWarning, EvidenceError, NotFittedError, RoleEr
 from calcode.method.audit import SupportAudit
 from calcode.method.decisions import Decisions, choose_actions
 from calcode.method.evidence import Evidence, one_per_group, robust_probabilities
-from calcode.method.home_sums import (
-    adapter_probabilities,
-    site_features,
-)
+from calcode.method.home_sums import adapter_probabilities, site_features
 from calcode.method.model import Calcode, library_versions
 from calcode.method.roles import EvidenceFormat, embeddings_digest, identities, require_evidence
 from calcode.method.setting_kinds import Count
@@ -134,9 +131,7 @@ class SiteModel(SiteChoices):
 
     def __post_init__(self) -> None:
         if self.home is not None and (self.reference is not None or self.trim is not None):
-            raise SettingsError(
-                "reference and trim: they come from the home model; give them in sharp mode only"
-            )
+            raise SettingsError("reference and trim: they come from the home model; give them in sharp mode only")
 
     # ------------------------------------------------------------------ fitting
 
@@ -198,17 +193,12 @@ class SiteModel(SiteChoices):
         if settings.calibrate_with == "weighted" and probabilities is not None:
             weights = 1.0 / probabilities[rows]
         self.bag_ = Bag(
-            features=features,
-            labels=labels,
-            calibrates=np.ones(len(rows), dtype=np.bool_),
-            weights=weights,
+            features=features, labels=labels, calibrates=np.ones(len(rows), dtype=np.bool_), weights=weights
         )
         self.bag_ids_ = tuple(map(str, rows if chosen.ids is None else chosen.ids))
         robust = robust_probabilities(chosen.prompt_logits, trim=trim)
         self.zero_shot_scores_ = 1.0 - robust[np.arange(len(rows)), labels]
-        self.known_ = KnownGroups(bytes.fromhex(embeddings_digest(features)), settings.unit).admit(
-            "bag", chosen
-        )
+        self.known_ = KnownGroups(bytes.fromhex(embeddings_digest(features)), settings.unit).admit("bag", chosen)
         self.gate_distances_ = None
         if gate is not None:
             self.known_ = self.known_.admit("gate", gate)
@@ -235,9 +225,7 @@ class SiteModel(SiteChoices):
             )
         return self.home.evidence_format_
 
-    def _site_audit(
-        self, settings: SiteSettings, *, gate: Evidence | None
-    ) -> tuple[str, SupportAudit | None]:
+    def _site_audit(self, settings: SiteSettings, *, gate: Evidence | None) -> tuple[str, SupportAudit | None]:
         """Which audit decides, and the audit itself (SITE.md S8)."""
         kind = settings.audit or ("off" if gate is None else "site")
         audit = None if self.home is None else self.home.audit_
@@ -307,9 +295,7 @@ class SiteModel(SiteChoices):
         self.n_rejected_ = int((~accepted).sum())
         rows = drawn[accepted & ~unlabelled & ~outside]
         if len(rows) == 0:
-            raise RoleError(
-                "reviewed: no case is left that has a label in the label space and passes the audit"
-            )
+            raise RoleError("reviewed: no case is left that has a label in the label space and passes the audit")
         self.unlabelled_share_ = self.n_unlabelled_ / (self.n_unlabelled_ + len(rows))
         return rows
 
@@ -345,14 +331,10 @@ class SiteModel(SiteChoices):
         prior = (self.prior_outer_, self.prior_by_class_)
         if settings.assurance is not None:
             failure = failure_of_look(self.look_, assurance=settings.assurance)
-            return SplitConformal.fit(
-                *prior, bag=bag, rule=rule, failure=failure, random_state=settings.random_state
-            )
+            return SplitConformal.fit(*prior, bag=bag, rule=rule, failure=failure, random_state=settings.random_state)
         calibrates = bag.calibrates
         if settings.slack == "thin":
-            calibrates = thinned_rows(
-                bag.labels, miscoverage=settings.levels, random_state=settings.random_state
-            )
+            calibrates = thinned_rows(bag.labels, miscoverage=settings.levels, random_state=settings.random_state)
         adapter = Adapter.fit(*prior, features=bag.features, labels=bag.labels)
         return FullConformal(adapter=adapter, bag=replace(bag, calibrates=calibrates), rule=rule)
 
@@ -365,9 +347,7 @@ class SiteModel(SiteChoices):
         self.silenced_classes_ = tuple(
             name for name, silent in zip(self.classes_, self.ranking_.silenced, strict=True) if silent
         )
-        self.bag_scores_ = {
-            name: self.zero_shot_scores_[self.bag_.labels == k] for k, name in enumerate(self.classes_)
-        }
+        self.bag_scores_ = {name: self.zero_shot_scores_[self.bag_.labels == k] for k, name in enumerate(self.classes_)}
         self._digest: str | None = None
 
     def _warn_of_silence(self) -> None:
@@ -467,9 +447,7 @@ class SiteModel(SiteChoices):
         features = site_features(evidence, trim=self.settings_.trim)
         return self.ranking_.rank(features, own_rows=own_rows, weights=weights), known
 
-    def _decisions(
-        self, evidence: Evidence, ranked: Ranked, *, known: BoolArray, p_audit: FloatArray
-    ) -> Decisions:
+    def _decisions(self, evidence: Evidence, ranked: Ranked, *, known: BoolArray, p_audit: FloatArray) -> Decisions:
         supported = np.asarray(p_audit >= self.deferral_level_)
         scores = 1.0 - ranked.p_values
         threshold = 1.0 - ranked.levels - TOLERANCE

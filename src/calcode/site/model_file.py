@@ -139,8 +139,7 @@ def _metadata(model: SiteModel) -> dict[str, Any]:
         "known_key": model.known_.key.hex(),
         "audit": None
         if audit is None
-        else audit_facts(audit)
-        | {"n_neighbors": audit.n_neighbors, "trim": audit.trim, "fused": audit.fused},
+        else audit_facts(audit) | {"n_neighbors": audit.n_neighbors, "trim": audit.trim, "fused": audit.fused},
         "certificate": None if model.certificate_ is None else asdict(model.certificate_),
         "notice": "Research software, not a medical device. Embeddings are patient-derived data: keep this file at "
         "the site.",
@@ -179,9 +178,7 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> SiteMode
     model.zero_shot_scores_ = tensors["zero_shot_scores"]
     model.gate_distances_ = tensors.get("site_gate_distances")
     hashes = {
-        name.removeprefix("known_"): as_hashes(tensor)
-        for name, tensor in tensors.items()
-        if name.startswith("known_")
+        name.removeprefix("known_"): as_hashes(tensor) for name, tensor in tensors.items() if name.startswith("known_")
     }
     model.known_ = KnownGroups(bytes.fromhex(metadata["known_key"]), settings.unit, hashes)
     model.audit_ = None
@@ -221,9 +218,7 @@ def _contradictions(model: SiteModel) -> dict[str, bool]:
     sound, robust = read_features(bag.features, n_classes=by_class.shape[1])
     home_weight = 0.0 if model.sharp_ else settings.home_weight
     slack = _ROUNDING * (1.0 + outer[0, 0])
-    np.linalg.cholesky(
-        outer - (1.0 - _ROUNDING) * settings.ridge * np.eye(len(outer))
-    )  # raises unless positive
+    np.linalg.cholesky(outer - (1.0 - _ROUNDING) * settings.ridge * np.eye(len(outer)))  # raises unless positive
     own = settings.audit or ("site" if "gate" in known else "off")
     groups = [name for name in known["bag"].tolist() if name]
     return {
@@ -240,19 +235,14 @@ def _contradictions(model: SiteModel) -> dict[str, bool]:
         "the zero-shot scores are others": not np.allclose(
             model.zero_shot_scores_, 1.0 - robust[np.arange(n), bag.labels], rtol=0.0, atol=_ROUNDING
         ),
-        "review weights are missing, or not wanted": (bag.weights is None)
-        == (settings.calibrate_with == "weighted"),
-        "the prior is not symmetric": not np.allclose(
-            outer, outer.T, rtol=_RECOMPUTED, atol=_RECOMPUTED * outer[0, 0]
-        ),
-        "the prior has another weight": abs(outer[0, 0] - settings.ridge - home_weight - model.n_trainers_)
-        > slack
+        "review weights are missing, or not wanted": (bag.weights is None) == (settings.calibrate_with == "weighted"),
+        "the prior is not symmetric": not np.allclose(outer, outer.T, rtol=_RECOMPUTED, atol=_RECOMPUTED * outer[0, 0]),
+        "the prior has another weight": abs(outer[0, 0] - settings.ridge - home_weight - model.n_trainers_) > slack
         or abs(by_class[0].sum() - home_weight - model.n_trainers_) > slack,
         "the trainers are not known": len(known.get("trainers", ())) > model.n_trainers_,
         "the key of the hashes is another one": model.known_.key.hex() != embeddings_digest(bag.features),
         "a group has several reviewed cases": settings.unit == "group" and len(set(groups)) < len(groups),
-        "the audit is not the one of the settings": model.audit_kind_ != own
-        or model.audit_kind_ not in AUDITS,
+        "the audit is not the one of the settings": model.audit_kind_ != own or model.audit_kind_ not in AUDITS,
         "the audit is missing": audit is None and model.audit_kind_ != "off",
         "the gate is missing": "gate" not in known
         and (model.audit_kind_ == "site" or model.gate_distances_ is not None),

@@ -122,9 +122,7 @@ def plan_archive(
         ridge=RIDGE,
     )
     available = {k: int((labels == k).sum()) for k in range(evidence.n_classes)}
-    quota = archive_quota(
-        exclusions, budget=budget, miscoverage=miscoverage, available=available, classes=classes
-    )
+    quota = archive_quota(exclusions, budget=budget, miscoverage=miscoverage, available=available, classes=classes)
     groups = _groups(evidence)
     order = sorted(range(len(rows)), key=lambda i: coin(secret, f"archive {groups[rows[i]]}"))
     taken = dict.fromkeys(quota.labels, 0)
@@ -140,9 +138,7 @@ def plan_archive(
     return ReviewPlan(rows=rows[kept], why=tuple(chosen[i] for i in kept), quota=quota)
 
 
-def plan_coin(
-    evidence: Evidence, *, rate: float, coins: CoinFile, visits: Sequence[str] | None = None
-) -> ReviewPlan:
+def plan_coin(evidence: Evidence, *, rate: float, coins: CoinFile, visits: Sequence[str] | None = None) -> ReviewPlan:
     """Toss the coin of every group that has not been tossed yet; those below `rate` are reviewed.
 
     Parameters

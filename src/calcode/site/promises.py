@@ -60,9 +60,7 @@ def site_promises(
             continue
         case = _case(settings, design=design)
         if failure is None:
-            sentences.append(
-                f"Promised: coverage of '{name}' at {1 - level:.4g} for {case} ({count} labels)."
-            )
+            sentences.append(f"Promised: coverage of '{name}' at {1 - level:.4g} for {case} ({count} labels).")
         else:
             sentences.append(
                 f"Promised with probability {1 - failure:.4g} over the reviewed sample: coverage of '{name}' at "
@@ -85,11 +83,7 @@ def site_promises(
 
 
 def _case(settings: SiteSettings, *, design: str) -> str:
-    unit = (
-        "group"
-        if settings.unit == "group"
-        else "image (approximate: images of one patient are not independent)"
-    )
+    unit = "group" if settings.unit == "group" else "image (approximate: images of one patient are not independent)"
     chosen = {
         "archive": "drawn like the archive cases",
         "consecutive": "like the consecutive cases",

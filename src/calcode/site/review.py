@@ -69,13 +69,7 @@ def representatives(
 
 
 def predicted_exclusions(
-    home: HomeSums,
-    evidence: Evidence,
-    *,
-    trim: int,
-    miscoverage: FloatArray,
-    home_weight: float,
-    ridge: float,
+    home: HomeSums, evidence: Evidence, *, trim: int, miscoverage: FloatArray, home_weight: float, ridge: float
 ) -> BoolArray:
     """e_y(x): would home's own scores exclude label y for image x? (SITE.md S1).
 
@@ -96,8 +90,7 @@ def predicted_exclusions(
     outputs = site_features(evidence, trim=trim) @ np.linalg.solve(outer, by_class)
     scores = 1.0 - adapter_probabilities(outputs, sharpness=SHARPNESS)
     limits = [
-        conformal_quantile(own, miscoverage=float(delta))
-        for own, delta in zip(home.scores, miscoverage, strict=True)
+        conformal_quantile(own, miscoverage=float(delta)) for own, delta in zip(home.scores, miscoverage, strict=True)
     ]
     return np.asarray(scores > np.array(limits))
 
@@ -174,9 +167,7 @@ def archive_quota(
         covered |= exclusions[:, chosen]
     steps = dict.fromkeys(sorted(served), 1)
     while True:
-        growth = {
-            k: labels_needed(float(miscoverage[k]), steps=step + 1) - served[k] for k, step in steps.items()
-        }
+        growth = {k: labels_needed(float(miscoverage[k]), steps=step + 1) - served[k] for k, step in steps.items()}
         growing = [k for k in steps if growth[k] <= left and served[k] + growth[k] <= stock[k]]
         if not growing:
             return Quota(labels={k: served[k] for k in steps}, left=left)

@@ -58,8 +58,6 @@ def triggered_review(
         cases = DrawnCases(reviewed=reviewed, trainers=reviewed[:0], test=test)
         found["weighted"] = judged_draw(sets, cohort, cases, calibrating=own), len(reviewed)
         trainers = passing[by_trigger & ~by_coin]
-        coin = SiteModel(home, sampling="coin").fit(
-            reviewed=cohort[passing[by_coin]], trainers=cohort[trainers]
-        )
+        coin = SiteModel(home, sampling="coin").fit(reviewed=cohort[passing[by_coin]], trainers=cohort[trainers])
         found["coin"] = site_figures(coin, cohort[test]), int(by_coin.sum())
     return found

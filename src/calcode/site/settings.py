@@ -34,10 +34,7 @@ _KINDS: dict[str, Kind] = {
     "random_state": Count(low=0),
     "trim": Count(low=0),
 }
-_OPTIONAL_KINDS: dict[str, Kind] = {
-    "assurance": Number(inside=True),
-    "audit": Choice(words=("site", "home", "off")),
-}
+_OPTIONAL_KINDS: dict[str, Kind] = {"assurance": Number(inside=True), "audit": Choice(words=("site", "home", "off"))}
 _REVIEW_BIAS = (
     "calibrate_with: 'all' needs review probabilities that are all equal, given as e=...; ignoring that some cases "
     "were reviewed because they looked malignant costs the malignant classes 2 to 7 points of coverage while the "
@@ -79,9 +76,7 @@ class SiteSettings:
         if self.calibrate_with == "all" and (e is None or np.ptp(e) > 0):
             raise SettingsError(_REVIEW_BIAS)
         if self.calibrate_with == "weighted" and e is None:
-            raise SettingsError(
-                "e: calibrate_with='weighted' needs the review probability of every reviewed row"
-            )
+            raise SettingsError("e: calibrate_with='weighted' needs the review probability of every reviewed row")
 
     def require_one_level(self, labels: IntArray) -> None:
         """Check that the classes that a pool may hold with these labels have one level (SITE.md S4)."""

@@ -77,9 +77,7 @@ def read_sheet(path: Path, *, ids: Sequence[str], classes: Sequence[str]) -> Rev
         raise FeatureFileError(f"{path}: not a CSV file in UTF-8 ({error})") from error
     missing = [name for name in ("id", "label") if name not in columns]
     if missing:
-        raise FeatureFileError(
-            f"{path}: no column {', '.join(missing)}; it has {', '.join(columns) or 'none'}"
-        )
+        raise FeatureFileError(f"{path}: no column {', '.join(missing)}; it has {', '.join(columns) or 'none'}")
     row_of = {name: row for row, name in enumerate(ids)}
     found: dict[str, str] = {}
     rows, labels, empty, training = [], [], [], []
@@ -89,9 +87,7 @@ def read_sheet(path: Path, *, ids: Sequence[str], classes: Sequence[str]) -> Rev
         if name not in row_of:
             raise FeatureFileError(f"{where}: no image {name!r} in the feature file; check the id")
         if found.setdefault(name, label) != label:
-            raise FeatureFileError(
-                f"{where}: image {name!r} has two labels, {found[name]!r} and {label!r}; keep one"
-            )
+            raise FeatureFileError(f"{where}: image {name!r} has two labels, {found[name]!r} and {label!r}; keep one")
         if row_of[name] in rows:
             continue
         if label not in classes and label not in ("", CANNOT_TELL, OTHER):

@@ -71,9 +71,7 @@ class DrawFigures:
         return self.n_single / self.n_images
 
 
-def draw_cases(
-    home: Calcode, cohort: Evidence, *, n: int, design: str, seed: int, level: float = 0.05
-) -> DrawnCases:
+def draw_cases(home: Calcode, cohort: Evidence, *, n: int, design: str, seed: int, level: float = 0.05) -> DrawnCases:
     """Draw n patients at random ("consecutive"), or by the archive's quota ("archive").
 
     Parameters
@@ -121,8 +119,7 @@ def fitted_on(home: Calcode, cohort: Evidence, cases: DrawnCases, **settings: An
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalcodeWarning)
         return SiteModel(home, **settings).fit(
-            reviewed=cohort[cases.reviewed],
-            trainers=cohort[cases.trainers] if len(cases.trainers) else None,
+            reviewed=cohort[cases.reviewed], trainers=cohort[cases.trainers] if len(cases.trainers) else None
         )
 
 
@@ -140,12 +137,7 @@ def site_figures(site: SiteModel, test: Evidence) -> DrawFigures:
 
 
 def judged(
-    sets: BoolArray,
-    truth: IntArray,
-    *,
-    classes: Sequence[str],
-    labels: dict[str, int],
-    levels: dict[str, float],
+    sets: BoolArray, truth: IntArray, *, classes: Sequence[str], labels: dict[str, int], levels: dict[str, float]
 ) -> DrawFigures:
     """Figures of any sets, shape (n, K), on labelled images; `labels` calibrated the classes at `levels`."""
     rows = np.arange(len(truth))

@@ -235,9 +235,7 @@ def compared_row(method: Method, roles: Roles, test: Evidence, *, terms: Terms) 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CalcodeWarning)
         try:
-            prediction = method.predict(
-                roles, test, miscoverage=terms.miscoverage, random_state=terms.random_state
-            )
+            prediction = method.predict(roles, test, miscoverage=terms.miscoverage, random_state=terms.random_state)
             seconds = time.perf_counter() - started
             decided = decisions_from(prediction, test)
         except Exception as error:  # one method must not cost the others
@@ -287,9 +285,7 @@ def comparison_frame(
     """
     lines = [row.cells() for row in rows]
     lines += [
-        row.cells() | {"by": column, "group": value}
-        for value, members in (groups or {}).items()
-        for row in members
+        row.cells() | {"by": column, "group": value} for value, members in (groups or {}).items() for row in members
     ]
     return SCHEMA.frame(lines)
 
@@ -303,9 +299,7 @@ def _short(value: float, digits: int = 3) -> str:
 
 def _with_interval(row: Any, name: str) -> Cell:
     found = estimate(row, name)
-    return Cell(
-        _short(found.value), "" if math.isnan(found.low) else f"[{_short(found.low)}, {_short(found.high)}]"
-    )
+    return Cell(_short(found.value), "" if math.isnan(found.low) else f"[{_short(found.low)}, {_short(found.high)}]")
 
 
 def _worst(row: Any) -> Cell:

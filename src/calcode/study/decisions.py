@@ -131,9 +131,7 @@ def to_arrow(variants: Mapping[str, MethodDecisions]) -> pyarrow.Table:
 
     facts = {
         "classes": list(next(iter(variants.values())).classes),
-        "variants": {
-            name: {"defers": rows.defers, "details": dict(rows.details)} for name, rows in variants.items()
-        },
+        "variants": {name: {"defers": rows.defers, "details": dict(rows.details)} for name, rows in variants.items()},
     }
     tables = []
     for name, rows in variants.items():

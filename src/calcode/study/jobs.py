@@ -135,9 +135,7 @@ def code_digest(module: str) -> str:
     Pages, commands and other experiments are left out: changing them repeats no work.
     """
     root = Path(__file__).parents[1]
-    below = [
-        path for path in root.rglob("*.py") if path.relative_to(root).with_suffix("").parts[0] not in _NO_PART
-    ]
+    below = [path for path in root.rglob("*.py") if path.relative_to(root).with_suffix("").parts[0] not in _NO_PART]
     shared = [root / "study" / f"{name}.py" for name in _SHARED]
     found = importlib.util.find_spec(module)
     if found is None or found.origin is None:

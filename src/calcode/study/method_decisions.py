@@ -40,11 +40,7 @@ def method_job(
     out_of_space : bool
     """
     chosen = study.point if point is None else point
-    options = {
-        "method": method,
-        **chosen.model_dump(exclude={"name"}),
-        "seed": study.seed if seed is None else seed,
-    }
+    options = {"method": method, **chosen.model_dump(exclude={"name"}), "seed": study.seed if seed is None else seed}
     what = f"{method}-out-of-space" if out_of_space else method
     options |= {"out_of_space": True} if out_of_space else {}
     return job(f"{__name__}:decide", what, place, options, resplit=resplit)

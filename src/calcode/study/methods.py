@@ -46,9 +46,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "local": ("local-cp", "base-lcp", "rlcp", "lcp-vlm"),
         "transductive": tuple(name for name, method in METHODS.items() if method.record.transductive),
         "reconstructions": tuple(
-            name
-            for name, method in METHODS.items()
-            if method.record.reconstruction and method.record.reproducible
+            name for name, method in METHODS.items() if method.record.reconstruction and method.record.reproducible
         ),
         "ablations": ABLATION_NAMES,
     }
@@ -73,9 +71,7 @@ def named_methods(names: Sequence[str]) -> tuple[str, ...]:
         if name not in GROUPS and name not in METHODS:
             near = difflib.get_close_matches(name, [*GROUPS, *METHODS], n=1)
             advice = f"did you mean {near[0]!r}? " if near else ""
-            raise StudyError(
-                f"no method {name!r}; {advice}Groups: {', '.join(GROUPS)}. Methods: {', '.join(METHODS)}"
-            )
+            raise StudyError(f"no method {name!r}; {advice}Groups: {', '.join(GROUPS)}. Methods: {', '.join(METHODS)}")
         if name in METHODS and not METHODS[name].record.reproducible:
             raise StudyError(f"{name!r} cannot be run, because no paper defines it; leave it out")
         wanted.update(GROUPS.get(name, (name,)))

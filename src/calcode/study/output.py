@@ -39,9 +39,7 @@ class StudyOutput:
     def __init__(self, folder: Path) -> None:
         path = folder / MANIFEST
         if not path.is_file():
-            raise StudyError(
-                f"folder: {folder} has no {MANIFEST}; name the output folder of 'calcode study run'"
-            )
+            raise StudyError(f"folder: {folder} has no {MANIFEST}; name the output folder of 'calcode study run'")
         self.folder = folder
         self.manifest: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         resolved = dict(self.manifest["study"])
@@ -108,9 +106,7 @@ class StudyOutput:
     @cached_property
     def main(self) -> pd.DataFrame:
         """Rows of the main comparison at the fixed point and the first seed."""
-        return self.table(
-            "recent_baselines_summary", operating_point=self.study.point.name, seed=self.study.seed
-        )
+        return self.table("recent_baselines_summary", operating_point=self.study.point.name, seed=self.study.seed)
 
     @cached_property
     def means(self) -> pd.DataFrame:

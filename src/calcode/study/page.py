@@ -31,35 +31,19 @@ _GLOSSARY = (
     ("Answered", "an image that is not deferred; every figure about sets is over answered images."),
     ("Coverage", "share of answered images of the label space whose set holds the true label."),
     ("Worst class", "the class with the smallest coverage, among those with enough answered images."),
-    (
-        "Set size",
-        "labels in the set of an answered image, on average. A full set holds every label and says nothing.",
-    ),
+    ("Set size", "labels in the set of an answered image, on average. A full set holds every label and says nothing."),
     ("Informative", "share of all images that are answered with at least one label and not all of them."),
     ("Single answers", "answers with exactly one label, and how many of them are the true one."),
     ("Deferred", "share of all images that go to a clinician instead of getting an answer."),
     ("Target met", "combinations of setting and backbone whose coverage is at least the target."),
-    (
-        "Shifted",
-        "images unlike the calibration images: every figure there is observed, and no theorem promises it.",
-    ),
+    ("Shifted", "images unlike the calibration images: every figure there is observed, and no theorem promises it."),
     ("The paper's sets", "CALCoDe without the rule that the first-ranked label is always in the set."),
     ("Reconstruction", "a method without published code, built from its description."),
     ("Reported", "a number that the paper prints; never computed here."),
 )
 #: Columns of the paper's tables that hold words; all others hold numbers.
 _WORDS = frozenset(
-    [
-        "setting",
-        "backbone",
-        "method",
-        "printed_name",
-        "metric",
-        "selected",
-        "regime",
-        "selected_audit",
-        "class_name",
-    ]
+    ["setting", "backbone", "method", "printed_name", "metric", "selected", "regime", "selected_audit", "class_name"]
 )
 
 
@@ -138,9 +122,7 @@ def summary_parts(output: StudyOutput) -> tuple[Part, ...]:
         f"({percent(row.in_space_deferral)} of the others)"
         for row in output.table("out_of_space_detection", score=COMPLETE).itertuples(index=False)
     ]
-    beyond = (
-        f"Of images with a diagnosis that no set can hold, CALCoDe defers {listed(said)}." if said else ""
-    )
+    beyond = f"Of images with a diagnosis that no set can hold, CALCoDe defers {listed(said)}." if said else ""
     observed = ""
     if output.shifted:
         verb = "differ" if len(output.shifted) > 1 else "differs"
@@ -148,12 +130,7 @@ def summary_parts(output: StudyOutput) -> tuple[Part, ...]:
             f"{listed(output.shifted)} {verb} from the calibration images by more than chance: every figure there is "
             "observed, and nothing is promised."
         )
-    first = (
-        setup_sentence(output),
-        ordinary_sentence(output),
-        complete_sentence(output),
-        singles_sentence(output),
-    )
+    first = (setup_sentence(output), ordinary_sentence(output), complete_sentence(output), singles_sentence(output))
     more = (better_sentence(output), full_sets_sentence(output), beyond, splits_sentence(output), observed)
     failures = output.manifest["failures"]
     missing = (
@@ -219,9 +196,7 @@ def complete_sentence(output: StudyOutput) -> str:
     if not (output.main["method"] == COMPLETE).any():
         return "CALCoDe has no result."
     own = output.mean(output.average, COMPLETE)
-    price = (
-        f" Its price over {output.scope_words(output.average)}: {cost_words(own)}." if own is not None else ""
-    )
+    price = f" Its price over {output.scope_words(output.average)}: {cost_words(own)}." if own is not None else ""
     return f"CALCoDe {_reach(output, COMPLETE)}{price}"
 
 
@@ -255,9 +230,7 @@ def better_sentence(output: StudyOutput) -> str:
             if row.method != COMPLETE and row.worst_class_coverage > own.worst_class_coverage
         ]
         rows.sort(key=lambda row: -row.worst_class_coverage)
-        found = [
-            f"{row.title} ({percent(row.worst_class_coverage)}, {cost_words(row)})" for row in rows[:_NAMED]
-        ]
+        found = [f"{row.title} ({percent(row.worst_class_coverage)}, {cost_words(row)})" for row in rows[:_NAMED]]
         return listed([*found, f"{len(rows) - _NAMED} more"] if len(rows) > _NAMED else found)
 
     average = f"{percent(own.worst_class_coverage)} on average, {cost_words(own)}"
@@ -281,9 +254,7 @@ def full_sets_sentence(output: StudyOutput) -> str:
         if row is not None and row.full_set_rate >= _MANY_FULL
     ]
     return (
-        f"Of CALCoDe's sets, {listed(found)} hold every label: they cover the truth and say nothing."
-        if found
-        else ""
+        f"Of CALCoDe's sets, {listed(found)} hold every label: they cover the truth and say nothing." if found else ""
     )
 
 
@@ -304,9 +275,7 @@ def splits_sentence(output: StudyOutput) -> str:
 def summary_table(output: StudyOutput) -> Table | None:
     """Rows are figures, columns are settings; a cell leads from the ordinary predictor to the complete method."""
     compared = [name for name in (output.ordinary, COMPLETE) if name is not None]
-    rows = {
-        setting.name: [output.mean(setting.name, name) for name in compared] for setting in output.settings
-    }
+    rows = {setting.name: [output.mean(setting.name, name) for name in compared] for setting in output.settings}
     settings = [name for name, found in rows.items() if None not in found]
     if not settings:
         return None

@@ -32,9 +32,7 @@ _DIED = "WorkerDied: the process ended without an answer; out of memory?"
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
-def run_jobs(
-    jobs: Sequence[Job], *, folder: Path, workers: int, on_finish: Callable[[Job, Finished], None]
-) -> None:
+def run_jobs(jobs: Sequence[Job], *, folder: Path, workers: int, on_finish: Callable[[Job, Finished], None]) -> None:
     """Run every job; `on_finish` hears of each as it ends.
 
     A worker that dies takes no other job with it: those that were in flight are run again, each alone, and the one

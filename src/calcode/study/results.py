@@ -54,11 +54,7 @@ class Results:
 
     def measured(self, jobs: Iterable[Job]) -> list[Row]:
         """The rows of several jobs, each with the names of its setting and backbone."""
-        return [
-            {"setting": job.setting.name, "backbone": job.backbone} | row
-            for job in jobs
-            for row in self.rows(job)
-        ]
+        return [{"setting": job.setting.name, "backbone": job.backbone} | row for job in jobs for row in self.rows(job)]
 
     def variants(self, job: Job) -> Mapping[str, MethodDecisions]:
         """The decisions of a job, by variant; none where it failed."""

@@ -163,11 +163,7 @@ def write_tables(study: Study, results: Results, folder: Path) -> tuple[list[Pat
 
 
 def write_manifest(
-    study: Study,
-    jobs: Sequence[Job],
-    results: Results,
-    failures: Sequence[Failure],
-    seconds: dict[str, float],
+    study: Study, jobs: Sequence[Job], results: Results, failures: Sequence[Failure], seconds: dict[str, float]
 ) -> None:
     """Inputs by hash, versions, hardware, resolved settings, durations and failures."""
 
@@ -235,9 +231,7 @@ def hardware() -> dict[str, Any]:
     processor = platform.processor()
     if Path("/proc/cpuinfo").is_file():
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        processor = next(
-            (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), processor
-        )
+        processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), processor)
     memory = None
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         memory = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)

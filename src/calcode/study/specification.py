@@ -93,9 +93,7 @@ def _conditions(written: object) -> object:
 Conditions = Annotated[
     tuple[Condition, ...],
     BeforeValidator(_conditions),
-    WithJsonSchema(
-        {"type": "object", "description": "column = value, [values] or { not = value or values }"}
-    ),
+    WithJsonSchema({"type": "object", "description": "column = value, [values] or { not = value or values }"}),
 ]
 
 
@@ -256,15 +254,11 @@ class _Common(Entry):
 
     title: Text
     output: str = "output"
-    seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=1000), AfterValidator(_different)] = (
-        0,
-    )
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=1000), AfterValidator(_different)] = (0,)
     experiments: tuple[str, ...] = Field(default=("all",), validate_default=True)
     settings: Annotated[tuple[Setting, ...], Field(min_length=1), AfterValidator(_different)]
     methods: Compared = Compared()
-    operating_points: Annotated[tuple[Point, ...], Field(min_length=1), AfterValidator(_different)] = (
-        Point(),
-    )
+    operating_points: Annotated[tuple[Point, ...], Field(min_length=1), AfterValidator(_different)] = (Point(),)
     costs: Annotated[tuple[Regime, ...], Field(min_length=1), AfterValidator(_different)] = Field(
         default_factory=lambda: _USUAL_REGIMES
     )
@@ -358,17 +352,13 @@ def checked_options(written: Mapping[str, Any]) -> tuple[dict[str, Any], list[An
     options, errors = {}, []
     for key, (kind, usual) in _option_types().items():
         try:
-            options[key] = (
-                TypeAdapter(kind).validate_json(json.dumps(written[key])) if key in written else usual
-            )
+            options[key] = TypeAdapter(kind).validate_json(json.dumps(written[key])) if key in written else usual
         except ValidationError as error:
             errors += [{**entry, "loc": (key, *entry["loc"])} for entry in error.errors()]
     return options, errors
 
 
-def read_study(
-    path: Path, *, features: Mapping[str, Path] | None = None, output: Path | None = None
-) -> Study:
+def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output: Path | None = None) -> Study:
     """The study that a file describes, every value checked before any work.
 
     Parameters
@@ -473,9 +463,7 @@ def _mismatches(study: Study, backbones: Sequence[str]) -> list[str]:
                     wrong = _unknown("column", condition.column, features.columns)
                     where = f"settings.{part} of {setting.name}: {wrong}"
                     columns.setdefault(where, []).append(str(features.path))
-    return problems + [
-        f"{where}, in {' and '.join(dict.fromkeys(paths))}" for where, paths in columns.items()
-    ]
+    return problems + [f"{where}, in {' and '.join(dict.fromkeys(paths))}" for where, paths in columns.items()]
 
 
 def json_schema() -> dict[str, Any]:
@@ -506,9 +494,7 @@ def _sentence(error: Any) -> str:
     """One finding of pydantic as a sentence that names the key."""
     # The union of a path and a table of paths shows up in the place; it is no key.
     loc = [part for part in error["loc"] if part != "str" and "[" not in str(part)]
-    where = re.sub(
-        r"\.\[", "[", ".".join(f"[{part}]" if isinstance(part, int) else str(part) for part in loc)
-    )
+    where = re.sub(r"\.\[", "[", ".".join(f"[{part}]" if isinstance(part, int) else str(part) for part in loc))
     if error["type"] == "missing":
         return f"{where}: missing; add it"
     if error["type"] == "extra_forbidden":

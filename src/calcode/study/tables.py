@@ -108,9 +108,7 @@ class TableSchema:
         if len(given) == 0:
             given = pd.DataFrame(columns=list(self.column_names))
         wrong = sorted(set(given.columns) ^ set(self.column_names))
-        if wrong or (
-            not isinstance(rows, pd.DataFrame) and any(len(row) != len(self.columns) for row in rows)
-        ):
+        if wrong or (not isinstance(rows, pd.DataFrame) and any(len(row) != len(self.columns) for row in rows)):
             raise StudyError(f"{self.name}: columns {wrong} are missing or not in the schema")
         frame = pd.DataFrame({c.name: self._typed(given[c.name].tolist(), c) for c in self.columns})
         twice = frame[frame.duplicated(list(self.key))]
@@ -122,17 +120,13 @@ class TableSchema:
         missing = [value is None or value is pd.NA or value != value for value in values]
         for value, absent in zip(values, missing, strict=True):
             boolean = isinstance(value, bool | np.bool_)
-            if not absent and (
-                not isinstance(value, _TYPES[column.kind]) or boolean is not (column.kind == "flag")
-            ):
+            if not absent and (not isinstance(value, _TYPES[column.kind]) or boolean is not (column.kind == "flag")):
                 raise StudyError(f"{self.name}: {value!r} in column {column.name!r} is no {column.kind}")
         kept = [None if absent else value for value, absent in zip(values, missing, strict=True)]
         if column.kind == "text":
             return pd.Series(["" if value is None else str(value) for value in kept], dtype=object)
         if column.kind == "number":
-            return pd.Series(
-                [math.nan if value is None else float(value) for value in kept], dtype=np.float64
-            )
+            return pd.Series([math.nan if value is None else float(value) for value in kept], dtype=np.float64)
         plain, nullable = ("int64", "Int64") if column.kind == "integer" else ("bool", "boolean")
         return pd.Series(kept, dtype=nullable if any(missing) else plain)
 
@@ -164,8 +158,7 @@ class TableSchema:
             pd.DataFrame(
                 {
                     column.name: pd.Series(
-                        [_PARSED[column.kind](cell) if cell else None for cell in cells[column.name]],
-                        dtype=object,
+                        [_PARSED[column.kind](cell) if cell else None for cell in cells[column.name]], dtype=object
                     )
                     for column in self.columns
                 }

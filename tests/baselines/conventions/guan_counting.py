@@ -13,9 +13,7 @@ from calcode.kernels import prefix_masses
 from calcode.method.localized import first_positions
 
 
-def three_lists(
-    theta: FloatArray, theta_plus: FloatArray, own_mass: FloatArray, positions: IntArray
-) -> IntArray:
+def three_lists(theta: FloatArray, theta_plus: FloatArray, own_mass: FloatArray, positions: IntArray) -> IntArray:
     """Points counted below each candidate score: those that always follow one of two shares, and the rest by order.
 
     Parameters
@@ -36,9 +34,7 @@ def three_lists(
     late = np.sort(theta[theta >= at_own])
     at_the_score = np.sort(positions[: len(theta)][(theta_plus >= at_own) & (theta < at_own)])
     counts: IntArray = (
-        np.searchsorted(early, own_mass)
-        + np.searchsorted(late, own_mass)
-        + np.searchsorted(at_the_score, positions)
+        np.searchsorted(early, own_mass) + np.searchsorted(late, own_mass) + np.searchsorted(at_the_score, positions)
     )
     return counts
 
@@ -68,7 +64,5 @@ def guan_counts(weights: FloatArray, between: FloatArray, scores: FloatArray) ->
     counts = np.empty(own_mass.shape, dtype=np.int64)
     for row, own_weights in enumerate(weights):
         denominator = total + own_weights
-        counts[row] = three_lists(
-            below / denominator, (below + own_weights) / denominator, own_mass[row], positions
-        )
+        counts[row] = three_lists(below / denominator, (below + own_weights) / denominator, own_mass[row], positions)
     return counts

@@ -18,9 +18,7 @@ def calibration_scores(
 ) -> FloatArray:
     """Mass before the true label plus u p_y plus the rank penalty; shape (n,)."""
     scores = aps_scores(probabilities) - (1.0 - uniforms[:, None]) * probabilities
-    return true_label_scores(
-        scores + rank_penalty(probabilities, penalty=penalty, free_ranks=free_ranks), labels
-    )
+    return true_label_scores(scores + rank_penalty(probabilities, penalty=penalty, free_ranks=free_ranks), labels)
 
 
 def calibration_scores_without_draws(
@@ -43,13 +41,7 @@ def full_sets(probabilities: FloatArray, threshold: float, *, penalty: float, fr
 
 
 def randomised_sets(
-    probabilities: FloatArray,
-    threshold: float,
-    uniforms: FloatArray,
-    *,
-    penalty: float,
-    free_ranks: int,
-    smallest: int,
+    probabilities: FloatArray, threshold: float, uniforms: FloatArray, *, penalty: float, free_ranks: int, smallest: int
 ) -> BoolArray:
     """The same sets without their last label where u reaches the share of it below the threshold.
 

@@ -20,10 +20,7 @@ def test_parity(ties, miscoverage, vectors):
     test = lac_scores(data["probs_test"])
     for name, p in (
         ("split_nosmooth", crepes_rule.p_values(calibration, test)),
-        (
-            "split_smooth",
-            crepes_rule.smoothed_p_values(calibration, test, golden["theta_smooth_seed7"]),
-        ),
+        ("split_smooth", crepes_rule.smoothed_p_values(calibration, test, golden["theta_smooth_seed7"])),
         ("classcond_nosmooth", crepes_rule.class_p_values(calibration, labels, test)),
     ):
         np.testing.assert_allclose(p, golden[f"hinge_{name}__p"], rtol=0, atol=1e-12)

@@ -35,9 +35,7 @@ def test_scores_without_order(file, vectors):
     calibration, labels = inputs["probs_cal"], inputs["y_cal"]
     own = true_label_scores(lac_scores(calibration), labels)
     np.testing.assert_allclose(own, golden["lac__cal_scores"], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(
-        lac_scores(inputs["probs_test"]), golden["lac__test_scores"], rtol=0, atol=1e-12
-    )
+    np.testing.assert_allclose(lac_scores(inputs["probs_test"]), golden["lac__test_scores"], rtol=0, atol=1e-12)
 
 
 def test_scores_by_rank(vectors, inputs):

@@ -75,9 +75,7 @@ def test_aps_on_ties(level, vectors, tied_inputs, assert_same_up_to_ties):
     test = tied_inputs["probs_test"]
     for rule in ("True", "False"):
         sets = sets_with(rule, test, aps_scores(test), limit)
-        np.testing.assert_array_equal(
-            sets, golden[f"aps_ill{rule}__sets_conf{LEVELS[miscoverage]}"], err_msg=rule
-        )
+        np.testing.assert_array_equal(sets, golden[f"aps_ill{rule}__sets_conf{LEVELS[miscoverage]}"], err_msg=rule)
 
 
 @pytest.mark.parametrize("rule", ["True", "False", "randomized"])
@@ -103,8 +101,7 @@ def test_raps(rule, level, vectors, inputs):
     own = true_label_scores(base, labels[rest])
     np.testing.assert_allclose(own, golden[f"{key}__cal_scores"][:, 0], rtol=0, atol=1e-12)
     limit = conformal_quantile(
-        true_label_scores(base + rank_penalty(probabilities[rest], **settings), labels[rest]),
-        miscoverage=miscoverage,
+        true_label_scores(base + rank_penalty(probabilities[rest], **settings), labels[rest]), miscoverage=miscoverage
     )
     np.testing.assert_allclose(limit, golden[f"{key}__quantiles"][level], rtol=0, atol=1e-12)
     scores = aps_scores(test) + rank_penalty(test, **settings)

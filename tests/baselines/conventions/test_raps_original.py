@@ -25,9 +25,7 @@ def test_continuous(method, miscoverage, vectors, inputs):
     full = raps_original.full_sets(test, limit, **settings)
     np.testing.assert_array_equal(full, golden[f"{method}_a{miscoverage}_rand0_zero0__sets"])
     for smallest, key in ((1, "rand1_zero0"), (0, "rand1_zero1")):
-        sets = raps_original.randomised_sets(
-            test, limit, golden[f"{method}__U_test"], smallest=smallest, **settings
-        )
+        sets = raps_original.randomised_sets(test, limit, golden[f"{method}__U_test"], smallest=smallest, **settings)
         np.testing.assert_array_equal(sets, golden[f"{method}_a{miscoverage}_{key}__sets"])
 
 

@@ -39,9 +39,7 @@ def test_randomised_aps(miscoverage, draws, vectors, inputs, assert_same_sets):
 def test_randomised_aps_on_ties(draws, vectors, tied_inputs, assert_same_up_to_ties):
     golden = vectors("golden/torchcp_1_2_1/public_ties.npz")
     ours = true_label_scores(randomised_aps_scores(tied_inputs["probs_cal"], draws[0]), tied_inputs["y_cal"])
-    assert_same_up_to_ties(
-        ours, golden["aps_rand__cal_scores"], tied_inputs["probs_cal"], tied_inputs["y_cal"]
-    )
+    assert_same_up_to_ties(ours, golden["aps_rand__cal_scores"], tied_inputs["probs_cal"], tied_inputs["y_cal"])
     test = randomised_aps_scores(tied_inputs["probs_test"], draws[1])
     np.testing.assert_allclose(
         np.sort(test, axis=1), np.sort(golden["aps_rand__test_scores"], axis=1), rtol=0, atol=1e-12

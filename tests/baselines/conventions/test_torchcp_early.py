@@ -27,9 +27,7 @@ def score(method, probabilities, labels, test, golden, key):
     calibration = torchcp_early.calibration_scores(
         probabilities, labels, golden[f"{key}__U_cal"], penalty=penalty, free_ranks=free_ranks
     )
-    labelled = torchcp_early.label_scores(
-        test, golden[f"{key}__U_test"], penalty=penalty, free_ranks=free_ranks
-    )
+    labelled = torchcp_early.label_scores(test, golden[f"{key}__U_test"], penalty=penalty, free_ranks=free_ranks)
     return calibration, labelled
 
 
@@ -39,12 +37,7 @@ def test_continuous(method, miscoverage, dtype, vectors, inputs, assert_same_set
     key = f"{method}_a{miscoverage}_{dtype}"
     tolerance = 1e-6 if dtype == "float32" else 1e-12
     calibration, test = score(
-        method,
-        inputs["probs_cal"].astype(dtype),
-        inputs["y_cal"],
-        inputs["probs_test"].astype(dtype),
-        golden,
-        key,
+        method, inputs["probs_cal"].astype(dtype), inputs["y_cal"], inputs["probs_test"].astype(dtype), golden, key
     )
     np.testing.assert_allclose(calibration, golden[f"{key}__cal_scores"], rtol=0, atol=tolerance)
     np.testing.assert_allclose(test, golden[f"{key}__test_scores"], rtol=0, atol=tolerance)
@@ -60,18 +53,11 @@ def test_tied(method, miscoverage, dtype, vectors, tied_inputs, assert_same_up_t
     key = f"{method}_a{miscoverage}_{dtype}"
     probabilities = tied_inputs["probs_cal"].astype(dtype)
     calibration, test = score(
-        method,
-        probabilities,
-        tied_inputs["y_cal"],
-        tied_inputs["probs_test"].astype(dtype),
-        golden,
-        key,
+        method, probabilities, tied_inputs["y_cal"], tied_inputs["probs_test"].astype(dtype), golden, key
     )
     if method != "raps":
         assert_same_up_to_ties(calibration, golden[f"{key}__cal_scores"], probabilities, tied_inputs["y_cal"])
-    np.testing.assert_allclose(
-        np.sort(test, axis=1), np.sort(golden[f"{key}__test_scores"], axis=1), rtol=0, atol=1e-6
-    )
+    np.testing.assert_allclose(np.sort(test, axis=1), np.sort(golden[f"{key}__test_scores"], axis=1), rtol=0, atol=1e-6)
     limit = torchcp_early.interpolated_quantile(golden[f"{key}__cal_scores"], miscoverage=miscoverage)
     np.testing.assert_allclose(limit, golden[f"{key}__q_hat"], rtol=0, atol=1e-6)
     sets = torchcp_early.open_sets(golden[f"{key}__test_scores"], float(golden[f"{key}__q_hat"]))

@@ -88,9 +88,7 @@ def _float32_ranks(count: int) -> tuple[int, ...]:
     return tuple(math.ceil(np.float32(count) * np.float32(level)) for level in clustered.LEVELS)
 
 
-def cluster_thresholds(
-    scores: FloatArray, labels: IntArray, clusters: IntArray, *, miscoverage: float
-) -> FloatArray:
+def cluster_thresholds(scores: FloatArray, labels: IntArray, clusters: IntArray, *, miscoverage: float) -> FloatArray:
     """One conformal quantile per cluster; classes outside every cluster (-1) get +inf, not the pooled one.
 
     Parameters

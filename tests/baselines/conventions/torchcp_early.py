@@ -12,21 +12,11 @@ import math
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.method.scores import (
-    aps_scores,
-    randomised_aps_scores,
-    rank_penalty,
-    true_label_scores,
-)
+from calcode.method.scores import aps_scores, randomised_aps_scores, rank_penalty, true_label_scores
 
 
 def calibration_scores(
-    probabilities: FloatArray,
-    labels: IntArray,
-    uniforms: FloatArray,
-    *,
-    penalty: float = 0.0,
-    free_ranks: int = 0,
+    probabilities: FloatArray, labels: IntArray, uniforms: FloatArray, *, penalty: float = 0.0, free_ranks: int = 0
 ) -> FloatArray:
     """Mass before the label plus u p_y, plus the rank penalty: u counts the other way than at test.
 
@@ -42,9 +32,7 @@ def calibration_scores(
     ndarray of shape (n,)
     """
     scores = aps_scores(probabilities) - (1.0 - uniforms[:, None]) * probabilities
-    return true_label_scores(
-        scores + rank_penalty(probabilities, penalty=penalty, free_ranks=free_ranks), labels
-    )
+    return true_label_scores(scores + rank_penalty(probabilities, penalty=penalty, free_ranks=free_ranks), labels)
 
 
 def label_scores(

@@ -50,9 +50,7 @@ def record_hash(*, prev: str, seq: int, at: str, kind: str, actor: str, body: st
     '7c6f860f'
     """
     content = hashlib.sha256(body.encode()).hexdigest()
-    return hashlib.sha256(
-        f"calcode-log-1\n{prev}\n{seq}\n{at}\n{kind}\n{actor}\n{content}".encode()
-    ).hexdigest()
+    return hashlib.sha256(f"calcode-log-1\n{prev}\n{seq}\n{at}\n{kind}\n{actor}\n{content}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -63,9 +61,7 @@ class Break:
     why: str
 
 
-def verified_hashes(
-    records: Sequence[Record], *, seq: int = 0, head: str = GENESIS
-) -> tuple[list[str], Break | None]:
+def verified_hashes(records: Sequence[Record], *, seq: int = 0, head: str = GENESIS) -> tuple[list[str], Break | None]:
     """Hashes of the records as long as the chain holds, and where it breaks.
 
     Parameters
@@ -82,9 +78,7 @@ def verified_hashes(
         if number != seq:
             return hashes, Break(seq, f"record {seq} is missing: the next one is {number}")
         if prev != head:
-            return hashes, Break(
-                seq, f"record {seq} does not follow record {seq - 1}: 'prev' is another hash"
-            )
+            return hashes, Break(seq, f"record {seq} does not follow record {seq - 1}: 'prev' is another hash")
         # `record_hash` written out: a function call for each record would cost a fifth of the rate.
         content = sha256(body.encode()).hexdigest()
         line = f"calcode-log-1\n{prev}\n{seq}\n{at}\n{kind}\n{actor}\n{content}"

@@ -79,9 +79,7 @@ def open_checkpoint(note: str, key: Ed25519PublicKey, *, source: str = "checkpoi
                 key.verify(raw[4:], text.encode())
             except InvalidSignature:
                 break
-            return Checkpoint(
-                origin=origin, size=int(lines[1]), root=root, head=lines[3].removeprefix("head ")
-            )
+            return Checkpoint(origin=origin, size=int(lines[1]), root=root, head=lines[3].removeprefix("head "))
     raise ServiceError(f"{source}: not signed with the key of this log, or changed after it was signed")
 
 

@@ -78,9 +78,7 @@ CHECK = TableSchema(
 def ablation_job(study: Study, where: tuple[Setting, Backbone]) -> Job:
     """One job for all variants, which share the stages in which they agree."""
     variants = {name: changes_of(METHODS[name]) for name in (COMPLETE, *ABLATION_NAMES)}
-    return job(
-        f"{__name__}:decide_variants", "ablations", where, point_options(study) | {"variants": variants}
-    )
+    return job(f"{__name__}:decide_variants", "ablations", where, point_options(study) | {"variants": variants})
 
 
 def jobs(study: Study) -> list[Job]:
@@ -200,9 +198,7 @@ def ablation_sentences(rows: Sequence[Any]) -> list[str]:
         ("Worse for the worst class", sorted((row for row in variants if change(row) < 0), key=change)),
         ("Better for it", sorted((row for row in variants if change(row) > 0), key=lambda row: -change(row))),
     )
-    sentences = [
-        f"The complete method covers its worst class to {percent(whole)} on average ({cost_words(own)})."
-    ]
+    sentences = [f"The complete method covers its worst class to {percent(whole)} on average ({cost_words(own)})."]
     for verdict, found in groups:
         named = [f"{row.title} {signed_points(change(row))} ({cost_words(row)})" for row in found]
         sentences += [f"{verdict}: {listed(named)}."] if named else []
@@ -217,9 +213,7 @@ def check_sentence(rows: pd.DataFrame) -> str:
     unequal = rows[~rows["equal"]]
     decisions = rows[rows["metric"] == "decisions"]
     if len(unequal):
-        places = dict.fromkeys(
-            f"{row.setting} with {row.backbone}" for row in unequal.itertuples(index=False)
-        )
+        places = dict.fromkeys(f"{row.setting} with {row.backbone}" for row in unequal.itertuples(index=False))
         images = counted(int(decisions["images_that_differ"].sum()), "image")
         return (
             f"The complete method differs from its rows in the main comparison on {listed(list(places))} ({images}): "

@@ -46,10 +46,7 @@ SCHEMA = TableSchema(
         integer("n_resamples", "Bootstraps."),
         integer("n_validation", "Validation images."),
         integer("n_errors", "Of which the first-ranked class is wrong."),
-        *(
-            number_column(f"auroc_{name}", f"AUROC of `{name}` for top-1 error on validation.")
-            for name in DIAGNOSTICS
-        ),
+        *(number_column(f"auroc_{name}", f"AUROC of `{name}` for top-1 error on validation.") for name in DIAGNOSTICS),
         *(share(f"frequency_{name}", f"Bootstraps that select `{name}`.") for name in DIAGNOSTICS),
     ),
     key=("setting", "backbone"),
@@ -67,9 +64,7 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
     aurocs = {name: auroc(values[name], errors) for name in DIAGNOSTICS}
     selected = chosen(aurocs)
     runner_up = chosen({name: value for name, value in aurocs.items() if name != selected})
-    frequency = selection_frequencies(
-        values, errors, n_resamples=options["n_resamples"], seed=options["seed"]
-    )
+    frequency = selection_frequencies(values, errors, n_resamples=options["n_resamples"], seed=options["seed"])
     row = {
         "selected": selected,
         "auroc": aurocs[selected],
@@ -144,9 +139,7 @@ def section(output: StudyOutput) -> list[Part]:
                 "AUROC / margin / frequency",
                 rows,
                 lambda row: reported_at("audit_stability", row.setting, row.backbone),
-                lambda cells: " / ".join(
-                    cells[name] for name in ("selected", "auroc", "margin", "frequency")
-                ),
+                lambda cells: " / ".join(cells[name] for name in ("selected", "auroc", "margin", "frequency")),
             ),
         ),
         layout="stack",

@@ -19,17 +19,7 @@ from calcode.study.paper import FOUR, paper_backbone, paper_setting, reported, r
 from calcode.study.results import Results
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, integer, share
-from calcode.study.view import (
-    FIGURE_COLS,
-    PLACE_COLS,
-    cost_words,
-    counts,
-    numbers,
-    reported_cols,
-    shares,
-    view,
-    words,
-)
+from calcode.study.view import FIGURE_COLS, PLACE_COLS, cost_words, counts, numbers, reported_cols, shares, view, words
 
 if TYPE_CHECKING:
     from calcode.study.output import StudyOutput
@@ -46,10 +36,7 @@ SCHEMA = TableSchema(
     columns=(
         *METHOD_PLACE,
         *DETAILED,
-        share(
-            "original_informative",
-            "Images of the whole cohort answered with one label, before the conversion.",
-        ),
+        share("original_informative", "Images of the whole cohort answered with one label, before the conversion."),
         share("utility_deferral", "Images deferred once full and empty sets are deferred too."),
         share("singleton_coverage", "Coverage of the singletons that remain, on images of the label space."),
         integer("n_singletons", "How many they are."),

@@ -84,15 +84,12 @@ def section(output: StudyOutput) -> list[Part]:
     drawn = {name: series[name] for name in [*names, COMPLETE] if name is not None}
     rows = output.table(SCHEMA.name, operating_point=output.study.point.name, seed=output.study.seed)
     figures = [
-        class_figure(output, setting, rows[rows["setting"] == setting.name], drawn)
-        for setting in output.settings
+        class_figure(output, setting, rows[rows["setting"] == setting.name], drawn) for setting in output.settings
     ]
     return [figure for figure in figures if figure is not None]
 
 
-def class_figure(
-    output: StudyOutput, setting: Setting, rows: pd.DataFrame, drawn: dict[str, int]
-) -> Figure | None:
+def class_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame, drawn: dict[str, int]) -> Figure | None:
     """Coverage of every class on a setting, one chart per backbone, with every number behind it."""
     own = rows[rows["method"].isin(drawn)]
     if not len(own):
@@ -171,15 +168,11 @@ def class_sentence(output: StudyOutput, rows: pd.DataFrame, *, min_n: int) -> st
         below = own[own["coverage_high"] < output.target]
         names = [f"{row.class_name} {percent(row.coverage)}" for row in below.itertuples(index=False)]
         where = f" with {backbone}" if len(output.backbones) > 1 else ""
-        said.append(
-            f"{title_of(method)}{where} {len(below)} of {len(own)}{f' ({listed(names)})' if names else ''}"
-        )
+        said.append(f"{title_of(method)}{where} {len(below)} of {len(own)}{f' ({listed(names)})' if names else ''}")
     if not said:
         return f"No class has the {min_n} answered images that it takes to judge it."
     small = sorted(set(rows[rows["n_answered"] < min_n]["class_name"]))
-    left = (
-        f" Not judged somewhere, with fewer than {min_n} answered images: {listed(small)}." if small else ""
-    )
+    left = f" Not judged somewhere, with fewer than {min_n} answered images: {listed(small)}." if small else ""
     return (
         f"Classes clearly below {short_percent(output.target)}, with the whole 95 % Wilson interval below it: "
         f"{'; '.join(said)}.{left}"

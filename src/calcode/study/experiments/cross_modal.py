@@ -52,9 +52,7 @@ SCHEMA = TableSchema(
         number("disagreement_auroc", "AUROC of the disagreement."),
         number("fused_disagreement_auroc", "AUROC of the fused rank with the disagreement in it."),
         share("disagreement_validation_deferral", "Validation images that the disagreement would defer."),
-        share(
-            "fused_disagreement_validation_deferral", "Validation images that its fused version would defer."
-        ),
+        share("fused_disagreement_validation_deferral", "Validation images that its fused version would defer."),
         text("selected_audit", "The audit after the filter."),
         flag("switched", "Whether it replaced the baseline."),
         *delta_columns(FIGURES, "switched minus baseline on the target"),
@@ -91,9 +89,7 @@ class DisagreementAudit(SupportAudit):
             if neighbours.any():
                 members = predicted == label
                 distance[members] = neighbour_distance(
-                    evidence.embeddings[members],
-                    reference=self.reference[neighbours],
-                    n_neighbors=self.n_neighbors,
+                    evidence.embeddings[members], reference=self.reference[neighbours], n_neighbors=self.n_neighbors
                 )
         values: FloatArray = robust.max(axis=1) * distance
         return values
@@ -188,9 +184,7 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
         model = models.audited({})
         model.audit_ = audits[selected]
         model.discover_tail(validation=cohorts.roles.validation)
-        variants[_SWITCHED] = decided_by(
-            model.calibrate(calibration=cohorts.roles.calibration), cohorts.target
-        )
+        variants[_SWITCHED] = decided_by(model.calibrate(calibration=cohorts.roles.calibration), cohorts.target)
     return to_arrow(variants)
 
 
@@ -275,6 +269,4 @@ def switch_sentence(rows: Sequence[Any]) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    "cross-modal", "Cross-modal disagreement (exploratory)", (SCHEMA,), jobs, tables, section
-)
+EXPERIMENT = Experiment("cross-modal", "Cross-modal disagreement (exploratory)", (SCHEMA,), jobs, tables, section)

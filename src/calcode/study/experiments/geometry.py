@@ -40,11 +40,7 @@ _NEIGHBOURS = {"distance": "all", "class_distance": "same class"}
 #: Images of a domain that a chart draws; a page has no room for thousands.
 _DRAWN = 300
 #: Domains with their mark and their name in the legend.
-_DOMAINS = {
-    "source": (1, "source, held out"),
-    "target": (0, "target"),
-    "outside": (3, "beyond the label space"),
-}
+_DOMAINS = {"source": (1, "source, held out"), "target": (0, "target"), "outside": (3, "beyond the label space")}
 _DOMAIN = text("domain", "'source' for held-out source images, 'target', or 'outside' the label space.")
 #: Columns of the table on the page: name, heading, digits.
 _SHOWN = (
@@ -63,10 +59,7 @@ SUMMARY = TableSchema(
     about="One row per setting and backbone: the shift as the embedding sees it, and what the method made of it.",
     columns=(
         *PLACE,
-        number(
-            "shift_ratio",
-            "Median distance of the target to its 10 nearest reference images, over the source's.",
-        ),
+        number("shift_ratio", "Median distance of the target to its 10 nearest reference images, over the source's."),
         number("class_shift_ratio", "The same with reference images of the same class alone."),
         share("probe_balanced_accuracy", "Of a logistic regression that tells source from target, 5-fold."),
         text("probe_source", "Role of the source images that the probe saw."),
@@ -152,9 +145,7 @@ def class_distances(evidence: Evidence, *, reference: Evidence) -> FloatArray:
         members, neighbours = labels == label, known == label
         if neighbours.any():
             distances[members] = neighbour_distance(
-                evidence.embeddings[members],
-                reference=reference.embeddings[neighbours],
-                n_neighbors=_N_NEIGHBORS,
+                evidence.embeddings[members], reference=reference.embeddings[neighbours], n_neighbors=_N_NEIGHBORS
             )
     return distances
 
@@ -296,15 +287,11 @@ def tables(study: Study, results: Results) -> Tables:
         ratios: Row = {"n_source": len(values.get(("source", "distance"), ()))}
         for name, scope in (("shift_ratio", "distance"), ("class_shift_ratio", "class_distance")):
             source, target = (values.get((domain, scope), np.empty(0)) for domain in ("source", "target"))
-            ratios[name] = (
-                float(np.median(target) / np.median(source)) if len(source) and len(target) else None
-            )
+            ratios[name] = float(np.median(target) / np.median(source)) if len(source) and len(target) else None
         found = results.decided(work["method"])
         method: Row = dict.fromkeys(("median_p_audit", "deferral", "set_size", "singleton_rate"))
         if found is not None:
-            method = {
-                name: getattr(found[1], name).value for name in ("deferral", "set_size", "singleton_rate")
-            }
+            method = {name: getattr(found[1], name).value for name in ("deferral", "set_size", "singleton_rate")}
             method["median_p_audit"] = float(np.median(found[0].p_values))
         summary += [head | row | ratios | method for row in results.rows(work["geometry"])]
     return {SUMMARY.name: summary, DISTANCES.name: quantiles, PROJECTION.name: projection}
@@ -344,11 +331,7 @@ def section(output: StudyOutput) -> list[Part]:
 def geometry_sentence(rows: Sequence[Any]) -> str:
     """Where the target lies farthest from the reference, and how easily a probe tells the two apart."""
     same = list(dict.fromkeys(row.setting for row in rows if row.shift_ratio == 1.0))
-    itself = (
-        f" On {listed(same)} the held-out source images are the target itself, hence a shift of 1."
-        if same
-        else ""
-    )
+    itself = f" On {listed(same)} the held-out source images are the target itself, hence a shift of 1." if same else ""
     farthest = max(rows, key=lambda row: row.shift_ratio)
     easiest = max(rows, key=lambda row: row.probe_balanced_accuracy)
     return (

@@ -33,14 +33,7 @@ from calcode.study.figures import (
 from calcode.study.jobs import Job
 from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE, PAPER, PAPER_SETS, title_of
-from calcode.study.paper import (
-    FOUR,
-    paper_backbones,
-    paper_setting,
-    reported_figures,
-    reported_row,
-    reported_tables,
-)
+from calcode.study.paper import FOUR, paper_backbones, paper_setting, reported_figures, reported_row, reported_tables
 from calcode.study.results import Results
 from calcode.study.specification import ALL, Backbone, Point, Setting, Study
 from calcode.study.tables import Row, TableSchema, flag, text
@@ -80,10 +73,7 @@ SUMMARY = TableSchema(
         text("diagnostic", "The audit diagnostic that CALCoDe selected."),
         text("bandwidth", "The bandwidth that it chose."),
         text("protected", "Classes that its guard protects."),
-        text(
-            "in_every_set",
-            "Classes in the set of every image, because too few calibration images bound them.",
-        ),
+        text("in_every_set", "Classes in the set of every image, because too few calibration images bound them."),
     ),
     key=(*_PLACE, "method"),
 )
@@ -145,8 +135,7 @@ def tables(study: Study, results: Results) -> Tables:
     means = averages_with_hits(summary, study.scopes(), by=("operating_point", "method", "title"))
     complete = {tuple(row[key] for key in _PLACE): row for row in rows if row["method"] == COMPLETE}
     deltas = [
-        {key: row[key] for key in (*_PLACE, "method", "title")}
-        | differences(complete[where], row, FIGURE_NAMES)
+        {key: row[key] for key in (*_PLACE, "method", "title")} | differences(complete[where], row, FIGURE_NAMES)
         for row in rows
         if row["method"] != COMPLETE and (where := tuple(row[key] for key in _PLACE)) in complete
     ]
@@ -181,9 +170,7 @@ def averages_parts(output: StudyOutput, scope: str, *, first: bool) -> list[Part
         f"{short_percent(output.target)}."
     )
     cols = (words("title", "method"), *FIGURE_COLS, *TARGET_COLS)
-    shown = view(
-        f"comparison-means-{scope}", caption, rows[rows["method"].isin(output.shown)], cols, layout="stack"
-    )
+    shown = view(f"comparison-means-{scope}", caption, rows[rows["method"].isin(output.shown)], cols, layout="stack")
     every = view(f"comparison-means-{scope}-all", caption, rows, cols)
     sentence = hits_sentence(list(rows.itertuples(index=False)))
     folded = Fold(title=f"All {counted(len(rows), 'method')}, averages over {title}", parts=(every,))
@@ -196,10 +183,7 @@ def hits_sentence(rows: Sequence[Any]) -> str:
     """Which methods reach the target most often, over all classes and with their worst class."""
     n = max(row.n_combinations for row in rows)
     sentences = []
-    for column, who in (
-        ("coverage_hits", "Over all classes"),
-        ("worst_class_hits", "With the least covered class"),
-    ):
+    for column, who in (("coverage_hits", "Over all classes"), ("worst_class_hits", "With the least covered class")):
         most = max(getattr(row, column) for row in rows)
         best = [f"{row.title} ({cost_words(row)})" for row in rows if getattr(row, column) == most]
         sentences.append(
@@ -236,9 +220,7 @@ def paper_layout(output: StudyOutput, setting: Setting) -> list[Part]:
         [
             Cell(title_of(method)),
             *(
-                Cell("")
-                if row is None
-                else Cell(four(row, method in defers), best=row.worst_class_coverage == top)
+                Cell("") if row is None else Cell(four(row, method in defers), best=row.worst_class_coverage == top)
                 for row, top in zip(own_rows, best, strict=True)
             ),
         ]
@@ -305,11 +287,7 @@ def setting_parts(output: StudyOutput, setting: Setting) -> list[Part]:
             )
             parts += [Text(heading=title, level=4, sentences=sentences, style="list")]
             parts += method_tables(output, setting, backbone, rows)
-    badge = (
-        "shifted: every figure is observed only"
-        if setting.shifted
-        else "same source as the calibration images"
-    )
+    badge = "shifted: every figure is observed only" if setting.shifted else "same source as the calibration images"
     head = Text(heading=f"{setting.name}: {setting.title}", badge=badge, calm=not setting.shifted)
     return [head, Fold(title=f"{setting.name}, method by method", parts=tuple(parts))] if len(found) else []
 
@@ -330,13 +308,9 @@ def setting_sentences(output: StudyOutput, rows: Sequence[Any], *, n_classes: in
     others = [row for row in rows if row.method not in (COMPLETE, PAPER_SETS)]
     reached = [f"{row.title} ({cost_words(row)})" for row in others if row.worst_class_hit]
     if reached:
-        sentences.append(
-            f"Other methods that reach {target} with their least covered class: {listed(reached)}."
-        )
+        sentences.append(f"Other methods that reach {target} with their least covered class: {listed(reached)}.")
     elif others:
-        sentences.append(
-            f"No other method ({len(others)} in all) reaches {target} with its least covered class."
-        )
+        sentences.append(f"No other method ({len(others)} in all) reaches {target} with its least covered class.")
     return tuple(sentences)
 
 

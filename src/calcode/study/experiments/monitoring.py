@@ -151,9 +151,7 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
     with warnings.catch_warnings():
         # Classes with few images are named where the method itself is shown.
         warnings.simplefilter("ignore", CalcodeWarning)
-        model = Calcode(random_state=options["seed"]).fit(
-            **{role: getattr(roles, role) for role in FITTED_ROLES}
-        )
+        model = Calcode(random_state=options["seed"]).fit(**{role: getattr(roles, role) for role in FITTED_ROLES})
     audits = single_audits(roles, seed=options["seed"])
     gate, calibration, calm, changed = (
         _Images.measure(evidence, audits=audits, model=model, fitted=fitted)
@@ -281,9 +279,7 @@ def _class_monitors(
     alpha = _LEVEL / len(lines)
     if monitor == "M3":
         return [CoverageProcess(line=line, alpha=alpha) for line in lines]
-    of_class = [
-        reference[(home.labels[reference] == k) & home.accepted[reference]] for k in range(len(lines))
-    ]
+    of_class = [reference[(home.labels[reference] == k) & home.accepted[reference]] for k in range(len(lines))]
     return [
         ExchangeabilityMartingale(home.scores[rows].tolist(), alpha=alpha, seed=[seed, k])
         for k, rows in enumerate(of_class)
@@ -321,10 +317,7 @@ def section(output: StudyOutput) -> list[Part]:
         "With every image of a lesion voting, the same monitor is no longer valid: images of a lesion are alike.",
         "A silent M3 says that misses stay within the line of their class, not that nothing has changed.",
     )
-    shown = {
-        row.Index: proportion(round(row.false_alarms * row.n_streams), row.n_streams)
-        for row in rows.itertuples()
-    }
+    shown = {row.Index: proportion(round(row.false_alarms * row.n_streams), row.n_streams) for row in rows.itertuples()}
     highest = from_zero([estimate.high for estimate in shown.values()]).high
     figure = Figure(
         heading="False alarms while nothing changes",
@@ -390,11 +383,7 @@ def delay_table(changed: pd.DataFrame) -> Table:
         caption=f"Median number of images from a change to the alarm, after {_N_CALM} images without one. "
         '"Rarely seen": fewer than half of the streams raised an alarm.',
         columns=columns(
-            "monitor",
-            "statistic",
-            "votes",
-            *[f"{setting}, {backbone}" for setting, backbone in places],
-            words=3,
+            "monitor", "statistic", "votes", *[f"{setting}, {backbone}" for setting, backbone in places], words=3
         ),
         rows=lines,
         layout="scroll",

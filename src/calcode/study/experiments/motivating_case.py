@@ -114,9 +114,7 @@ def tables(study: Study, results: Results) -> Tables:
                 image = candidates[0]
                 shown = {
                     "image_id": str(decisions.ids[image]),
-                    "image_set": " ".join(
-                        decisions.classes[j] for j in np.flatnonzero(decisions.sets[image])
-                    ),
+                    "image_set": " ".join(decisions.classes[j] for j in np.flatnonzero(decisions.sets[image])),
                     "image_top_label": decisions.classes[int(decisions.top_label[image])],
                     "image_top_probability": float(decisions.top_probability[image]),
                 }
@@ -152,9 +150,7 @@ def cases(theirs: MethodDecisions, ours: MethodDecisions, *, label: int) -> list
     if not missed.any():
         missed = shown & ~theirs.sets[:, label] & ours.sets[:, label]
     size = ours.sets.sum(axis=1)
-    return sorted(
-        np.flatnonzero(missed).tolist(), key=lambda i: (size[i], -theirs.top_probability[i], ours.ids[i])
-    )
+    return sorted(np.flatnonzero(missed).tolist(), key=lambda i: (size[i], -theirs.top_probability[i], ours.ids[i]))
 
 
 def section(output: StudyOutput) -> list[Part]:
@@ -180,9 +176,7 @@ def case_figure(output: StudyOutput, rows: pd.DataFrame, i: int) -> Figure:
             ChartRow(
                 label=str(name),
                 note=f"{counted(n, 'image')}{', few' if n < FEW else ''}",
-                values={
-                    series[row.method]: estimate(row, "class_coverage", n="class_n_answered") for row in own
-                },
+                values={series[row.method]: estimate(row, "class_coverage", n="class_n_answered") for row in own},
                 marked=name == first.class_name,
             )
         )

@@ -96,11 +96,7 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
     exact = {"index": "exact", "query_milliseconds": 1e3 * seconds / len(queries), "recall_at_10": 1.0}
     rows: list[Row] = [common | exact | {"support_error_p95": 0.0}]
     built, build_seconds = _timed(lambda: hnsw_search(reference))
-    approximate: dict[str, Any] = {
-        "index": "hnsw",
-        "connectivity": CONNECTIVITY,
-        "search_width": SEARCH_WIDTH,
-    }
+    approximate: dict[str, Any] = {"index": "hnsw", "connectivity": CONNECTIVITY, "search_width": SEARCH_WIDTH}
     if built is None:
         rows.append(common | approximate | {"note": NOT_MEASURED})
     else:
@@ -128,9 +124,7 @@ def exact_neighbours(queries: FloatArray, reference: FloatArray) -> IntArray:
     return found
 
 
-def agreement(
-    queries: FloatArray, reference: FloatArray, *, found: IntArray, truth: IntArray
-) -> dict[str, float]:
+def agreement(queries: FloatArray, reference: FloatArray, *, found: IntArray, truth: IntArray) -> dict[str, float]:
     """Recall of the neighbours, and the error of the support statistic that follows from them.
 
     Parameters
@@ -140,8 +134,7 @@ def agreement(
     """
     shared = (found[:, :, None] == truth[:, None, :]).any(axis=2).mean()
     support = [
-        np.median(1.0 - np.einsum("nd,nkd->nk", queries, reference[chosen]), axis=1)
-        for chosen in (found, truth)
+        np.median(1.0 - np.einsum("nd,nkd->nk", queries, reference[chosen]), axis=1) for chosen in (found, truth)
     ]
     return {
         "recall_at_10": float(shared),
@@ -251,13 +244,9 @@ def neighbours_sentence(rows: pd.DataFrame) -> str:
     ratios = (both["query_milliseconds"] / both["query_milliseconds_exact"]).tolist()
     speed = "HNSW was measured alone"
     if ratios:
-        low, high = (
-            f"{ratio:.1f}" if ratio >= 0.95 else f"{ratio:.2f}" for ratio in (min(ratios), max(ratios))
-        )
+        low, high = (f"{ratio:.1f}" if ratio >= 0.95 else f"{ratio:.2f}" for ratio in (min(ratios), max(ratios)))
         span = low if low == high else f"{low} to {high}"
-        verdict = (
-            "slower than" if min(ratios) > 1 else "faster than" if max(ratios) < 1 else "about as fast as"
-        )
+        verdict = "slower than" if min(ratios) > 1 else "faster than" if max(ratios) < 1 else "about as fast as"
         speed = f"HNSW is {verdict} the exact search on these references: a query takes {span} times as long"
     recall, error = found["recall_at_10"].min(), found["support_error_p95"].max()
     kept = "all exact neighbours" if recall == 1.0 else f"at least {percent(recall)} of the exact neighbours"

@@ -84,9 +84,7 @@ def _decisions(study: Study, where: tuple[Setting, Backbone]) -> list[Job]:
 
 def jobs(study: Study) -> list[Job]:
     """Settings with out-of-space diagnoses alone."""
-    return [
-        run for where in _combinations(study) for run in (_scores(study, where), *_decisions(study, where))
-    ]
+    return [run for where in _combinations(study) for run in (_scores(study, where), *_decisions(study, where))]
 
 
 def tables(study: Study, results: Results) -> Tables:

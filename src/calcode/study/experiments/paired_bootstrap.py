@@ -60,9 +60,7 @@ SCHEMA = TableSchema(
 def jobs(study: Study) -> list[Job]:
     """The complete method and every comparator."""
     return [
-        method_job(study, method, where)
-        for where in study.combinations()
-        for method in (COMPLETE, *study.comparators)
+        method_job(study, method, where) for where in study.combinations() for method in (COMPLETE, *study.comparators)
     ]
 
 
@@ -74,9 +72,7 @@ def tables(study: Study, results: Results) -> Tables:
         for comparator in study.comparators:
             pairs = []
             for where in places:
-                own, other = (
-                    results.decided(method_job(study, name, where)) for name in (COMPLETE, comparator)
-                )
+                own, other = (results.decided(method_job(study, name, where)) for name in (COMPLETE, comparator))
                 if own is not None and other is not None:
                     pairs.append((own[0], other[0]))
             if pairs:
@@ -174,9 +170,7 @@ def paired_sentence(rows: Sequence[Any], *, what: str) -> str:
     def places(found: Sequence[Any]) -> str:
         return listed([f"{row.comparator_title} on {row.setting}" for row in found])
 
-    said = [
-        f"{what.capitalize()} is clearly higher than the comparator's in {len(more)} of {len(rows)} comparisons"
-    ]
+    said = [f"{what.capitalize()} is clearly higher than the comparator's in {len(more)} of {len(rows)} comparisons"]
     if less:
         said.append(f"clearly lower in {len(less)} ({places(less)})")
     if unclear:
@@ -208,10 +202,7 @@ def difference_table(output: StudyOutput, rows: pd.DataFrame) -> Part:
             )
 
         return reported_cols(
-            _DRAWN[metric],
-            pairs,
-            find,
-            lambda cells: f"{cells['difference']} ({cells['low']} to {cells['high']})",
+            _DRAWN[metric], pairs, find, lambda cells: f"{cells['difference']} ({cells['low']} to {cells['high']})"
         )
 
     known = has_papers_backbones(output.backbones)

@@ -205,9 +205,7 @@ def spread_sentence(rows: Sequence[Any], *, what: str) -> str:
 
 def spread_table(rows: pd.DataFrame) -> Part:
     """One row per method, one column per figure."""
-    cells = {
-        (*(getattr(row, key) for key in _PLACE), row.metric): row for row in rows.itertuples(index=False)
-    }
+    cells = {(*(getattr(row, key) for key in _PLACE), row.metric): row for row in rows.itertuples(index=False)}
 
     def metric_col(metric: str, heading: str) -> Col:
         write = number_words if metric == "set_size" else percent
@@ -222,11 +220,7 @@ def spread_table(rows: pd.DataFrame) -> Part:
         "resplits",
         "Mean over new deals of the roles by group; below it the worst of them, and the given split.",
         rows.drop_duplicates(_PLACE),
-        (
-            *PLACE_COLS,
-            words("title", "method"),
-            *(metric_col(name, heading) for name, heading in _SHOWN.items()),
-        ),
+        (*PLACE_COLS, words("title", "method"), *(metric_col(name, heading) for name, heading in _SHOWN.items())),
     )
 
 

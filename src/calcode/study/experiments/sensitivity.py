@@ -33,16 +33,7 @@ from calcode.study.specification import SHIFTED, Backbone, Entry, Setting, Share
 from calcode.study.tables import Row, TableSchema, text
 from calcode.study.tables import number as number_column
 from calcode.study.variants import decide_variants, point_options
-from calcode.study.view import (
-    FIGURE_COLS,
-    Col,
-    cost_words,
-    numbers,
-    reported_cols,
-    rounded_scale,
-    view,
-    words,
-)
+from calcode.study.view import FIGURE_COLS, Col, cost_words, numbers, reported_cols, rounded_scale, view, words
 
 if TYPE_CHECKING:
     from calcode.study.output import StudyOutput
@@ -96,9 +87,7 @@ GAMMA = TableSchema(
     columns=(
         SCOPE,
         _LEVEL,
-        number_column(
-            "discovery_margin", "Gamma: a class is protected below 1 - miscoverage - gamma.", unit="share"
-        ),
+        number_column("discovery_margin", "Gamma: a class is protected below 1 - miscoverage - gamma.", unit="share"),
         *FIGURES,
         *HIT_COUNTS,
         _N_PROTECTED,
@@ -151,9 +140,7 @@ def variations(study: Study) -> list[Variation]:
         return {"guard_miscoverage": round(1.0 - level, 12)}
 
     margins = [
-        Variation(
-            parameter=_MARGIN, value=gamma, guard_level=level, changes=guarded(level) | {_MARGIN: gamma}
-        )
+        Variation(parameter=_MARGIN, value=gamma, guard_level=level, changes=guarded(level) | {_MARGIN: gamma})
         for level in tried.guard_level
         for gamma in tried.discovery_margin
     ]
@@ -171,9 +158,7 @@ def variations(study: Study) -> list[Variation]:
 
 def _job(study: Study, where: tuple[Setting, Backbone]) -> Job:
     variants = {variation.name: variation.changes for variation in variations(study)}
-    return job(
-        f"{__name__}:decide_variants", "sensitivity", where, point_options(study) | {"variants": variants}
-    )
+    return job(f"{__name__}:decide_variants", "sensitivity", where, point_options(study) | {"variants": variants})
 
 
 def jobs(study: Study) -> list[Job]:
@@ -202,9 +187,7 @@ def tables(study: Study, results: Results) -> Tables:
             rows.append(head | detailed(found[1], study.point))
     frame = SUMMARY.frame(rows)
     scopes, of = study.scopes(), (*FIGURE_NAMES, "n_protected")
-    margins = frame[frame["parameter"] == _MARGIN].assign(
-        discovery_margin=lambda own: own["value"].astype(float)
-    )
+    margins = frame[frame["parameter"] == _MARGIN].assign(discovery_margin=lambda own: own["value"].astype(float))
     guards = frame[frame["parameter"] == _GUARD]
     return {
         SUMMARY.name: frame,
@@ -263,9 +246,7 @@ def gamma_parts(output: StudyOutput) -> list[Part]:
         "gamma-sensitivity",
         "The discovery margin gamma: a class is protected if its held-out validation coverage falls below the target "
         "minus gamma. Averages over backbones and the settings of the scope.",
-        output.table(GAMMA.name).sort_values(
-            "scope", key=lambda scopes: scopes != output.average, kind="stable"
-        ),
+        output.table(GAMMA.name).sort_values("scope", key=lambda scopes: scopes != output.average, kind="stable"),
         (
             words("scope"),
             Col("guard level", lambda row: short_percent(row.guard_level)),
@@ -296,9 +277,7 @@ def gamma_parts(output: StudyOutput) -> list[Part]:
     ]
 
 
-def gamma_chart(
-    rows: pd.DataFrame, levels: Sequence[float], across: Axis, *, column: str, title: str
-) -> PlaneChart:
+def gamma_chart(rows: pd.DataFrame, levels: Sequence[float], across: Axis, *, column: str, title: str) -> PlaneChart:
     """One figure over the margins, one line per guard level."""
     share = column != "set_size"
     scale = rounded_scale(rows[column], step=0.05 if share else 0.5, least=0.1 if share else 1.0)
@@ -312,8 +291,7 @@ def gamma_chart(
                 across=tuple(own["discovery_margin"]),
                 up=tuple(own[column]),
                 labels=tuple(
-                    f"gamma {row.discovery_margin:g}: {cost_words(row)}"
-                    for row in own.itertuples(index=False)
+                    f"gamma {row.discovery_margin:g}: {cost_words(row)}" for row in own.itertuples(index=False)
                 ),
                 joined=True,
             )
@@ -325,11 +303,7 @@ def gamma_chart(
 
 def _reported_gamma(row: Any) -> Reported | None:
     level, margin = f"{row.guard_level:.2f}", f"{row.discovery_margin:.2f}"
-    return (
-        reported("gamma_sensitivity", guard_level=level, discovery_margin=margin)
-        if row.scope == SHIFTED
-        else None
-    )
+    return reported("gamma_sensitivity", guard_level=level, discovery_margin=margin) if row.scope == SHIFTED else None
 
 
 def gamma_sentence(rows: pd.DataFrame, scope: str) -> str:
@@ -362,9 +336,7 @@ def guard_sentence(rows: Sequence[Any]) -> str:
 
 def guard_table(output: StudyOutput) -> Part:
     """Every guard level of every scope."""
-    known = has_papers_backbones(output.backbones) and any(
-        paper_setting(entry.name) for entry in output.settings
-    )
+    known = has_papers_backbones(output.backbones) and any(paper_setting(entry.name) for entry in output.settings)
 
     def printed(row: Any) -> Reported | None:
         return reported("guard_level", setting=paper_setting(row.scope), guard_level=f"{row.guard_level:.2f}")

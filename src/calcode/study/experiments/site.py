@@ -55,9 +55,7 @@ class SiteOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     draws: int = Field(default=20, ge=2, description="Draws of the reviewed cases for every figure.")
-    labels: tuple[int, ...] = Field(
-        default=(60, 100, 200, 400, 800), description="Numbers of reviewed cases."
-    )
+    labels: tuple[int, ...] = Field(default=(60, 100, 200, 400, 800), description="Numbers of reviewed cases.")
     malignant: tuple[str, ...] = Field(
         default=("mel", "bcc", "akiec"), description="Classes behind the trigger 'looks malignant'."
     )
@@ -66,9 +64,7 @@ class SiteOptions(BaseModel):
 _FIGURES = (
     integer("n_draws", "Draws of the reviewed cases."),
     share("coverage", "Test images whose set holds the diagnosis, mean over draws."),
-    share(
-        "worst_class_coverage", "Smallest coverage of a class with at least 20 test images, mean over draws."
-    ),
+    share("worst_class_coverage", "Smallest coverage of a class with at least 20 test images, mean over draws."),
     share("ideal_worst", "The same for an exactly valid method with these labels."),
     number("set_size", "Labels per set, mean over draws.", unit="labels"),
     share("informative_rate", "Sets with a label left out and one in, mean over draws."),
@@ -85,9 +81,7 @@ SCHEMA = TableSchema(
     "patient, mean over draws.",
     columns=(
         *PLACE,
-        text(
-            "method", "The site model with its design and what differs from its defaults, or an alternative."
-        ),
+        text("method", "The site model with its design and what differs from its defaults, or an alternative."),
         integer("n_labels", "Reviewed cases."),
         *_FIGURES,
     ),
@@ -157,10 +151,7 @@ def _home(cohorts: SettingCohorts) -> Calcode:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalcodeWarning)
         return Calcode().fit(
-            reference=roles.reference,
-            validation=roles.validation,
-            gate=roles.gate,
-            calibration=roles.calibration,
+            reference=roles.reference, validation=roles.validation, gate=roles.gate, calibration=roles.calibration
         )
 
 
@@ -175,13 +166,7 @@ def all_draws(
         for seed in seeds:
             cases = draw_cases(home, cohort, n=n, design=_DESIGNS[design], seed=seed, level=level)
             model = fitted_on(
-                home,
-                cohort,
-                cases,
-                sampling=_DESIGNS[design],
-                miscoverage=level,
-                random_state=seed,
-                **settings,
+                home, cohort, cases, sampling=_DESIGNS[design], miscoverage=level, random_state=seed, **settings
             )
             found.append(site_figures(model, cohort[cases.test]))
         return found
@@ -191,19 +176,11 @@ def all_draws(
         for n in sizes:
             yield f"site, {design}", n, site(design, n)
     compared = min(_COMPARED, sizes[-1])
-    yield (
-        "site, random, thinned, levels by count",
-        compared,
-        site(RANDOM, compared, slack="thin", rare="count"),
-    )
+    yield ("site, random, thinned, levels by count", compared, site(RANDOM, compared, slack="thin", rare="count"))
     for level in (0.025, 0.1):
         yield f"site, random, miscoverage {level:g}", compared, site(RANDOM, compared, level=level)
         if sizes[-1] >= 2 * compared:
-            yield (
-                f"site, random, miscoverage {level:g}",
-                2 * compared,
-                site(RANDOM, 2 * compared, level=level),
-            )
+            yield (f"site, random, miscoverage {level:g}", 2 * compared, site(RANDOM, 2 * compared, level=level))
     yield "site, random, assured at 0.9", sizes[-1], site(RANDOM, sizes[-1], assurance=0.9)
     for name, alternative in ALTERNATIVES.items():
         found = []
@@ -314,17 +291,13 @@ def sharp_model(cohorts: SettingCohorts, *, seed: int = 0) -> tuple[SiteModel, E
         labels=np.concatenate([part.require_labels() for part in parts]),
         classes=target.classes,
         ids=None if parts[0].ids is None else np.concatenate([np.asarray(part.ids) for part in parts]),
-        groups=None
-        if parts[0].groups is None
-        else np.concatenate([np.asarray(part.groups) for part in parts]),
+        groups=None if parts[0].groups is None else np.concatenate([np.asarray(part.groups) for part in parts]),
         prompt_digest=target.prompt_digest,
         backbone=target.backbone,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalcodeWarning)
-        site = SiteModel(
-            None, sampling="consecutive", reference=roles.reference, audit="off", random_state=seed
-        )
+        site = SiteModel(None, sampling="consecutive", reference=roles.reference, audit="off", random_state=seed)
         site.fit(reviewed=reviewed)
     return site, target[one_per_group(target, random_state=seed)]
 
@@ -407,9 +380,7 @@ def curve_figure(rows: Sequence[Any], *, title: str) -> Figure:
     chart = []
     for n in sizes:
         values = {
-            series: Estimate(
-                row.informative_rate, row.informative_rate_low, row.informative_rate_high, row.n_draws
-            )
+            series: Estimate(row.informative_rate, row.informative_rate_low, row.informative_rate_high, row.n_draws)
             for series, design in ((0, RANDOM), (2, ARCHIVE))
             for row in rows
             if row.method == f"site, {design}" and row.n_labels == n
@@ -439,11 +410,7 @@ _COLUMNS = (
     *_COST,
     Col(
         "one answer",
-        lambda row: (
-            "none"
-            if not row.single_rate
-            else f"{percent(row.single_rate)}, {percent(row.single_right)} right"
-        ),
+        lambda row: "none" if not row.single_rate else f"{percent(row.single_rate)}, {percent(row.single_right)} right",
     ),
 )
 

@@ -92,10 +92,7 @@ def jobs(study: Study) -> list[Job]:
     return [
         run
         for where in (study.combinations() if options.columns else ())
-        for run in (
-            _description(study, where),
-            *(method_job(study, method, where) for method in options.methods),
-        )
+        for run in (_description(study, where), *(method_job(study, method, where) for method in options.methods))
     ]
 
 
@@ -118,9 +115,7 @@ def tables(study: Study, results: Results) -> Tables:
                 groups = subgroup_rows(columns[column].to_pylist())
                 for value in sorted(groups, key=_order):
                     summary = decisions[groups[value]].summary(min_n=where[0].min_n)
-                    rows.append(
-                        place(*where, method) | {"column": column, "value": value} | detailed(summary)
-                    )
+                    rows.append(place(*where, method) | {"column": column, "value": value} | detailed(summary))
     return {SCHEMA.name: rows}
 
 
@@ -176,6 +171,4 @@ def subgroup_sentence(rows: pd.DataFrame, column: str) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    "subgroups", "Subgroups", (SCHEMA,), jobs, tables, section, ("subgroups", Options, Options())
-)
+EXPERIMENT = Experiment("subgroups", "Subgroups", (SCHEMA,), jobs, tables, section, ("subgroups", Options, Options()))

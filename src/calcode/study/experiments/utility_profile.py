@@ -51,8 +51,7 @@ def section(output: StudyOutput) -> list[Part]:
     """Coverage of the worst class against informative answers, one chart per setting."""
     means = output.table(MEANS.name)
     found = {
-        setting.name: list(means[means["scope"] == setting.name].itertuples(index=False))
-        for setting in output.settings
+        setting.name: list(means[means["scope"] == setting.name].itertuples(index=False)) for setting in output.settings
     }
     charts = tuple(utility_chart(output, name, rows) for name, rows in found.items() if rows)
     if not charts:
@@ -85,9 +84,7 @@ def utility_chart(output: StudyOutput, scope: str, rows: Sequence[Any]) -> Plane
     """Methods of a setting in the plane of utility and reliability."""
     series = series_of(output)
     groups = {MUTED: ("other methods", [row for row in rows if row.method not in series])}
-    groups |= {
-        mark: (title_of(name), [row for row in rows if row.method == name]) for name, mark in series.items()
-    }
+    groups |= {mark: (title_of(name), [row for row in rows if row.method == name]) for name, mark in series.items()}
     marks = tuple(
         Marks(
             series=mark,
@@ -134,6 +131,4 @@ def utility_sentence(found: dict[str, list[Any]]) -> str:
     return f"Worst-class coverage and informative answers of CALCoDe, averaged over backbones. {'; '.join(said)}."
 
 
-EXPERIMENT = Experiment(
-    "utility-profile", "Reliability and utility", (COMPARISON, MEANS), jobs, tables, section
-)
+EXPERIMENT = Experiment("utility-profile", "Reliability and utility", (COMPARISON, MEANS), jobs, tables, section)

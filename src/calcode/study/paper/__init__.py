@@ -88,9 +88,7 @@ class ReportedTable:
         """
         found = [row for row in self.rows if all(row[name] == cell for name, cell in wanted.items())]
         if len(found) > 1:
-            raise StudyError(
-                f"wanted: {dict(wanted)} fits {len(found)} rows of {self.name}; name more columns"
-            )
+            raise StudyError(f"wanted: {dict(wanted)} fits {len(found)} rows of {self.name}; name more columns")
         return found[0] if found else None
 
 
@@ -115,9 +113,7 @@ def reported_tables() -> Mapping[str, ReportedTable]:
         columns, rows = tuple(content.pop("columns")), content.pop("rows")
         printed = tuple(MappingProxyType(dict(zip(columns, row, strict=True))) for row in rows)
         place, title, note = content["place"], content["title"], content.get("note", "")
-        tables[name] = ReportedTable(
-            name=name, place=place, title=title, note=note, columns=columns, rows=printed
-        )
+        tables[name] = ReportedTable(name=name, place=place, title=title, note=note, columns=columns, rows=printed)
     return MappingProxyType(tables)
 
 
@@ -185,9 +181,7 @@ def reported_row(setting: str, backbone: str, method: str) -> Reported | None:
 
 def reported_figures(row: Mapping[str, str]) -> str:
     """Coverage, worst class, set size and deferral as printed."""
-    return "/".join(
-        row[name] or "--" for name in ("coverage", "worst_class_coverage", "set_size", "deferral")
-    )
+    return "/".join(row[name] or "--" for name in ("coverage", "worst_class_coverage", "set_size", "deferral"))
 
 
 def _known(name: str, known: Mapping[str, tuple[str, ...]]) -> str | None:

@@ -23,9 +23,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "checkpoint",
-        sa.Column(
-            "size", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
-        ),
+        sa.Column("size", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
         sa.Column("root", sa.Text(), nullable=False),
         sa.Column("head", sa.Text(), nullable=False),
         sa.Column("note", sa.Text(), nullable=False),
@@ -34,9 +32,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "decision",
-        sa.Column(
-            "seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
-        ),
+        sa.Column("seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("key", sa.Text(), nullable=False),
         sa.Column("content_digest", sa.Text(), nullable=False),
@@ -65,10 +61,7 @@ def upgrade() -> None:
     op.create_table(
         "deployment",
         sa.Column(
-            "from_seq",
-            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
-            autoincrement=False,
-            nullable=False,
+            "from_seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
         ),
         sa.Column("from_at", sa.Text(), nullable=False),
         sa.Column("line", sa.Text(), nullable=False),
@@ -81,9 +74,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "event",
-        sa.Column(
-            "seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
-        ),
+        sa.Column("seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("at", sa.Text(), nullable=False),
         sa.Column("mono", sa.Float(), nullable=False),
@@ -100,15 +91,10 @@ def upgrade() -> None:
     op.create_table(
         "head",
         sa.Column("one", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column(
-            "seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
-        ),
+        sa.Column("seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
         sa.Column("hash", sa.Text(), nullable=False),
         sa.Column(
-            "deployed",
-            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
-            autoincrement=False,
-            nullable=False,
+            "deployed", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
         ),
         sa.PrimaryKeyConstraint("one"),
     )
@@ -134,10 +120,7 @@ def upgrade() -> None:
     op.create_table(
         "policy",
         sa.Column(
-            "from_seq",
-            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
-            autoincrement=False,
-            nullable=False,
+            "from_seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
         ),
         sa.Column("line", sa.Text(), nullable=False),
         sa.Column("sample", sa.Float(), nullable=False),
@@ -147,10 +130,7 @@ def upgrade() -> None:
     op.create_table(
         "protocol",
         sa.Column(
-            "from_seq",
-            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
-            autoincrement=False,
-            nullable=False,
+            "from_seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
         ),
         sa.Column("digest", sa.Text(), nullable=False),
         sa.Column("text", sa.Text(), nullable=False),
@@ -165,9 +145,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "secret_part",
-        sa.Column(
-            "seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
-        ),
+        sa.Column("seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("digest", sa.Text(), nullable=False),
         sa.Column("salt", sa.LargeBinary(), nullable=False),
@@ -186,9 +164,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "shadow_decision",
-        sa.Column(
-            "seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
-        ),
+        sa.Column("seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
         sa.Column("decision", sa.Text(), nullable=False),
         sa.Column("model", sa.Text(), nullable=False),
         sa.Column("action", sa.Text(), nullable=False),
