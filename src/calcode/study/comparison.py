@@ -309,6 +309,11 @@ def _worst(row: Any) -> Cell:
     return replace(cell, text=f"{cell.text} {row.worst_class}, n={count(row.worst_class_n)}")
 
 
+def _single_answers(row: Any) -> Cell:
+    interval = f"[{_short(row.single_right_low)}, {_short(row.single_right_high)}]"
+    return Cell(f"{row.n_single_right}/{row.n_single}", interval if row.n_single else "")
+
+
 #: Which of coverage and worst-class coverage reach the target.
 _HIT_WORDS = {(True, True): "both", (True, False): "cov", (False, True): "worst", (False, False): "no"}
 #: Columns by their heading; coverage never stands without what it cost.
@@ -322,7 +327,7 @@ _COLS = {
         Col("set size", lambda row: _with_interval(row, "set_size"), numeric=False),
         Col("full", lambda row: _short(row.full_set_rate)),
         Col("inform.", lambda row: _short(row.informative_rate)),
-        Col("single", lambda row: f"{row.n_single_right}/{row.n_single}"),
+        Col("single", _single_answers, numeric=False),
         Col("defer", lambda row: _short(row.deferral)),
         Col("sel.acc", lambda row: _short(row.selective_accuracy)),
         Col("ECE", lambda row: _short(row.calibration_error)),
@@ -371,7 +376,7 @@ def comparison_notes(rows: Sequence[MethodRow]) -> list[str]:
     notes += [
         f"hit: coverage reaches the target {terms.point.target:g} (cov), the worst class does (worst), or both. "
         f"Overall {marginal} of {counted(len(judged), 'method')} reach it, {both} also in their worst class.",
-        "single: answers that are one diagnosis, as right/all.",
+        "single: answers that are one diagnosis, as right/all, with the 95 % interval of the share that is right.",
         f"{NOT_APPLICABLE}: cannot defer. Deferral and informative rate are shares of all images, all else is about "
         "answered ones.",
         "Brackets: 95 % intervals, Wilson for coverage, bootstrap for set size; that of the worst class holds the "
