@@ -71,6 +71,8 @@ ATTACKS: dict[str, tuple[Change, str]] = {
     "no guards": (entry("tail_reasons", to={}), "'tail_reasons' is not what follows"),
     "protection switched off": (entry("settings", "protect", to="none"), "'tail_reasons' is not what follows"),
     "coverage without images": (entry("tail_evidence", 0, "coverage", to=NAN), "held-out coverage"),
+    "other masses of a guard": (tensor("guard_below", lambda v: v * 0.9), "masses around the calibration points of"),
+    "half the masses of the guards": (lambda metadata, tensors: tensors.pop("guard_total"), "guard_total"),
     "labels 99": (tensor("calibration_labels", lambda v: v * 0 + 99), "'calibration_labels' holds"),
     "negative labels": (tensor("calibration_labels", first(-1)), "'calibration_labels' holds"),
     "long embeddings": (tensor("calibration_embeddings", lambda v: v * 1000), "not of length one"),
@@ -116,6 +118,18 @@ def test_nonsense_is_refused_with_a_reason(tmp_path: Path, content: bytes, name:
     with pytest.raises(ArtifactError, match=reason) as caught:
         Calcode.load(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_file_without_the_masses_of_its_guards_gives_the_same_decisions(tmp_path: Path, content: bytes) -> None:
+    """As files were before they were kept: the masses are computed again."""
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    whole = Calcode.load(path)
+    assert any(guard.local is not None for guard in whole.guards_)
+    forge(path, lambda _, tensors: [tensors.pop(name) for name in ("guard_below", "guard_total")])
+    again = Calcode.load(path)
+    images = World(prior=(0.6, 0.3, 0.08, 0.02)).draw(80, seed=98, name="new")
+    np.testing.assert_array_equal(again.decide(images).sets, whole.decide(images).sets)
 
 
 def test_a_huge_grid_takes_no_memory(tmp_path: Path, content: bytes) -> None:

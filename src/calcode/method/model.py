@@ -260,8 +260,15 @@ class Calcode(Settings):
             )
         return self
 
-    def _install(self, *, rule: LocalizedRule, labels: IntArray, device: str | None = None) -> None:
-        """Take over the calibrated rule and build the guards from its points."""
+    def _install(
+        self,
+        *,
+        rule: LocalizedRule,
+        labels: IntArray,
+        device: str | None = None,
+        masses: tuple[FloatArray, FloatArray] | None = None,
+    ) -> None:
+        """Take over the calibrated rule and build the guards from its points, or from `masses` that a file kept."""
         settings = self.settings_
         self.rule_ = rule
         self.calibration_labels_ = labels
@@ -275,6 +282,7 @@ class Calcode(Settings):
                 class_local_min=settings.class_local_min,
                 grid=settings.level_grid,
                 device=device,
+                masses=masses,
             )
             for name in self.tail_reasons_
         )

@@ -48,6 +48,8 @@ _CALIBRATION = {
     "below": TensorRule("n", 0.0),
     "total": TensorRule("n", 0.0),
 }
+#: A_i and B_i of a guard's points among their class; files written before they were kept lack them.
+_GUARDS = {"guard_below": TensorRule("n", 0.0), "guard_total": TensorRule("n", 0.0)}
 _SUMS = {"home_outer": TensorRule("p p"), "home_by_class": TensorRule("p K"), "home_scores": TensorRule("N", 0.0, 1.0)}
 #: How far sums from another machine may be off.
 _ROUNDING = 1e-6
@@ -73,7 +75,17 @@ def model_from(artifact: Artifact) -> Calcode:
     artifact.require(HOME_KEY)
     with making_sense(f"{artifact.path}: altered"):
         model = _restore(artifact.metadata, artifact.tensors)
-        model._install(rule=model.rule_, labels=artifact.tensors["calibration_labels"])
+        kept = tuple(artifact.tensors[name] for name in _GUARDS if name in artifact.tensors)
+        masses = (kept[0], kept[1]) if kept else None
+        model._install(rule=model.rule_, labels=artifact.tensors["calibration_labels"], masses=masses)
+        refuse(
+            {
+                f"the masses around the calibration points of {guard.name!r} are others": not guard.local.masses_hold()
+                for guard in model.guards_
+                if masses is not None and guard.local is not None
+            }
+            | {"masses are kept for guards that there are not": bool(kept) and not any(g.local for g in model.guards_)}
+        )
     # What the file carries, also where this version would write it differently.
     model._digest = artifact.digest
     return model
@@ -88,6 +100,13 @@ def _tensors(model: Calcode) -> dict[str, AnyArray]:
         "below": rule.below,
         "total": rule.total,
     }
+    if any(guard.local is not None for guard in model.guards_):
+        # Every point has one class: one number each holds what all guards need.
+        tensors |= {name: np.zeros(len(rule.scores)) for name in _GUARDS}
+        for guard in model.guards_:
+            if guard.local is not None:
+                tensors["guard_below"][guard.members] = guard.local.below
+                tensors["guard_total"][guard.members] = guard.local.total
     if audit is not None:
         tensors |= audit_tensors(audit)
     if model.sums_ is not None:
@@ -146,6 +165,8 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> Calcode:
         name: TensorRule(f"{name} 32", ord("0"), ord("f"), dtype="|u1", ascending=True)
         for name in hashed.keys() & tensors.keys()
     }
+    if _GUARDS.keys() & tensors.keys():
+        rules |= _GUARDS
     if facts is not None:
         rules |= audit_rules(facts, with_distances="gate_distances" in tensors)
     if sums is not None:

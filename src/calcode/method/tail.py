@@ -174,6 +174,7 @@ class ClassGuard:
         class_local_min: int,
         grid: int | None,
         device: str | None = None,
+        masses: tuple[FloatArray, FloatArray] | None = None,
     ) -> Self:
         """Calibrate the guard on the class's own accepted calibration examples.
 
@@ -191,11 +192,24 @@ class ClassGuard:
         grid : int or None
         device : str, optional
             As in `LocalizedRule.fit`.
+        masses : two ndarrays of shape (n,), optional
+            A_i and B_i of every point among those of its class, where they are known already.
         """
         members = np.flatnonzero(labels == index)
         scores = calibration.scores[members]
         local = None
-        if len(members) >= class_local_min:
+        if len(members) >= class_local_min and masses is not None:
+            local = LocalizedRule.from_masses(
+                calibration.embeddings[members],
+                scores,
+                below=masses[0][members],
+                total=masses[1][members],
+                bandwidth=calibration.bandwidth,
+                miscoverage=miscoverage,
+                level=calibration.level,
+                grid=grid,
+            )
+        elif len(members) >= class_local_min:
             local = LocalizedRule.fit(
                 calibration.embeddings[members],
                 scores,
