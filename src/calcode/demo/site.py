@@ -184,9 +184,9 @@ def comparison_table(demo: SiteDemo) -> Table:
             ("today", entry.today, ""),
             (f"{LABELS} reviewed cases", entry.reviewed, f" (ideal {percent(entry.ideal_worst)})"),
         ):
-            rows.append([entry.setting.name, name, *_cells(summary, ideal)])
-    rows.append(["HAM", "today", *_cells(demo.sharp.today, "")])
-    rows.append(["HAM", "sharp mode", *_cells(demo.sharp.sharp, "")])
+            rows.append([entry.setting.short, name, *_cells(summary, ideal)])
+    rows.append(["held-out images", "today", *_cells(demo.sharp.today, "")])
+    rows.append(["held-out images", "sharp mode", *_cells(demo.sharp.sharp, "")])
     headings = ("images", "model", "coverage", "worst class", "set size", "informative", "one diagnosis", "deferred")
     return Table(
         caption="One image of every patient that was not reviewed; at home one test image per lesion",
