@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Self
 
 import numpy as np
@@ -198,27 +199,18 @@ class ClassGuard:
         members = np.flatnonzero(labels == index)
         scores = calibration.scores[members]
         local = None
-        if len(members) >= class_local_min and masses is not None:
-            local = LocalizedRule.from_masses(
-                calibration.embeddings[members],
-                scores,
-                below=masses[0][members],
-                total=masses[1][members],
-                bandwidth=calibration.bandwidth,
-                miscoverage=miscoverage,
-                level=calibration.level,
-                grid=grid,
-            )
-        elif len(members) >= class_local_min:
-            local = LocalizedRule.fit(
-                calibration.embeddings[members],
+        if len(members) >= class_local_min:
+            points = calibration.embeddings[members]
+            own = partial(
+                LocalizedRule.fit if masses is None else LocalizedRule.from_masses,
+                points,
                 scores,
                 bandwidth=calibration.bandwidth,
                 miscoverage=miscoverage,
                 level=calibration.level,
                 grid=grid,
-                device=device,
             )
+            local = own(device=device) if masses is None else own(below=masses[0][members], total=masses[1][members])
         return cls(
             name=name,
             index=index,
