@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+import gc
 import os
 import signal
 import socket
@@ -9,11 +11,15 @@ import stat
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from doc_blocks import ROOT
 
+from calcode import files
 from calcode.errors import FeatureFileError, OutputError
 from calcode.files import (
     locked_folder,
@@ -187,3 +193,47 @@ def test_hostile_json_is_one_kind_of_error(text: str | bytes, reason: str) -> No
 
 def test_a_whole_surrogate_pair_is_text() -> None:
     assert parsed_json('"\\ud83d\\ude00"', source="there") == "\N{GRINNING FACE}"
+
+
+# A file that was just opened, or a generator, may be left to the garbage collector, which says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interruption_at_any_instruction_leaves_no_part(tmp_path: Path) -> None:
+    """Ctrl-C may come between two instructions, also between the making of a file and the noting of its name."""
+    final = tmp_path / "a.txt"
+    reached = 0
+
+    def written(stop_at: int) -> None:
+        nonlocal reached
+        reached = 0
+
+        def interrupt(frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+            nonlocal reached
+            if frame.f_code.co_filename != files.__file__:
+                return None
+            frame.f_trace_opcodes = True
+            # Python never handles a signal at a NOP, and its table of handlers leaves some of them out.
+            if event == "opcode" and frame.f_code.co_code[frame.f_lasti] != dis.opmap["NOP"]:
+                reached += 1
+                if reached == stop_at:
+                    raise KeyboardInterrupt
+            return interrupt
+
+        before = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            with replacing(final) as temporary:
+                temporary.write_text("new")
+        finally:
+            sys.settrace(before)
+
+    final.write_text("old")
+    written(stop_at=0)
+    instructions = reached
+    assert instructions > 200
+    for stop_at in range(1, instructions + 1):
+        final.write_text("old")
+        with pytest.raises(KeyboardInterrupt):
+            written(stop_at)
+        gc.collect()
+        assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"], f"interrupted at instruction {stop_at}"
+        assert final.read_text() in ("old", "new")

@@ -75,6 +75,8 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
                 temporary = final.with_name(f".{final.name}.{os.urandom(6).hex()}.part")
                 if not final.parent.is_dir():
                     raise OutputError(f"{final}: the folder {final.parent} does not exist; create it first")
+                # Noted before it exists: Ctrl-C may come between its making and the next line.
+                temporaries[temporary] = -1
                 try:
                     handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, _PRIVATE if private else 0o666)
                 except OSError as error:
