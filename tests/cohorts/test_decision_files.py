@@ -210,6 +210,20 @@ def test_a_file_that_is_not_of_decisions_is_refused(
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["d.parquet", "d.csv"])
+def test_an_image_decided_on_twice_is_not_written(tmp_path: Path, make_decisions: Make, name: str) -> None:
+    decisions = make_decisions()
+
+    def write_both() -> None:
+        with DecisionWriter(tmp_path / name) as writer:
+            writer.append(decisions)
+            writer.append(decisions)
+
+    with pytest.raises(FeatureFileError, match="column 'id' names an image twice"):
+        write_both()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_truncated_or_absent_file_is_refused(tmp_path: Path, make_decisions: Make) -> None:
     path = tmp_path / "d.parquet"
     write_decisions(path, make_decisions())

@@ -24,8 +24,8 @@ FIRST = int(os.environ.get("CALCODE_FUZZ_SEED", "0"))
 LONGEST = 5.0
 LARGEST = 500e6
 NAMES = (
-    "home", "home-exact", "home-plain", "site", "site-assured", "prompts", "prompts-npz", "features", "decisions",
-    "decisions-csv", "study", "monitor", "preprocessor",
+    "home", "home-exact", "home-plain", "site", "site-assured", "site-weighted", "prompts", "prompts-npz", "features",
+    "decisions", "decisions-csv", "study", "monitor", "preprocessor",
 )  # fmt: skip
 
 

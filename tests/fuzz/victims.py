@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from fuzz.mutations import mutated_array, mutated_bytes, mutated_json, mutated_t
 from hostile_models import read_parts, write_parts
 from safetensors import safe_open
 from safetensors.numpy import save_file
+from site_file_oracle import decisions_of
 from worlds import World, fit_quietly
 
 from calcode import Calcode, CalcodeWarning, Decisions, Evidence
@@ -42,6 +43,10 @@ from calcode.study import read_study
 
 WORLD = World(n_classes=3, dimension=5, prior=(0.5, 0.3, 0.2), seed=3)
 IMAGES = WORLD.draw(12, seed=77, name="new")
+REVIEWED = WORLD.draw(240, seed=100, shift=0.6, name="site")
+SITE_IMAGES = WORLD.draw(16, seed=78, shift=0.6)
+#: Two patients who were reviewed, then new ones.
+SITE_GROUPS = ("site-group-0", "site-group-31", *(f"new-group-{i}" for i in range(13)), "")
 
 
 @dataclass(frozen=True)
@@ -117,22 +122,24 @@ def _read_model(path: Path) -> object:
 
 
 def _read_site(path: Path) -> object:
-    """A site model that loads and is saved again decides the same."""
+    """A site model that loads decides as an adapter that is refitted with what the file says, row by row."""
     model = SiteModel.load(path)
     model.promises_, repr(model)
-    evidence = _evidence_for(model.evidence_format_)
-    e = np.full(len(evidence), 0.5) if model.settings_.calibrate_with == "weighted" else None
+    evidence = _evidence_for(model.evidence_format_, images=SITE_IMAGES, groups=SITE_GROUPS)
+    e = np.linspace(0.0, 1.0, len(evidence)) if model.settings_.calibrate_with == "weighted" else None
     decisions = model.decide(evidence, e)
-    again = path.with_suffix(".again.safetensors")
-    model.save(again)
-    _equal(decisions, SiteModel.load(again).decide(evidence, e))
+    _, metadata, tensors = read_parts(path)
+    expected = decisions_of(metadata, tensors, evidence, e)
+    np.testing.assert_allclose(decisions.scores, expected.pop("scores"), rtol=0.0, atol=1e-9)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(getattr(decisions, name), values, err_msg=name)
     return decisions
 
 
-def _evidence_for(expected: Any) -> Evidence:
+def _evidence_for(expected: Any, *, images: Evidence = IMAGES, groups: Sequence[str] | None = None) -> Evidence:
     """Images as a model wants them, whatever it wants within reason."""
-    if (expected.classes, expected.dimension, expected.n_prompts) == (IMAGES.classes, 5, 5):
-        logits, embeddings = IMAGES.prompt_logits, IMAGES.embeddings
+    if (expected.classes, expected.dimension, expected.n_prompts) == (images.classes, 5, 5):
+        logits, embeddings = images.prompt_logits, images.embeddings
     else:
         rng = np.random.default_rng(0)
         logits = rng.normal(size=(6, min(expected.n_prompts, 1000), len(expected.classes)))
@@ -145,6 +152,7 @@ def _evidence_for(expected: Any) -> Evidence:
         prompt_digest=expected.prompt_digest,
         backbone=expected.backbone,
         ids=[f"new-{i}" for i in range(len(embeddings))],
+        groups=None if groups is None else groups[: len(embeddings)],
     )
 
 
@@ -323,12 +331,19 @@ def make_victims(folder: Path) -> list[Victim]:
     for name, model in models.items():
         model.save(folder / f"{name}.safetensors")
         victims.append(Victim(name, folder / f"{name}.safetensors", _damaged_model, _read_model))
-    reviewed = WORLD.draw(120, seed=100, shift=0.6, name="site")
+    sites: dict[str, dict[str, Any]] = {
+        "site": {"sampling": "consecutive", "home_weight": 10, "ridge": 1, "miscoverage": {"c2": 0.1}},
+        "site-assured": {"sampling": "archive", "assurance": 0.9, "miscoverage": 0.2},
+        "site-weighted": {"sampling": "coin", "calibrate_with": "weighted", "home_weight": 10, "ridge": 1},
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalcodeWarning)
-        for name, settings in {"site": {}, "site-assured": {"assurance": 0.9, "miscoverage": 0.2}}.items():
-            site = SiteModel(models["home"], sampling="consecutive", **settings)
-            site.fit(reviewed=reviewed[:80], gate=reviewed[80:]).save(folder / f"{name}.safetensors")
+        for name, settings in sites.items():
+            site = SiteModel(models["home"], **settings)
+            e = np.linspace(0.2, 1.0, 160) if name == "site-weighted" else None
+            site.fit(reviewed=REVIEWED[:160], gate=REVIEWED[160:220], trainers=REVIEWED[220:], e=e)
+            site.certify_singles(WORLD.draw(60, seed=79, shift=0.6), e=None if e is None else e[:60])
+            site.save(folder / f"{name}.safetensors")
             victims.append(Victim(name, folder / f"{name}.safetensors", _damaged_model, _read_site))
 
     prompts = Prompts(text=np.random.default_rng(0).normal(size=(3, 5, 5)), temperature=0.1, classes=WORLD.classes)

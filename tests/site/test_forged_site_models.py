@@ -38,6 +38,16 @@ def tensor(name: str, change: Any) -> Change:
     return lambda metadata, tensors: tensors.update({name: change(tensors[name])})
 
 
+def replaced(hashes: np.ndarray, digit: int) -> np.ndarray:
+    """Hashes of which the first consists of one digit."""
+    return np.concatenate([np.full_like(hashes[:1], digit), hashes[1:]])
+
+
+def shared(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Ascending hashes of which one is among others."""
+    return np.array(sorted([bytes(row) for row in (*hashes[1:], others[0])])).view(np.uint8).reshape(hashes.shape)
+
+
 ATTACKS: dict[str, tuple[Change, str]] = {
     "another home weight": (setting("home_weight", 50.0), "the prior has another weight"),
     "another ridge": (setting("ridge", 9.0), "Cholesky|positive|prior"),
@@ -59,6 +69,21 @@ ATTACKS: dict[str, tuple[Change, str]] = {
     "fewer without a label": (fact("unlabelled_share_", 0.5), "share without a label"),
     "other counts": (fact("counts", {"c0": 1, "c1": 1, "c2": 198}), "'counts' is not what follows"),
     "more trainers": (fact("n_trainers_", 7), "the prior has another weight"),
+    "group hashes of zero bytes": (tensor("known_bag", lambda v: v * 0), "hash of an image or a group is none"),
+    "id hashes of zero bytes": (tensor("known_bag_ids", lambda v: v * 0), "hash of an image or a group is none"),
+    "a group hash of zeros": (
+        tensor("known_bag", lambda v: replaced(v, ord("0"))),
+        "hash of an image or a group is none",
+    ),
+    "a group hash that is no number": (tensor("known_bag", lambda v: replaced(v, ord("Z"))), "'known_bag' holds|none"),
+    "one group twice": (tensor("known_bag", lambda v: v[[0, *range(len(v) - 1)]]), "a group has several reviewed"),
+    "a reviewed group in the gate": (
+        lambda metadata, tensors: tensors.update(known_gate=shared(tensors["known_gate"], tensors["known_bag"])),
+        "among the reviewed cases and elsewhere",
+    ),
+    "a smaller gate": (tensor("known_gate", lambda v: v[:20]), "gate has other distances"),
+    "trainers without hashes": (tensor("known_trainers", lambda v: v[:0]), "trainers are not known"),
+    "a home of zeros": (fact("home_digest_", "0" * 64), "home model's digest"),
     "no home": (fact("home_digest_", ""), "home model's digest"),
 }
 

@@ -165,6 +165,7 @@ class DecisionWriter:
         self._temporary: Path | None = None
         self._writer: Any = None
         self._schema: Any = None
+        self._who: list[Any] = []
         self._rows = 0
 
     @property
@@ -205,6 +206,7 @@ class DecisionWriter:
                 "none; write it to a file of its own"
             )
         self._writer.write_table(content)
+        self._who += table.column(0).chunks
         self._rows += table.num_rows
 
     def __exit__(
@@ -213,11 +215,24 @@ class DecisionWriter:
         stack, self._stack = self._stack, None
         if stack is None:
             return
-        if error is None and self._writer is None:
-            error = FeatureFileError(f"{self._path}: no decisions were appended, so nothing was written")
-            stack.__exit__(FeatureFileError, error, None)
-            raise error
+        if error is None:
+            try:
+                if self._writer is None:
+                    raise FeatureFileError(f"{self._path}: no decisions were appended, so nothing was written")
+                _require_different(self._who, n_rows=self._rows, column=self._schema.names[0], file=self._path)
+            except FeatureFileError as fault:
+                stack.__exit__(FeatureFileError, fault, None)
+                raise
         stack.__exit__(kind, error, traceback)
+
+
+def _require_different(who: Sequence[pyarrow.Array], *, n_rows: int, column: str, file: Path) -> None:
+    """Raise unless the ids or row numbers, in chunks, are all there and all different."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if n_rows and pc.count_distinct(pa.chunked_array(who)).as_py() != n_rows:
+        raise FeatureFileError(f"{file}: column {column!r} names an image twice; keep one decision for each")
 
 
 def _flat(table: pyarrow.Table) -> pyarrow.Table:
@@ -461,5 +476,4 @@ def _check_content(table: pyarrow.Table, *, file: Path) -> None:
             row = int(wrong.argmax())
             raise FeatureFileError(f"{file}: row {row}: {fault}; the file was changed after it was written")
     who = table.column_names[0]
-    if pc.count_distinct(table[who]).as_py() != table.num_rows:
-        raise FeatureFileError(f"{file}: column {who!r} names an image twice; keep one decision for each")
+    _require_different(table[who].chunks, n_rows=table.num_rows, column=who, file=file)

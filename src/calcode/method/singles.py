@@ -16,6 +16,8 @@ from calcode.method.roles import embeddings_digest
 NOT_CERTIFIED = (
     "Observed only: single answers are not certified (certify_singles checks them on a sample of their own)."
 )
+#: Of a certification sample; a file that says more is damaged.
+_MOST_ANSWERS = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ class SinglesCertificate:
         for name, value in (("risk", self.risk), ("confidence", self.confidence)):
             if not 0.0 < value < 1.0:
                 raise SettingsError(f"{name}: {value!r} is not strictly between 0 and 1")
-        if not 0 <= self.wrong <= self.n:
+        if not 0 <= self.wrong <= self.n <= _MOST_ANSWERS:
             raise SettingsError(f"wrong: {self.wrong} of {self.n} single answers cannot be")
 
     @classmethod

@@ -28,7 +28,8 @@ class KnownGroups:
     unit : {"group", "image"}
         With "image" every image is its own group and is known by its id.
     hashes : dict of str to ndarray of bytes
-        "bag" and "bag_ids" in the order of the bag, "trainers" and "gate" sorted. Missing values are empty.
+        "bag" and "bag_ids" in the order of the bag, "trainers" and "gate" sorted. An image without a group or an id
+        has a digest of its own in that place, so that every digest is one and no two of the bag are equal.
     """
 
     key: bytes
@@ -37,7 +38,14 @@ class KnownGroups:
 
     def admit(self, role: str, evidence: Evidence) -> KnownGroups:
         """With one more role, after the check that none of its groups is in the bag."""
-        groups, ids = self._hashed(evidence, "groups"), self._hashed(evidence, "ids")
+        rows = [
+            self._hash(f"image {row}".encode() + embedding.tobytes())
+            for row, embedding in enumerate(evidence.embeddings)
+        ]
+        groups, ids = (
+            np.where((hashed := self._hashed(evidence, kind)) == b"", np.array(rows, dtype=hashed.dtype), hashed)
+            for kind in ("groups", "ids")
+        )
         if role == "bag":
             return KnownGroups(self.key, self.unit, self.hashes | {"bag": groups, "bag_ids": ids})
         own_rows, _ = self.find(evidence)
@@ -66,7 +74,7 @@ class KnownGroups:
     @cached_property
     def _rows(self) -> tuple[dict[bytes, int], dict[bytes, int]]:
         by_group, by_id = (
-            {value: row for row, value in enumerate(self.hashes[name].tolist()) if value} for name in ("bag", "bag_ids")
+            {value: row for row, value in enumerate(self.hashes[name].tolist())} for name in ("bag", "bag_ids")
         )
         return by_group, by_id
 
@@ -75,13 +83,18 @@ class KnownGroups:
         column: TextArray | None = getattr(evidence, kind)
         if column is None or (kind == "groups" and self.unit == "image"):
             return np.zeros(len(evidence), dtype=f"S{2 * _HASH_BYTES}")
-        keyed = hashlib.blake2b(key=self.key, digest_size=_HASH_BYTES)
-        hashed = []
-        for value in column.tolist():
-            own = keyed.copy()
-            own.update(value.encode())
-            hashed.append(own.hexdigest().encode() if value else b"")
+        hashed = [self._hash(value.encode()) if value else b"" for value in column.tolist()]
         return np.array(hashed, dtype=f"S{2 * _HASH_BYTES}")
+
+    def _hash(self, value: bytes) -> bytes:
+        keyed = self._keyed.copy()
+        keyed.update(value)
+        return keyed.hexdigest().encode()
+
+    @cached_property
+    def _keyed(self) -> hashlib.blake2b:
+        """A hash that has taken the key in already: a copy of it costs a third of a new one."""
+        return hashlib.blake2b(key=self.key, digest_size=_HASH_BYTES)
 
 
 def _shared_message(role: str, *, rows: IntArray, names: TextArray | None) -> str:

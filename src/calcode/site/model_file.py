@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ _OPTIONAL_TENSORS = {
 _RECOMPUTED = 1e-8
 #: How far other sums may.
 _ROUNDING = 1e-6
+_HASH = re.compile(rb"[0-9a-f]{32}")
 #: What a version says about itself need not be what this one would say.
 _FREE = frozenset({"format", "versions", "notice"})
 
@@ -220,12 +222,17 @@ def _contradictions(model: SiteModel) -> dict[str, bool]:
     slack = _ROUNDING * (1.0 + outer[0, 0])
     np.linalg.cholesky(outer - (1.0 - _ROUNDING) * settings.ridge * np.eye(len(outer)))  # raises unless positive
     own = settings.audit or ("site" if "gate" in known else "off")
-    groups = [name for name in known["bag"].tolist() if name]
+    digests = np.concatenate(list(known.values())).tolist()
+    gates, trainers = (len(known.get(role, ())) for role in ("gate", "trainers"))
+    others = np.concatenate([known["bag"][:0], *(known[role] for role in ("gate", "trainers") if role in known)])
     return {
         "there are no reviewed cases": n == 0,
         "the versions are not texts": not has_type(model.versions_, dict[str, str]),
         "the home model's digest is none": bool(model.home_digest_) == model.sharp_
-        or (bool(model.home_digest_) and not is_sha256(model.home_digest_)),
+        or (bool(model.home_digest_) and not is_sha256(model.home_digest_))
+        or len(set(model.home_digest_)) == 1,
+        "the certificate has no sample": model.certificate_ is not None
+        and not is_sha256(model.certificate_.sample_digest),
         "the deferral level is no share": not 0.0 <= model.deferral_level_ <= 1.0,
         "the look is none": not 1 <= model.look_ <= MOST_LOOKS,
         "a count is negative": min(counts) < 0,
@@ -239,14 +246,21 @@ def _contradictions(model: SiteModel) -> dict[str, bool]:
         "the prior is not symmetric": not np.allclose(outer, outer.T, rtol=_RECOMPUTED, atol=_RECOMPUTED * outer[0, 0]),
         "the prior has another weight": abs(outer[0, 0] - settings.ridge - home_weight - model.n_trainers_) > slack
         or abs(by_class[0].sum() - home_weight - model.n_trainers_) > slack,
-        "the trainers are not known": len(known.get("trainers", ())) > model.n_trainers_,
+        "the trainers are not known": trainers > model.n_trainers_ or (trainers == 0) != (model.n_trainers_ == 0),
+        "the hash of an image or a group is none": not all(
+            _HASH.fullmatch(digest) and len(set(digest)) > 1 for digest in digests
+        ),
         "the key of the hashes is another one": model.known_.key.hex() != embeddings_digest(bag.features),
-        "a group has several reviewed cases": settings.unit == "group" and len(set(groups)) < len(groups),
+        "a group has several reviewed cases": len(np.unique(known["bag"])) < n,
+        "a group is among the reviewed cases and elsewhere": bool(np.isin(known["bag"], others).any()),
         "the audit is not the one of the settings": model.audit_kind_ != own or model.audit_kind_ not in AUDITS,
         "the audit is missing": audit is None and model.audit_kind_ != "off",
         "the gate is missing": "gate" not in known
         and (model.audit_kind_ == "site" or model.gate_distances_ is not None),
-        "the gate is too small": model.audit_kind_ == "site"
+        "the gate is too small": model.audit_kind_ == "site" and gates < MIN_GATE,
+        "the gate has fewer images than groups": model.audit_kind_ == "site"
         and audit is not None
-        and len(audit.gate_values) < MIN_GATE,
+        and len(audit.gate_values) < gates,
+        "the gate has other distances": model.gate_distances_ is not None
+        and (len(model.gate_distances_) > gates or (settings.unit == "group" and len(model.gate_distances_) < gates)),
     }
