@@ -36,11 +36,13 @@ def demo_site(folder: Path) -> SiteSettings:
             "name": "bench",
             "data": str(folder / "data"),
             "port": 0,
-            "line": {
-                "prompts": str(folder / "demo.prompts.safetensors"),
-                "model": str(folder / "model.safetensors"),
-                "allow_unsigned": True,
-            },
+            "lines": [
+                {
+                    "prompts": str(folder / "demo.prompts.safetensors"),
+                    "model": str(folder / "model.safetensors"),
+                    "allow_unsigned": True,
+                }
+            ],
             "limits": {"queue": 65536, "block": 4096, "rate": 1e9, "burst": 10**9},
         }
     )
@@ -58,7 +60,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     rows = stream()
     with tempfile.TemporaryDirectory() as name, Service(demo_site(Path(name))) as service:
-        line, admission = service.models.champion, service.admission
+        line, admission = service.models["default"].champion, service.admission["default"]
         counter = 0
 
         def bare(n: int) -> None:

@@ -36,7 +36,7 @@ def decisions_per_second(service: Service, rows: np.ndarray, *, clients: int, se
             key = f"{number}-{count}-{time.time_ns()}"
             request = DecisionRequest(embedding_f32="", image_id=key, group=key)
             row = rows[(number * 977 + count) % len(rows)]
-            case = service.admission.case(request, row, key=None, actor="bench")
+            case = service.admission["default"].case(request, row, key=None, actor="bench")
             service.writer.submit([case]).result()
             count += 1
         done[number] = count

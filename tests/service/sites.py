@@ -114,7 +114,7 @@ def make_site(folder: Path, *, lines: str = "", line_lines: str = "", database: 
     plain, _, tables = ("\n" + lines).partition("\n[")
     (folder / "site.toml").write_text(
         f'name = "hospital/skin"\ndata = "data"\nport = 0\ndocs = true\n{where}{plain}\n'
-        '[line]\nname = "skin"\nprompts = "skin.prompts.safetensors"\nmodel = "model.safetensors"\n'
+        '[[lines]]\nname = "skin"\nprompts = "skin.prompts.safetensors"\nmodel = "model.safetensors"\n'
         f'trusted = ["signer.key.pub"]\n{line_lines}\n' + ("[" + tables if tables else "")
     )
     return Site(file=folder / "site.toml", key=folder / "signer.key", prompts=prompts)

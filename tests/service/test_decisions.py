@@ -17,6 +17,7 @@ from sqlalchemy import select
 from calcode import Calcode
 from calcode.method.signatures import read_public_key
 from calcode.service import batches, line
+from calcode.service.admission import parse_request
 from calcode.service.audit.notes import open_checkpoint
 from calcode.service.keys import SiteSecret, checkpoint_key
 from calcode.service.proofs import Proof, check_proof
@@ -46,7 +47,7 @@ def test_the_answer_is_that_of_decide_on_the_stored_embedding(site: Site) -> Non
             call("POST", "/v1/decisions", json=body(row, group=f"p{i}", image_id=f"i{i}")).json()
             for i, row in enumerate(rows)
         ]
-        line_model = service.models.champion
+        line_model = service.models["skin"].champion
         contents = [part.content for part in stored(service, SECRET_PART) if part.name == "embedding"]
     kept = np.stack([np.frombuffer(content, "<f4") for content in contents])
     assert (kept == rows).all()
@@ -86,8 +87,8 @@ def test_the_same_key_with_other_content_is_a_conflict_and_recorded(site: Site) 
 def test_the_same_key_twice_in_one_block_is_decided_once(site: Site) -> None:
     one, two = embeddings(2)
     with running(site) as (service, _):
-        admission = service.admission
-        wanted = [admission.parse(json.dumps(body(row, image_id="x")).encode()) for row in (one, one, two)]
+        admission = service.admission["skin"]
+        wanted = [parse_request(json.dumps(body(row, image_id="x")).encode()) for row in (one, one, two)]
         cases = [admission.case(entry, admission.vector(entry), key=None, actor="t") for entry in wanted]
         first, second, third = service.writer.submit(cases).result()
         assert (first.replay, second.replay) == (False, True)
@@ -109,7 +110,7 @@ def test_the_same_key_twice_in_one_block_is_decided_once(site: Site) -> None:
         ({"embedding": [1.0] * 16, "weight": 3}, "body: a field that is not known"),
         ({"embedding": [1.0] * 16, "prompt_digest": "f" * 64}, "prompt_digest: this line has the prompts"),
         ({"embedding": [1.0] * 16, "image_id": None}, "Send an Idempotency-Key header or an image_id"),
-        ({"image": "AAAA"}, "image: this service has no image tower"),
+        ({"image": "AAAA"}, "image: this line has no image tower"),
     ],
 )
 def test_bad_input_is_refused_with_one_sentence_and_recorded_without_content(
@@ -147,10 +148,10 @@ def test_a_full_queue_is_busy_and_writes_nothing(tmp_path: Path) -> None:
 
         service.writer.change(block)
         inside.wait(10)
-        admission = service.admission
+        admission = service.admission["skin"]
         futures = []
         for i, row in enumerate(embeddings(4)):
-            wanted = admission.parse(json.dumps(body(row, image_id=str(i))).encode())
+            wanted = parse_request(json.dumps(body(row, image_id=str(i))).encode())
             futures.append(service.writer.submit([admission.case(wanted, row, key=None, actor="t")]))
         before = len(kinds(service))
         answer = call("POST", "/v1/decisions", json=body(row, image_id="late"))
@@ -267,7 +268,7 @@ def test_the_coin_is_one_per_patient_and_that_of_the_contract(site: Site) -> Non
         for i, row in enumerate(embeddings(4)):
             call("POST", "/v1/decisions", json=body(row, group="same", image_id=str(i)))
         rows = stored(service, DECISION)
-        assert {row.u for row in rows} == {service.secret.coin("same")}
+        assert {row.u for row in rows} == {service.secret.for_line("skin").coin("same")}
         assert [row.representative for row in rows] == [True, False, False, False]
 
 

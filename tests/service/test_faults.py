@@ -369,11 +369,11 @@ def test_a_damaged_candidate_leaves_the_champion_in_place(site: Site) -> None:
     from service.sites import running
 
     with running(site) as (service, call):
-        before = service.models.champion.digest
+        before = service.models["skin"].champion.digest
         content = bytearray(another_model(site, "b.safetensors").read_bytes())
         content[-100] ^= 1
         answer = call("POST", "/v1/models", as_="engineer", content=bytes(content))
         assert answer.status_code == 422
         assert "model: altered" in answer.json()["detail"]
-        assert service.models.champion.digest == before
+        assert service.models["skin"].champion.digest == before
         assert json.loads(json.dumps(call("GET", "/v1/models", as_="auditor").json()))[0]["state"] == "champion"

@@ -52,7 +52,7 @@ def picture_site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     write_private_key(folder / "signer.key")
     sign(folder / "model.safetensors", folder / "signer.key")
     (folder / "site.toml").write_text(
-        'name = "hospital/pictures"\ndata = "data"\nport = 0\n[line]\nprompts = "p.prompts.safetensors"\n'
+        'name = "hospital/pictures"\ndata = "data"\nport = 0\n[[lines]]\nprompts = "p.prompts.safetensors"\n'
         f'model = "model.safetensors"\ntrusted = ["signer.key.pub"]\nimage_tower = "{TOWER}"\n'
     )
     return Site(file=folder / "site.toml", key=folder / "signer.key", prompts=prompts)

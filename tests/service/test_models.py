@@ -129,7 +129,7 @@ def test_a_site_with_an_unsigned_model_starts_only_when_that_is_allowed(site: Si
 def test_from_file_to_champion_and_back(lifecycle: Site) -> None:
     path = another_model(lifecycle, "b.safetensors")
     with running(lifecycle) as (service, call):
-        first = service.models.champion.digest
+        first = service.models["skin"].champion.digest
         digest = upload(call, path).json()["digest"]
         assert upload(call, path).status_code == 409
         assert step(call, digest, "champion", as_="engineer").status_code == 409  # not in the shadow yet
@@ -252,7 +252,9 @@ def test_models_switched_under_load_every_record_is_that_of_the_model_it_names(
     with opened(site.settings) as log:
         from calcode.service.models import Models
 
-        digest, change = Models(site.settings, log).add(path, actor="test-engineer")
+        digest, change = Models(site.settings.lines[0], log, folder=site.settings.path("models")).add(
+            path, actor="test-engineer"
+        )
         with log.transaction() as transaction:
             change(transaction)
     traffic = Traffic(token=tokens["program"], port=lambda: process.port)
@@ -306,7 +308,7 @@ def test_a_site_model_answers_by_the_same_path_and_knows_its_patients(site: Site
     home = fitted(site.prompts)
     rng = np.random.default_rng(3)
     with running(site) as (service, call):
-        pseudonym = service.secret.pseudonym
+        pseudonym = service.secret.for_line("skin").pseudonym
         labels = np.repeat(np.arange(WORLD.n_classes), 25)
         rows = WORLD.centres()[labels] + rng.normal(size=(100, WORLD.dimension)) * WORLD.spread * 3
         rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
@@ -329,10 +331,11 @@ def test_a_site_model_answers_by_the_same_path_and_knows_its_patients(site: Site
         assert answer.status_code == 200, answer.text
         digest = answer.json()["digest"]
         assert digest == model.digest_
-        loaded = service.models.load(site.settings.path("models") / f"{digest}.safetensors")
+        loaded = service.models["skin"].load(site.settings.path("models") / f"{digest}.safetensors")
         assert loaded.kind == "site"
         # As after a promotion.
-        service.models._in_force = service.models.in_force._replace(champion=loaded)
+        models = service.models["skin"]
+        models._in_force = models.in_force._replace(champion=loaded)
         sent = embeddings(6)
         sent[0] = rows[7]
         groups = ["local-7", "new-1", "new-2", "new-3", "new-4", "new-5"]
@@ -350,10 +353,10 @@ def test_a_site_model_answers_by_the_same_path_and_knows_its_patients(site: Site
 
 def test_following_from_several_threads_loads_each_model_once(site: Site) -> None:
     with Service(site.settings) as service:
-        before = service.models.champion
-        threads = [threading.Thread(target=service.models.follow) for _ in range(4)]
+        before = service.models["skin"].champion
+        threads = [threading.Thread(target=service.models["skin"].follow) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert service.models.champion is before
+        assert service.models["skin"].champion is before

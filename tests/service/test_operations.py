@@ -53,10 +53,10 @@ def filled(site: Site, n: int = 12) -> list[dict[str, Any]]:
 
 
 def test_every_mistake_of_a_site_file_is_named_at_once(tmp_path: Path) -> None:
-    (tmp_path / "site.toml").write_text('name = "a b"\nprot = 1\n[line]\nprompts = "p"\nsample = 2.0\n')
+    (tmp_path / "site.toml").write_text('name = "a b"\nprot = 1\n[[lines]]\nprompts = "p"\nsample = 2.0\n')
     with pytest.raises(ServiceError) as caught:
         read_site(tmp_path / "site.toml")
-    for word in ("name", "prot", "data", "line.model", "line.sample"):
+    for word in ("name", "prot", "data", "lines.0.model", "lines.0.sample"):
         assert f"{word}: " in str(caught.value)
     with pytest.raises(ServiceError, match="no such site file"):
         read_site(tmp_path / "absent.toml")

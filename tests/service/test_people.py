@@ -65,7 +65,7 @@ def test_every_endpoint_takes_its_roles_and_refuses_all_others(site: Site) -> No
                 status = call(method, path, as_=role, json=body).status_code
                 assert (status == 403) == (role not in allowed), (method, path, role, status)
         # An approver may promote but not choose what runs in the shadow.
-        path = f"/v1/models/{service.models.champion.digest}/state"
+        path = f"/v1/models/{service.models['skin'].champion.digest}/state"
         assert call("POST", path, as_="approver", json={"state": "shadow", "why": "because"}).status_code == 403
 
 

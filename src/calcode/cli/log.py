@@ -104,9 +104,10 @@ def check(
 def export(
     site: SiteFile,
     target: Annotated[Path, typer.Argument(metavar="FILE", help="decisions .parquet, or AuditEvents .ndjson.")],
+    line: Annotated[str | None, typer.Option("--line", help="Whose decisions, if there are several lines.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write all decisions to Parquet, or all records as FHIR AuditEvent NDJSON."""
+    """Write the decisions of a line to Parquet, or all records as FHIR AuditEvent NDJSON."""
     from calcode.cohorts import read_prompts
     from calcode.service.exports import export_audit_events, export_decisions
     from calcode.service.operations import opened
@@ -117,7 +118,12 @@ def export(
     settings = read_site(site)
     with opened(settings) as log:
         if target.suffix == ".parquet":
-            n = export_decisions(log, target, classes=read_prompts(settings.line.prompts).classes)
+            lines = {entry.name: entry for entry in settings.lines if line in (None, entry.name)}
+            if len(lines) != 1:
+                there = ", ".join(entry.name for entry in settings.lines)
+                raise ServiceError(f"{site}: name one line with --line; there are {there}")
+            ((name, chosen),) = lines.items()
+            n = export_decisions(log, target, line=name, classes=read_prompts(chosen.prompts).classes)
         else:
             n = export_audit_events(log, target, source=settings.name)
     sentence = f"Wrote {n:,} rows to {target}; the export is in the log."

@@ -25,6 +25,7 @@ def tell(command: str, *lines: str, as_json: bool, facts: dict[str, Any]) -> Non
         typer.echo(line)
 
 
+LimitedTo = Annotated[list[str] | None, typer.Option("--line", help="Limited to this line; may be repeated.")]
 SiteFile = Annotated[Path, typer.Argument(metavar="SITE", help="Site file (TOML).")]
 
 
@@ -171,6 +172,7 @@ def token(
     subject: Annotated[str, typer.Argument(metavar="NAME", help="Program or person.")],
     role: Annotated[list[str], typer.Option("--role", help="program, clinician, approver, engineer, auditor, admin.")],
     days: Annotated[int, typer.Option("--days", min=1, max=3650, help="Valid for this long.")] = 365,
+    line: LimitedTo = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a token; it is shown once. A running service takes it within a second."""
@@ -179,7 +181,7 @@ def token(
     from calcode.service.settings import read_site
 
     with opened(read_site(site)) as log, log.transaction() as transaction:
-        made = make_token(transaction, subject=subject, roles=role, days=days, actor="operator")
+        made = make_token(transaction, subject=subject, roles=role, days=days, actor="operator", lines=line)
     tell("service token", made, as_json=as_json, facts={"token": made, "subject": subject, "roles": role})
 
 
@@ -190,15 +192,16 @@ def account(
     password: Annotated[
         str, typer.Option(prompt=True, hide_input=True, confirmation_prompt=True, help="Asked for if not given.")
     ],
+    line: LimitedTo = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a local account or change its roles and password."""
+    """Make a local account or change its roles, lines and password."""
     from calcode.service.operations import opened
     from calcode.service.people import set_password, set_roles
     from calcode.service.settings import read_site
 
     with opened(read_site(site)) as log, log.transaction() as transaction:
-        set_roles(transaction, subject=subject, roles=role, source="local", actor="operator")
+        set_roles(transaction, subject=subject, roles=role, source="local", actor="operator", lines=line)
         set_password(transaction, subject=subject, password=password)
     facts = {"subject": subject, "roles": sorted(role)}
     tell("service account", f"{subject}: {', '.join(sorted(role))}", as_json=as_json, facts=facts)

@@ -43,6 +43,8 @@ class DecisionRequest(BaseModel):
     image: str | None = None
     #: The patient; the lesion where the patient is unknown.
     group: _Identifier | None = None
+    #: Which line decides; may be left out where the sender has one line.
+    line: _Word | None = None
     study: _Identifier | None = None
     #: SOP Instance UID or another unique name; the idempotency key where the header is missing.
     image_id: _Identifier | None = None
@@ -65,6 +67,8 @@ class Case:
 
     Attributes
     ----------
+    line : str
+        Who decides it.
     key : str
         Pseudonym of the idempotency key.
     content : str
@@ -80,6 +84,7 @@ class Case:
     parts : tuple of SecretPart
     """
 
+    line: str
     key: str
     content: str
     embedding: NDArray[np.float32]
@@ -104,6 +109,7 @@ class Admission:
     dimension : int
     prompt_digest : str
     secret : SiteSecret
+        Of the line.
     retention : Retention
     """
 
@@ -112,13 +118,6 @@ class Admission:
     prompt_digest: str
     secret: SiteSecret
     retention: Retention
-
-    def parse(self, body: bytes) -> DecisionRequest:
-        """The request, or a problem that names what is wrong without repeating any value."""
-        try:
-            return DecisionRequest.model_validate_json(body)
-        except ValidationError as error:
-            raise Problem(422, invalid_sentence(error.errors(include_url=False)[0])) from None
 
     def vector(self, request: DecisionRequest) -> NDArray[np.float32]:
         """The embedding of a request as float32; finite, of the line's dimension, not zero."""
@@ -180,6 +179,7 @@ class Admission:
             named = hashlib.sha256(image).hexdigest().encode()
             parts.append(secret_part("image", named, media_type="text/x-file", delete_after=_day(keep.image_days)))
         return Case(
+            line=self.line,
             key=pseudonym("key", key),
             # Nobody can guess an embedding, so this needs no key.
             content=content.hexdigest(),
@@ -194,6 +194,14 @@ class Admission:
             traceparent=traceparent,
             parts=tuple(parts),
         )
+
+
+def parse_request(body: bytes) -> DecisionRequest:
+    """The request, or a problem that names what is wrong without repeating any value."""
+    try:
+        return DecisionRequest.model_validate_json(body)
+    except ValidationError as error:
+        raise Problem(422, invalid_sentence(error.errors(include_url=False)[0])) from None
 
 
 def invalid_sentence(error: Mapping[str, Any]) -> str:

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from calcode.service.admission import Admission, Case, DecisionRequest
+from calcode.service.admission import Admission, Case, DecisionRequest, parse_request
 from calcode.service.problems import Problem
 
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
-_TEXTS = ("group", "study", "image_id", "site", "device", "prompt_digest")
+_TEXTS = ("group", "study", "image_id", "line", "site", "device", "prompt_digest")
+#: The admission of the line that a row names, or a problem.
+Admitting = Callable[[str | None], Admission]
 
 
 def cases_from_ndjson(
-    body: bytes, admission: Admission, *, key: str | None, actor: str, most: int
+    body: bytes, admitting: Admitting, *, key: str | None, actor: str, most: int
 ) -> list[Case | Problem]:
     """One case or one problem for every line that is not empty.
 
     Parameters
     ----------
     body : bytes
-    admission : Admission
+    admitting : callable
+        The admission of a line.
     key : str or None
         Of the request; a row without an `image_id` gets it with the row's number.
     actor : str
@@ -36,7 +39,8 @@ def cases_from_ndjson(
     rows: list[Case | Problem] = []
     for number, line in enumerate(lines):
         try:
-            request = admission.parse(line)
+            request = parse_request(line)
+            admission = admitting(request.line)
             if request.image is not None:
                 raise Problem(422, "image: a batch takes embeddings; send images one by one.")
             rows.append(
@@ -48,7 +52,7 @@ def cases_from_ndjson(
 
 
 def cases_from_arrow(
-    body: bytes, admission: Admission, *, key: str | None, actor: str, most: int
+    body: bytes, admitting: Admitting, *, key: str | None, actor: str, most: int
 ) -> list[Case | Problem]:
     """One case or one problem for every row of an Arrow stream with a column `embedding` of float lists."""
     import pyarrow as pa
@@ -76,7 +80,8 @@ def cases_from_arrow(
             if values is None or values.null_count:
                 raise Problem(422, "embedding: missing, or with a missing number.")
             # The texts are checked as those of a JSON request; the numbers stay in their buffer.
-            request = _texts(admission, facts)
+            request = parse_request(json.dumps({**facts, "embedding_f32": ""}).encode())
+            admission = admitting(request.line)
             vector = values.to_numpy(zero_copy_only=False).astype(np.float32)
             rows.append(
                 admission.case(request, admission.checked(vector), key=_row_key(request, key, number), actor=actor)
@@ -93,6 +98,7 @@ def answers_to_arrow(answers: Sequence[dict[str, Any]]) -> bytes:
     schema = pa.schema(
         [
             ("id", pa.string()),
+            ("line", pa.string()),
             ("action", pa.string()),
             ("reason", pa.string()),
             ("label", pa.string()),
@@ -112,10 +118,6 @@ def answers_to_arrow(answers: Sequence[dict[str, Any]]) -> bytes:
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
-
-
-def _texts(admission: Admission, facts: dict[str, Any]) -> DecisionRequest:
-    return admission.parse(json.dumps({**facts, "embedding_f32": ""}).encode())
 
 
 def _row_key(request: DecisionRequest, key: str | None, number: int) -> str | None:

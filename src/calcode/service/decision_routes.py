@@ -13,13 +13,13 @@ from pydantic import BaseModel, Field
 from sqlalchemy import select
 
 from calcode.service import batches
-from calcode.service.admission import Case, DecisionRequest
+from calcode.service.admission import Admission, Case, DecisionRequest, parse_request
 from calcode.service.audit.chain import Record
 from calcode.service.explanation import Explanation, explanation_of
 from calcode.service.people import Principal
 from calcode.service.problems import MEDIA_TYPE, Problem, responses
 from calcode.service.proofs import Proof, proof_of
-from calcode.service.requests import ServiceHere, limited_body, role, service_of
+from calcode.service.requests import ServiceHere, limited_body, line_of, role, service_of
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, EVENT
 from calcode.service.writer import Answer, refusal
@@ -36,6 +36,7 @@ class DecisionAnswer(BaseModel):
     """A decision as it stands in the log; `seq` and `hash` are the receipt."""
 
     id: str = Field(examples=["6f1ed002ab5595859014ebf0951522d9"])
+    line: str = Field(examples=["skin"])
     action: str = Field(examples=["set"], description="label, set or defer")
     reason: str = Field(examples=["none"])
     label: str | None = Field(examples=[None])
@@ -52,9 +53,9 @@ class DecisionAnswer(BaseModel):
 def answer_of(record: Record, service: Service) -> dict[str, Any]:
     """What a program is told: nothing about the patient and nothing about who was in the model's data."""
     body = json.loads(record.body)
-    told = {name: body[name] for name in ("id", "action", "reason", "label", "set", "p_audit", "model")}
+    told = {name: body[name] for name in ("id", "line", "action", "reason", "label", "set", "p_audit", "model")}
     receipt = {"at": record.at, "seq": record.seq, "hash": record.hash}
-    return {**told, "promises": service.models.promises(body["model"]), **receipt, "notice": NOTICE}
+    return {**told, "promises": service.promises(body["line"], body["model"]), **receipt, "notice": NOTICE}
 
 
 def _sent(answer: Answer | Problem, service: Service) -> tuple[int, dict[str, Any]]:
@@ -94,7 +95,7 @@ async def decide(request: Request) -> Response:
     service, actor = service_of(request), request.state.principal.subject
     try:
         body = await limited_body(request, service.site.limits.body_bytes)
-        case = await _admitted(service, body, request, actor=actor)
+        case = await _admitted(service, body, request)
     except Problem as problem:
         await refused(service, actor, problem)
         raise
@@ -107,22 +108,26 @@ async def decide(request: Request) -> Response:
     return Response(json.dumps(body_sent), status_code=status, media_type=media, headers=headers)
 
 
-async def _admitted(service: Service, body: bytes, request: Request, *, actor: str) -> Case:
-    admission = service.admission
-    wanted = admission.parse(body)
+async def _admitted(service: Service, body: bytes, request: Request) -> Case:
+    principal: Principal = request.state.principal
+    wanted = parse_request(body)
+    admission = service.admission[line_of(service, principal, wanted.line)]
     key = request.headers.get("idempotency-key")
     if key is not None and not 1 <= len(key) <= 200:
         raise Problem(422, "Idempotency-Key: 1 to 200 characters.")
     image = None
     if wanted.image is not None:
-        if service.images is None:
-            raise Problem(422, "image: this service has no image tower; send the embedding.")
-        image, vector = await service.images.embedded(wanted.image)
+        images = service.images.get(admission.line)
+        if images is None:
+            raise Problem(422, "image: this line has no image tower; send the embedding.")
+        image, vector = await images.embedded(wanted.image)
         vector = admission.checked(vector)
     else:
         vector = admission.vector(wanted)
     trace = request.headers.get("traceparent")
-    return admission.case(wanted, vector, key=key, actor=actor, traceparent=trace and trace[:55], image=image)
+    return admission.case(
+        wanted, vector, key=key, actor=principal.subject, traceparent=trace and trace[:55], image=image
+    )
 
 
 async def refused(service: Service, actor: str, problem: Problem) -> None:
@@ -165,7 +170,11 @@ async def decide_batch(request: Request) -> Response:
             raise Problem(415, f"Send {batches.NDJSON} or {batches.ARROW}.")
         body = await limited_body(request, service.site.limits.batch_bytes)
         read = batches.cases_from_arrow if kind == batches.ARROW else batches.cases_from_ndjson
-        rows = read(body, service.admission, key=key, actor=actor, most=service.site.limits.batch_rows)
+
+        def admitting(line: str | None) -> Admission:
+            return service.admission[line_of(service, request.state.principal, line)]
+
+        rows = read(body, admitting, key=key, actor=actor, most=service.site.limits.batch_rows)
     except Problem as problem:
         await refused(service, actor, problem)
         raise
@@ -204,14 +213,15 @@ async def _decided(service: Service, rows: Sequence[Case | Problem], actor: str)
     return [row if isinstance(row, Problem) else next(answers) for row in rows]
 
 
-def _record(service: Service, id: str) -> Record:
+def _record(service: Service, principal: Principal, id: str) -> Record:
     columns = [EVENT.c[name] for name in Record._fields]
-    query = select(*columns).join(DECISION, DECISION.c.seq == EVENT.c.seq).where(DECISION.c.id == id)
+    query = select(*columns, DECISION.c.line).join(DECISION, DECISION.c.seq == EVENT.c.seq).where(DECISION.c.id == id)
     with service.database.reading() as connection:
         row = connection.execute(query).first()
-    if row is None:
+    # Who may not see a line is not told which ids it has.
+    if row is None or not principal.may(row.line):
         raise Problem(404, "No decision has this id.")
-    return Record._make(row)
+    return Record._make(row[:-1])
 
 
 _Reader = Annotated[Principal, Depends(role(*_READERS))]
@@ -220,16 +230,16 @@ _Reader = Annotated[Principal, Depends(role(*_READERS))]
 @router.get("/decisions/{id}", response_model=DecisionAnswer, responses=responses(401, 403, 404, 422, 429))
 def decision(id: _DecisionId, service: ServiceHere, principal: _Reader) -> dict[str, Any]:
     """A decision as it was answered."""
-    return answer_of(_record(service, id), service)
+    return answer_of(_record(service, principal, id), service)
 
 
 @router.get("/decisions/{id}/explanation", response_model=Explanation, responses=responses(401, 403, 404, 422, 429))
 def explanation(id: _DecisionId, service: ServiceHere, principal: _Reader) -> Explanation:
     """Why: support, score and threshold of every class, and the nearest reference images where they are configured."""
-    return explanation_of(_record(service, id), service)
+    return explanation_of(_record(service, principal, id), service)
 
 
 @router.get("/decisions/{id}/proof", response_model=Proof, responses=responses(401, 403, 404, 409, 422, 429))
 def proof(id: _DecisionId, service: ServiceHere, principal: _Reader) -> Proof:
     """That this decision is in the log under a signed checkpoint, without showing any other."""
-    return proof_of(_record(service, id), service.log)
+    return proof_of(_record(service, principal, id), service.log)

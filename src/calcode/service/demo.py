@@ -93,7 +93,7 @@ def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, Iterator[dict[s
     (folder / "notes").mkdir()
     (folder / "site.toml").write_text(
         f'name = "demo/skin"\ndata = "data"\nport = {port}\ndocs = true\n'
-        '[line]\nname = "skin"\nprompts = "demo.prompts.safetensors"\nmodel = "model.safetensors"\n'
+        '[[lines]]\nname = "skin"\nprompts = "demo.prompts.safetensors"\nmodel = "model.safetensors"\n'
         'trusted = ["signer.key.pub"]\nprotocol = "protocol.toml"\n'
         '[checkpoints]\nevery_records = 50\nevery_seconds = 10.0\nfolders = ["notes"]\n'
     )
@@ -168,7 +168,7 @@ def demo_pages(facts: dict[str, Any]) -> APIRouter:
                 records=service.log.head()[0],
                 actions=actions,
                 tasks=tasks,
-                model=service.models.champion.digest[:16],
+                model=service.models["skin"].champion.digest[:16],
                 commands=commands(f"http://127.0.0.1:{facts['port']}", facts["token"], service),
             )
         )

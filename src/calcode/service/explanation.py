@@ -12,6 +12,7 @@ from sqlalchemy import select
 from calcode.cohorts import Cohort, open_features
 from calcode.method.explain import nearest
 from calcode.service.audit.chain import Record
+from calcode.service.models import Models
 from calcode.service.service import Service
 from calcode.service.tables import SECRET_PART
 
@@ -53,10 +54,12 @@ def explanation_of(record: Record, service: Service) -> Explanation:
     """The explanation of a recorded decision."""
     body = json.loads(record.body)
     deferred = body["action"] == "defer"
-    names = service.models.prompts.classes if body["scores"] else ()
+    models = service.models.get(body["line"])
+    # Scores without names: an internal error, or a line that is no longer served.
+    names = models.prompts.classes if models is not None and body["scores"] else ()
     classes = [
         ClassFacts(name=name, score=score, threshold=limit, in_set=not deferred and name in body["set"])
-        for name, score, limit in zip(names, body["scores"], body["thresholds"], strict=True)
+        for name, score, limit in zip(names, body["scores"], body["thresholds"], strict=False)
     ]
     return Explanation(
         action=body["action"],
@@ -64,9 +67,9 @@ def explanation_of(record: Record, service: Service) -> Explanation:
         p_audit=body["p_audit"],
         sentences=_sentences(body["action"], body["reason"], body["p_audit"], body["set"]),
         classes=sorted(classes, key=lambda entry: entry.score),
-        neighbours=_neighbours(record.seq, service),
+        neighbours=[] if models is None else _neighbours(record.seq, models, service),
         model=body["model"],
-        promises=service.models.promises(body["model"]),
+        promises=service.promises(body["line"], body["model"]),
         known_patient=body["known_group"],
     )
 
@@ -88,9 +91,9 @@ def _sentences(action: str, reason: str, p_audit: float | None, released: list[s
     return told
 
 
-def _neighbours(seq: int, service: Service) -> list[NeighbourFacts]:
+def _neighbours(seq: int, models: Models, service: Service) -> list[NeighbourFacts]:
     """The nearest reference images; none without a reference file or after the embedding was erased."""
-    path = service.site.line.reference
+    path = models.settings.reference
     if path is None:
         return []
     with service.database.reading() as connection:
@@ -98,12 +101,12 @@ def _neighbours(seq: int, service: Service) -> list[NeighbourFacts]:
         content = connection.execute(query).scalar()
     if content is None:
         return []
-    evidence = service.models.champion.evidence(np.frombuffer(content, dtype="<f4")[None, :])
+    evidence = models.champion.evidence(np.frombuffer(content, dtype="<f4")[None, :])
     found = nearest(evidence, _reference(path), count=_N_NEIGHBOURS)
     return [NeighbourFacts(id=entry.id, label=entry.label_name, distance=entry.distance) for entry in found]
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=8)
 def _reference(path: str) -> Cohort:
     features = open_features(path)
     return features.read(role="reference") if "reference" in features.role_counts else features.read()

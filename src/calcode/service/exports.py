@@ -27,13 +27,14 @@ _AUDIT_TYPES = {
 }
 
 
-def export_decisions(log: Log, target: Path, *, classes: tuple[str, ...]) -> int:
-    """Write all decisions to a Parquet file: the columns of a decision file, and seq, hash, time, u and p_sample.
+def export_decisions(log: Log, target: Path, *, line: str, classes: tuple[str, ...]) -> int:
+    """Write a line's decisions to a Parquet file: the columns of a decision file, and seq, hash, time, u and p_sample.
 
     Parameters
     ----------
     log : Log
     target : Path
+    line : str
     classes : tuple of str
         Of the line, for the threshold columns.
     """
@@ -57,15 +58,15 @@ def export_decisions(log: Log, target: Path, *, classes: tuple[str, ...]) -> int
     n = 0
     with replacing(target) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
         for page in log.pages():
-            rows = [_row(record, names) for record in page if record.kind == "decision"]
+            bodies = [(record, json.loads(record.body)) for record in page if record.kind == "decision"]
+            rows = [_row(record, body, names) for record, body in bodies if body["line"] == line]
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
             n += len(rows)
-    _tell(log, {"what": "decisions", "rows": n})
+    _tell(log, {"what": "decisions", "line": line, "rows": n})
     return n
 
 
-def _row(record: Record, names: list[str]) -> dict[str, Any]:
-    body = json.loads(record.body)
+def _row(record: Record, body: dict[str, Any], names: list[str]) -> dict[str, Any]:
     # A missing threshold lets every label in.
     limits = [float("inf") if value is None else value for value in body["thresholds"]]
     copied = ("action", "reason", "label", "p_audit", "site", "device", "u", "p_sample")

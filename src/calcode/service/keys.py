@@ -32,6 +32,17 @@ class SiteSecret:
         """SHA-256 of the secret, which the log holds."""
         return hashlib.sha256(self._key).hexdigest()
 
+    def for_line(self, line: str) -> SiteSecret:
+        """The secret of one line: the same patient has another coin and another pseudonym on every line.
+
+        Examples
+        --------
+        >>> secret = SiteSecret(bytes(32))
+        >>> secret.for_line("north").coin("patient-7") == secret.for_line("south").coin("patient-7")
+        False
+        """
+        return SiteSecret(hmac.digest(self._key, f"line\n{line}".encode(), "sha256"))
+
     def pseudonym(self, kind: str, value: str) -> str:
         """A keyed digest that stands for an identifier in the log.
 

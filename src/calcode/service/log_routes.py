@@ -11,11 +11,11 @@ from sqlalchemy import select
 from calcode.service.audit.chain import Record
 from calcode.service.people import Principal
 from calcode.service.problems import responses
-from calcode.service.requests import ServiceHere, role
+from calcode.service.requests import ServiceHere, role_on_all_lines
 from calcode.service.tables import CHECKPOINT
 
 router = APIRouter(tags=["log"])
-_Auditor = Annotated[Principal, Depends(role("auditor"))]
+_Auditor = Annotated[Principal, Depends(role_on_all_lines("auditor"))]
 
 
 class RecordFacts(BaseModel):

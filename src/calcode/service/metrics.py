@@ -12,7 +12,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.decisions = Counter("calcode_decisions", "Decisions recorded", ["action"], registry=registry)
+        self.decisions = Counter("calcode_decisions", "Decisions recorded", ["line", "action"], registry=registry)
         self.requests = Counter("calcode_requests", "Requests answered", ["route", "status"], registry=registry)
         self.request_seconds = Histogram(
             "calcode_request_seconds", "From request to answer", ["route"], buckets=_SECONDS, registry=registry

@@ -10,25 +10,28 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from calcode.errors import CalcodeError
 from calcode.method.signatures import signature_file
 from calcode.service.decision_routes import refused
 from calcode.service.people import Principal
 from calcode.service.problems import Problem, responses
-from calcode.service.requests import ServiceHere, limited_body, role, service_of
+from calcode.service.requests import ServiceHere, limited_body, line_of, role, service_of
+from calcode.service.service import Service
 from calcode.service.tables import DEPLOYMENT, MODEL
 
 router = APIRouter(prefix="/v1", tags=["models"])
 _ANYBODY = ("clinician", "approver", "engineer", "auditor")
 _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_Line = Annotated[str | None, Query(max_length=64, description="May be left out where the sender has one line")]
 _Why = Annotated[str, Field(min_length=3, max_length=500)]
 
 
 class ModelFacts(BaseModel):
-    """A model of the line."""
+    """A model of a line."""
 
+    line: str
     digest: str
     kind: str
     state: str
@@ -40,6 +43,7 @@ class ModelFacts(BaseModel):
 class Deployment(BaseModel):
     """Which model answered from a record of the log on."""
 
+    line: str
     from_seq: int
     from_at: str
     champion: str
@@ -87,24 +91,35 @@ class Reason(BaseModel):
     why: _Why
 
 
-@router.get("/models", response_model=list[ModelFacts], responses=responses(401, 403, 429))
-def models(service: ServiceHere, principal: Annotated[Principal, Depends(role(*_ANYBODY))]) -> list[dict[str, Any]]:
-    """All models of the line and their states."""
+@router.get("/models", response_model=list[ModelFacts], responses=responses(401, 403, 422, 429))
+def models(
+    service: ServiceHere, principal: Annotated[Principal, Depends(role(*_ANYBODY))], line: _Line = None
+) -> list[dict[str, Any]]:
+    """All models and their states, of every line that is the sender's or of one."""
     with service.database.reading() as connection:
-        rows = connection.execute(select(MODEL).where(MODEL.c.line == service.models.line)).all()
+        rows = connection.execute(select(MODEL).where(MODEL.c.line.in_(_lines(service, principal, line)))).all()
     return [{**row._mapping, "promises": json.loads(row.promises)} for row in rows]
+
+
+def _lines(service: Service, principal: Principal, line: str | None) -> list[str]:
+    if line is not None:
+        return [line_of(service, principal, line)]
+    return [name for name in service.models if principal.may(name)]
 
 
 @router.get("/deployments", response_model=list[Deployment], responses=responses(401, 403, 422, 429))
 def deployments(
     service: ServiceHere,
     principal: Annotated[Principal, Depends(role(*_ANYBODY))],
-    at_seq: Annotated[int | None, Query(ge=1, le=2**62, description="Only the one that answered record N")] = None,
+    line: _Line = None,
+    at_seq: Annotated[int | None, Query(ge=1, le=2**62, description="Only those that answered at record N")] = None,
 ) -> list[dict[str, Any]]:
     """Which model answered at any moment, newest first."""
-    query = select(DEPLOYMENT).where(DEPLOYMENT.c.line == service.models.line).order_by(DEPLOYMENT.c.from_seq.desc())
+    lines = _lines(service, principal, line)
+    query = select(DEPLOYMENT).where(DEPLOYMENT.c.line.in_(lines)).order_by(DEPLOYMENT.c.from_seq.desc())
     if at_seq is not None:
-        query = query.where(DEPLOYMENT.c.from_seq <= at_seq).limit(1)
+        newest = select(func.max(DEPLOYMENT.c.from_seq)).where(DEPLOYMENT.c.from_seq <= at_seq)
+        query = query.where(DEPLOYMENT.c.from_seq.in_(newest.group_by(DEPLOYMENT.c.line)))
     with service.database.reading() as connection:
         return [dict(row._mapping) for row in connection.execute(query)]
 
@@ -123,12 +138,14 @@ def deployments(
 )
 async def add_model(
     request: Request,
+    line: _Line = None,
     signature: Annotated[
         str, Header(alias="Calcode-Signature", max_length=4000, description="The .sig file, lines joined by ;")
     ] = "",
 ) -> dict[str, Any]:
     """Add a signed model file; it is checked and kept as a candidate."""
     service, actor = service_of(request), request.state.principal.subject
+    models = service.models[line_of(service, request.state.principal, line)]
     body = await limited_body(request, service.site.limits.model_bytes)
 
     def checked() -> str:
@@ -138,7 +155,7 @@ async def add_model(
             if signature:
                 signature_file(path).write_text(signature.replace(";", "\n") + "\n")
             try:
-                digest, change = service.models.add(path, actor=actor)
+                digest, change = models.add(path, actor=actor)
             except CalcodeError as error:
                 # The folder's name is of no use to the caller.
                 sentence = str(error).replace(str(path), "model").replace(f"{folder}/", "")
@@ -161,9 +178,10 @@ def set_state(
     wanted: StateRequest,
     service: ServiceHere,
     principal: Annotated[Principal, Depends(role("engineer", "approver"))],
+    line: _Line = None,
 ) -> dict[str, str]:
     """Move a model on: into the shadow, towards champion (two accounts), or out."""
-    actor, models = principal.subject, service.models
+    actor, models = principal.subject, service.models[line_of(service, principal, line)]
     engineer = "engineer" in principal.roles
     if wanted.state == "champion" and not engineer:
         service.change(lambda t: models.approve(t, digest, actor=actor, why=wanted.why))
@@ -185,8 +203,10 @@ def roll_back(
     reason: Reason,
     service: ServiceHere,
     principal: Annotated[Principal, Depends(role("engineer", "approver", "clinician"))],
+    line: _Line = None,
 ) -> dict[str, str]:
     """Let the champion before answer again, from the next block on: one account, no gate."""
-    digest = service.change(lambda t: service.models.roll_back(t, actor=principal.subject, why=reason.why))
-    service.models.follow()
+    models = service.models[line_of(service, principal, line)]
+    digest = service.change(lambda t: models.roll_back(t, actor=principal.subject, why=reason.why))
+    models.follow()
     return {"digest": digest, "state": "champion", "next": ""}

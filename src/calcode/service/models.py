@@ -21,8 +21,8 @@ from calcode.method.signatures import signature_file
 from calcode.service.line import LineModel, load_line_model
 from calcode.service.log import Event, Log, Transaction
 from calcode.service.problems import Problem
-from calcode.service.settings import SiteSettings
-from calcode.service.tables import DEPLOYMENT, EVENT, MODEL, PROTOCOL, SHADOW_DECISION
+from calcode.service.settings import LineSettings
+from calcode.service.tables import DECISION, DEPLOYMENT, EVENT, HEAD, MODEL, POLICY, PROTOCOL, SHADOW_DECISION
 
 
 class Protocol(BaseModel):
@@ -39,28 +39,31 @@ class Protocol(BaseModel):
 
 
 class InForce(NamedTuple):
-    """The deployment that a block is decided under."""
+    """What a line's block is decided under."""
 
     champion: LineModel
     shadow: LineModel | None
-    #: Position of its record in the log.
+    #: Probability with which an accepted case is reviewed (SERVICE.md 8).
+    sample: float
+    #: `head.deployed` when this was read; a block is recorded only if it is still that.
     deployed: int
 
 
 class Models:
-    """The models of the site's line, those that answer loaded.
+    """The models of one line, those that answer loaded.
 
     Parameters
     ----------
-    site : SiteSettings
+    settings : LineSettings
     log : Log
+    folder : Path
+        Where model files are kept under their digests.
     """
 
-    def __init__(self, site: SiteSettings, log: Log) -> None:
-        self._site, self._log = site, log
-        self.line = site.line.name
-        self.prompts = read_prompts(site.line.prompts)
-        self._folder = site.path("models")
+    def __init__(self, settings: LineSettings, log: Log, *, folder: Path) -> None:
+        self.settings, self._log, self._folder = settings, log, folder
+        self.line = settings.name
+        self.prompts = read_prompts(settings.prompts)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._loaded: dict[str, LineModel] = {}
         self._following = threading.Lock()
@@ -80,22 +83,29 @@ class Models:
     @property
     def trusted(self) -> list[str] | None:
         """Keys that must have signed a model; None where the site file allows unsigned ones."""
-        return None if self._site.line.allow_unsigned else self._site.line.trusted
+        return None if self.settings.allow_unsigned else self.settings.trusted
 
     def load(self, path: Path) -> LineModel:
         """Load a model of this line, signature and golden answers included."""
-        return load_line_model(path, prompts=self.prompts, backbone=self._site.line.backbone, trusted=self.trusted)
+        return load_line_model(path, prompts=self.prompts, backbone=self.settings.backbone, trusted=self.trusted)
 
     def follow(self) -> None:
-        """Take over the deployment in force; its models and the one before stay loaded for a roll-back."""
+        """Take over deployment and policy in force; the model before stays loaded for a roll-back."""
         with self._following:
             with self._log.database.reading() as connection:
+                # Read first: a change that comes between these queries is seen as one, and read again.
+                deployed = connection.execute(select(HEAD.c.deployed)).scalar_one()
                 row = latest_deployment(connection, self.line)
                 if row is None:
                     return
+                policy = select(POLICY.c.sample).where(POLICY.c.line == self.line).order_by(POLICY.c.from_seq.desc())
+                sample = connection.execute(policy.limit(1)).scalar()
                 names = {digest for digest in (row.champion, row.previous, row.shadow) if digest is not None}
                 stored = {
-                    entry.digest: entry for entry in connection.execute(select(MODEL).where(MODEL.c.digest.in_(names)))
+                    entry.digest: entry
+                    for entry in connection.execute(
+                        select(MODEL).where(MODEL.c.line == self.line, MODEL.c.digest.in_(names))
+                    )
                 }
             for digest in names - self._loaded.keys():
                 self._loaded[digest] = self._checked(stored[digest])
@@ -103,7 +113,8 @@ class Models:
             self._in_force = InForce(
                 champion=self._loaded[row.champion],
                 shadow=None if row.shadow is None else self._loaded[row.shadow],
-                deployed=row.from_seq,
+                sample=self.settings.sample if sample is None else sample,
+                deployed=deployed,
             )
 
     def _checked(self, row: Row[Any]) -> LineModel:
@@ -114,14 +125,9 @@ class Models:
             raise ArtifactError(f"{loaded.file}: its golden answers are not those that the log has; do not use it here")
         return loaded
 
-    def promises(self, digest: str) -> list[str]:
-        """What a model of the line promises, also one that no longer answers."""
-        loaded = self._loaded.get(digest)
-        if loaded is not None:
-            return list(loaded.model.promises_)
-        with self._log.database.reading() as connection:
-            row = model_row(connection, digest)
-        return [] if row is None else list(json.loads(row.promises))
+    def loaded(self, digest: str) -> LineModel | None:
+        """A model that answers, is in the shadow or would answer after a roll-back; None for any other."""
+        return self._loaded.get(digest)
 
     # ------------------------------------------------------------------ changes, each made in one transaction
 
@@ -130,8 +136,7 @@ class Models:
         with self._log.database.reading() as connection:
             if latest_deployment(connection, self.line) is not None:
                 return None
-        source = Path(self._site.line.model)
-        loaded = self._keep(source)
+        loaded = self._keep(Path(self.settings.model))
 
         def change(transaction: Transaction) -> None:
             row = {"line": self.line, "champion": loaded.digest, "previous": None, "shadow": None}
@@ -139,7 +144,7 @@ class Models:
             transaction.append(
                 [
                     self._added(loaded, actor="service"),
-                    _state({loaded.digest: "champion"}, actor="service", why=why, deployment=row),
+                    self._state({loaded.digest: "champion"}, actor="service", why=why, deployment=row),
                 ]
             )
 
@@ -157,9 +162,9 @@ class Models:
         loaded = self._keep(path)
 
         def change(transaction: Transaction) -> None:
-            if model_row(transaction.connection, loaded.digest) is not None:
+            if model_row(transaction.connection, self.line, loaded.digest) is not None:
                 raise Problem(409, "This model was added before.")
-            checked = _state({loaded.digest: "candidate"}, actor=actor, why="checked")
+            checked = self._state({loaded.digest: "candidate"}, actor=actor, why="checked")
             transaction.append([self._added(loaded, actor=actor), checked])
 
         return loaded.digest, change
@@ -193,7 +198,7 @@ class Models:
         assert row is not None
         states = {digest: "shadow"} | ({} if row.shadow is None else {row.shadow: "candidate"})
         deployment = {"line": self.line, "champion": row.champion, "previous": row.previous, "shadow": digest}
-        transaction.append([_state(states, actor=actor, why=why, deployment=deployment)])
+        transaction.append([self._state(states, actor=actor, why=why, deployment=deployment)])
 
     def refuse(self, transaction: Transaction, digest: str, *, actor: str, why: str) -> None:
         """Take a candidate or shadow model out."""
@@ -203,26 +208,27 @@ class Models:
             row = latest_deployment(transaction.connection, self.line)
             assert row is not None
             deployment = {"line": self.line, "champion": row.champion, "previous": row.previous, "shadow": None}
-        transaction.append([_state({digest: "refused"}, actor=actor, why=why, deployment=deployment)])
+        transaction.append([self._state({digest: "refused"}, actor=actor, why=why, deployment=deployment)])
 
     def propose(self, transaction: Transaction, digest: str, *, actor: str, why: str) -> None:
         """An engineer proposes the shadow model."""
         self._require_state(transaction, digest, "shadow")
-        body = {"step": "proposal", "why": why}
+        body = {"line": self.line, "step": "proposal", "why": why}
         transaction.append([Event(kind="approval", actor=actor, subject=digest, body=body)])
 
     def approve(self, transaction: Transaction, digest: str, *, actor: str, why: str) -> None:
         """Another account approves, the protocol's gates are checked, and the model answers from the next block."""
         self._require_state(transaction, digest, "shadow")
         connection = transaction.connection
-        proposal = connection.execute(
-            select(EVENT.c.actor)
+        approvals = connection.execute(
+            select(EVENT.c.actor, EVENT.c.body)
             .where(EVENT.c.kind == "approval", EVENT.c.subject == digest)
             .order_by(EVENT.c.seq.desc())
-        ).scalar()
-        if proposal is None:
+        )
+        proposers = [row.actor for row in approvals if json.loads(row.body).get("line", self.line) == self.line]
+        if not proposers:
             raise Problem(409, "Nobody has proposed this model; an engineer proposes first.")
-        if proposal == actor:
+        if proposers[0] == actor:
             raise Problem(403, "Another account must approve what this one proposed.")
         failed = self.gates(connection, digest)
         if failed:
@@ -230,11 +236,11 @@ class Models:
         row = latest_deployment(connection, self.line)
         assert row is not None
         deployment = {"line": self.line, "champion": digest, "previous": row.champion, "shadow": None}
-        body = {"step": "approval", "why": why}
+        body = {"line": self.line, "step": "approval", "why": why}
         transaction.append(
             [
                 Event(kind="approval", actor=actor, subject=digest, body=body),
-                _state({digest: "champion", row.champion: "retired"}, actor=actor, why=why, deployment=deployment),
+                self._state({digest: "champion", row.champion: "retired"}, actor=actor, why=why, deployment=deployment),
             ]
         )
 
@@ -252,23 +258,25 @@ class Models:
         ).scalar()
         states = {row.champion: "retired", row.previous: "champion"}
         deployment = {"line": self.line, "champion": row.previous, "previous": earlier, "shadow": row.shadow}
-        transaction.append([_state(states, actor=actor, why=why, deployment=deployment)])
+        transaction.append([self._state(states, actor=actor, why=why, deployment=deployment)])
         return str(row.previous)
 
     def gates(self, connection: Any, digest: str) -> list[str]:
         """A sentence for each gate of the protocol that the model does not pass."""
-        row = connection.execute(select(PROTOCOL).order_by(PROTOCOL.c.from_seq.desc())).first()
+        row = latest_protocol(connection, self.line)
         if row is None:
             return ["No protocol is in the log; name a protocol file in the site file."]
         protocol = parse_protocol(row.text, source="protocol")
         added = connection.execute(
-            select(EVENT.c.seq).where(EVENT.c.kind == "model_added", EVENT.c.subject == digest)
-        ).scalar_one()
+            select(EVENT.c.seq, EVENT.c.body).where(EVENT.c.kind == "model_added", EVENT.c.subject == digest)
+        )
         failed = []
-        if row.from_seq > added:
+        if row.from_seq > next(seq for seq, body in added if json.loads(body)["line"] == self.line):
             failed.append("The protocol is younger than the candidate; add the candidate again under it.")
         seen = connection.execute(
-            select(func.count()).select_from(SHADOW_DECISION).where(SHADOW_DECISION.c.model == digest)
+            select(func.count())
+            .select_from(SHADOW_DECISION.join(DECISION, DECISION.c.id == SHADOW_DECISION.c.decision))
+            .where(SHADOW_DECISION.c.model == digest, DECISION.c.line == self.line)
         ).scalar_one()
         if seen < protocol.min_shadow_decisions:
             failed.append(f"{seen} shadow decisions, the protocol asks for {protocol.min_shadow_decisions}.")
@@ -281,23 +289,24 @@ class Models:
                 f"No restore test within {protocol.restore_test_days} days; run calcode service restore-test."
             )
         loaded = self._loaded.get(digest)
-        stored = model_row(connection, digest)
+        stored = model_row(connection, self.line, digest)
         if loaded is None or stored is None or loaded.golden() != stored.golden:
             failed.append("The golden answers are not reproduced.")
         return failed
 
     def _require_state(self, transaction: Transaction, digest: str, *states: str) -> Row[Any]:
-        row = model_row(transaction.connection, digest)
+        row = model_row(transaction.connection, self.line, digest)
         if row is None:
-            raise Problem(404, "No model has this digest.")
+            raise Problem(404, "No model of this line has this digest.")
         if row.state not in states:
             raise Problem(409, f"The model is {row.state}, this step needs {' or '.join(states)}.")
         return row
 
-
-def _state(states: dict[str, str], *, actor: str, why: str, deployment: dict[str, Any] | None = None) -> Event:
-    body = {"states": states, "why": why, "deployment": deployment}
-    return Event(kind="model_state", actor=actor, subject=next(iter(states)), body=body)
+    def _state(
+        self, states: dict[str, str], *, actor: str, why: str, deployment: dict[str, Any] | None = None
+    ) -> Event:
+        body = {"line": self.line, "states": states, "why": why, "deployment": deployment}
+        return Event(kind="model_state", actor=actor, subject=next(iter(states)), body=body)
 
 
 def latest_deployment(connection: Any, line: str) -> Row[Any] | None:
@@ -307,9 +316,17 @@ def latest_deployment(connection: Any, line: str) -> Row[Any] | None:
     return row
 
 
-def model_row(connection: Any, digest: str) -> Row[Any] | None:
-    """What is known about a model."""
-    row: Row[Any] | None = connection.execute(select(MODEL).where(MODEL.c.digest == digest)).first()
+def latest_protocol(connection: Any, line: str) -> Row[Any] | None:
+    """What may change on a line, and how."""
+    query = select(PROTOCOL).where(PROTOCOL.c.line.in_((line, ""))).order_by(PROTOCOL.c.from_seq.desc())
+    row: Row[Any] | None = connection.execute(query.limit(1)).first()
+    return row
+
+
+def model_row(connection: Any, line: str, digest: str) -> Row[Any] | None:
+    """What is known about a model of a line."""
+    query = select(MODEL).where(MODEL.c.line == line, MODEL.c.digest == digest)
+    row: Row[Any] | None = connection.execute(query).first()
     return row
 
 

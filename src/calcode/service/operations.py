@@ -147,11 +147,13 @@ def _exposure(site: SiteSettings, log: Log) -> Finding:
 
 
 def _models(site: SiteSettings, log: Log) -> Iterator[Finding]:
-    models = Models(site, log)
-    models.follow()
-    yield Finding("good", "model", f"{models.champion.file.name[:16]} answers, signature and golden answers checked")
-    if models.trusted is None:
-        yield Finding("warning", "model", "unsigned models are allowed (allow_unsigned)")
+    for line in site.lines:
+        models = Models(line, log, folder=site.path("models"))
+        models.follow()
+        checked = "answers, signature and golden answers checked"
+        yield Finding("good", "model", f"{line.name}: {models.champion.file.name[:16]} {checked}")
+        if models.trusted is None:
+            yield Finding("warning", "model", f"{line.name}: unsigned models are allowed (allow_unsigned)")
 
 
 # ---------------------------------------------------------------------- backup
@@ -267,14 +269,16 @@ def erase(site: SiteSettings, log: Log, *, group: str | None, decision: str | No
     """
     if (group is None) == (decision is None):
         raise ServiceError("erase: name a group or a decision")
-    digest = None if group is None else site_secret(site).pseudonym("group", group)
-    condition = DECISION.c.id == decision if group is None else DECISION.c.group_digest == digest
+    secret = site_secret(site)
+    digests = [] if group is None else [secret.for_line(line.name).pseudonym("group", group) for line in site.lines]
+    condition = DECISION.c.id == decision if group is None else DECISION.c.group_digest.in_(digests)
     with log.transaction() as transaction:
         connection = transaction.connection
         chosen = [int(seq) for seq in connection.execute(select(DECISION.c.seq).where(condition)).scalars()]
         n = sum(_delete(site, connection, SECRET_PART.c.seq == seq) for seq in chosen)
         body = {"why": why, "parts": n, "decisions": len(chosen)}
-        transaction.append([Event(kind="erasure", actor="operator", subject=digest or decision or "", body=body)])
+        subjects = [decision] if decision is not None else digests
+        transaction.append([Event(kind="erasure", actor="operator", subject=name, body=body) for name in subjects])
     _forget(log)
     return n
 

@@ -18,7 +18,7 @@ from calcode.errors import ServiceError
 from calcode.service.database import Database
 from calcode.service.log import Event, Transaction, utc
 from calcode.service.problems import Problem
-from calcode.service.tables import ACCOUNT, PASSWORD, SESSION, TOKEN
+from calcode.service.tables import ACCOUNT, PASSWORD, SESSION, TOKEN, TOKEN_USE
 
 #: What a role may do is written at each endpoint.
 ROLES = ("program", "clinician", "approver", "engineer", "auditor", "admin")
@@ -34,6 +34,12 @@ class Principal:
     roles: frozenset[str]
     #: Prefix of the token, which limits are counted by.
     prefix: str
+    #: The lines that it is limited to; None: all.
+    lines: frozenset[str] | None = None
+
+    def may(self, line: str) -> bool:
+        """Whether the line is one of theirs."""
+        return self.lines is None or line in self.lines
 
 
 def token_digest(token: str) -> str:
@@ -52,6 +58,8 @@ class Tokens:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._valid: dict[str, Principal] = {}
+        #: Prefixes of the tokens that were used since this was last emptied, and when.
+        self.used: dict[str, float] = {}
         #: Ends on the monotonic clock, fixed when a token is first seen: a clock that jumps ends no session.
         self._ends: dict[str, float] = {}
 
@@ -60,17 +68,21 @@ class Tokens:
         with self._database.reading() as connection:
             tokens = connection.execute(select(TOKEN).where(TOKEN.c.revoked.is_(False))).all()
             sessions = connection.execute(select(SESSION)).all()
-        found = [(row.sha256, row.subject, row.roles, row.prefix, row.expires) for row in tokens]
-        found += [(row.sha256, row.subject, row.roles, row.sha256[:8], row.expires) for row in sessions]
+        found = [(row, row.prefix) for row in tokens] + [(row, row.sha256[:8]) for row in sessions]
         now, mono = datetime.now(UTC), time.monotonic()
         ends = {}
-        for sha256, *_, expires in found:
-            left = (datetime.fromisoformat(expires) - now).total_seconds()
-            ends[sha256] = self._ends.get(sha256, mono + left)
+        for row, _ in found:
+            left = (datetime.fromisoformat(row.expires) - now).total_seconds()
+            ends[row.sha256] = self._ends.get(row.sha256, mono + left)
         self._ends = ends
         self._valid = {
-            sha256: Principal(subject, frozenset(json.loads(roles)), prefix)
-            for sha256, subject, roles, prefix, _ in found
+            row.sha256: Principal(
+                row.subject,
+                frozenset(json.loads(row.roles)),
+                prefix,
+                None if row.lines is None else frozenset(json.loads(row.lines)),
+            )
+            for row, prefix in found
         }
 
     def principal(self, token: str) -> Principal | None:
@@ -78,17 +90,52 @@ class Tokens:
         digest = token_digest(token)
         if self._ends.get(digest, 0.0) < time.monotonic():
             return None
-        return self._valid.get(digest)
+        principal = self._valid.get(digest)
+        if principal is not None:
+            self.used[principal.prefix] = time.time()
+        return principal
+
+    def write_use(self, transaction: Transaction) -> None:
+        """Note when each token was last used; no event."""
+        used, self.used = self.used, {}
+        for prefix, at in used.items():
+            connection, values = transaction.connection, {"prefix": prefix, "last_used": utc(at)[:16] + "Z"}
+            if (
+                connection.execute(TOKEN_USE.update().where(TOKEN_USE.c.prefix == prefix).values(**values)).rowcount
+                == 0
+            ):
+                connection.execute(TOKEN_USE.insert().values(**values))
 
 
-def make_token(transaction: Transaction, *, subject: str, roles: Sequence[str], days: int, actor: str) -> str:
-    """A new token for a program or a person; it is shown once and only its SHA-256 is kept."""
+def make_token(
+    transaction: Transaction,
+    *,
+    subject: str,
+    roles: Sequence[str],
+    days: int,
+    actor: str,
+    lines: Sequence[str] | None = None,
+) -> str:
+    """A new token for a program or a person; it is shown once and only its SHA-256 is kept.
+
+    Parameters
+    ----------
+    transaction : Transaction
+    subject : str
+    roles : sequence of str
+    days : int
+        Until it expires.
+    actor : str
+    lines : sequence of str, optional
+        What it is limited to; all lines otherwise.
+    """
     token = f"cal_{secrets.token_urlsafe(32)}"
     body = {
         "sha256": token_digest(token),
         "prefix": token[:12],
         "roles": _checked(subject, roles),
         "expires": utc((datetime.now(UTC) + timedelta(days=days)).timestamp()),
+        "lines": None if lines is None else sorted(set(lines)),
     }
     transaction.append([Event(kind="token_made", actor=actor, subject=subject, body=body)])
     return token
@@ -102,13 +149,21 @@ def revoke_token(transaction: Transaction, *, prefix: str, actor: str) -> None:
     transaction.append([Event(kind="token_revoked", actor=actor, subject=row.subject, body={"prefix": prefix})])
 
 
-def set_roles(transaction: Transaction, *, subject: str, roles: Sequence[str], source: str, actor: str) -> None:
-    """Make an account or change its roles; nothing is recorded if they are as asked already."""
+def set_roles(
+    transaction: Transaction,
+    *,
+    subject: str,
+    roles: Sequence[str],
+    source: str,
+    actor: str,
+    lines: Sequence[str] | None = None,
+) -> None:
+    """Make an account or change its roles and lines; nothing is recorded if they are as asked already."""
     found = transaction.connection.execute(select(ACCOUNT).where(ACCOUNT.c.subject == subject)).first()
-    wanted = _checked(subject, roles)
-    if found is not None and json.loads(found.roles) == wanted:
+    wanted, limited = _checked(subject, roles), None if lines is None else sorted(set(lines))
+    if found is not None and json.loads(found.roles) == wanted and json.loads(found.lines or "null") == limited:
         return
-    body = {"roles": wanted, "source": source, "new": found is None}
+    body = {"roles": wanted, "lines": limited, "source": source, "new": found is None}
     transaction.append([Event(kind="role_changed", actor=actor, subject=subject, body=body)])
 
 
@@ -145,7 +200,14 @@ def open_session(transaction: Transaction, *, subject: str, roles: Iterable[str]
     expires = utc((datetime.now(UTC) + timedelta(hours=_SESSION_HOURS)).timestamp())
     connection = transaction.connection
     connection.execute(SESSION.delete().where(SESSION.c.expires < utc(time.time())))
-    row = {"sha256": token_digest(token), "subject": subject, "roles": json.dumps(sorted(roles)), "expires": expires}
+    lines = connection.execute(select(ACCOUNT.c.lines).where(ACCOUNT.c.subject == subject)).scalar()
+    row = {
+        "sha256": token_digest(token),
+        "subject": subject,
+        "roles": json.dumps(sorted(roles)),
+        "expires": expires,
+        "lines": lines,
+    }
     connection.execute(SESSION.insert().values(**row))
     transaction.append([Event(kind="login", actor=subject, subject=subject, body={"method": method})])
     return token

@@ -7,20 +7,24 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import select
+from sqlalchemy import Row, select
 
 from calcode.errors import ServiceError
 from calcode.service import people
 from calcode.service.log import Event, Transaction
 from calcode.service.people import Principal
 from calcode.service.problems import Problem, responses
-from calcode.service.requests import ServiceHere, role
-from calcode.service.tables import ACCOUNT, TOKEN
+from calcode.service.requests import ServiceHere, role_on_all_lines
+from calcode.service.tables import ACCOUNT, TOKEN, TOKEN_USE
 
 router = APIRouter(prefix="/v1", tags=["people"])
 _Subject = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@:-]{0,99}$")]
 _Role = Literal["program", "clinician", "approver", "engineer", "auditor", "admin"]
-_Admin = Annotated[Principal, Depends(role("admin"))]
+_Lines = Annotated[
+    list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]] | None,
+    Field(min_length=1, max_length=100, description="What it is limited to; null: all lines"),
+]
+_Admin = Annotated[Principal, Depends(role_on_all_lines("admin"))]
 
 
 class _Body(BaseModel):
@@ -47,6 +51,7 @@ class TokenRequest(_Body):
     subject: _Subject = Field(examples=["pacs-gateway"])
     roles: list[_Role] = Field(min_length=1, max_length=6, examples=[["program"]])
     days: int = Field(default=365, ge=1, le=3650)
+    lines: _Lines = None
 
 
 class TokenAnswer(BaseModel):
@@ -65,6 +70,8 @@ class TokenFacts(BaseModel):
     made_by: str
     expires: str
     revoked: bool
+    lines: list[str] | None
+    last_used: str | None = Field(description="To the minute; null: never")
 
 
 class AccountRequest(_Body):
@@ -72,6 +79,7 @@ class AccountRequest(_Body):
 
     roles: list[_Role] = Field(min_length=1, max_length=6, examples=[["clinician"]])
     password: str | None = Field(default=None, min_length=12, max_length=200)
+    lines: _Lines = None
 
 
 class AccountFacts(BaseModel):
@@ -80,6 +88,7 @@ class AccountFacts(BaseModel):
     subject: str
     roles: list[str]
     source: str
+    lines: list[str] | None
 
 
 @router.post("/sessions", response_model=SessionAnswer, responses=responses(401, 422, 429, 503, 507))
@@ -103,8 +112,9 @@ def sign_in(login: Login, request: Request, service: ServiceHere) -> dict[str, A
 def tokens(service: ServiceHere, principal: _Admin) -> list[dict[str, Any]]:
     """All tokens, without the tokens."""
     with service.database.reading() as connection:
-        rows = connection.execute(select(TOKEN)).all()
-    return [{**row._mapping, "roles": json.loads(row.roles)} for row in rows]
+        use = TOKEN.outerjoin(TOKEN_USE, TOKEN.c.prefix == TOKEN_USE.c.prefix)
+        rows = connection.execute(select(TOKEN, TOKEN_USE.c.last_used).select_from(use)).all()
+    return [_facts(row) for row in rows]
 
 
 @router.post("/tokens", response_model=TokenAnswer, responses=responses(401, 403, 422, 429, 503, 507))
@@ -112,7 +122,7 @@ def make_token(wanted: TokenRequest, service: ServiceHere, principal: _Admin) ->
     """Make a token."""
     token = service.change(
         lambda t: people.make_token(
-            t, subject=wanted.subject, roles=wanted.roles, days=wanted.days, actor=principal.subject
+            t, subject=wanted.subject, roles=wanted.roles, days=wanted.days, actor=principal.subject, lines=wanted.lines
         )
     )
     service.tokens.reload()
@@ -133,7 +143,11 @@ def accounts(service: ServiceHere, principal: _Admin) -> list[dict[str, Any]]:
     """All accounts and their roles."""
     with service.database.reading() as connection:
         rows = connection.execute(select(ACCOUNT)).all()
-    return [{**row._mapping, "roles": json.loads(row.roles)} for row in rows]
+    return [_facts(row) for row in rows]
+
+
+def _facts(row: Row[Any]) -> dict[str, Any]:
+    return {**row._mapping, "roles": json.loads(row.roles), "lines": json.loads(row.lines or "null")}
 
 
 @router.put("/accounts/{subject}", status_code=204, responses=responses(401, 403, 422, 429, 503, 507))
@@ -141,7 +155,14 @@ def set_account(subject: _Subject, wanted: AccountRequest, service: ServiceHere,
     """Make a local account, change its roles or its password."""
 
     def change(transaction: Transaction) -> None:
-        people.set_roles(transaction, subject=subject, roles=wanted.roles, source="local", actor=principal.subject)
+        people.set_roles(
+            transaction,
+            subject=subject,
+            roles=wanted.roles,
+            source="local",
+            actor=principal.subject,
+            lines=wanted.lines,
+        )
         if wanted.password is not None:
             people.set_password(transaction, subject=subject, password=wanted.password)
 

@@ -137,23 +137,33 @@ def _model_added(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
 
 def _model_state(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     made = [
-        Change(MODEL, {"state": state, "why": body["why"]}, {"digest": digest})
+        Change(MODEL, {"state": state, "why": body["why"]}, _model(digest, body))
         for digest, state in body["states"].items()
     ]
     if body["deployment"] is not None:
         row = {"from_seq": fact.seq, "from_at": fact.at, "by": fact.actor, "why": body["why"], **body["deployment"]}
-        made += [Change(DEPLOYMENT, row), Change(HEAD, {"deployed": fact.seq}, {"one": 1})]
+        made += [Change(DEPLOYMENT, row), _in_force(fact)]
     return made
+
+
+def _model(digest: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Which model an event is about; events of before there were several lines name none."""
+    return {"digest": digest} | ({"line": body["line"]} if "line" in body else {})
+
+
+def _in_force(fact: Fact) -> Change:
+    """From the next block on every writer looks again at who answers, and how."""
+    return Change(HEAD, {"deployed": fact.seq}, {"one": 1})
 
 
 def _protocol_set(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     row = {"from_seq": fact.seq, "digest": fact.subject, "text": body["text"], "set_by": fact.actor}
-    return [Change(PROTOCOL, row)]
+    return [Change(PROTOCOL, {**row, "line": body.get("line", "")})]
 
 
 def _policy_set(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     row = {"from_seq": fact.seq, "line": fact.subject, "sample": body["sample"], "set_by": fact.actor}
-    return [Change(POLICY, row)]
+    return [Change(POLICY, row), _in_force(fact)]
 
 
 def _checkpoint(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
@@ -162,7 +172,12 @@ def _checkpoint(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
 
 
 def _role_changed(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
-    values = {"roles": canonical_json(body["roles"]), "source": body["source"], "changed_by": fact.actor}
+    values = {
+        "roles": canonical_json(body["roles"]),
+        "source": body["source"],
+        "changed_by": fact.actor,
+        "lines": _limited(body),
+    }
     if body["new"]:
         return [Change(ACCOUNT, {"subject": fact.subject, **values})]
     return [Change(ACCOUNT, values, {"subject": fact.subject})]
@@ -177,8 +192,14 @@ def _token_made(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
         "made_by": fact.actor,
         "expires": body["expires"],
         "revoked": False,
+        "lines": _limited(body),
     }
     return [Change(TOKEN, row)]
+
+
+def _limited(body: Mapping[str, Any]) -> str | None:
+    lines = body.get("lines")
+    return None if lines is None else canonical_json(lines)
 
 
 def _token_revoked(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
@@ -186,7 +207,7 @@ def _token_revoked(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
 
 
 def _approval(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
-    return [Change(MODEL, {"why": body["why"]}, {"digest": fact.subject})]
+    return [Change(MODEL, {"why": body["why"]}, _model(fact.subject, body))]
 
 
 _RULES: dict[str, Callable[[Fact, Mapping[str, Any]], list[Change]]] = {

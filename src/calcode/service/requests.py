@@ -42,6 +42,26 @@ def signed_in(request: Request, *roles: str) -> Principal:
     return principal
 
 
+def line_of(service: Service, principal: Principal, name: str | None) -> str:
+    """The line that a request is about.
+
+    Raises
+    ------
+    Problem
+        422 if it names none and the sender has several, or one that is not served; 403 if it is not the sender's.
+    """
+    if name is None:
+        own = [line for line in service.models if principal.may(line)]
+        if len(own) != 1:
+            raise Problem(422, "line: name one; this service has several.")
+        return own[0]
+    if not principal.may(name):
+        raise Problem(403, "This account or token is limited to other lines.")
+    if name not in service.models:
+        raise Problem(422, "line: this service has no line of this name.")
+    return name
+
+
 def role(*roles: str) -> Callable[..., Principal]:
     """A dependency that lets certain roles through."""
 
@@ -49,6 +69,19 @@ def role(*roles: str) -> Callable[..., Principal]:
         del bearer
         request.state.principal = signed_in(request, *roles)
         return cast(Principal, request.state.principal)
+
+    return check
+
+
+def role_on_all_lines(*roles: str) -> Callable[..., Principal]:
+    """A dependency that lets certain roles through, unless they are limited to some lines."""
+    let_through = role(*roles)
+
+    def check(request: Request, bearer: Annotated[object, Security(_BEARER)] = None) -> Principal:
+        principal = let_through(request, bearer)
+        if principal.lines is not None:
+            raise Problem(403, "This is about all lines, and this account or token is limited to some.")
+        return principal
 
     return check
 

@@ -62,7 +62,7 @@ def serve(
         )
 
         def told(port: int) -> None:
-            _LOGGER.info("listening", extra={"port": port, "model": service.models.champion.digest[:16]})
+            _LOGGER.info("listening", extra={"port": port})
             if listening is not None:
                 listening(port, service)
 

@@ -24,11 +24,11 @@ from calcode.service.database import STORAGE_ERRORS, Database, only_service
 from calcode.service.keys import checkpoint_key, site_secret
 from calcode.service.log import Event, Log, Transaction, utc
 from calcode.service.metrics import Metrics
-from calcode.service.models import Models, parse_protocol
+from calcode.service.models import Models, latest_protocol, model_row, parse_protocol
 from calcode.service.people import Limiter, Tokens
 from calcode.service.problems import Problem
 from calcode.service.settings import SiteSettings
-from calcode.service.tables import EVENT, POLICY, PROTOCOL, PULSE, TASK
+from calcode.service.tables import EVENT, POLICY, PULSE, TASK
 from calcode.service.writer import Writer
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ _LOGGER = logging.getLogger("calcode.service")
 #: A service is ready if it committed something within this time; without traffic it writes a pulse.
 READY_SECONDS = 10.0
 _PULSE_SECONDS = 4.0
+#: How often the last use of tokens is written down.
+_USE_SECONDS = 60.0
 
 
 class Service:
@@ -54,6 +56,7 @@ class Service:
         self._stopped = threading.Event()
         #: Length of the log when the housekeeping last looked.
         self.seen_records = 0
+        self._used_at = time.monotonic() - _USE_SECONDS
 
     def __enter__(self) -> Self:
         site = self.site
@@ -74,33 +77,35 @@ class Service:
             self.checkpoints = Checkpoints(self.log, origin=site.name, key=checkpoint_key(site), folders=notes.folders)
             self.checkpoints.compare()
             self.metrics = Metrics()
-            self.models = Models(site, self.log)
+            folder = site.path("models")
+            self.models = {line.name: Models(line, self.log, folder=folder) for line in site.lines}
             self._record_start()
-            self.models.follow()
-            self.images: Images | None = None
-            if site.line.image_tower is not None:
+            for models in self.models.values():
+                models.follow()
+            self.images: dict[str, Images] = {}
+            towers = {line.image_tower for line in site.lines if line.image_tower is not None}
+            if towers:
                 from calcode.service.images import opened_images
 
-                self.images = self._stack.enter_context(opened_images(site.line.image_tower, site.path("images")))
+                opened = {
+                    tower: self._stack.enter_context(opened_images(tower, site.path("images"))) for tower in towers
+                }
+                self.images = {line.name: opened[line.image_tower] for line in site.lines if line.image_tower}
             self.tokens = Tokens(self.database)
             self.tokens.reload()
             self.limiter = Limiter(rate=site.limits.rate, burst=site.limits.burst)
             self.logins = Limiter(rate=0.2, burst=5)
-            self.admission = Admission(
-                line=site.line.name,
-                dimension=self.models.prompts.dimension,
-                prompt_digest=self.models.prompts.digest,
-                secret=self.secret,
-                retention=site.retention,
-            )
-            self.writer = Writer(
-                self.log,
-                self.models,
-                self.metrics,
-                queue=site.limits.queue,
-                block=site.limits.block,
-                sample=site.line.sample,
-            )
+            self.admission = {
+                line: Admission(
+                    line=line,
+                    dimension=models.prompts.dimension,
+                    prompt_digest=models.prompts.digest,
+                    secret=self.secret.for_line(line),
+                    retention=site.retention,
+                )
+                for line, models in self.models.items()
+            }
+            self.writer = Writer(self.log, self.models, self.metrics, queue=site.limits.queue, block=site.limits.block)
             self.writer.start()
             self._stack.callback(self._end)
             self._keeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
@@ -137,7 +142,7 @@ class Service:
 
     def _record_start(self) -> None:
         """What the site file changed since the last start, and the start itself."""
-        site, line = self.site, self.site.line
+        site = self.site
         events = [
             Event(
                 kind="started",
@@ -149,31 +154,43 @@ class Service:
                 },
             )
         ]
-        with self.database.reading() as connection:
-            sample = connection.execute(
-                select(POLICY.c.sample).where(POLICY.c.line == line.name).order_by(POLICY.c.from_seq.desc())
-            ).scalar()
-            protocol = connection.execute(select(PROTOCOL.c.digest).order_by(PROTOCOL.c.from_seq.desc())).scalar()
-        if sample != line.sample:
-            body = {"sample": line.sample, "deferred": 1.0}
-            events.append(Event(kind="policy_set", actor="service", subject=line.name, body=body))
-        if line.protocol is not None:
-            text = Path(line.protocol).read_text()
-            parse_protocol(text, source=line.protocol)
-            digest = hashlib.sha256(text.encode()).hexdigest()
-            if digest != protocol:
-                events.append(Event(kind="protocol_set", actor="service", subject=digest, body={"text": text}))
-        first = self.models.first()
+        for line in site.lines:
+            with self.database.reading() as connection:
+                # What the site file said last time; a policy that a person set since then stays.
+                query = select(POLICY.c.sample).where(POLICY.c.line == line.name, POLICY.c.set_by == "service")
+                sample = connection.execute(query.order_by(POLICY.c.from_seq.desc()).limit(1)).scalar()
+                protocol = latest_protocol(connection, line.name)
+            if sample != line.sample:
+                body = {"sample": line.sample, "deferred": 1.0}
+                events.append(Event(kind="policy_set", actor="service", subject=line.name, body=body))
+            if line.protocol is not None:
+                text = Path(line.protocol).read_text()
+                parse_protocol(text, source=line.protocol)
+                digest = hashlib.sha256(text.encode()).hexdigest()
+                if protocol is None or digest != protocol.digest:
+                    said = {"line": line.name, "text": text}
+                    events.append(Event(kind="protocol_set", actor="service", subject=digest, body=said))
+        firsts = [models.first() for models in self.models.values()]
         with self.log.transaction() as transaction:
             transaction.append(events)
-            if first is not None:
-                first(transaction)
+            for first in firsts:
+                if first is not None:
+                    first(transaction)
 
     # ------------------------------------------------------------------ while it runs
 
     def change(self, change: Callable[[Transaction], Any]) -> Any:
         """Carry out a change in the writer's thread and wait until it is durable."""
         return self.writer.change(change).result()
+
+    def promises(self, line: str, digest: str) -> list[str]:
+        """What a model of a line promises, also one that no longer answers, or whose line is no longer served."""
+        loaded = self.models[line].loaded(digest) if line in self.models else None
+        if loaded is not None:
+            return list(loaded.model.promises_)
+        with self.database.reading() as connection:
+            row = model_row(connection, line, digest)
+        return [] if row is None else list(json.loads(row.promises))
 
     def ready(self) -> bool:
         """Whether a write was committed within the last ten seconds."""
@@ -183,6 +200,9 @@ class Service:
         while not self._stopped.wait(1.0):
             try:
                 self._pulse()
+                if self.tokens.used and time.monotonic() - self._used_at > _USE_SECONDS:
+                    self._used_at = time.monotonic()
+                    self.change(self.tokens.write_use)
                 self.tokens.reload()
                 self._checkpoint()
                 self._measure()

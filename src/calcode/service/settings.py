@@ -6,9 +6,9 @@ import ipaddress
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from calcode.errors import ServiceError
 
@@ -21,9 +21,10 @@ class _Table(BaseModel):
 
 
 class LineSettings(_Table):
-    """A model line: which prompts, which model first, whose signatures count."""
+    """A line of the service: one clinic's prompts, model, coin and rules (SERVICE.md 1)."""
 
-    name: _Name = "default"
+    #: Named by requests; coins and pseudonyms are keyed by it, so it never changes.
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "default"
     #: Prompt file (`*.prompts.safetensors`) that makes logits from embeddings.
     prompts: str
     #: The model that answers until another one is promoted.
@@ -93,7 +94,7 @@ class SiteSettings(_Table):
 
     Examples
     --------
-    >>> SiteSettings(name="hospital/skin", data="/tmp", line={"prompts": "a", "model": "b"}).limits.block
+    >>> SiteSettings(name="hospital/skin", data="/tmp", lines=[{"prompts": "a", "model": "b"}]).limits.block
     64
     """
 
@@ -109,7 +110,7 @@ class SiteSettings(_Table):
     local_networks: list[str] = ["127.0.0.0/8", "::1/128"]
     #: Show /docs and /openapi.json.
     docs: bool = False
-    line: LineSettings
+    lines: list[LineSettings] = Field(min_length=1)
     limits: Limits = Limits()
     checkpoints: CheckpointSettings = CheckpointSettings()
     oidc: OidcSettings | None = None
@@ -121,6 +122,12 @@ class SiteSettings(_Table):
         for value in values:
             ipaddress.ip_network(value)
         return values
+
+    @model_validator(mode="after")
+    def _different_lines(self) -> Self:
+        if len({line.name for line in self.lines}) < len(self.lines):
+            raise ValueError("lines: two lines have the same name")
+        return self
 
     @property
     def database_url(self) -> str:
@@ -155,23 +162,23 @@ def read_site(path: str | os.PathLike[str]) -> SiteSettings:
     def absolute(value: str | None) -> str | None:
         return None if value is None else str((file.parent / value).absolute())
 
-    line = site.line
-    trusted = [key if key.startswith("ed25519:") else str(absolute(key)) for key in line.trusted]
-    tower = line.image_tower if line.image_tower is None or ":" in line.image_tower else absolute(line.image_tower)
-    changed = line.model_copy(
-        update={
-            **{name: absolute(getattr(line, name)) for name in ("prompts", "model", "reference", "protocol")},
-            "trusted": trusted,
-            "image_tower": tower,
-        }
-    )
+    lines = [
+        line.model_copy(
+            update={
+                **{name: absolute(getattr(line, name)) for name in ("prompts", "model", "reference", "protocol")},
+                "trusted": [key if key.startswith("ed25519:") else str(absolute(key)) for key in line.trusted],
+                "image_tower": line.image_tower if ":" in (line.image_tower or ":") else absolute(line.image_tower),
+            }
+        )
+        for line in site.lines
+    ]
     notes = site.checkpoints.model_copy(
         update={
             "key": absolute(site.checkpoints.key),
             "folders": [str(absolute(folder)) for folder in site.checkpoints.folders],
         }
     )
-    update: dict[str, object] = {"data": absolute(site.data), "line": changed, "checkpoints": notes}
+    update: dict[str, object] = {"data": absolute(site.data), "lines": lines, "checkpoints": notes}
     if site.oidc is not None:
         secret = absolute(site.oidc.client_secret_file)
         update["oidc"] = site.oidc.model_copy(update={"client_secret_file": secret})

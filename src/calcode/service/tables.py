@@ -54,7 +54,8 @@ EVENT = Table(
     _text("hash"),
     Index("event_kind", "kind", "seq"),
 )
-#: One row: where the chain ends and which deployment is in force. PostgreSQL's writers queue for its lock.
+#: One row: where the chain ends, and the last event (`deployed`) that changed what a line answers: model, policy.
+#: PostgreSQL's writers queue for its lock.
 HEAD = Table(
     "head",
     METADATA,
@@ -125,11 +126,12 @@ TASK = Table(
     _text("lease_until", null=True),
     Index("task_state", "state"),
 )
+#: The same model may stand on several lines.
 MODEL = Table(
     "model",
     METADATA,
+    _text("line", key=True),
     _text("digest", key=True),
-    _text("line"),
     _text("kind"),
     _text("state"),
     _text("added_by"),
@@ -150,12 +152,22 @@ DEPLOYMENT = Table(
     _text("by"),
     _text("why"),
 )
-PROTOCOL = Table("protocol", METADATA, _seq("from_seq"), _text("digest"), _text("text"), _text("set_by"))
+#: A protocol of line "" holds for every line: it was set before there were several.
+PROTOCOL = Table("protocol", METADATA, _seq("from_seq"), _text("line"), _text("digest"), _text("text"), _text("set_by"))
 POLICY = Table(
     "policy", METADATA, _seq("from_seq"), _text("line"), Column("sample", Float, nullable=False), _text("set_by")
 )
 CHECKPOINT = Table("checkpoint", METADATA, _seq("size"), _text("root"), _text("head"), _text("note"), _text("at"))
-ACCOUNT = Table("account", METADATA, _text("subject", key=True), _text("roles"), _text("source"), _text("changed_by"))
+#: `lines` is a JSON list of the lines that somebody is limited to; NULL: all.
+ACCOUNT = Table(
+    "account",
+    METADATA,
+    _text("subject", key=True),
+    _text("roles"),
+    _text("source"),
+    _text("changed_by"),
+    _text("lines", null=True),
+)
 TOKEN = Table(
     "token",
     METADATA,
@@ -166,9 +178,20 @@ TOKEN = Table(
     _text("made_by"),
     _text("expires"),
     Column("revoked", Boolean, nullable=False),
+    _text("lines", null=True),
 )
+#: When a token was last used, to the minute; no event, or every request would be one.
+TOKEN_USE = Table("token_use", METADATA, _text("prefix", key=True), _text("last_used"))
 PASSWORD = Table("password", METADATA, _text("subject", key=True), _text("argon2"))
-SESSION = Table("session", METADATA, _text("sha256", key=True), _text("subject"), _text("roles"), _text("expires"))
+SESSION = Table(
+    "session",
+    METADATA,
+    _text("sha256", key=True),
+    _text("subject"),
+    _text("roles"),
+    _text("expires"),
+    _text("lines", null=True),
+)
 PULSE = Table("pulse", METADATA, _text("boot", key=True), _text("at"))
 
 #: What `rebuild` makes from the log alone.

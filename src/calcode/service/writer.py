@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ from calcode.service.database import STORAGE_ERRORS, storage_fault
 from calcode.service.line import LineModel
 from calcode.service.log import Event, Log, Transaction
 from calcode.service.metrics import Metrics
-from calcode.service.models import Models
+from calcode.service.models import InForce, Models
 from calcode.service.problems import Problem
 from calcode.service.tables import EVENT
 
@@ -67,20 +67,18 @@ class Writer:
     Parameters
     ----------
     log : Log
-    models : Models
-        Who answers now.
+    models : mapping of str to Models
+        Who answers now on each line.
     metrics : Metrics
     queue : int
         Cases that may wait; more are refused with 503.
     block : int
-        Cases that are decided and committed together.
-    sample : float
-        Probability with which an accepted case is reviewed (SERVICE.md 8).
+        Cases that are decided and committed together, whatever their line.
     """
 
-    def __init__(self, log: Log, models: Models, metrics: Metrics, *, queue: int, block: int, sample: float) -> None:
+    def __init__(self, log: Log, models: Mapping[str, Models], metrics: Metrics, *, queue: int, block: int) -> None:
         self._log, self._models, self._metrics = log, models, metrics
-        self._limit, self._block, self._sample = queue, block, sample
+        self._limit, self._block = queue, block
         self._waiting: deque[_Job] = deque()
         self._n_waiting = 0
         self._filled = threading.Condition()
@@ -185,20 +183,25 @@ class Writer:
     def _decide_and_record(self, cases: Sequence[Case]) -> list[Answer | Problem]:
         """Answers in the order of the cases; every decision among them is committed."""
         for _ in range(_ATTEMPTS):
-            in_force = self._models.in_force
-            outcomes = _outcomes(in_force.champion, cases)
+            in_force = {line: self._models[line].in_force for line in {case.line for case in cases}}
+            outcomes = _by_line({line: state.champion for line, state in in_force.items()}, cases)
             try:
                 with self._log.transaction() as transaction:
-                    if transaction.deployed == in_force.deployed:
-                        return self._record(transaction, cases, outcomes)
+                    if all(state.deployed == transaction.deployed for state in in_force.values()):
+                        return self._record(transaction, cases, outcomes, in_force)
             except IntegrityError:
                 # Another process took one of the keys between our look and our insert.
                 continue
-            self._models.follow()
+            for line in in_force:
+                self._models[line].follow()
         raise Problem(503, "The model changes too often to answer.", headers={"Retry-After": "1"})
 
     def _record(
-        self, transaction: Transaction, cases: Sequence[Case], outcomes: Sequence[dict[str, Any] | Problem]
+        self,
+        transaction: Transaction,
+        cases: Sequence[Case],
+        outcomes: Sequence[dict[str, Any] | Problem],
+        in_force: Mapping[str, InForce],
     ) -> list[Answer | Problem]:
         known = transaction.decisions_with([case.key for case in cases])
         seen = transaction.groups_among({case.group_digest for case in cases if case.group_digest is not None})
@@ -218,14 +221,16 @@ class Writer:
                 representative = case.group_digest is None or case.group_digest not in seen
                 if case.group_digest is not None:
                     seen.add(case.group_digest)
-                events.append(self._event(case, outcome, representative=representative))
+                sample = in_force[case.line].sample
+                events.append(_decision_event(case, outcome, representative=representative, sample=sample))
         if not events:
             return [answer for answer in answers if answer is not None]
         for record, event in zip(transaction.append(events), events, strict=True):
             if event.kind == "decision":
                 answers[first[event.body["key"]]] = Answer(record, event.id)
-        for action, n in Counter(event.body.get("action") for event in events).items():
-            self._metrics.decisions.labels(action or "refused").inc(n)
+        counts = Counter((event.body.get("line", ""), event.body.get("action", "refused")) for event in events)
+        for (line, action), n in counts.items():
+            self._metrics.decisions.labels(line, action).inc(n)
         for row, case in enumerate(cases):
             if answers[row] is None:
                 # The same key twice in one block: the second one gets the answer of the first.
@@ -235,28 +240,6 @@ class Writer:
                     Answer(answer.record, answer.id, replay=True) if twin.content == case.content else _conflict()
                 )
         return [answer for answer in answers if answer is not None]
-
-    def _event(self, case: Case, outcome: dict[str, Any], *, representative: bool) -> Event:
-        drawn = representative and case.coin < self._sample
-        task = "deferred" if outcome["action"] == "defer" else "sample" if drawn else None
-        body = {
-            **outcome,
-            "key": case.key,
-            "content": case.content,
-            "group": case.group_digest,
-            "study": case.study_digest,
-            "line": self._models.line,
-            "u": case.coin,
-            "p_sample": self._sample,
-            "representative": representative,
-            "site": case.site,
-            "device": case.device,
-            "task": task,
-            "parts": {part.name: part.digest for part in case.parts},
-        }
-        if case.traceparent is not None:
-            body["traceparent"] = case.traceparent
-        return Event(kind="decision", actor=case.actor, body=body, parts=case.parts)
 
     def _stored(self, transaction: Transaction, case: Case, row: Any, events: list[Event]) -> Answer | Problem:
         if row.content != case.content:
@@ -271,15 +254,16 @@ class Writer:
 
     def _shadow(self, cases: Sequence[Case], answers: Sequence[Answer | Problem]) -> None:
         """Let the shadow model decide the same block, after the answers left; nobody waits for it."""
-        shadow = self._models.in_force.shadow
+        shadows = {line: self._models[line].in_force.shadow for line in {case.line for case in cases}}
+        active = {line: shadow for line, shadow in shadows.items() if shadow is not None}
         fresh = [
             (case, answer)
             for case, answer in zip(cases, answers, strict=True)
-            if isinstance(answer, Answer) and not answer.replay
+            if isinstance(answer, Answer) and not answer.replay and case.line in active
         ]
-        if shadow is None or not fresh:
+        if not fresh:
             return
-        outcomes = _outcomes(shadow, [case for case, _ in fresh])
+        outcomes = _by_line(active, [case for case, _ in fresh])
         events = [
             Event(
                 kind="shadow_decision",
@@ -297,6 +281,29 @@ class Writer:
             self.fault = storage_fault(error)[1]
 
 
+def _decision_event(case: Case, outcome: dict[str, Any], *, representative: bool, sample: float) -> Event:
+    drawn = representative and case.coin < sample
+    task = "deferred" if outcome["action"] == "defer" else "sample" if drawn else None
+    body = {
+        **outcome,
+        "key": case.key,
+        "content": case.content,
+        "group": case.group_digest,
+        "study": case.study_digest,
+        "line": case.line,
+        "u": case.coin,
+        "p_sample": sample,
+        "representative": representative,
+        "site": case.site,
+        "device": case.device,
+        "task": task,
+        "parts": {part.name: part.digest for part in case.parts},
+    }
+    if case.traceparent is not None:
+        body["traceparent"] = case.traceparent
+    return Event(kind="decision", actor=case.actor, body=body, parts=case.parts)
+
+
 def _conflict() -> Problem:
     return Problem(409, "This key was used before for another content; send a new key.")
 
@@ -304,6 +311,17 @@ def _conflict() -> Problem:
 def refusal(actor: str, problem: Problem) -> Event:
     """The event of a refusal: who, which status and which sentence, never the content."""
     return Event(kind="refused", actor=actor, body={"status": problem.status, "detail": problem.detail})
+
+
+def _by_line(models: Mapping[str, LineModel], cases: Sequence[Case]) -> list[dict[str, Any] | Problem]:
+    """What each case's line says about it, in the order of the cases; one call of `decide` for each line."""
+    rows: dict[str, list[int]] = {}
+    for row, case in enumerate(cases):
+        rows.setdefault(case.line, []).append(row)
+    outcomes: dict[int, dict[str, Any] | Problem] = {}
+    for line, own in rows.items():
+        outcomes.update(zip(own, _outcomes(models[line], [cases[row] for row in own]), strict=True))
+    return [outcomes[row] for row in range(len(cases))]
 
 
 def _outcomes(line: LineModel, cases: Sequence[Case]) -> list[dict[str, Any] | Problem]:
