@@ -72,9 +72,13 @@ AT_ONCE: dict[str, frozenset[str]] = {
             "alembic",
             "cryptography",
             "fastapi",
+            # service/hospital, which is loaded where the site file asks for DICOM.
+            "highdicom",
             "numpy",
             "prometheus_client",
             "pydantic",
+            "pydicom",
+            "pynetdicom",
             "sqlalchemy",
             "starlette",
             "uvicorn",

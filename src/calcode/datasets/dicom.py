@@ -28,7 +28,7 @@ _STRIP = 1024
 _FAR = 2.0**40
 #: All that is read of a header: what the pixels mean. Names, numbers and dates are never even loaded, so that
 #: no warning of pydicom can quote them.
-_PIXEL_TAGS = (
+PIXEL_TAGS = (
     "SamplesPerPixel",
     "PhotometricInterpretation",
     "PlanarConfiguration",
@@ -127,7 +127,7 @@ def read_dicom(path: Path) -> NDArray[np.uint8]:
         raise ImageError("a DICOM file; install what reads it: pip install 'calcode[dicom]'") from error
     try:
         _require_small_unpacked(path)
-        header: Any = pydicom.dcmread(path, force=True, specific_tags=list(_PIXEL_TAGS))
+        header: Any = pydicom.dcmread(path, force=True, specific_tags=list(PIXEL_TAGS))
         if "PixelData" not in header:
             raise ImageError("not a DICOM image: no pixel data in it")
         if not getattr(header.file_meta, "TransferSyntaxUID", ""):
