@@ -19,8 +19,8 @@ from service.sites import Process, Site, embeddings, make_site, post, running, t
 from sqlalchemy import select
 
 from calcode.service import people
-from calcode.service.oidc import COOKIE
 from calcode.service.operations import opened
+from calcode.service.pages import COOKIE
 from calcode.service.people import Limiter, token_digest
 from calcode.service.service import Service
 from calcode.service.tables import PASSWORD, SESSION, TOKEN

@@ -14,12 +14,23 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calcode import __version__
-from calcode.service import decision_routes, log_routes, model_routes, people_routes
+from calcode.service import (
+    decision_routes,
+    log_pages,
+    log_routes,
+    model_routes,
+    people_pages,
+    people_routes,
+    sign_in_pages,
+)
 from calcode.service.admission import invalid_sentence
+from calcode.service.pages import problem_page
 from calcode.service.problems import MEDIA_TYPE, Problem
 from calcode.service.service import Service
 
 _LOGGER = logging.getLogger("calcode.service")
+#: The modules of the pages for people.
+PAGES = (sign_in_pages, log_pages, people_pages)
 _DESCRIPTION = (
     "One diagnosis, a set of diagnoses, or a deferral for every image, on the disk before it is answered. "
     "Research software, not a medical device."
@@ -49,7 +60,7 @@ def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
         openapi_url="/openapi.json" if docs else None,
     )
     app.state.service = service
-    for routes in (decision_routes, model_routes, log_routes, people_routes):
+    for routes in (decision_routes, model_routes, log_routes, people_routes, *PAGES):
         app.include_router(routes.router)
     for router in more:
         app.include_router(router)
@@ -85,8 +96,12 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     # A body that is no JSON is refused like one that says the wrong thing.
     status = 422 if error.status_code == 400 else error.status_code
-    sentence = f"{error.detail.rstrip('.')}."
-    return problem_response(Problem(status, sentence, headers=dict(error.headers or {})))
+    problem = Problem(status, f"{error.detail.rstrip('.')}.", headers=dict(error.headers or {}))
+    programs = request.url.path.startswith(("/v1/", "/health", "/metrics"))
+    # A person who mistyped an address gets a page.
+    if not programs and "text/html" in request.headers.get("accept", ""):
+        return problem_page(request, problem)
+    return problem_response(problem)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

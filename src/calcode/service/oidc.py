@@ -13,11 +13,11 @@ from starlette.middleware.sessions import SessionMiddleware
 
 from calcode.service import people
 from calcode.service.log import Transaction
+from calcode.service.pages import page_router, render, set_session
 from calcode.service.problems import Problem
 from calcode.service.service import Service
 from calcode.service.settings import OidcSettings
 
-COOKIE = "calcode_session"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._@:-]")
 
 
@@ -45,7 +45,9 @@ def add_oidc(app: FastAPI, service: Service, settings: OidcSettings) -> None:
         same_site="lax",
     )
 
-    @app.get("/login", include_in_schema=False)
+    router = page_router()
+
+    @router.get("/login")
     async def login(request: Request) -> RedirectResponse:
         try:
             redirect: RedirectResponse = await provider.authorize_redirect(request, str(request.url_for("callback")))
@@ -53,7 +55,7 @@ def add_oidc(app: FastAPI, service: Service, settings: OidcSettings) -> None:
             raise Problem(503, "The identity provider does not answer.", headers={"Retry-After": "5"}) from None
         return redirect
 
-    @app.get("/login/callback", include_in_schema=False)
+    @router.get("/login/callback")
     async def callback(request: Request) -> HTMLResponse:
         try:
             claims = (await provider.authorize_access_token(request))["userinfo"]
@@ -70,11 +72,11 @@ def add_oidc(app: FastAPI, service: Service, settings: OidcSettings) -> None:
             return people.open_session(transaction, subject=subject, roles=roles, method="oidc")
 
         token = await _threaded(service, change)
-        page = HTMLResponse("<!doctype html><html lang=en><title>calcode</title><p>Signed in.</p>")
-        page.set_cookie(
-            COOKIE, token, httponly=True, samesite="strict", secure=request.url.scheme == "https", max_age=8 * 3600
-        )
+        page = render(request, "signed_in.html", {})
+        set_session(request, page, token)
         return page
+
+    app.include_router(router)
 
 
 async def _threaded(service: Service, change: Any) -> str:

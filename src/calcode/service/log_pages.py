@@ -1,0 +1,117 @@
+"""The page of the log (SERVICE.md 4): search, verify, download, checkpoints and what they do not cover yet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from fastapi import Depends, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from sqlalchemy import or_, select
+
+from calcode.files import canonical_json
+from calcode.service.checkpoints import check_against
+from calcode.service.keys import checkpoint_key
+from calcode.service.log import Event
+from calcode.service.pages import Form, page_role_on_all_lines, page_router, render
+from calcode.service.people import Principal
+from calcode.service.problems import Problem
+from calcode.service.projections import KINDS
+from calcode.service.requests import ServiceHere
+from calcode.service.service import Service
+from calcode.service.tables import CHECKPOINT, EVENT
+
+router = page_router()
+_Auditor = Annotated[Principal, Depends(page_role_on_all_lines("auditor"))]
+_PAGE = 30
+
+
+@router.get("/log")
+def log_page(
+    request: Request,
+    service: ServiceHere,
+    principal: _Auditor,
+    kind: Annotated[str, Query(max_length=40)] = "",
+    text: Annotated[str, Query(max_length=200)] = "",
+    before: Annotated[int, Query(ge=0, le=2**62)] = 0,
+) -> Response:
+    """Records, newest first, by kind and by who or what they are about."""
+    query = select(EVENT).order_by(EVENT.c.seq.desc()).limit(_PAGE + 1)
+    if kind:
+        query = query.where(EVENT.c.kind == kind)
+    if text:
+        wanted = text.strip()
+        query = query.where(or_(EVENT.c.id == wanted, EVENT.c.actor == wanted, EVENT.c.subject == wanted))
+    if before:
+        query = query.where(EVENT.c.seq < before)
+    with service.database.reading() as connection:
+        rows = connection.execute(query).all()
+    records = [
+        {**row._mapping, "shown": json.dumps(json.loads(row.body), indent=1, ensure_ascii=False)}
+        for row in rows[:_PAGE]
+    ]
+    context = {
+        "records": records,
+        "older": rows[_PAGE - 1].seq if len(rows) > _PAGE else None,
+        "kinds": sorted(KINDS),
+        "kind": kind,
+        "text": text,
+        **_exposure(service),
+    }
+    return render(request, "log.html", context)
+
+
+@router.post("/log/verify")
+def verify(request: Request, service: ServiceHere, principal: _Auditor, form: Form) -> Response:
+    """Recompute every hash, and compare with every checkpoint of the database."""
+    with service.database.reading() as connection:
+        notes = [(row.size, row.note) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))]
+    found = check_against(service.log, notes, checkpoint_key(service.site).public_key())
+    context = {"verdict": found, "n_notes": len(notes), "size": service.log.head()[0]}
+    return render(request, "log_verified.html", context)
+
+
+@router.post("/log/download")
+def download(service: ServiceHere, principal: _Auditor, form: Form) -> StreamingResponse:
+    """The whole log, one JSON record a line; that it was taken stands in the log."""
+    size, _ = service.log.head()
+    body = {"what": "log", "records": size}
+    service.change(lambda t: t.append([Event(kind="export", actor=principal.subject, body=body)]))
+
+    def lines() -> Iterator[str]:
+        for page in service.log.pages(upto=size):
+            for seq, at, kind, actor, content, prev, own in page:
+                row = {"seq": seq, "at": at, "kind": kind, "actor": actor, "body": content, "prev": prev, "hash": own}
+                yield canonical_json(row) + "\n"
+
+    name = f"{service.site.name.replace('/', '-')}-{size}.ndjson"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(lines(), media_type="application/x-ndjson", headers=headers)
+
+
+@router.get("/log/checkpoints/{size}")
+def checkpoint(size: int, service: ServiceHere, principal: _Auditor) -> Response:
+    """One signed note, to be kept elsewhere."""
+    with service.database.reading() as connection:
+        note = connection.execute(select(CHECKPOINT.c.note).where(CHECKPOINT.c.size == size)).scalar()
+    if note is None:
+        raise Problem(404, "There is no checkpoint of this size.")
+    headers = {"Content-Disposition": f'attachment; filename="{size:012d}.checkpoint"'}
+    return Response(note, media_type="text/plain; charset=utf-8", headers=headers)
+
+
+def _exposure(service: Service) -> dict[str, Any]:
+    """What the newest checkpoints cover, and how much of the log none of them does."""
+    size, head = service.log.head()
+    with service.database.reading() as connection:
+        newest = connection.execute(select(CHECKPOINT).order_by(CHECKPOINT.c.size.desc()).limit(10)).all()
+    sent = service.checkpoints.sent
+    return {
+        "size": size,
+        "head": head,
+        "checkpoints": newest,
+        "exposed": size - sent,
+        "down": len(service.checkpoints.down),
+        "folders": len(service.site.checkpoints.folders),
+    }

@@ -1,0 +1,286 @@
+"""What the pages share: who is signed in by cookie, forms that only our own pages can send, templates, problems."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, cast
+from urllib.parse import parse_qsl, quote
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.routing import APIRoute
+
+from calcode import __version__
+from calcode.report.page import DEVICE_NOTE
+from calcode.service.people import Principal
+from calcode.service.problems import Problem
+from calcode.service.requests import limited_body, service_of
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+#: Session of a person; the JSON endpoints take no cookies.
+COOKIE = "calcode_session"
+#: The half of the form token that only our own pages can set (signed double submit).
+FORM_COOKIE = "calcode_form"
+#: Set to "off" by who does not want single keys to act (WCAG 2.1.4).
+KEYS_COOKIE = "calcode_keys"
+_SESSION_SECONDS = 8 * 3600
+_FORM_BYTES = 20_000
+
+#: Pages of the navigation: address, name, and the roles that may open it.
+READERS = ("clinician", "approver", "engineer", "auditor")
+NAVIGATION: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("/", "Start", ()),
+    ("/review", "Review", ("clinician", "auditor")),
+    ("/monitor", "Monitor", READERS),
+    ("/models", "Models", READERS),
+    ("/log", "Log", ("auditor",)),
+    ("/people", "People", ("admin",)),
+)
+#: What a page says after a form was sent, by the word in its address.
+DONE = {
+    "account": "The account is saved.",
+    "alarm": "The alarm is closed.",
+    "changed": "Your changed answer is saved. It is marked as given after the model's answer was seen.",
+    "proposed": "The model is proposed. Another account, an approver, must agree before it answers.",
+    "promoted": "The model answers from now on.",
+    "recalibrated": "A candidate was made from the reviewed cases. It answers nobody yet.",
+    "refused": "The model is taken out.",
+    "revoked": "The token is revoked.",
+    "rolled-back": "The model before answers again.",
+    "shadow": "The model now decides in the shadow. Nobody sees its answers.",
+    "signed-out": "You are signed out.",
+}
+
+
+@cache
+def environment() -> Environment:
+    """The templates of the service and those of the report, which draw its tables and charts."""
+    from jinja2 import ChoiceLoader, PackageLoader
+
+    from calcode.report.page import environment as report_environment
+
+    loader = ChoiceLoader([PackageLoader("calcode.service"), PackageLoader("calcode.report")])
+    made = report_environment().overlay(loader=loader)
+    made.filters.update(moment=moment, since=since)
+    return made
+
+
+def moment(at: str) -> str:
+    """A time of the log in words.
+
+    Examples
+    --------
+    >>> moment("2026-05-03T14:07:59.120000Z")
+    '3 May 2026, 14:07 UTC'
+    """
+    time = datetime.fromisoformat(at)
+    return f"{time.day} {time:%b %Y, %H:%M} UTC"
+
+
+def since(at: str, *, now: datetime | None = None) -> str:
+    """How long ago a time of the log was, in one unit.
+
+    Examples
+    --------
+    >>> since("2026-05-03T14:07:59.120000Z", now=datetime(2026, 5, 3, 16, 8, tzinfo=UTC))
+    '2 hours'
+    """
+    seconds = abs(((now or datetime.now(UTC)) - datetime.fromisoformat(at)).total_seconds())
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= length:
+            n = int(seconds // length)
+            return f"{n} {unit}{'s' * (n > 1)}"
+    return "less than a minute"
+
+
+class NotSignedIn(Problem):
+    """A page was asked for without a session."""
+
+    def __init__(self) -> None:
+        super().__init__(401, "You are not signed in, or your session has ended.")
+
+
+class PageRoute(APIRoute):
+    """A route whose problems are pages; who is not signed in is sent to the sign-in page."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler with problems turned into pages."""
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except Problem as problem:
+                if isinstance(problem, NotSignedIn) and request.method == "GET":
+                    where = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+                    return RedirectResponse(f"/sign-in?next={quote(where, safe='')}", 303)
+                return problem_page(request, problem)
+            except RequestValidationError:
+                return problem_page(request, Problem(404, "There is no such page."))
+
+        return handled
+
+
+def page_router() -> APIRouter:
+    """A router of pages: not part of the API's description."""
+    return APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+def page_role(*roles: str) -> Callable[[Request], Principal]:
+    """A dependency: the person behind the session cookie, if one of the roles is theirs (any role without one)."""
+
+    def check(request: Request) -> Principal:
+        service = service_of(request)
+        principal = service.tokens.principal(request.cookies.get(COOKIE, ""))
+        if principal is None:
+            raise NotSignedIn
+        request.state.principal = principal
+        if roles and not principal.roles & set(roles):
+            raise Problem(403, f"This needs the role {' or '.join(roles)}. Ask the administrator of this service.")
+        wait = service.limiter.wait(principal.prefix)
+        if wait > 0:
+            raise Problem(429, "Too many requests. Wait a moment and load the page again.")
+        return principal
+
+    return check
+
+
+def page_role_on_all_lines(*roles: str) -> Callable[[Request], Principal]:
+    """A dependency as `page_role`, for what shows every line: nobody who is limited to some of them."""
+    let_through = page_role(*roles)
+
+    def check(request: Request) -> Principal:
+        principal = let_through(request)
+        if principal.lines is not None:
+            raise Problem(403, "Your account is limited to some lines, and this page shows all of them.")
+        return principal
+
+    return check
+
+
+def set_session(request: Request, response: Response, token: str) -> None:
+    """Give a person's browser the session; other sites' pages and scripts never see it."""
+    _set_cookie(request, response, COOKIE, token, seconds=_SESSION_SECONDS)
+
+
+def _set_cookie(request: Request, response: Response, name: str, value: str, *, seconds: int | None) -> None:
+    response.set_cookie(
+        name, value, httponly=True, samesite="strict", secure=not _http_on_loopback(request), max_age=seconds
+    )
+
+
+def _http_on_loopback(request: Request) -> bool:
+    """Whether the page was asked for by plain HTTP on this machine, where no TLS is needed."""
+    host = request.url.hostname or ""
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    return loopback and request.url.scheme == "http"
+
+
+# ---------------------------------------------------------------------- forms
+
+
+def _form_token(request: Request, cookie: str) -> str:
+    """What a form must carry: a keyed digest of the form cookie and the session."""
+    return service_of(request).secret.pseudonym("form", f"{cookie}\n{request.cookies.get(COOKIE, '')}")
+
+
+async def posted(request: Request) -> dict[str, list[str]]:
+    """The fields of a form that one of our own pages sent; a field may have several values."""
+    body = await limited_body(request, _FORM_BYTES)
+    fields: dict[str, list[str]] = {}
+    try:
+        for name, value in parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=100):
+            fields.setdefault(name, []).append(value)
+    except ValueError:
+        raise Problem(422, "The form could not be read.") from None
+    cookie = request.cookies.get(FORM_COOKIE, "")
+    sent = fields.pop("form_token", [""])[0]
+    if not cookie or not hmac.compare_digest(sent.encode(), _form_token(request, cookie).encode()):
+        raise Problem(403, "This form has expired, or another site sent it. Go back, load the page again and repeat.")
+    return fields
+
+
+def field(form: Mapping[str, list[str]], name: str, *, default: str = "") -> str:
+    """The last value of a field.
+
+    Examples
+    --------
+    >>> field({"why": [" because "]}, "why")
+    'because'
+    """
+    return form.get(name, [default])[-1].strip()
+
+
+def reason_of(form: Mapping[str, list[str]]) -> str:
+    """The reason of a step; it stands in the log."""
+    why = field(form, "why")
+    if not 3 <= len(why) <= 500:
+        raise Problem(422, "Write a reason of 3 to 500 characters: it stands in the log.")
+    return why
+
+
+Form = Annotated[dict[str, list[str]], Depends(posted)]
+
+
+# ---------------------------------------------------------------------- answers
+
+
+def render(request: Request, template: str, context: Mapping[str, Any], *, status: int = 200) -> HTMLResponse:
+    """A page from its template, for whoever is signed in.
+
+    Parameters
+    ----------
+    request : Request
+    template : str
+        Of the folder templates; it extends page.html.
+    context : mapping
+        What the template shows.
+    status : int
+    """
+    principal = cast("Principal | None", getattr(request.state, "principal", None))
+    cookie = request.cookies.get(FORM_COOKIE) or secrets.token_urlsafe(24)
+    pages = [(address, name) for address, name, roles in NAVIGATION if _may(principal, roles)]
+    shared = {
+        "principal": principal,
+        "site": service_of(request).site.name,
+        "navigation": pages,
+        "path": request.url.path,
+        "form_token": _form_token(request, cookie),
+        "keys": request.cookies.get(KEYS_COOKIE) != "off",
+        "done": DONE.get(request.query_params.get("done", "")),
+        "device_note": DEVICE_NOTE,
+        "version": __version__,
+    }
+    response = HTMLResponse(environment().get_template(template).render({**shared, **context}), status_code=status)
+    if FORM_COOKIE not in request.cookies:
+        _set_cookie(request, response, FORM_COOKIE, cookie, seconds=None)
+    return response
+
+
+def _may(principal: Principal | None, roles: tuple[str, ...]) -> bool:
+    return principal is not None and (not roles or bool(principal.roles & set(roles)))
+
+
+def problem_page(request: Request, problem: Problem) -> Response:
+    """A problem in words, with a way on."""
+    title = problem.body()["title"]
+    response = render(request, "problem.html", {"title": title, "problem": problem}, status=problem.status)
+    response.headers.update(problem.headers)
+    return response
+
+
+def see(address: str, *, done: str = "") -> RedirectResponse:
+    """Where a browser goes after a form: loading that page again sends nothing twice."""
+    mark = "&" if "?" in address else "?"
+    return RedirectResponse(f"{address}{mark}done={done}" if done else address, 303)

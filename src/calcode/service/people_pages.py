@@ -1,0 +1,83 @@
+"""The page of people and programs (SERVICE.md 11): accounts with their roles, tokens, and new ones of both."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Request, Response
+from pydantic import ValidationError
+
+from calcode.service import people_routes
+from calcode.service.admission import invalid_sentence
+from calcode.service.pages import Form, field, page_role_on_all_lines, page_router, render, see
+from calcode.service.people import ROLES, Principal
+from calcode.service.people_routes import AccountRequest, TokenRequest
+from calcode.service.problems import Problem
+from calcode.service.requests import ServiceHere
+
+router = page_router()
+_Admin = Annotated[Principal, Depends(page_role_on_all_lines("admin"))]
+#: What each role may do, beside its box.
+_MAY = {
+    "program": "asks for decisions; for machines",
+    "clinician": "reads cases, says what is seen",
+    "approver": "agrees to what an engineer proposes",
+    "engineer": "adds and proposes models",
+    "auditor": "reads everything, changes nothing",
+    "admin": "accounts and tokens, nothing else",
+}
+
+
+@router.get("/people")
+def people_page(request: Request, service: ServiceHere, principal: _Admin) -> Response:
+    """Who may do what."""
+    tokens = people_routes.tokens(service, principal)
+    context = {
+        "accounts": sorted(people_routes.accounts(service, principal), key=lambda account: account["subject"]),
+        "tokens": sorted(tokens, key=lambda token: (token["revoked"], token["subject"])),
+        "roles": {name: _MAY[name] for name in ROLES},
+        "lines": list(service.models),
+    }
+    return render(request, "people.html", context)
+
+
+@router.post("/people/accounts")
+def save_account(service: ServiceHere, principal: _Admin, form: Form) -> Response:
+    """Make a local account, or change its roles or password."""
+    password = form.get("password", [""])[0] or None
+    try:
+        wanted = AccountRequest.model_validate(
+            {"roles": form.get("roles", []), "password": password, "lines": form.get("lines")}
+        )
+    except ValidationError as error:
+        raise Problem(422, invalid_sentence(error.errors()[0])) from None
+    people_routes.set_account(field(form, "subject"), wanted, service, principal)
+    return see("/people", done="account")
+
+
+@router.post("/people/tokens")
+def make_token(request: Request, service: ServiceHere, principal: _Admin, form: Form) -> Response:
+    """Make a token and show it this once."""
+    days = field(form, "days", default="365")
+    try:
+        wanted = TokenRequest.model_validate(
+            {
+                "subject": field(form, "subject"),
+                "roles": form.get("roles", []),
+                "days": int(days),
+                "lines": form.get("lines"),
+            }
+        )
+    except ValidationError as error:
+        raise Problem(422, invalid_sentence(error.errors()[0])) from None
+    except ValueError:
+        raise Problem(422, "days: a number from 1 to 3650.") from None
+    made = people_routes.make_token(wanted, service, principal)
+    return render(request, "token.html", {"token": made["token"], "wanted": wanted})
+
+
+@router.post("/people/tokens/revoke")
+def revoke_token(service: ServiceHere, principal: _Admin, form: Form) -> Response:
+    """End a token."""
+    people_routes.revoke_token(field(form, "prefix"), service, principal)
+    return see("/people", done="revoked")

@@ -1,0 +1,96 @@
+"""Sign in, sign out, the static files, and the switch of the single keys (SERVICE.md 11)."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Annotated
+
+from fastapi import Depends, Query, Request, Response
+from pydantic import ValidationError
+
+from calcode.report.page import style_sheet
+from calcode.service import people
+from calcode.service.pages import (
+    COOKIE,
+    KEYS_COOKIE,
+    Form,
+    field,
+    page_role,
+    page_router,
+    problem_page,
+    render,
+    see,
+    set_session,
+)
+from calcode.service.people import Principal
+from calcode.service.people_routes import Login
+from calcode.service.people_routes import sign_in as open_session
+from calcode.service.problems import Problem
+from calcode.service.requests import ServiceHere
+
+router = page_router()
+_STATIC = {"service.css": "text/css", "keys.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+
+@router.get("/static/{name}")
+def static(name: str) -> Response:
+    """The style sheets and the script of the keys; anybody may have them."""
+    if name == "report.css":
+        return Response(style_sheet(), media_type="text/css")
+    if name not in _STATIC:
+        raise Problem(404, "There is no such file.")
+    content = files("calcode.service").joinpath("static", name).read_text(encoding="utf-8")
+    return Response(content, media_type=_STATIC[name])
+
+
+@router.get("/sign-in")
+def sign_in_page(request: Request, service: ServiceHere, next: Annotated[str, Query(max_length=500)] = "/") -> Response:
+    """The form of local accounts, and the way to the hospital's identity provider."""
+    return render(request, "sign_in.html", {"next": _inside(next), "oidc": service.site.oidc is not None, "wrong": ""})
+
+
+@router.post("/sign-in")
+def sign_in(request: Request, service: ServiceHere, form: Form) -> Response:
+    """Sign in with a local account."""
+    where = _inside(field(form, "next", default="/"))
+    try:
+        login = Login(subject=field(form, "subject"), password=form.get("password", [""])[0])
+        token = open_session(login, request, service)["token"]
+    except (ValidationError, Problem) as error:
+        status = error.status if isinstance(error, Problem) else 401
+        wrong = error.detail if isinstance(error, Problem) else "Account or password is wrong."
+        shown = {"next": where, "oidc": service.site.oidc is not None, "wrong": wrong}
+        return render(request, "sign_in.html", shown, status=status)
+    response = see(where)
+    set_session(request, response, token)
+    return response
+
+
+def _inside(address: str) -> str:
+    """An address of this service: nobody is sent elsewhere after signing in."""
+    plain = address.startswith("/") and not address.startswith("//") and "\\" not in address
+    return address if plain and address.isprintable() else "/"
+
+
+@router.post("/sign-out")
+def sign_out(
+    request: Request, service: ServiceHere, form: Form, principal: Annotated[Principal, Depends(page_role())]
+) -> Response:
+    """End the session, in the table too: a copied cookie is worth nothing."""
+    token = request.cookies[COOKIE]
+    service.change(lambda transaction: people.close_session(transaction, token))
+    service.tokens.reload()
+    response = see("/sign-in", done="signed-out")
+    response.delete_cookie(COOKIE)
+    return response
+
+
+@router.post("/keys")
+def switch_keys(request: Request, form: Form, principal: Annotated[Principal, Depends(page_role())]) -> Response:
+    """Turn the single keys off or on (WCAG 2.1.4)."""
+    response = see(_inside(field(form, "next", default="/")))
+    wanted = field(form, "keys")
+    if wanted not in ("on", "off"):
+        return problem_page(request, Problem(422, "keys: on or off."))
+    response.set_cookie(KEYS_COOKIE, wanted, httponly=True, samesite="strict", max_age=365 * 86400)
+    return response

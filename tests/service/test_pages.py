@@ -1,0 +1,240 @@
+"""The pages without a browser: sessions in cookies, forms that only our own pages can send, roles, hostile text."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from service.sites import Site
+from sqlalchemy import select
+
+from calcode.service import app, people
+from calcode.service.app import make_app
+from calcode.service.pages import COOKIE, FORM_COOKIE
+from calcode.service.service import Service
+from calcode.service.tables import ACCOUNT, EVENT, SESSION
+
+PASSWORD = "correct horse battery"
+
+
+class Person:
+    """A browser without scripts: keeps cookies, sends forms as a page would."""
+
+    def __init__(self, service: Service, subject: str = "", *roles: str, base: str = "http://127.0.0.1") -> None:
+        self.service = service
+        self.client = TestClient(make_app(service), base_url=base, raise_server_exceptions=False)
+        if roles:
+            self.client.cookies.set(COOKIE, session(service, subject, *roles))
+
+    def get(self, path: str, **options: Any) -> Any:
+        return self.client.get(path, **options)
+
+    def send(self, page: str, action: str, fields: dict[str, Any]) -> Any:
+        """Load a page, then post one of its forms."""
+        token = re.search(r'name="form_token" value="(\w+)"', self.get(page).text)
+        assert token is not None, page
+        return self.client.post(action, data={"form_token": token[1], **fields}, follow_redirects=False)
+
+
+def session(service: Service, subject: str, *roles: str) -> str:
+    def change(transaction: Any) -> str:
+        people.set_roles(transaction, subject=subject, roles=roles, source="local", actor="test")
+        return people.open_session(transaction, subject=subject, roles=roles, method="test")
+
+    token: str = service.change(change)
+    service.tokens.reload()
+    return token
+
+
+@pytest.fixture
+def person(site: Site) -> Iterator[Callable[..., Person]]:
+    with contextlib.ExitStack() as stack:
+        service = stack.enter_context(Service(site.settings))
+        yield lambda subject="", *roles, base="http://127.0.0.1": Person(service, subject, *roles, base=base)
+
+
+# ---------------------------------------------------------------------- signing in and out
+
+
+def test_a_local_account_signs_in_and_out(person: Callable[..., Person]) -> None:
+    visitor = person()
+    session(visitor.service, "e.meier", "engineer")
+    visitor.service.change(lambda t: people.set_password(t, subject="e.meier", password=PASSWORD))
+    lost = visitor.get("/people?x=1", follow_redirects=False)
+    assert lost.headers["location"] == "/sign-in?next=%2Fpeople%3Fx%3D1"
+    wrong = visitor.send("/sign-in", "/sign-in", {"subject": "e.meier", "password": "wrong"})
+    assert wrong.status_code == 401
+    assert COOKIE not in visitor.client.cookies
+    right = visitor.send(
+        "/sign-in", "/sign-in", {"subject": "e.meier", "password": PASSWORD, "next": "/log?kind=login"}
+    )
+    assert (right.status_code, right.headers["location"]) == (303, "/log?kind=login")
+    made = right.headers["set-cookie"].lower()
+    assert "httponly" in made
+    assert "samesite=strict" in made
+    token = visitor.client.cookies[COOKIE]
+    assert visitor.get("/people").status_code == 403
+    out = visitor.send("/people", "/sign-out", {})
+    assert out.status_code == 303
+    with visitor.service.database.reading() as connection:
+        assert people.token_digest(token) not in connection.execute(select(SESSION.c.sha256)).scalars().all()
+    visitor.client.cookies.set(COOKIE, token)
+    assert visitor.get("/people", follow_redirects=False).status_code == 303
+
+
+@pytest.mark.parametrize("address", ["//evil.example/", "https://evil.example/", "/\\evil.example", "evil", "/a\nb"])
+def test_nobody_is_sent_elsewhere_after_signing_in(address: str, person: Callable[..., Person]) -> None:
+    visitor = person()
+    session(visitor.service, "e.meier", "engineer")
+    visitor.service.change(lambda t: people.set_password(t, subject="e.meier", password=PASSWORD))
+    fields = {"subject": "e.meier", "password": PASSWORD, "next": address}
+    assert visitor.send("/sign-in", "/sign-in", fields).headers["location"] == "/"
+
+
+def test_cookies_are_for_tls_alone_unless_the_page_is_on_this_machine(person: Callable[..., Person]) -> None:
+    for base, secure in (
+        ("http://127.0.0.1", False),
+        ("http://localhost:8470", False),
+        ("https://127.0.0.1", True),
+        ("https://calcode.hospital.example", True),
+        ("http://calcode.hospital.example", True),
+    ):
+        made = person(base=base).get("/sign-in").headers["set-cookie"].lower()
+        assert ("; secure" in made) is secure, base
+
+
+def test_the_api_takes_no_cookie(person: Callable[..., Person]) -> None:
+    auditor = person("a.berg", "auditor")
+    assert auditor.get("/log").status_code == 200
+    assert auditor.get("/v1/log").status_code == 401
+
+
+# ---------------------------------------------------------------------- forms
+
+
+def test_a_form_needs_its_token_its_cookie_and_its_session(person: Callable[..., Person]) -> None:
+    admin, other = person("a.berg", "admin"), person("b.cole", "admin")
+    fields = {"subject": "new", "roles": "auditor", "password": PASSWORD}
+    page = admin.get("/people").text
+    good = re.findall(r'name="form_token" value="(\w+)"', page)[0]
+    theirs = re.findall(r'name="form_token" value="(\w+)"', other.get("/people").text)[0]
+    for token in ("", "0" * 64, theirs):
+        answer = admin.client.post("/people/accounts", data={**fields, "form_token": token})
+        assert answer.status_code == 403, token
+    assert admin.client.post("/people/accounts", data=fields).status_code == 403
+    kept = admin.client.cookies[FORM_COOKIE]
+    admin.client.cookies.set(FORM_COOKIE, "x" + kept[1:], domain="127.0.0.1")
+    assert admin.client.post("/people/accounts", data={**fields, "form_token": good}).status_code == 403
+    with admin.service.database.reading() as connection:
+        assert "new" not in connection.execute(select(ACCOUNT.c.subject)).scalars().all()
+    assert admin.send("/people", "/people/accounts", fields).status_code == 303
+    with admin.service.database.reading() as connection:
+        assert "new" in connection.execute(select(ACCOUNT.c.subject)).scalars().all()
+
+
+def test_a_form_that_is_too_large_or_no_form_is_refused(person: Callable[..., Person]) -> None:
+    admin = person("a.berg", "admin")
+    assert admin.client.post("/people/accounts", content=b"a=" + b"b" * 30_000).status_code == 413
+    assert admin.client.post("/people/accounts", content=b"\xff\xfe=1").status_code == 422
+
+
+# ---------------------------------------------------------------------- who may see what
+
+#: Pages and forms by the roles that may use them; every other role is refused.
+PAGES = {"/log": {"auditor"}, "/log/checkpoints/1": {"auditor"}, "/people": {"admin"}}
+FORMS = {
+    "/log/verify": {"auditor"},
+    "/log/download": {"auditor"},
+    "/people/accounts": {"admin"},
+    "/people/tokens": {"admin"},
+    "/people/tokens/revoke": {"admin"},
+}
+
+
+def test_every_page_is_for_its_roles_alone_and_every_page_is_in_the_table(person: Callable[..., Person]) -> None:
+    people_by_role = {role: person(f"the-{role}", role) for role in people.ROLES}
+    for path, allowed in PAGES.items():
+        assert people_by_role["program"].get(path).status_code in (403, 404), path
+        for role, visitor in people_by_role.items():
+            assert (visitor.get(path).status_code == 403) is (role not in allowed), (path, role)
+        assert Person(people_by_role["admin"].service).get(path, follow_redirects=False).status_code == 303
+    for path, allowed in FORMS.items():
+        for role, visitor in people_by_role.items():
+            # The role is looked at before the form: without its token a form is refused to the right role as well.
+            answer = visitor.client.post(path, data={})
+            assert answer.status_code == 403
+            assert ("expired" in answer.text) is (role in allowed), (path, role)
+    open_to_all = {"/sign-in", "/static/{name}", "/keys", "/sign-out", "/"}
+    served = {route.path for module in app.PAGES for route in module.router.routes}
+    known = {re.sub(r"/[0-9a-f]{32}|(?<=checkpoints)/1", "/{}", path) for path in (*PAGES, *FORMS)}
+    assert {re.sub(r"\{\w+\}", "{}", path) for path in served - open_to_all} == known
+
+
+# ---------------------------------------------------------------------- hostile text, headers
+
+
+def test_hostile_text_is_shown_and_never_runs(person: Callable[..., Person]) -> None:
+    auditor = person("a.berg", "auditor")
+    page = auditor.get("/log", params={"text": '"><script>alert(1)</script>', "kind": "<b>"}).text
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    missing = auditor.get("/<script>alert(1)</script>", headers={"Accept": "text/html"})
+    assert missing.status_code == 404
+    assert "<script>alert" not in missing.text
+
+
+def test_pages_carry_their_headers_and_no_inline_script_or_style(person: Callable[..., Person]) -> None:
+    auditor = person("a.berg", *people.ROLES)
+    for path in ("/sign-in", *PAGES):
+        page = auditor.get(path)
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert page.headers["cache-control"] == "no-store"
+        assert "not a medical device" in page.text or page.headers["content-type"].startswith("text/plain")
+        assert not re.search(r"<script(?! src=)|\sstyle=|<style|\son\w+=", page.text), path
+
+
+# ---------------------------------------------------------------------- log and people
+
+
+def test_the_log_is_searched_verified_and_downloaded(person: Callable[..., Person]) -> None:
+    auditor = person("a.berg", "auditor")
+    page = auditor.get("/log", params={"kind": "login"}).text
+    assert page.count("<tr>") == 2
+    assert "a.berg" in page
+    verified = auditor.send("/log", "/log/verify", {})
+    assert "The log is whole" in verified.text
+    taken = auditor.send("/log", "/log/download", {})
+    lines = taken.text.splitlines()
+    assert [line.count('"seq"') for line in lines] == [1] * len(lines)
+    with auditor.service.database.reading() as connection:
+        export = connection.execute(select(EVENT).where(EVENT.c.kind == "export")).one()
+    assert export.actor == "a.berg"
+    assert len(lines) == export.seq - 1
+    with auditor.service.database.writing() as connection:
+        for trigger in ("event_no_update", "event_no_delete"):
+            connection.exec_driver_sql(f"DROP TRIGGER {trigger}")
+        connection.exec_driver_sql("UPDATE event SET actor = 'nobody' WHERE seq = 2")
+    assert "The log is not whole" in auditor.send("/log", "/log/verify", {}).text
+
+
+def test_accounts_and_tokens_are_made_and_ended(person: Callable[..., Person]) -> None:
+    admin = person("a.berg", "admin")
+    short = admin.send("/people", "/people/accounts", {"subject": "x", "roles": "auditor", "password": "short"})
+    assert short.status_code == 422
+    assert admin.send("/people", "/people/tokens", {"subject": "x", "days": "1"}).status_code == 422
+    assert admin.send("/people", "/people/tokens", {"subject": "x", "days": "one"}).status_code == 422
+    made = admin.send("/people", "/people/tokens", {"subject": "pacs", "roles": ["program"], "days": "30"})
+    token = re.search(r"cal_[\w-]+", made.text)
+    assert token is not None
+    assert admin.service.tokens.principal(token[0]) is not None
+    listed = admin.get("/people").text
+    assert token[0] not in listed
+    assert token[0][:12] in listed
+    assert admin.send("/people", "/people/tokens/revoke", {"prefix": token[0][:12]}).status_code == 303
+    assert admin.service.tokens.principal(token[0]) is None
