@@ -35,6 +35,19 @@ def _operations() -> list[tuple[str, str]]:
         ("GET", "/v1/decisions/{id}"),
         ("GET", "/v1/decisions/{id}/explanation"),
         ("GET", "/v1/decisions/{id}/proof"),
+        ("GET", "/v1/decisions/{id}/reviews"),
+        ("GET", "/v1/decisions/{id}/image"),
+        ("POST", "/v1/decisions/{id}/wish"),
+        ("GET", "/v1/tasks"),
+        ("POST", "/v1/tasks/{id}/take"),
+        ("POST", "/v1/tasks/{id}/review"),
+        ("POST", "/v1/tasks/{id}/second"),
+        ("POST", "/v1/reviews/{id}/supersede"),
+        ("POST", "/v1/labels"),
+        ("POST", "/v1/labels/csv"),
+        ("GET", "/v1/agreement"),
+        ("GET", "/v1/policy"),
+        ("PUT", "/v1/policy"),
         ("GET", "/v1/models"),
         ("POST", "/v1/models"),
         ("GET", "/v1/deployments"),
@@ -51,7 +64,9 @@ def _operations() -> list[tuple[str, str]]:
     ]
 
 
-@schemathesis.serializer("application/x-ndjson", "application/vnd.apache.arrow.stream", "application/octet-stream")
+@schemathesis.serializer(
+    "application/x-ndjson", "application/vnd.apache.arrow.stream", "application/octet-stream", "text/csv"
+)
 def _as_bytes(context: Any, value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 

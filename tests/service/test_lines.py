@@ -13,9 +13,9 @@ from calcode.errors import ServiceError
 from calcode.service import projections, schema
 from calcode.service.admission import Case, DecisionRequest
 from calcode.service.database import Database
-from calcode.service.log import Event
 from calcode.service.operations import _derived, erase
 from calcode.service.people import make_token
+from calcode.service.sampling import policy_event
 from calcode.service.service import Service
 from calcode.service.settings import read_site
 from calcode.service.tables import DECISION, MODEL, POLICY, PROTOCOL
@@ -170,18 +170,19 @@ def test_the_last_use_of_a_token_is_shown(site: Site) -> None:
 def test_a_policy_counts_from_the_next_block_and_a_restart_leaves_it(three: Site) -> None:
     with running(three) as (service, _):
         before = service.writer.submit(_cases(service, ["south"])).result()[0]
-        policy = Event(kind="policy_set", actor="e.meier", subject="south", body={"sample": 1.0, "deferred": 1.0})
+        wanted = service.models["south"].in_force.policy._replace(sample=1.0)
+        policy = policy_event("south", wanted, actor="e.meier", why="more labels")
         service.change(lambda transaction: transaction.append([policy]))
         after = service.writer.submit(_cases(service, ["south"] * 2)[1:]).result()[0]
         with service.database.reading() as connection:
             rows = {row.id: row.p_sample for row in connection.execute(select(DECISION))}
     assert (rows[before.id], rows[after.id]) == (0.1, 1.0)
     with running(three) as (service, _):
-        assert service.models["south"].in_force.sample == 1.0
-        assert service.models["west"].in_force.sample == 0.1
+        assert service.models["south"].in_force.policy.sample == 1.0
+        assert service.models["west"].in_force.policy.sample == 0.1
     three.file.write_text(three.file.read_text().replace("sample = 0.1", "sample = 0.2"))
     with running(three) as (service, _):
-        assert service.models["south"].in_force.sample == 0.2
+        assert service.models["south"].in_force.policy.sample == 0.2
 
 
 def test_erasing_a_patient_reaches_every_line(three: Site) -> None:

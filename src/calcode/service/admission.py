@@ -81,6 +81,8 @@ class Case:
         Pseudonyms.
     coin : float
         u of SITE.md S5.
+    image_draw, second_draw : float
+        Which image stands for the patient (S1), and whether a second person reads it.
     parts : tuple of SecretPart
     """
 
@@ -92,6 +94,8 @@ class Case:
     group_digest: str | None
     study_digest: str | None
     coin: float
+    image_draw: float
+    second_draw: float
     site: str | None
     device: str | None
     actor: str
@@ -188,6 +192,8 @@ class Admission:
             group_digest=None if request.group is None else pseudonym("group", request.group),
             study_digest=None if request.study is None else pseudonym("study", request.study),
             coin=self.secret.coin(key if request.group is None else request.group),
+            image_draw=self.secret.image_draw(key),
+            second_draw=self.secret.second_draw(key),
             site=request.site,
             device=request.device,
             actor=actor,

@@ -16,11 +16,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from calcode import __version__
 from calcode.service import (
     decision_routes,
+    label_routes,
     log_pages,
     log_routes,
     model_routes,
     people_pages,
     people_routes,
+    review_routes,
     sign_in_pages,
 )
 from calcode.service.admission import invalid_sentence
@@ -60,7 +62,7 @@ def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
         openapi_url="/openapi.json" if docs else None,
     )
     app.state.service = service
-    for routes in (decision_routes, model_routes, log_routes, people_routes, *PAGES):
+    for routes in (decision_routes, review_routes, label_routes, model_routes, log_routes, people_routes, *PAGES):
         app.include_router(routes.router)
     for router in more:
         app.include_router(router)

@@ -20,6 +20,7 @@ from calcode.service.people import Principal
 from calcode.service.problems import MEDIA_TYPE, Problem, responses
 from calcode.service.proofs import Proof, proof_of
 from calcode.service.requests import ServiceHere, limited_body, line_of, role, service_of
+from calcode.service.reviews import reveal
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, EVENT
 from calcode.service.writer import Answer, refusal
@@ -227,16 +228,26 @@ def _record(service: Service, principal: Principal, id: str) -> Record:
 _Reader = Annotated[Principal, Depends(role(*_READERS))]
 
 
-@router.get("/decisions/{id}", response_model=DecisionAnswer, responses=responses(401, 403, 404, 422, 429))
+def _shown(service: Service, principal: Principal, id: str) -> Record:
+    """The record of a decision for somebody who will see the answer: a clinician cannot read it blind any more."""
+    record = _record(service, principal, id)
+    if "clinician" in principal.roles:
+        service.change(lambda t: reveal(t, id, reviewer=principal.subject))
+    return record
+
+
+@router.get("/decisions/{id}", response_model=DecisionAnswer, responses=responses(401, 403, 404, 422, 429, 503, 507))
 def decision(id: _DecisionId, service: ServiceHere, principal: _Reader) -> dict[str, Any]:
-    """A decision as it was answered."""
-    return answer_of(_record(service, principal, id), service)
+    """A decision as it was answered; that a clinician saw it is recorded."""
+    return answer_of(_shown(service, principal, id), service)
 
 
-@router.get("/decisions/{id}/explanation", response_model=Explanation, responses=responses(401, 403, 404, 422, 429))
+@router.get(
+    "/decisions/{id}/explanation", response_model=Explanation, responses=responses(401, 403, 404, 422, 429, 503, 507)
+)
 def explanation(id: _DecisionId, service: ServiceHere, principal: _Reader) -> Explanation:
     """Why: support, score and threshold of every class, and the nearest reference images where they are configured."""
-    return explanation_of(_record(service, principal, id), service)
+    return explanation_of(_shown(service, principal, id), service)
 
 
 @router.get("/decisions/{id}/proof", response_model=Proof, responses=responses(401, 403, 404, 409, 422, 429))

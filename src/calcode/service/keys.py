@@ -65,6 +65,14 @@ class SiteSecret:
         """
         return coin(self._key, group)
 
+    def image_draw(self, image: str) -> float:
+        """The number by which one image of a visit is chosen (SITE.md S1): the smallest stands for the patient."""
+        return coin(self._key, f"image {image}")
+
+    def second_draw(self, image: str) -> float:
+        """The number by which a second reader is drawn (SERVICE.md 8), independent of the coin."""
+        return coin(self._key, f"second {image}")
+
 
 def site_secret(site: SiteSettings) -> SiteSecret:
     """The secret in the data folder, made there the first time."""

@@ -208,6 +208,16 @@ class Transaction:
         query = f"SELECT DISTINCT group_digest FROM decision WHERE group_digest {self._among}"
         return {group for (group,) in self._rows(query, self._listed(groups))}
 
+    def open_visits(self, groups: Collection[str]) -> dict[str, tuple[str | None, str]]:
+        """Of those groups whose first visit is open: the study of the visit, and until when it is open."""
+        if not groups:
+            return {}
+        query = (
+            "SELECT DISTINCT group_digest, study_digest, visit_until FROM decision "
+            f"WHERE visit_until IS NOT NULL AND group_digest {self._among}"
+        )
+        return {group: (study, until) for group, study, until in self._rows(query, self._listed(groups))}
+
     def _rows(self, query: str, *parameters: object) -> list[Any]:
         """The rows of a query of the hot path, asked of the driver itself."""
         cursor = self.connection.connection.cursor()

@@ -21,8 +21,9 @@ from calcode.method.signatures import signature_file
 from calcode.service.line import LineModel, load_line_model
 from calcode.service.log import Event, Log, Transaction
 from calcode.service.problems import Problem
+from calcode.service.sampling import Policy, policy_in_force, policy_of
 from calcode.service.settings import LineSettings
-from calcode.service.tables import DECISION, DEPLOYMENT, EVENT, HEAD, MODEL, POLICY, PROTOCOL, SHADOW_DECISION
+from calcode.service.tables import DECISION, DEPLOYMENT, EVENT, HEAD, MODEL, PROTOCOL, SHADOW_DECISION
 
 
 class Protocol(BaseModel):
@@ -43,8 +44,7 @@ class InForce(NamedTuple):
 
     champion: LineModel
     shadow: LineModel | None
-    #: Probability with which an accepted case is reviewed (SERVICE.md 8).
-    sample: float
+    policy: Policy
     #: `head.deployed` when this was read; a block is recorded only if it is still that.
     deployed: int
 
@@ -98,8 +98,7 @@ class Models:
                 row = latest_deployment(connection, self.line)
                 if row is None:
                     return
-                policy = select(POLICY.c.sample).where(POLICY.c.line == self.line).order_by(POLICY.c.from_seq.desc())
-                sample = connection.execute(policy.limit(1)).scalar()
+                policy = policy_in_force(connection, self.line)
                 names = {digest for digest in (row.champion, row.previous, row.shadow) if digest is not None}
                 stored = {
                     entry.digest: entry
@@ -113,7 +112,7 @@ class Models:
             self._in_force = InForce(
                 champion=self._loaded[row.champion],
                 shadow=None if row.shadow is None else self._loaded[row.shadow],
-                sample=self.settings.sample if sample is None else sample,
+                policy=policy or policy_of(self.settings),
                 deployed=deployed,
             )
 

@@ -23,6 +23,7 @@ from calcode.service.tables import (
     MODEL,
     POLICY,
     PROTOCOL,
+    REVIEW,
     SHADOW_DECISION,
     TASK,
     TOKEN,
@@ -31,7 +32,19 @@ from calcode.service.tables import (
 
 #: Kinds that change no table: they are kept for who reads the log.
 PLAIN_KINDS = frozenset(
-    {"started", "stopped", "clock_jumped", "refused", "export", "erasure", "login", "backup_verified", "rebuilt"}
+    {
+        "started",
+        "stopped",
+        "clock_jumped",
+        "refused",
+        "case_viewed",
+        "answer_revealed",
+        "export",
+        "erasure",
+        "login",
+        "backup_verified",
+        "rebuilt",
+    }
 )
 
 
@@ -92,20 +105,40 @@ def _decision(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
         "known_group": body["known_group"],
         "site": body["site"],
         "device": body["device"],
+        # Records of the first version have none of these.
+        "draw": body.get("draw"),
+        "u_second": body.get("u_second"),
+        "p_second": body.get("p_second"),
+        "visit_until": body.get("visit"),
     }
     made = [Change(DECISION, row)]
     if body["task"] is not None:
-        task = {
-            "id": fact.id,
-            "decision": fact.id,
-            "why": body["task"],
-            "opened_at": fact.at,
-            "state": "open",
-            "lease_by": None,
-            "lease_until": None,
-        }
-        made.append(Change(TASK, task))
+        made.append(_task(fact, decision=fact.id, line=body["line"], why=body["task"], due_at=body.get("due_at")))
     return made
+
+
+def _task(fact: Fact, *, decision: str, line: str, why: str, due_at: str | None) -> Change:
+    task = {"id": fact.id, "decision": decision, "line": line, "why": why, "opened_at": fact.at, "due_at": due_at}
+    return Change(TASK, {**task, "state": "open", "lease_by": None, "lease_until": None})
+
+
+def _visits_closed(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    made = []
+    for group, decision in body["visits"].items():
+        made.append(Change(DECISION, {"visit_until": None}, {"group_digest": group}))
+        made.append(Change(DECISION, {"representative": True}, {"id": decision}))
+    return made
+
+
+def _task_opened(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    return [_task(fact, decision=fact.subject, line=body["line"], why=body["why"], due_at=body["due_at"])]
+
+
+def _review(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    copied = ("task", "decision", "line", "reviewer", "label", "sureness", "blind", "source", "opened_at", "supersedes")
+    row = {"seq": fact.seq, "id": fact.id, "saved_at": fact.at, **{name: body[name] for name in copied}}
+    done = {"state": "done", "lease_by": None, "lease_until": None}
+    return [Change(REVIEW, row), *(Change(TASK, done, {"id": task}) for task in body["closes"])]
 
 
 def _shadow_decision(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
@@ -163,7 +196,8 @@ def _protocol_set(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
 
 def _policy_set(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     row = {"from_seq": fact.seq, "line": fact.subject, "sample": body["sample"], "set_by": fact.actor}
-    return [Change(POLICY, row), _in_force(fact)]
+    newer = {name: body.get(name) for name in ("visit_minutes", "second_reader", "due_days")}
+    return [Change(POLICY, {**row, **newer}), _in_force(fact)]
 
 
 def _checkpoint(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
@@ -213,6 +247,11 @@ def _approval(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
 _RULES: dict[str, Callable[[Fact, Mapping[str, Any]], list[Change]]] = {
     "decision": _decision,
     "shadow_decision": _shadow_decision,
+    "visits_closed": _visits_closed,
+    "task_opened": _task_opened,
+    "review_saved": _review,
+    "review_superseded": _review,
+    "label_received": _review,
     "model_added": _model_added,
     "model_state": _model_state,
     "approval": _approval,

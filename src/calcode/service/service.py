@@ -27,8 +27,9 @@ from calcode.service.metrics import Metrics
 from calcode.service.models import Models, latest_protocol, model_row, parse_protocol
 from calcode.service.people import Limiter, Tokens
 from calcode.service.problems import Problem
+from calcode.service.sampling import close_visits, policy_event, policy_in_force, policy_of, visits_over
 from calcode.service.settings import SiteSettings
-from calcode.service.tables import EVENT, POLICY, PULSE, TASK
+from calcode.service.tables import EVENT, PULSE, TASK
 from calcode.service.writer import Writer
 
 if TYPE_CHECKING:
@@ -157,12 +158,10 @@ class Service:
         for line in site.lines:
             with self.database.reading() as connection:
                 # What the site file said last time; a policy that a person set since then stays.
-                query = select(POLICY.c.sample).where(POLICY.c.line == line.name, POLICY.c.set_by == "service")
-                sample = connection.execute(query.order_by(POLICY.c.from_seq.desc()).limit(1)).scalar()
+                policy = policy_in_force(connection, line.name, set_by="service")
                 protocol = latest_protocol(connection, line.name)
-            if sample != line.sample:
-                body = {"sample": line.sample, "deferred": 1.0}
-                events.append(Event(kind="policy_set", actor="service", subject=line.name, body=body))
+            if policy != policy_of(line):
+                events.append(policy_event(line.name, policy_of(line), actor="service", why="the site file"))
             if line.protocol is not None:
                 text = Path(line.protocol).read_text()
                 parse_protocol(text, source=line.protocol)
@@ -204,6 +203,8 @@ class Service:
                     self._used_at = time.monotonic()
                     self.change(self.tokens.write_use)
                 self.tokens.reload()
+                if visits_over(self.database):
+                    self.change(close_visits)
                 self._checkpoint()
                 self._measure()
             except Problem:

@@ -38,8 +38,16 @@ class LineSettings(_Table):
     image_tower: str | None = None
     #: Feature file with the reference images, for neighbours in explanations.
     reference: str | None = None
-    #: Share of accepted cases that is reviewed (SERVICE.md 8).
+    #: Probability with which a patient is drawn for review (SERVICE.md 8). All deferred cases are read.
     sample: _Probability = 0.1
+    #: How long after a patient's first image another one may belong to the same visit; 0: the first image is the visit.
+    visit_minutes: float = Field(default=60.0, ge=0, le=10080)
+    #: Probability with which a reviewed case is read by a second person.
+    second_reader: float = Field(default=0.1, ge=0, le=1)
+    #: Days after which a case without a label counts as missing.
+    due_days: int = Field(default=28, ge=1, le=3650)
+    #: Where the site's own viewer shows a study: an address with {study} in it.
+    viewer_url: str | None = None
     #: What may change and how (SERVICE.md 10).
     protocol: str | None = None
 

@@ -38,6 +38,8 @@ def _seq(name: str = "seq", *, key: bool = True) -> Column[int]:
     return Column(name, kind, primary_key=key, autoincrement=False, nullable=False)
 
 
+_SEEN = "kind IN ('case_viewed', 'answer_revealed')"
+_OPEN_VISIT = "visit_until IS NOT NULL"
 EVENT = Table(
     "event",
     METADATA,
@@ -53,6 +55,8 @@ EVENT = Table(
     _text("prev"),
     _text("hash"),
     Index("event_kind", "kind", "seq"),
+    # Who saw which case and which answer.
+    Index("event_seen", "subject", "actor", sqlite_where=text(_SEEN), postgresql_where=text(_SEEN)),
 )
 #: One row: where the chain ends, and the last event (`deployed`) that changed what a line answers: model, policy.
 #: PostgreSQL's writers queue for its lock.
@@ -99,8 +103,15 @@ DECISION = Table(
     Column("known_group", Boolean, nullable=False),
     _text("site", null=True),
     _text("device", null=True),
+    # Which image stands for its patient, and whether a second person reads it: numbers fixed beforehand.
+    Column("draw", Float),
+    Column("u_second", Float),
+    Column("p_second", Float),
+    # Until when the patient's first visit is open, for the images that belong to it; NULL once it is closed.
+    _text("visit_until", null=True),
     Index("decision_group", "group_digest"),
     Index("decision_study", "study_digest"),
+    Index("decision_visit", "visit_until", sqlite_where=text(_OPEN_VISIT), postgresql_where=text(_OPEN_VISIT)),
 )
 SHADOW_DECISION = Table(
     "shadow_decision",
@@ -118,13 +129,35 @@ TASK = Table(
     METADATA,
     _text("id", key=True),
     _text("decision"),
+    _text("line", null=True),
     _text("why"),
     _text("opened_at"),
+    _text("due_at", null=True),
     _text("state"),
-    # A lease is no event: it ends by itself, and a rebuild drops it.
+    # A lease is no event: it ends by itself, and a rebuild drops it. Its end is on the machine's monotonic clock.
     _text("lease_by", null=True),
-    _text("lease_until", null=True),
+    Column("lease_until", Float),
     Index("task_state", "state"),
+    Index("task_decision", "decision"),
+)
+REVIEW = Table(
+    "review",
+    METADATA,
+    _seq(),
+    _text("id", unique=True),
+    # NULL: a label that came from elsewhere.
+    _text("task", null=True),
+    _text("decision"),
+    _text("line"),
+    _text("reviewer"),
+    _text("label"),
+    Column("sureness", Integer),
+    Column("blind", Boolean, nullable=False),
+    _text("source"),
+    _text("opened_at", null=True),
+    _text("saved_at"),
+    _text("supersedes", null=True),
+    Index("review_decision", "decision"),
 )
 #: The same model may stand on several lines.
 MODEL = Table(
@@ -154,8 +187,17 @@ DEPLOYMENT = Table(
 )
 #: A protocol of line "" holds for every line: it was set before there were several.
 PROTOCOL = Table("protocol", METADATA, _seq("from_seq"), _text("line"), _text("digest"), _text("text"), _text("set_by"))
+#: The columns after `set_by` are NULL in policies of the first version.
 POLICY = Table(
-    "policy", METADATA, _seq("from_seq"), _text("line"), Column("sample", Float, nullable=False), _text("set_by")
+    "policy",
+    METADATA,
+    _seq("from_seq"),
+    _text("line"),
+    Column("sample", Float, nullable=False),
+    _text("set_by"),
+    Column("visit_minutes", Float),
+    Column("second_reader", Float),
+    Column("due_days", Integer),
 )
 CHECKPOINT = Table("checkpoint", METADATA, _seq("size"), _text("root"), _text("head"), _text("note"), _text("at"))
 #: `lines` is a JSON list of the lines that somebody is limited to; NULL: all.
@@ -195,7 +237,7 @@ SESSION = Table(
 PULSE = Table("pulse", METADATA, _text("boot", key=True), _text("at"))
 
 #: What `rebuild` makes from the log alone.
-DERIVED = (DECISION, SHADOW_DECISION, TASK, MODEL, DEPLOYMENT, PROTOCOL, POLICY, CHECKPOINT, ACCOUNT, TOKEN)
+DERIVED = (DECISION, SHADOW_DECISION, TASK, REVIEW, MODEL, DEPLOYMENT, PROTOCOL, POLICY, CHECKPOINT, ACCOUNT, TOKEN)
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:

@@ -23,10 +23,11 @@ from calcode.service.admission import Case
 from calcode.service.audit.chain import Record
 from calcode.service.database import STORAGE_ERRORS, storage_fault
 from calcode.service.line import LineModel
-from calcode.service.log import Event, Log, Transaction
+from calcode.service.log import Event, Log, Transaction, utc
 from calcode.service.metrics import Metrics
 from calcode.service.models import InForce, Models
 from calcode.service.problems import Problem
+from calcode.service.sampling import Place, Policy, Visits, later
 from calcode.service.tables import EVENT
 
 _LOGGER = logging.getLogger("calcode.service")
@@ -204,7 +205,7 @@ class Writer:
         in_force: Mapping[str, InForce],
     ) -> list[Answer | Problem]:
         known = transaction.decisions_with([case.key for case in cases])
-        seen = transaction.groups_among({case.group_digest for case in cases if case.group_digest is not None})
+        visits = Visits(transaction, (case.group_digest for case in cases if case.group_digest is not None))
         answers: list[Answer | Problem | None] = [None] * len(cases)
         events: list[Event] = []
         first: dict[str, int] = {}
@@ -218,11 +219,9 @@ class Writer:
                 events.append(refusal(case.actor, outcome))
             else:
                 first[case.key] = row
-                representative = case.group_digest is None or case.group_digest not in seen
-                if case.group_digest is not None:
-                    seen.add(case.group_digest)
-                sample = in_force[case.line].sample
-                events.append(_decision_event(case, outcome, representative=representative, sample=sample))
+                policy = in_force[case.line].policy
+                place = visits.place(case.group_digest, case.study_digest, visit_minutes=policy.visit_minutes)
+                events.append(_decision_event(case, outcome, place=place, policy=policy))
         if not events:
             return [answer for answer in answers if answer is not None]
         for record, event in zip(transaction.append(events), events, strict=True):
@@ -281,8 +280,8 @@ class Writer:
             self.fault = storage_fault(error)[1]
 
 
-def _decision_event(case: Case, outcome: dict[str, Any], *, representative: bool, sample: float) -> Event:
-    drawn = representative and case.coin < sample
+def _decision_event(case: Case, outcome: dict[str, Any], *, place: Place, policy: Policy) -> Event:
+    drawn = place.representative and case.coin < policy.sample
     task = "deferred" if outcome["action"] == "defer" else "sample" if drawn else None
     body = {
         **outcome,
@@ -292,13 +291,19 @@ def _decision_event(case: Case, outcome: dict[str, Any], *, representative: bool
         "study": case.study_digest,
         "line": case.line,
         "u": case.coin,
-        "p_sample": sample,
-        "representative": representative,
+        "p_sample": policy.sample,
+        "representative": place.representative,
+        "visit": place.visit,
+        "draw": case.image_draw,
+        "u_second": case.second_draw,
+        "p_second": policy.second_reader,
         "site": case.site,
         "device": case.device,
         "task": task,
         "parts": {part.name: part.digest for part in case.parts},
     }
+    if task is not None:
+        body["due_at"] = later(utc(time.time()), days=policy.due_days)
     if case.traceparent is not None:
         body["traceparent"] = case.traceparent
     return Event(kind="decision", actor=case.actor, body=body, parts=case.parts)

@@ -39,3 +39,44 @@ def upgrade() -> None:
     op.drop_table("model_0001")
     # A protocol that was set before there were several lines holds for every line.
     op.add_column("protocol", sa.Column("line", sa.Text(), nullable=False, server_default=""))
+    _reviews()
+
+
+def _reviews() -> None:
+    """Tasks with a line and a day, reviews, policies with more to say, and the first visits of patients."""
+    for name in ("draw", "u_second", "p_second"):
+        op.add_column("decision", sa.Column(name, sa.Float(), nullable=True))
+    op.add_column("decision", sa.Column("visit_until", sa.Text(), nullable=True))
+    open_visit = sa.text("visit_until IS NOT NULL")
+    op.create_index("decision_visit", "decision", ["visit_until"], sqlite_where=open_visit, postgresql_where=open_visit)
+    seen = sa.text("kind IN ('case_viewed', 'answer_revealed')")
+    op.create_index("event_seen", "event", ["subject", "actor"], sqlite_where=seen, postgresql_where=seen)
+    # A lease is on the monotonic clock now; the old ones, in text, ended long ago.
+    op.drop_column("task", "lease_until")
+    op.add_column("task", sa.Column("lease_until", sa.Float(), nullable=True))
+    for name in ("line", "due_at"):
+        op.add_column("task", sa.Column(name, sa.Text(), nullable=True))
+    op.execute("UPDATE task SET line = (SELECT decision.line FROM decision WHERE decision.id = task.decision)")
+    op.create_index("task_decision", "task", ["decision"], unique=False)
+    op.create_table(
+        "review",
+        sa.Column("seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("task", sa.Text(), nullable=True),
+        sa.Column("decision", sa.Text(), nullable=False),
+        sa.Column("line", sa.Text(), nullable=False),
+        sa.Column("reviewer", sa.Text(), nullable=False),
+        sa.Column("label", sa.Text(), nullable=False),
+        sa.Column("sureness", sa.Integer(), nullable=True),
+        sa.Column("blind", sa.Boolean(), nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("opened_at", sa.Text(), nullable=True),
+        sa.Column("saved_at", sa.Text(), nullable=False),
+        sa.Column("supersedes", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("seq"),
+        sa.UniqueConstraint("id"),
+    )
+    op.create_index("review_decision", "review", ["decision"], unique=False)
+    for name in ("visit_minutes", "second_reader"):
+        op.add_column("policy", sa.Column(name, sa.Float(), nullable=True))
+    op.add_column("policy", sa.Column("due_days", sa.Integer(), nullable=True))

@@ -1,0 +1,59 @@
+"""What a reader sees of a case: its image where one was sent, else a link into the site's own viewer."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+from sqlalchemy import Connection, select
+
+from calcode.datasets import Unreadable, image_or_reason
+from calcode.service.tables import SECRET_PART
+
+
+def picture_file(connection: Connection, seq: int, folder: Path) -> Path | None:
+    """The image of a decision as it was sent; None if there was none, or it was erased.
+
+    Parameters
+    ----------
+    connection : Connection
+    seq : int
+        Record of the decision.
+    folder : Path
+        Where the service keeps images.
+    """
+    query = select(SECRET_PART.c.content).where(SECRET_PART.c.seq == seq, SECRET_PART.c.name == "image")
+    name = connection.execute(query).scalar()
+    path = None if name is None else folder / bytes(name).decode()
+    return path if path is not None and path.is_file() else None
+
+
+def picture_png(path: Path) -> bytes | None:
+    """The pixels of an image encoded anew, so that nothing else in the file reaches a browser."""
+    from PIL import Image
+
+    pixels = image_or_reason(path)
+    if isinstance(pixels, Unreadable):
+        return None
+    sink = io.BytesIO()
+    Image.fromarray(np.asarray(pixels)).save(sink, "PNG")
+    return sink.getvalue()
+
+
+def viewer_link(connection: Connection, seq: int, template: str | None) -> str | None:
+    """The address of a decision's study in the site's viewer; None without a template or a study.
+
+    Parameters
+    ----------
+    connection : Connection
+    seq : int
+    template : str or None
+        With {study} in it, as the site file has it.
+    """
+    query = select(SECRET_PART.c.content).where(SECRET_PART.c.seq == seq, SECRET_PART.c.name == "identity")
+    content = connection.execute(query).scalar()
+    study = None if content is None else json.loads(bytes(content)).get("study")
+    return None if template is None or study is None else template.replace("{study}", quote(study, safe=""))

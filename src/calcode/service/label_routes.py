@@ -1,0 +1,154 @@
+"""Endpoints of labels and of the review policy (SERVICE.md 6 and 8)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from calcode.service.decision_routes import refused
+from calcode.service.label_files import GivenLabel, LabelledLine, read_label_file, receive_labels
+from calcode.service.labels import agreement
+from calcode.service.people import Principal
+from calcode.service.problems import Problem, responses
+from calcode.service.requests import ServiceHere, limited_body, line_of, role, service_of
+from calcode.service.sampling import Policy, policy_event
+from calcode.service.service import Service
+
+router = APIRouter(prefix="/v1", tags=["labels"])
+_ANYBODY = ("clinician", "approver", "engineer", "auditor")
+_Line = Annotated[str | None, Query(max_length=64)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class LabelRequest(_Body):
+    """A result of the laboratory about one decision, or about all images of a study."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"study": "1.2.840.17", "label": "mel"}]})
+
+    decision: str | None = Field(default=None, pattern=r"^[0-9a-f]{32}$")
+    study: str | None = Field(default=None, min_length=1, max_length=200)
+    label: str = Field(min_length=1, max_length=200, description="A class of the line, or outside")
+    line: str | None = Field(default=None, max_length=64)
+    source: Literal["pathology", "consensus"] = "pathology"
+
+
+class LabelAnswer(BaseModel):
+    """A label as it stands in the log."""
+
+    decision: str
+    id: str
+
+
+class AgreementFacts(BaseModel):
+    """How readers do on a line: random second readings, time per case, backlog."""
+
+    n_pairs: int
+    n_differ: int
+    kappa: float | None
+    n_readings: int
+    n_blind: int
+    share_cannot_tell: float | None
+    seconds: float | None
+    backlog: int
+    oldest_at: str | None
+
+
+class PolicyFacts(BaseModel):
+    """What is reviewed on a line. All deferred cases are read."""
+
+    sample: float = Field(gt=0, le=1, examples=[0.1], description="Probability with which a patient is drawn")
+    visit_minutes: float = Field(ge=0, le=10080, examples=[60.0], description="How long a first visit stays open")
+    second_reader: float = Field(ge=0, le=1, examples=[0.1], description="Share of the reviewed read twice")
+    due_days: int = Field(ge=1, le=3650, examples=[28], description="Days after which a label counts as missing")
+
+
+class PolicyRequest(PolicyFacts):
+    """A new policy and why; it holds from the next block on."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    why: str = Field(min_length=3, max_length=500, examples=["more labels before the first recalibration"])
+
+
+def _received(service: Service, principal: Principal, given: list[GivenLabel]) -> list[dict[str, str]]:
+    lines = {
+        name: LabelledLine(models.prompts.classes, service.admission[name].secret)
+        for name, models in service.models.items()
+        if principal.may(name)
+    }
+    saved = service.change(lambda t: receive_labels(t, given, lines=lines, actor=principal.subject))
+    return [{"decision": decision, "id": id} for decision, id in saved]
+
+
+@router.post("/labels", response_model=list[LabelAnswer], responses=responses(401, 403, 422, 429, 503, 507))
+def label(
+    wanted: LabelRequest, service: ServiceHere, principal: Annotated[Principal, Depends(role("program"))]
+) -> list[dict[str, str]]:
+    """Record a result. The same one again changes nothing; another one supersedes it."""
+    return _received(service, principal, [GivenLabel(**wanted.model_dump())])
+
+
+@router.post(
+    "/labels/csv",
+    response_model=list[LabelAnswer],
+    responses=responses(401, 403, 413, 422, 429, 503, 507),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"text/csv": {"schema": {"type": "string"}, "example": "study,label\n1.2.840.17,mel\n"}},
+        }
+    },
+    dependencies=[Depends(role("program"))],
+)
+async def label_file(request: Request) -> list[dict[str, str]]:
+    """Record the results of a CSV file, all of them or none; every wrong row is named at once."""
+    service, principal = service_of(request), request.state.principal
+    try:
+        body = await limited_body(request, service.site.limits.body_bytes)
+        try:
+            given = read_label_file(body.decode())
+        except UnicodeDecodeError:
+            raise Problem(422, "csv: not UTF-8.") from None
+        return await asyncio.to_thread(_received, service, principal, given)
+    except Problem as problem:
+        await refused(service, principal.subject, problem)
+        raise
+
+
+@router.get("/agreement", response_model=AgreementFacts, responses=responses(401, 403, 422, 429))
+def readers(
+    service: ServiceHere, principal: Annotated[Principal, Depends(role(*_ANYBODY))], line: _Line = None
+) -> dict[str, Any]:
+    """How well readers agree, how long they take, and what waits."""
+    with service.database.reading() as connection:
+        return agreement(connection, line_of(service, principal, line))._asdict()
+
+
+@router.get("/policy", response_model=PolicyFacts, responses=responses(401, 403, 422, 429))
+def policy(
+    service: ServiceHere, principal: Annotated[Principal, Depends(role(*_ANYBODY))], line: _Line = None
+) -> dict[str, Any]:
+    """What is reviewed on a line now."""
+    models = service.models[line_of(service, principal, line)]
+    models.follow()
+    return models.in_force.policy._asdict()
+
+
+@router.put("/policy", response_model=PolicyFacts, responses=responses(401, 403, 422, 429, 503, 507))
+def set_policy(
+    wanted: PolicyRequest,
+    service: ServiceHere,
+    principal: Annotated[Principal, Depends(role("engineer"))],
+    line: _Line = None,
+) -> dict[str, Any]:
+    """Change what is reviewed, from the next block on. Numbers that were drawn stay: nobody can toss again."""
+    chosen = Policy(**wanted.model_dump(exclude={"why"}))
+    event = policy_event(line_of(service, principal, line), chosen, actor=principal.subject, why=wanted.why)
+    service.change(lambda t: t.append([event]))
+    return chosen._asdict()

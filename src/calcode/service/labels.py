@@ -1,0 +1,410 @@
+"""Labels: which one stands for a case, which cases may calibrate or train, and how well readers agree.
+
+A label never changes; a later one supersedes it. Pathology stands over a consensus, a consensus over readings
+(SERVICE.md 8, SITE.md S5).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import Connection, func, or_, select
+
+from calcode.service.log import Event, Transaction, utc
+from calcode.service.problems import Problem
+from calcode.service.sampling import settled_upto
+from calcode.service.tables import DECISION, REVIEW, TASK
+
+#: Labels that are no class of the line.
+OUTSIDE, CANNOT_TELL = "outside", "cannot_tell"
+State = Literal["labelled", "outside", "pending", "cannot_tell", "disputed", "missing"]
+#: Why a case was read, the first task first.
+_FIRST_TASKS = ("deferred", "sample", "wish")
+
+
+class Review(NamedTuple):
+    """A reading or a label of one case, as far as the standing label depends on it."""
+
+    seq: int
+    id: str
+    reviewer: str
+    label: str
+    source: str
+    blind: bool
+    supersedes: str | None
+
+
+class Standing(NamedTuple):
+    """What the reviews of a case amount to.
+
+    Attributes
+    ----------
+    state : str
+        "labelled", "outside", "pending", "cannot_tell" or "disputed".
+    label : str or None
+        A class, only where it is labelled.
+    blind : bool
+        A reader said so before the model's answer was shown, or it is a pathology result.
+    source : str or None
+    seq : int or None
+        Record since which it stands.
+    """
+
+    state: State
+    label: str | None = None
+    blind: bool = False
+    source: str | None = None
+    seq: int | None = None
+
+
+def standing(reviews: Sequence[Review], *, second: bool = False) -> Standing:
+    """The label that stands for a case.
+
+    Two readers who differ leave it disputed until a third person settles it. *Cannot tell* leaves it pending until a
+    second person has looked. A reader who changed the answer after seeing the model's needs a second reader.
+
+    Parameters
+    ----------
+    reviews : sequence of Review
+        Of one decision, in the order of the log.
+    second : bool
+        A second reader was drawn for the case: one reading alone does not settle it.
+
+    Examples
+    --------
+    >>> read = Review(seq=7, id="r", reviewer="anna", label="mel", source="read", blind=True, supersedes=None)
+    >>> standing([read]).state, standing([read], second=True).state
+    ('labelled', 'pending')
+    >>> standing([read, read._replace(seq=8, id="s", reviewer="ben", label="nv")]).state
+    'disputed'
+    """
+    by_id = {entry.id: entry for entry in reviews}
+    replaced = {entry.supersedes for entry in reviews}
+    current = [entry for entry in reviews if entry.id not in replaced]
+    for source in ("pathology", "consensus"):
+        over = [entry for entry in current if entry.source == source]
+        if over:
+            last = over[-1]
+            return _settled(last.label, blind=last.blind, source=source, seq=last.seq)
+    readers = {entry.reviewer for entry in current}
+    named = {entry.label for entry in current} - {CANNOT_TELL}
+    changed = any(entry.supersedes and by_id[entry.supersedes].label != entry.label for entry in current)
+    if len(named) > 1 or (changed and len(readers) == 1):
+        return Standing("disputed")
+    if len(readers) < 1 + (second or not named):
+        return Standing("pending")
+    (label,) = named or {CANNOT_TELL}
+    blind = any(entry.blind for entry in reviews if entry.label == label)
+    return _settled(label, blind=blind, source="read", seq=max(entry.seq for entry in current))
+
+
+def _settled(label: str, *, blind: bool, source: str, seq: int) -> Standing:
+    state: State = {OUTSIDE: "outside", CANNOT_TELL: "cannot_tell"}.get(label, "labelled")  # type: ignore[assignment]
+    return Standing(state, label if state == "labelled" else None, blind, source, seq)
+
+
+def reviews_of(connection: Connection, decision: str) -> list[Review]:
+    """The reviews of a decision in the order of the log."""
+    columns = [REVIEW.c[name] for name in Review._fields]
+    query = select(*columns).where(REVIEW.c.decision == decision).order_by(REVIEW.c.seq)
+    return [Review._make(row) for row in connection.execute(query)]
+
+
+# ---------------------------------------------------------------------- the cases of a line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewedCase:
+    """A representative that was drawn, deferred, wished for or labelled.
+
+    Attributes
+    ----------
+    seq, decision, group_digest, u, p_sample, action, released_set, model, p_audit
+        As decided.
+    why : str
+        "deferred", "sample", "wish", or "label" where a label came without anybody asking.
+    drawn : bool
+        The coin said review: u < p_sample.
+    calibrates : bool
+        Drawn, and u is below the smallest probability of the period: thinned to one probability (SERVICE.md 8).
+    known : bool
+        The patient is in the model's own data; monitors leave such cases out.
+    state, label, blind, source, labelled_seq
+        What stands, see `Standing`; "missing" after `due_at`.
+    due_at : str or None
+    late : bool
+        The label came after `due_at`.
+    waiting : bool
+        No label yet, and not yet missing: a walk in the order of decisions stops here.
+    """
+
+    seq: int
+    decision: str
+    group_digest: str | None
+    u: float
+    p_sample: float
+    action: str
+    released_set: tuple[str, ...]
+    model: str
+    p_audit: float | None
+    why: str
+    drawn: bool
+    calibrates: bool
+    known: bool
+    state: State
+    label: str | None
+    blind: bool
+    source: str | None
+    labelled_seq: int | None
+    due_at: str | None
+    late: bool
+    waiting: bool
+
+    @property
+    def use(self) -> Literal["calibrate", "train", "train_next"]:
+        """What a site model may do with the label (SITE.md S5).
+
+        Coin cases calibrate, automatic triggers train, and what people chose trains the next bag.
+        """
+        if self.calibrates:
+            return "calibrate"
+        return "train" if self.why in ("deferred", "sample") else "train_next"
+
+
+def reviewed_cases(connection: Connection, line: str, *, since: int = 0, now: str | None = None) -> list[ReviewedCase]:
+    """The cases of a line that are reviewed, in the order of decisions, as far as it is known who stands for whom.
+
+    Parameters
+    ----------
+    connection : Connection
+    line : str
+    since : int
+        Only decisions after this record: the start of a period, over which the smallest probability is taken.
+    now : str, optional
+        Time as the log writes it; the wall clock's otherwise.
+    """
+    now = now or utc(time.time())
+    period = (DECISION.c.line == line, DECISION.c.seq > since, DECISION.c.seq <= settled_upto(connection, line))
+    p_min = connection.execute(select(func.min(DECISION.c.p_sample)).where(*period)).scalar() or 0.0
+    asked = select(TASK.c.decision).where(TASK.c.line == line)
+    received = select(REVIEW.c.decision).where(REVIEW.c.line == line)
+    chosen = or_(DECISION.c.u < DECISION.c.p_sample, DECISION.c.id.in_(asked), DECISION.c.id.in_(received))
+    query = select(DECISION).where(*period, DECISION.c.representative, chosen).order_by(DECISION.c.seq)
+    reviews: dict[str, list[Any]] = defaultdict(list)
+    for row in connection.execute(select(REVIEW).where(REVIEW.c.line == line).order_by(REVIEW.c.seq)):
+        reviews[row.decision].append(row)
+    tasks: dict[str, list[Any]] = defaultdict(list)
+    for row in connection.execute(select(TASK).where(TASK.c.line == line).order_by(TASK.c.opened_at, TASK.c.id)):
+        tasks[row.decision].append(row)
+    return [
+        _reviewed(row, reviews[row.id], tasks[row.id], p_min=p_min, now=now) for row in connection.execute(query).all()
+    ]
+
+
+def _reviewed(row: Any, reviews: Sequence[Any], tasks: Sequence[Any], *, p_min: float, now: str) -> ReviewedCase:
+    found = [Review(**{name: getattr(entry, name) for name in Review._fields}) for entry in reviews]
+    stands = standing(found, second=second_drawn(row))
+    first = next((task for task in tasks if task.why in _FIRST_TASKS), None)
+    due_at = None if first is None else first.due_at
+    over = due_at is not None and now > due_at
+    settled_at = next((entry.saved_at for entry in reviews if entry.seq == stands.seq), None)
+    unlabelled = stands.state in ("pending", "disputed", "cannot_tell")
+    return ReviewedCase(
+        seq=row.seq,
+        decision=row.id,
+        group_digest=row.group_digest,
+        u=row.u,
+        p_sample=row.p_sample,
+        action=row.action,
+        released_set=tuple(json.loads(row.released_set)),
+        model=row.model,
+        p_audit=row.p_audit,
+        why="label" if first is None else first.why,
+        drawn=row.u < row.p_sample,
+        calibrates=row.u < p_min,
+        known=row.in_model or row.known_group,
+        state="missing" if over and stands.state == "pending" else stands.state,
+        label=stands.label,
+        blind=stands.blind,
+        source=stands.source,
+        labelled_seq=None if unlabelled else stands.seq,
+        due_at=due_at,
+        late=due_at is not None and settled_at is not None and settled_at > due_at,
+        waiting=unlabelled and not over,
+    )
+
+
+def second_drawn(row: Any) -> bool:
+    """Whether a second reader was drawn for a decision; decisions of before there were second readers have none."""
+    return row.u_second is not None and row.u_second < row.p_second
+
+
+def walkable(cases: Sequence[ReviewedCase]) -> list[ReviewedCase]:
+    """The cases before the first drawn one that still waits for its label (SERVICE.md 8).
+
+    Hard cases wait longer. To go on without them would make every figure too good.
+    """
+    stop = next((row for row, case in enumerate(cases) if case.drawn and case.waiting), len(cases))
+    return list(cases[:stop])
+
+
+# ---------------------------------------------------------------------- labels from elsewhere
+
+
+def checked_label(label: str, classes: Sequence[str]) -> str:
+    """The label, or a problem that says which there are."""
+    if label not in (*classes, OUTSIDE, CANNOT_TELL):
+        raise Problem(422, f"label: one of {', '.join((*classes, OUTSIDE, CANNOT_TELL))}.")
+    return label
+
+
+def receive_label(
+    transaction: Transaction, decision: str, *, label: str, source: str, actor: str, classes: Sequence[str]
+) -> str:
+    """Record a label of the laboratory; it supersedes an earlier one, and the same one again changes nothing.
+
+    Parameters
+    ----------
+    transaction : Transaction
+    decision : str
+    label : str
+        A class or "outside".
+    source : str
+        "pathology", or "consensus" of a board that met elsewhere.
+    actor : str
+    classes : sequence of str
+
+    Returns
+    -------
+    str
+        Id of the review.
+    """
+    connection = transaction.connection
+    if checked_label(label, classes) == CANNOT_TELL:
+        raise Problem(422, "label: a result names a class or outside.")
+    row = connection.execute(select(DECISION).where(DECISION.c.id == decision)).first()
+    if row is None:
+        raise Problem(404, "No decision has this id.")
+    query = select(REVIEW).where(REVIEW.c.decision == decision, REVIEW.c.source == source, REVIEW.c.task.is_(None))
+    before = connection.execute(query.order_by(REVIEW.c.seq.desc())).first()
+    if before is not None and before.label == label:
+        return str(before.id)
+    closes = connection.execute(select(TASK.c.id).where(TASK.c.decision == decision, TASK.c.state == "open")).scalars()
+    body = {
+        "decision": decision,
+        "line": row.line,
+        "task": None,
+        "reviewer": actor,
+        "label": label,
+        "sureness": None,
+        "blind": True,
+        "source": source,
+        "opened_at": None,
+        "supersedes": None if before is None else before.id,
+        "closes": sorted(closes),
+        "parts": {},
+    }
+    event = Event(kind="label_received", actor=actor, subject=decision, body=body)
+    transaction.append([event])
+    return event.id
+
+
+# ---------------------------------------------------------------------- readers
+
+
+class Agreement(NamedTuple):
+    """How readers do on a line.
+
+    Attributes
+    ----------
+    n_pairs, n_differ : int
+        Cases drawn for a second reader that both have read, and those on which they differ.
+    kappa : float or None
+        Cohen's; None without pairs, or where both always say the same one label.
+    n_readings, n_blind : int
+        Readings saved, changes left out, and those that were blind.
+    share_cannot_tell : float or None
+    seconds : float or None
+        Median time from opening a case to saving it.
+    backlog : int
+        Open tasks.
+    oldest_at : str or None
+        Since when the oldest one waits.
+    """
+
+    n_pairs: int
+    n_differ: int
+    kappa: float | None
+    n_readings: int
+    n_blind: int
+    share_cannot_tell: float | None
+    seconds: float | None
+    backlog: int
+    oldest_at: str | None
+
+
+def agreement(connection: Connection, line: str) -> Agreement:
+    """Agreement of the random second readings, time per case and backlog of a line.
+
+    Only pairs that chance made are counted: a second reading asked for because the first one could not tell says
+    nothing about how often readers differ.
+    """
+    rows = connection.execute(
+        select(REVIEW, DECISION.c.u_second, DECISION.c.p_second)
+        .join(DECISION, DECISION.c.id == REVIEW.c.decision)
+        .where(REVIEW.c.line == line, REVIEW.c.source == "read", REVIEW.c.supersedes.is_(None))
+        .order_by(REVIEW.c.seq)
+    ).all()
+    pairs = list(_pairs(rows))
+    took = [
+        (datetime.fromisoformat(row.saved_at) - datetime.fromisoformat(row.opened_at)).total_seconds() for row in rows
+    ]
+    waiting = connection.execute(
+        select(func.count(), func.min(TASK.c.opened_at)).where(TASK.c.line == line, TASK.c.state == "open")
+    ).one()
+    return Agreement(
+        n_pairs=len(pairs),
+        n_differ=sum(one != other for one, other in pairs),
+        kappa=cohens_kappa(pairs),
+        n_readings=len(rows),
+        n_blind=sum(row.blind for row in rows),
+        share_cannot_tell=sum(row.label == CANNOT_TELL for row in rows) / len(rows) if rows else None,
+        seconds=statistics.median(took) if took else None,
+        backlog=int(waiting[0]),
+        oldest_at=waiting[1],
+    )
+
+
+def _pairs(rows: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """First and second label of the cases that were drawn for a second reader."""
+    labels: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        if second_drawn(row):
+            labels[row.decision].append(row.label)
+    for found in labels.values():
+        if len(found) > 1:
+            yield found[0], found[1]
+
+
+def cohens_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
+    """Agreement beyond chance of two readers; None where chance alone would agree always.
+
+    Examples
+    --------
+    >>> cohens_kappa([("mel", "mel"), ("nv", "nv"), ("nv", "mel"), ("mel", "mel")])
+    0.5
+    """
+    if not pairs:
+        return None
+    n = len(pairs)
+    firsts, seconds = Counter(one for one, _ in pairs), Counter(other for _, other in pairs)
+    by_chance = sum(firsts[name] * seconds[name] for name in firsts) / n**2
+    observed = sum(one == other for one, other in pairs) / n
+    return None if by_chance == 1 else (observed - by_chance) / (1 - by_chance)

@@ -1,0 +1,400 @@
+"""Reading cases (SERVICE.md 7 and 8): the queue, leases, blind readings, second readers, adjudication.
+
+A reader says a diagnosis before the model's answer is shown. Every step is an event; a reading is never changed, a
+later one supersedes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, exists, select
+
+from calcode.service.audit.parts import secret_part
+from calcode.service.labels import checked_label, reviews_of, second_drawn, standing
+from calcode.service.log import Event, Transaction
+from calcode.service.problems import Problem
+from calcode.service.sampling import task_event
+from calcode.service.tables import DECISION, EVENT, REVIEW, SECRET_PART, TASK
+
+LEASE_SECONDS = 15 * 60.0
+#: Tasks about a case that somebody read already; another person takes them.
+_AGAIN = ("second", "adjudicate")
+
+
+class QueueEntry(NamedTuple):
+    """A case that waits to be read; nothing about the model's answer.
+
+    Attributes
+    ----------
+    id : str
+        Of the task.
+    decision, line, why, opened_at : str
+    due_at, site, device : str or None
+    lease_by : str or None
+        Who has it open now.
+    mine : bool
+        The asking reader has it open.
+    """
+
+    id: str
+    decision: str
+    line: str
+    why: str
+    opened_at: str
+    due_at: str | None
+    site: str | None
+    device: str | None
+    lease_by: str | None
+    mine: bool
+
+
+def open_queue(connection: Connection, line: str, subject: str) -> list[QueueEntry]:
+    """What a reader may read on a line, oldest due first; cases that they read already are left out."""
+    own = exists().where(REVIEW.c.decision == TASK.c.decision, REVIEW.c.reviewer == subject)
+    query = (
+        select(TASK, DECISION.c.site, DECISION.c.device)
+        .join(DECISION, DECISION.c.id == TASK.c.decision)
+        .where(TASK.c.line == line, TASK.c.state == "open", ~own)
+        .order_by(TASK.c.due_at, TASK.c.opened_at, TASK.c.id)
+    )
+    return [
+        QueueEntry(
+            row.id,
+            row.decision,
+            row.line,
+            row.why,
+            row.opened_at,
+            row.due_at,
+            row.site,
+            row.device,
+            lease_by=row.lease_by if _held(row) else None,
+            mine=_held(row) and row.lease_by == subject,
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def task_row(connection: Connection, task: str) -> Row[Any]:
+    """A task, or 404."""
+    row = connection.execute(select(TASK).where(TASK.c.id == task)).first()
+    if row is None:
+        raise Problem(404, "No task has this id.")
+    return row
+
+
+def decision_row(connection: Connection, decision: str) -> Row[Any]:
+    """A decision, or 404."""
+    row = connection.execute(select(DECISION).where(DECISION.c.id == decision)).first()
+    if row is None:
+        raise Problem(404, "No decision has this id.")
+    return row
+
+
+def review_row(connection: Connection, review: str) -> Row[Any]:
+    """A reading or a label, or 404."""
+    row = connection.execute(select(REVIEW).where(REVIEW.c.id == review)).first()
+    if row is None:
+        raise Problem(404, "No review has this id.")
+    return row
+
+
+def open_for(connection: Connection, decision: str, reviewer: str) -> bool:
+    """Whether a person has the case open to read it."""
+    query = select(TASK).where(TASK.c.decision == decision, TASK.c.state == "open", TASK.c.lease_by == reviewer)
+    return any(_held(row) for row in connection.execute(query))
+
+
+def may_still_read(connection: Connection, decision: str, reviewer: str) -> bool:
+    """Whether the case waits for a reading that could be this person's; readings are then hidden from them."""
+    query = select(TASK.c.id).where(TASK.c.decision == decision, TASK.c.state == "open")
+    waits = connection.execute(query.limit(1)).first() is not None
+    return waits and not _has_read(connection, decision, reviewer)
+
+
+def take(transaction: Transaction, task: str, *, reviewer: str) -> Row[Any]:
+    """Open a case for a reader: nobody else gets it for 15 minutes, and that it was seen is recorded.
+
+    The lease ends by itself. It is counted on the machine's monotonic clock, so a jump of the wall clock neither
+    lengthens nor ends it.
+    """
+    connection = transaction.connection
+    row = _unread(connection, task, reviewer)
+    if _held(row):
+        if row.lease_by == reviewer:
+            return row
+        raise Problem(409, "Another reader has this case open; it comes back to the queue after 15 minutes.")
+    _lease(connection, task, reviewer)
+    transaction.append([_viewed(row.decision, task=task, reviewer=reviewer, what="case")])
+    return row
+
+
+def save(
+    transaction: Transaction,
+    task: str,
+    *,
+    reviewer: str,
+    label: str,
+    sureness: int | None,
+    comment: str,
+    classes: Sequence[str],
+) -> str:
+    """Save a reading and open what follows from it: a second reading, or an adjudication.
+
+    Parameters
+    ----------
+    transaction : Transaction
+    task, reviewer : str
+    label : str
+        A class, "outside" or "cannot_tell".
+    sureness : {1, 2, 3} or None
+    comment : str
+        Personal content: it is kept outside the log.
+    classes : sequence of str
+        Of the line.
+
+    Returns
+    -------
+    str
+        Id of the review.
+
+    Raises
+    ------
+    Problem
+        409 with the first one's time if somebody saved this case meanwhile.
+    """
+    connection = transaction.connection
+    checked_label(label, classes)
+    row = _unread(connection, task, reviewer)
+    opened_at = connection.execute(
+        select(EVENT.c.at)
+        .where(EVENT.c.kind == "case_viewed", EVENT.c.subject == row.decision, EVENT.c.actor == reviewer)
+        .order_by(EVENT.c.seq.desc())
+        .limit(1)
+    ).scalar()
+    if opened_at is None:
+        raise Problem(409, "Open the case first.")
+    event = _reading(
+        "review_saved",
+        row,
+        task=task,
+        reviewer=reviewer,
+        label=label,
+        sureness=sureness,
+        comment=comment,
+        blind=not _knows_answer(connection, row.decision, reviewer),
+        source="consensus" if row.why == "adjudicate" else "read",
+        opened_at=opened_at,
+    )
+    transaction.append([event])
+    _open_what_follows(transaction, row.decision)
+    return event.id
+
+
+def read_second(transaction: Transaction, task: str, *, reviewer: str) -> str:
+    """Accept the offer of a case that another reader saved first: the task of a second reading, opened for this one."""
+    connection = transaction.connection
+    row = task_row(connection, task)
+    if row.state == "open" or not _may_read_second(connection, row.decision, reviewer):
+        raise Problem(409, "No second reading of this case is wanted from you.")
+    second = connection.execute(
+        select(TASK).where(TASK.c.decision == row.decision, TASK.c.why == "second", TASK.c.state == "open")
+    ).first()
+    if second is None:
+        event = task_event(connection, row.decision, line=row.line, why="second", actor=reviewer)
+        transaction.append([event])
+        taken = take(transaction, event.id, reviewer=reviewer)
+    else:
+        taken = take(transaction, second.id, reviewer=reviewer)
+    return str(taken.id)
+
+
+def supersede(
+    transaction: Transaction,
+    review: str,
+    *,
+    reviewer: str,
+    label: str,
+    sureness: int | None,
+    comment: str,
+    classes: Sequence[str],
+) -> str:
+    """Change one's own answer: a new review beside the first, marked not blind. The first one stays.
+
+    A different label counts only when another reader, blind, has read the case.
+    """
+    connection = transaction.connection
+    checked_label(label, classes)
+    found = review_row(connection, review)
+    if found.reviewer != reviewer or found.source == "pathology":
+        raise Problem(403, "Only the reader may change this answer.")
+    if connection.execute(select(REVIEW.c.id).where(REVIEW.c.supersedes == review)).first() is not None:
+        raise Problem(409, "This answer was changed before; change the newer one.")
+    event = _reading(
+        "review_superseded",
+        found,
+        task=found.task,
+        reviewer=reviewer,
+        label=label,
+        sureness=sureness,
+        comment=comment,
+        blind=False,
+        source=found.source,
+        opened_at=found.opened_at,
+        supersedes=review,
+    )
+    transaction.append([event])
+    _open_what_follows(transaction, found.decision)
+    return event.id
+
+
+def reveal(transaction: Transaction, decision: str, *, reviewer: str) -> None:
+    """Record that a person saw the model's answer; what they read of this case from now on is not blind."""
+    if not _knows_answer(transaction.connection, decision, reviewer):
+        line = decision_row(transaction.connection, decision).line
+        event = Event(kind="answer_revealed", actor=reviewer, subject=decision, body={"line": line})
+        transaction.append([event])
+
+
+def view(transaction: Transaction, decision: str, *, reviewer: str, what: str) -> None:
+    """Record that a person saw the image of a case, or its page."""
+    transaction.append([_viewed(decision, task=None, reviewer=reviewer, what=what)])
+
+
+def wish(transaction: Transaction, decision: str, *, actor: str, comment: str) -> str:
+    """A clinician wants this case read: its task. Such cases train the next bag and never calibrate (SITE.md S5)."""
+    connection = transaction.connection
+    row = decision_row(connection, decision)
+    before = connection.execute(select(TASK.c.id).where(TASK.c.decision == decision)).scalar()
+    if before is not None:
+        return str(before)
+    event = task_event(connection, decision, line=row.line, why="wish", actor=actor)
+    if comment:
+        part = secret_part("comment", comment.encode(), media_type="text/plain")
+        event.body, event.parts = {**event.body, "parts": {"comment": part.digest}}, (part,)
+    transaction.append([event])
+    return event.id
+
+
+def readings(connection: Connection, decision: str) -> list[dict[str, Any]]:
+    """All readings and labels of a case in the order of the log, with the comments that were not erased."""
+    query = (
+        select(REVIEW, SECRET_PART.c.content)
+        .join(SECRET_PART, (SECRET_PART.c.seq == REVIEW.c.seq) & (SECRET_PART.c.name == "comment"), isouter=True)
+        .where(REVIEW.c.decision == decision)
+        .order_by(REVIEW.c.seq)
+    )
+    found = []
+    for row in connection.execute(query):
+        values = dict(row._mapping)
+        content = values.pop("content")
+        found.append({**values, "comment": None if content is None else bytes(content).decode()})
+    return found
+
+
+# ---------------------------------------------------------------------- rules
+
+
+def _held(row: Row[Any]) -> bool:
+    """Whether a lease holds. One that lies further ahead than a lease lasts is of before the machine started."""
+    return row.lease_until is not None and 0.0 < row.lease_until - time.monotonic() <= LEASE_SECONDS
+
+
+def _lease(connection: Connection, task: str, reviewer: str) -> None:
+    values = {"lease_by": reviewer, "lease_until": time.monotonic() + LEASE_SECONDS}
+    connection.execute(TASK.update().where(TASK.c.id == task).values(**values))
+
+
+def _unread(connection: Connection, task: str, reviewer: str) -> Row[Any]:
+    """A task that is open and that this person may read."""
+    row = task_row(connection, task)
+    if row.state != "open":
+        first = connection.execute(
+            select(REVIEW).where(REVIEW.c.decision == row.decision).order_by(REVIEW.c.seq)
+        ).first()
+        assert first is not None
+        offered = _may_read_second(connection, row.decision, reviewer)
+        offer = " Your reading is welcome as a second one." if offered else ""
+        raise Problem(
+            409,
+            f"This case was read at {first.saved_at}.{offer}",
+            extra={"saved_at": first.saved_at, "second": offered},
+        )
+    if row.why in _AGAIN and _has_read(connection, row.decision, reviewer):
+        raise Problem(403, "Another person must read this case.")
+    return row
+
+
+def _has_read(connection: Connection, decision: str, reviewer: str) -> bool:
+    query = select(REVIEW.c.id).where(REVIEW.c.decision == decision, REVIEW.c.reviewer == reviewer)
+    return connection.execute(query).first() is not None
+
+
+def _may_read_second(connection: Connection, decision: str, reviewer: str) -> bool:
+    """Whether a case with one reading could take this person's as the second."""
+    reviews = reviews_of(connection, decision)
+    readers = {entry.reviewer for entry in reviews}
+    return len(readers) == 1 and reviewer not in readers and all(entry.source == "read" for entry in reviews)
+
+
+def _knows_answer(connection: Connection, decision: str, reviewer: str) -> bool:
+    query = select(EVENT.c.seq).where(
+        EVENT.c.kind == "answer_revealed", EVENT.c.subject == decision, EVENT.c.actor == reviewer
+    )
+    return connection.execute(query.limit(1)).first() is not None
+
+
+def _viewed(decision: str, *, task: str | None, reviewer: str, what: str) -> Event:
+    return Event(kind="case_viewed", actor=reviewer, subject=decision, body={"task": task, "what": what})
+
+
+def _reading(
+    kind: str,
+    about: Row[Any],
+    *,
+    task: str | None,
+    reviewer: str,
+    label: str,
+    sureness: int | None,
+    comment: str,
+    blind: bool,
+    source: str,
+    opened_at: str,
+    supersedes: str | None = None,
+) -> Event:
+    """The event of a reading; the comment goes into a part that can be deleted."""
+    parts = (secret_part("comment", comment.encode(), media_type="text/plain"),) if comment else ()
+    body = {
+        "decision": about.decision,
+        "line": about.line,
+        "task": task,
+        "reviewer": reviewer,
+        "label": label,
+        "sureness": sureness,
+        "blind": blind,
+        "source": source,
+        "opened_at": opened_at,
+        "supersedes": supersedes,
+        "closes": [task] if kind == "review_saved" else [],
+        "parts": {part.name: part.digest for part in parts},
+    }
+    return Event(kind=kind, actor=reviewer, subject=about.decision, body=body, parts=parts)
+
+
+def _open_what_follows(transaction: Transaction, decision: str) -> None:
+    """Open the task that the readings of a case ask for: another reader, or a third person who settles it."""
+    connection = transaction.connection
+    row = decision_row(connection, decision)
+    reviews = reviews_of(connection, decision)
+    now = standing(reviews, second=second_drawn(row))
+    opened = set(connection.execute(select(TASK.c.why).where(TASK.c.decision == decision)).scalars())
+    readers = {entry.reviewer for entry in reviews}
+    why = None
+    if now.state == "disputed" and len(readers) > 1:
+        why = "adjudicate"
+    elif len(readers) == 1 and now.state in ("pending", "disputed"):
+        why = "second"
+    if why is not None and why not in opened:
+        transaction.append([task_event(connection, decision, line=row.line, why=why, actor="service")])

@@ -1,0 +1,274 @@
+"""Reading cases: the queue, leases, blind readings, second readers, adjudication, wishes, images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service.sites import Site, embeddings, make_site, running, token_for
+from sqlalchemy import select
+
+from calcode.service import reviews
+from calcode.service.service import Service
+from calcode.service.tables import EVENT, REVIEW, TASK
+
+
+class Ward:
+    """A running service with readers who have names."""
+
+    def __init__(self, service: Service, call: Callable[..., Any]) -> None:
+        self.service, self._call, self._tokens, self._n = service, call, {}, 0
+
+    def __call__(self, who: str, method: str, path: str, **options: Any) -> Any:
+        if who not in self._tokens:
+            roles = [who] if who in ("program", "engineer", "auditor") else ["clinician"]
+            self._tokens[who] = token_for(self.service.log, *roles, subject=who)
+            self.service.tokens.reload()
+        return self._call(method, path, as_=self._tokens[who], **options)
+
+    def decide(self, n: int = 1, *, seed: int = 9, **facts: Any) -> list[str]:
+        """Decisions of n new patients without a group; their ids."""
+        ids = []
+        for row in embeddings(n, seed=seed).tolist():
+            self._n += 1
+            body = {"embedding": row, "image_id": f"i{self._n}", **facts}
+            answer = self("program", "POST", "/v1/decisions", json=body)
+            assert answer.status_code == 200, answer.text
+            ids.append(answer.json()["id"])
+        return ids
+
+    def queue(self, who: str) -> list[dict[str, Any]]:
+        return list(self(who, "GET", "/v1/tasks").json())
+
+    def task(self, who: str, decision: str) -> str:
+        (task,) = [entry["id"] for entry in self.queue(who) if entry["decision"] == decision]
+        return str(task)
+
+    def read(self, who: str, decision: str, label: str, **more: Any) -> Any:
+        """Take the task of a decision that waits and save a reading."""
+        task = self.task(who, decision)
+        assert self(who, "POST", f"/v1/tasks/{task}/take").status_code == 200
+        return self(who, "POST", f"/v1/tasks/{task}/review", json={"label": label, **more})
+
+    def rows(self, table: Any, **where: Any) -> list[Any]:
+        with self.service.database.reading() as connection:
+            query = select(table).where(*(table.c[name] == value for name, value in where.items()))
+            return list(connection.execute(query).all())
+
+    def kinds(self, decision: str) -> list[str]:
+        with self.service.database.reading() as connection:
+            query = select(EVENT.c.kind).where(EVENT.c.subject == decision).order_by(EVENT.c.seq)
+            return list(connection.execute(query).scalars())
+
+
+def all_read(folder: Path, *, second: float = 0.0, more: str = "", database: str | None = None) -> Site:
+    """A site where every patient is drawn."""
+    lines = f"sample = 1.0\nvisit_minutes = 0.0\nsecond_reader = {second}\n{more}"
+    return make_site(folder, line_lines=lines, database=database)
+
+
+@pytest.fixture
+def ward(tmp_path: Path) -> Iterator[Ward]:
+    with running(all_read(tmp_path)) as (service, call):
+        yield Ward(service, call)
+
+
+def test_a_case_is_taken_read_and_leaves_the_queue(ward: Ward) -> None:
+    (decision,) = ward.decide(device="cam-2")
+    (entry,) = ward.queue("anna")
+    assert (entry["decision"], entry["device"], entry["lease_by"], entry["mine"]) == (decision, "cam-2", None, False)
+    assert entry["due_at"] > entry["opened_at"]
+    saved_early = ward("anna", "POST", f"/v1/tasks/{entry['id']}/review", json={"label": "c0"})
+    assert (saved_early.status_code, saved_early.json()["detail"]) == (409, "Open the case first.")
+    case = ward("anna", "POST", f"/v1/tasks/{entry['id']}/take").json()
+    assert case["labels"] == ["c0", "c1", "c2", "c3", "outside", "cannot_tell"]
+    assert case["image"] is case["viewer"] is None
+    wrong = ward("anna", "POST", f"/v1/tasks/{entry['id']}/review", json={"label": "melanoma"})
+    assert wrong.status_code == 422
+    saved = ward("anna", "POST", f"/v1/tasks/{entry['id']}/review", json={"label": "c1", "sureness": 2})
+    assert saved.status_code == 200
+    assert ward.queue("anna") == ward.queue("ben") == []
+    (review,) = ward.rows(REVIEW)
+    assert (review.id, review.label, review.sureness, review.blind, review.source) == (
+        saved.json()["id"],
+        "c1",
+        2,
+        True,
+        "read",
+    )
+    assert review.opened_at < review.saved_at
+    assert ward.kinds(decision) == ["case_viewed", "review_saved"]
+
+
+def test_nothing_that_a_reader_gets_before_saving_tells_the_answer(ward: Ward) -> None:
+    (decision,) = ward.decide()
+    answer = ward("program", "GET", f"/v1/decisions/{decision}").json()
+    task = ward.task("anna", decision)
+    shown = ward("anna", "GET", "/v1/tasks").text + ward("anna", "POST", f"/v1/tasks/{task}/take").text
+    for secret in (answer["model"], answer["action"], "released", "p_audit", "promises"):
+        assert f'"{secret}"' not in shown
+    assert ward.kinds(decision) == ["case_viewed"], "a program that reads the answer is no reader"
+
+
+@pytest.mark.parametrize("path", ["", "/explanation"])
+def test_who_has_seen_the_answer_does_not_read_blind(ward: Ward, path: str) -> None:
+    one, two = ward.decide(2)
+    assert ward("anna", "GET", f"/v1/decisions/{one}{path}").status_code == 200
+    ward("anna", "GET", f"/v1/decisions/{one}{path}")
+    ward("ben", "GET", f"/v1/decisions/{two}{path}")
+    ward.read("anna", one, "c0")
+    ward.read("anna", two, "c0")
+    assert {row.decision: row.blind for row in ward.rows(REVIEW)} == {one: False, two: True}
+    assert ward.kinds(one).count("answer_revealed") == 1
+
+
+def test_a_lease_keeps_others_off_and_ends_by_itself(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    (decision,) = ward.decide()
+    task = ward.task("anna", decision)
+    ward("anna", "POST", f"/v1/tasks/{task}/take")
+    ward("anna", "POST", f"/v1/tasks/{task}/take")
+    assert ward.kinds(decision) == ["case_viewed"], "once per person and lease"
+    assert [(e["lease_by"], e["mine"]) for e in ward.queue("ben")] == [("anna", False)]
+    assert [(e["lease_by"], e["mine"]) for e in ward.queue("anna")] == [("anna", True)]
+    assert ward("ben", "POST", f"/v1/tasks/{task}/take").status_code == 409
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + 86_400)  # the wall clock ends no lease
+    assert ward("ben", "POST", f"/v1/tasks/{task}/take").status_code == 409
+    real = time.monotonic
+    monkeypatch.setattr(reviews.time, "monotonic", lambda: real() + reviews.LEASE_SECONDS + 1)
+    assert ward("ben", "POST", f"/v1/tasks/{task}/take").status_code == 200
+
+
+def test_a_lease_of_before_the_machine_started_holds_nothing(ward: Ward) -> None:
+    """The monotonic clock begins again with the machine; an old end far ahead of it must not lock a case."""
+    (decision,) = ward.decide()
+    task = ward.task("anna", decision)
+    with ward.service.log.transaction() as transaction:
+        far = TASK.update().values(lease_by="anna", lease_until=reviews.time.monotonic() + 1e6)
+        transaction.connection.execute(far)
+    assert ward("ben", "POST", f"/v1/tasks/{task}/take").status_code == 200
+
+
+def test_two_readers_of_one_case_the_second_is_offered_a_second_reading(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (decision,) = ward.decide()
+    task = ward.task("anna", decision)
+    ward("anna", "POST", f"/v1/tasks/{task}/take")
+    with ward.service.log.transaction() as transaction:
+        transaction.connection.execute(TASK.update().values(lease_until=0.0))  # her lease has ended
+    ward.read("ben", decision, "c1")
+    late = ward("anna", "POST", f"/v1/tasks/{task}/review", json={"label": "c1"})
+    assert late.status_code == 409
+    (first,) = ward.rows(REVIEW)
+    assert late.json()["saved_at"] == first.saved_at
+    assert first.saved_at in late.json()["detail"]
+    assert late.json()["second"] is True
+    again = ward("ben", "POST", f"/v1/tasks/{task}/review", json={"label": "c2"})
+    assert (again.status_code, again.json()["second"]) == (409, False)
+    assert ward("ben", "POST", f"/v1/tasks/{task}/second").status_code == 409
+    second = ward("anna", "POST", f"/v1/tasks/{task}/second").json()["id"]
+    assert ward("anna", "POST", f"/v1/tasks/{second}/review", json={"label": "c1"}).status_code == 200
+    assert [row.reviewer for row in ward.rows(REVIEW)] == ["ben", "anna"]
+    assert ward.queue("carla") == []
+
+
+def test_readers_who_differ_are_settled_by_a_third(tmp_path: Path) -> None:
+    with running(all_read(tmp_path, second=1.0)) as (service, call):
+        ward = Ward(service, call)
+        (decision,) = ward.decide()
+        ward.read("anna", decision, "c0", comment="irregular border")
+        assert ward.queue("anna") == [], "nobody reads a case twice"
+        assert [entry["why"] for entry in ward.queue("ben")] == ["second"]
+        second = ward.task("ben", decision)
+        assert ward("anna", "POST", f"/v1/tasks/{second}/take").status_code == 403
+        assert ward("ben", "GET", f"/v1/decisions/{decision}/reviews").status_code == 409, "others would lead him"
+        case = ward("ben", "POST", f"/v1/tasks/{second}/take").json()
+        assert case["readings"] == []
+        ward("ben", "POST", f"/v1/tasks/{second}/review", json={"label": "c1"})
+        assert ward.queue("anna") == ward.queue("ben") == []
+        (entry,) = ward.queue("carla")
+        assert entry["why"] == "adjudicate"
+        case = ward("carla", "POST", f"/v1/tasks/{entry['id']}/take").json()
+        assert [(r["reviewer"], r["label"], r["comment"]) for r in case["readings"]] == [
+            ("anna", "c0", "irregular border"),
+            ("ben", "c1", None),
+        ]
+        ward("carla", "POST", f"/v1/tasks/{entry['id']}/review", json={"label": "c1"})
+        assert [row.source for row in ward.rows(REVIEW)] == ["read", "read", "consensus"]
+        told = ward("auditor", "GET", f"/v1/decisions/{decision}/reviews").json()
+        assert [row["label"] for row in told] == ["c0", "c1", "c1"]
+        bodies = [row.body for row in ward.rows(EVENT, subject=decision)]
+        assert not any("irregular" in body for body in bodies), "comments are no part of the log"
+
+
+def test_who_cannot_tell_is_followed_by_a_second_reader(ward: Ward) -> None:
+    one, two = ward.decide(2)
+    ward.read("anna", one, "cannot_tell")
+    assert [(e["decision"], e["why"]) for e in ward.queue("ben") if e["why"] == "second"] == [(one, "second")]
+    ward.read("ben", one, "c2")
+    ward.read("anna", two, "c2")
+    assert ward.queue("carla") == []
+
+
+def test_a_changed_answer_is_kept_beside_the_first_and_asks_for_another_reader(ward: Ward) -> None:
+    (decision,) = ward.decide()
+    first = ward.read("anna", decision, "c0").json()["id"]
+    assert ward.queue("ben") == []
+    assert ward("ben", "POST", f"/v1/reviews/{first}/supersede", json={"label": "c1"}).status_code == 403
+    changed = ward("anna", "POST", f"/v1/reviews/{first}/supersede", json={"label": "c1"})
+    assert changed.status_code == 200
+    assert ward("anna", "POST", f"/v1/reviews/{first}/supersede", json={"label": "c2"}).status_code == 409
+    rows = ward.rows(REVIEW)
+    assert [(row.label, row.blind, row.supersedes) for row in rows] == [("c0", True, None), ("c1", False, first)]
+    assert [entry["why"] for entry in ward.queue("ben")] == ["second"]
+    assert ward("anna", "POST", f"/v1/reviews/{'0' * 32}/supersede", json={"label": "c2"}).status_code == 404
+
+
+def test_a_wish_opens_one_task_and_says_so(tmp_path: Path) -> None:
+    with running(make_site(tmp_path, line_lines="sample = 0.000001")) as (service, call):
+        ward = Ward(service, call)
+        ids = ward.decide(12)
+        waiting = {entry["decision"] for entry in ward.queue("anna")}
+        wanted = next(id for id in ids if id not in waiting)
+        path = f"/v1/decisions/{wanted}/wish"
+        task = ward("anna", "POST", path, json={"comment": "Frau Beispiel asked"}).json()["id"]
+        assert ward("ben", "POST", path, json={}).json()["id"] == task
+        assert [e["why"] for e in ward.queue("anna") if e["decision"] == wanted] == ["wish"]
+        assert not any("Beispiel" in row.body for row in ward.rows(EVENT, kind="task_opened"))
+        assert ward("program", "POST", path, json={}).status_code == 403
+        assert ward("anna", "POST", f"/v1/decisions/{'0' * 32}/wish", json={}).status_code == 404
+
+
+def test_only_clinicians_read_and_only_on_their_lines(ward: Ward) -> None:
+    (decision,) = ward.decide()
+    task = ward.task("anna", decision)
+    for who in ("program", "engineer", "auditor"):
+        assert ward(who, "GET", "/v1/tasks").status_code == 403
+        assert ward(who, "POST", f"/v1/tasks/{task}/take").status_code == 403
+        assert ward(who, "GET", f"/v1/decisions/{decision}/image").status_code == 403
+    from calcode.service.people import make_token
+
+    limited = ward.service.change(
+        lambda t: make_token(t, subject="else", roles=["clinician"], days=1, actor="a", lines=["other"])
+    )
+    ward.service.tokens.reload()
+    assert ward._call("POST", f"/v1/tasks/{task}/take", as_=limited).status_code == 403
+    assert ward._call("POST", f"/v1/decisions/{decision}/wish", as_=limited, json={}).status_code == 403
+
+
+def test_the_study_of_a_case_is_a_link_into_the_sites_viewer(tmp_path: Path) -> None:
+    more = 'viewer_url = "https://pacs.example/view?study={study}"'
+    with running(all_read(tmp_path, more=more)) as (service, call):
+        ward = Ward(service, call)
+        named, plain = ward.decide(study="1.2&3")[0], ward.decide(seed=1)[0]
+        links = {}
+        for decision in (named, plain):
+            task = ward.task("anna", decision)
+            links[decision] = ward("anna", "POST", f"/v1/tasks/{task}/take").json()["viewer"]
+        assert links == {named: "https://pacs.example/view?study=1.2%263", plain: None}
+        assert ward("anna", "GET", f"/v1/decisions/{named}/image").status_code == 404
