@@ -21,7 +21,8 @@ import numpy as np
 
 from calcode.kernels.threads import thread_count
 from calcode.site.adapter import Adapter
-from calcode.site.p_values import Bag, FullConformal, RankRule
+from calcode.site.p_values import FullConformal
+from calcode.site.ranking import Bag, RankRule
 
 RESULTS = Path(__file__).parent / "results" / "site.json"
 N_CLASSES, DIMENSION = 7, 512
@@ -80,19 +81,21 @@ def sharp() -> dict[str, float]:
 
 
 def update() -> dict[str, float]:
-    """One more reviewed case at n = 400: the rank-one update against solving anew."""
+    """One more reviewed case at n = 400, until the first image can be ranked: the rank-one update against a new fit."""
     rng = np.random.default_rng(0)
     rows, labels = features(rng, 401), rng.integers(N_CLASSES, size=401)
     prior = 3.0 * np.eye(rows.shape[1]), np.zeros((rows.shape[1], N_CLASSES))
-    adapter = Adapter.fit(*prior, features=rows[:400], labels=labels[:400])
-    one, anew = medians(
-        lambda: adapter.added(rows[400], label=int(labels[400])),
-        lambda: Adapter.fit(*prior, features=rows, labels=labels),
-    )
-    difference = (
-        adapter.added(rows[400], label=int(labels[400])).weights
-        - Adapter.fit(*prior, features=rows, labels=labels).weights
-    )
+    rule = RankRule(miscoverage=np.full(N_CLASSES, 0.05), sharpness=2.0)
+
+    def fitted(part: slice) -> FullConformal:
+        adapter = Adapter.fit(*prior, features=rows[part], labels=labels[part])
+        bag = Bag(features=rows[part], labels=labels[part], calibrates=np.ones(len(rows[part]), dtype=bool))
+        return FullConformal(adapter=adapter, bag=bag, rule=rule)
+
+    before, last = fitted(slice(400)), fitted(slice(400, 401)).bag
+    assert before.ranks is not None
+    one, anew = medians(lambda: before.added(last, rule=rule).ranks, lambda: fitted(slice(401)).ranks)
+    difference = before.added(last, rule=rule).ranks.fits - fitted(slice(401)).ranks.fits
     return {
         "update_ms": 1e3 * one,
         "refit_ms": 1e3 * anew,

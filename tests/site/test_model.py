@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from scipy.stats import beta
 from site_refits import refit, refitted_p_values
 from site_refits import score as refitted_score
+from worlds import World
 
 from calcode import Action, Calcode, CalcodeWarning, Evidence, Reason
 from calcode.errors import EvidenceError, MismatchError, NotFittedError, RoleError, SettingsError
@@ -250,7 +252,7 @@ def test_the_assured_form_is_a_split(home: Calcode, reviewed: Evidence, images: 
 def test_the_assured_form_takes_a_returning_patient_out(home: Calcode, reviewed: Evidence) -> None:
     site = fitted(home, reviewed, assurance=0.9)
     returning = reviewed[[0, 1, 20, 21]]
-    rows, known = site.known_.find(returning)
+    rows, known = site.known_.find(len(returning), ids=returning.ids, groups=returning.groups)
     assert known.all()
     calibrates = site.ranking_.bag.calibrates
     p_values = site.p_values(returning)
@@ -413,3 +415,57 @@ def test_a_pool_needs_one_level(home: Calcode, reviewed: Evidence) -> None:
     few = reviewed[:40]
     with pytest.raises(SettingsError, match="one level for the pool"):
         fitted(home, few, rare="pool", miscoverage={"c1": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "fit"),
+    [
+        ({}, {}),
+        ({"rare": "count"}, {"trainers": slice(200, 240)}),
+        ({"rare": "pool", "miscoverage": 0.02}, {}),
+        ({"calibrate_with": "weighted", "sampling": "coin"}, {"e": True}),
+        ({"unlabelled": "inf"}, {"gate": slice(240, 300)}),
+        ({"unit": "image"}, {}),
+    ],
+)
+def test_cases_that_are_added_later_count_like_the_others(
+    home: Calcode, reviewed: Evidence, images: Evidence, tmp_path: Path, settings: dict[str, Any], fit: dict[str, Any]
+) -> None:
+    """Rank-one updates give the model of a new fit with all cases (SITE.md S6), before and after a file."""
+    e = np.linspace(0.2, 1.0, 100) if fit.pop("e", False) else None
+    others = {role: reviewed[rows] for role, rows in fit.items()}
+    bag, missing = reviewed[:200:2], np.arange(100) % 9 == 0
+    whole = fitted(home, bag, fit=others | {"e": e, "without_label": missing}, **settings)
+    parts = [np.arange(100)[start:stop] for start, stop in ((0, 60), (60, 61), (61, 100))]
+    cut = [{"e": None if e is None else e[rows], "without_label": missing[rows]} for rows in parts]
+    site = fitted(home, bag[parts[0]], fit=others | cut[0], **settings)
+    site.add(bag[parts[1]], **cut[1])
+    site.save(tmp_path / "site.safetensors")
+    for model in (site, SiteModel.load(tmp_path / "site.safetensors")):
+        model.add(bag[parts[2]], **cut[2])
+        assert (model.counts_, model.silenced_classes_) == (whole.counts_, whole.silenced_classes_)
+        assert model.unlabelled_share_ == whole.unlabelled_share_
+        own = None if e is None else np.linspace(0.1, 1.0, len(images))
+        np.testing.assert_allclose(model.p_values(images, own), whole.p_values(images, own), atol=1e-12)
+        known = reviewed[[2, 120, 130]]
+        np.testing.assert_allclose(
+            model.p_values(known, None if own is None else own[:3]),
+            whole.p_values(known, None if own is None else own[:3]),
+            atol=1e-12,
+        )
+        assert model.decide(known, None if own is None else own[:3]).known_group.all()  # type: ignore[union-attr]
+        model.save(tmp_path / "again.safetensors")
+        assert SiteModel.load(tmp_path / "again.safetensors").digest_ == model.digest_
+
+
+def test_what_cannot_be_added_is_refused(home: Calcode, reviewed: Evidence) -> None:
+    site = fitted(home, reviewed[:200], fit={"gate": reviewed[240:]})
+    for seen in (reviewed[:2], reviewed[240:242]):
+        with pytest.raises(RoleError, match="groups that the model has seen"):
+            site.add(seen)
+    for settings in ({"assurance": 0.9}, {"slack": "thin"}):
+        with pytest.raises(SettingsError, match="call fit with all of them"):
+            fitted(home, reviewed[:200], **settings).add(reviewed[200:202])
+    sample = World(n_classes=3, dimension=5, seed=3).draw(40, seed=5, shift=0.6)
+    site.certify_singles(sample)
+    assert site.add(reviewed[200:204]).certificate_ is None

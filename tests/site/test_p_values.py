@@ -10,7 +10,8 @@ from site_refits import refitted_p_values
 
 from calcode.site.adapter import Adapter
 from calcode.site.levels import thinned_rows
-from calcode.site.p_values import Bag, FullConformal, RankRule
+from calcode.site.p_values import FullConformal
+from calcode.site.ranking import Bag, RankRule
 
 N_CLASSES, SIZE = 3, 6
 

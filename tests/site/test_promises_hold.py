@@ -10,7 +10,8 @@ import pytest
 from calcode.site.adapter import Adapter
 from calcode.site.assured import SplitConformal, failure_of_look
 from calcode.site.levels import thinned_rows
-from calcode.site.p_values import TOLERANCE, Bag, DeletedRanks, FullConformal, RankRule
+from calcode.site.p_values import DeletedRanks, FullConformal
+from calcode.site.ranking import TOLERANCE, Bag, RankRule
 
 Prior = tuple[np.ndarray, np.ndarray]
 Draw = Callable[[np.random.Generator, int, int], np.ndarray]

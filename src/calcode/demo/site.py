@@ -20,7 +20,7 @@ from calcode.report.parts import Figure, Part, Section, Table, Text, columns
 from calcode.report.wording import count, counted, number, percent, percent_estimate, percent_interval
 from calcode.site.expected import informative_share
 from calcode.site.model import SiteModel
-from calcode.site.p_values import TOLERANCE
+from calcode.site.ranking import TOLERANCE
 from calcode.site.simulation import draw_cases, fitted_on, site_figures
 from calcode.study.cohorts import SettingCohorts, select_cohorts
 from calcode.study.experiments.site import sharp_model

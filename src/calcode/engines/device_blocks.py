@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calcode.arrays import BoolArray, IntArray
 from calcode.cohorts import decisions_table
 from calcode.cohorts.parquet import RowReader
 from calcode.engines.device import DeviceDecider
@@ -18,7 +19,7 @@ from calcode.engines.local import DecideJob, RowRange, naming
 from calcode.kernels.threads import available_cores
 from calcode.method.decisions import Decisions
 from calcode.method.evidence import NORM_TOLERANCE, Evidence
-from calcode.method.model import Calcode
+from calcode.site import SiteModel
 
 if TYPE_CHECKING:
     import pyarrow
@@ -43,10 +44,13 @@ class RawBlock:
         With the columns `id`, `embedding`, and `group` where the file has it.
     embeddings : tensor of float16 or float32, shape (n, d)
         On the host, in memory that can be copied while the device computes.
+    known : (ndarray of int, ndarray of bool) or None
+        What a site model knows of the patients (`KnownGroups.find`).
     """
 
     rows: pyarrow.Table
     embeddings: torch.Tensor
+    known: tuple[IntArray, BoolArray] | None
 
 
 class DeviceBlocks:
@@ -62,7 +66,7 @@ class DeviceBlocks:
         import torch
 
         assert job.device is not None
-        assert isinstance(job.model, Calcode)
+        assert job.model is not None
         self._job = job
         self.model = job.model
         self._decider = DeviceDecider(self.model, device=job.device)
@@ -103,13 +107,23 @@ class DeviceBlocks:
         chosen = self._job.features.chosen_rows(table, role=self._job.role, where=self._job.where)
         if chosen.num_rows == 0:
             return None
-        with naming(self._job.features.path):
-            self.model.role_hashes_.require_disjoint("test", _identities(chosen))
+        names = {
+            kind: [str(value or "") for value in chosen[column].to_pylist()]
+            for kind, column in (("ids", "id"), ("groups", "group"))
+            if column in chosen.column_names
+        }
+        known = None
+        if isinstance(self.model, SiteModel):
+            known = self.model.known_.find(chosen.num_rows, ids=names["ids"], groups=names.get("groups"))
+        else:
+            with naming(self._job.features.path):
+                different = {kind: set(values) - {""} for kind, values in names.items()}
+                self.model.role_hashes_.require_disjoint("test", different)
         stored = self._job.features.stored_embeddings(chosen)
         kind = torch.float16 if stored.dtype == np.float16 else torch.float32
         embeddings = torch.empty(stored.shape, dtype=kind, pin_memory=self._device.type == "cuda")
         embeddings.numpy()[...] = stored
-        return RawBlock(rows=chosen, embeddings=embeddings)
+        return RawBlock(rows=chosen, embeddings=embeddings, known=known)
 
     def decide(self, block: RawBlock | None) -> tuple[Decisions, pyarrow.Table] | None:
         """Decisions on a block, and its rows."""
@@ -124,7 +138,7 @@ class DeviceBlocks:
             self._evidence(block.rows)
         answers = self._decider.answers_from_text(raw, self._text, self._job.features.prompts.temperature)
         decisions = self._decider.decisions(
-            answers, ids=None, settle=lambda at: self._evidence(block.rows.take(at)).without_identity()
+            answers, ids=None, settle=lambda at: self._evidence(block.rows.take(at)), known=block.known
         )
         return decisions, block.rows
 
@@ -140,13 +154,3 @@ def _table(decided: tuple[Decisions, pyarrow.Table] | None) -> pyarrow.Table | N
         return None
     decisions, rows = decided
     return decisions_table(decisions, ids=rows["id"])
-
-
-def _identities(rows: pyarrow.Table) -> dict[str, set[str]]:
-    """Different ids and groups of some rows, as `calcode.method.roles.identities` gives them."""
-    columns = {"ids": "id", "groups": "group"}
-    return {
-        kind: {str(value) for value in rows[name].to_pylist() if value not in (None, "")}
-        for kind, name in columns.items()
-        if name in rows.column_names
-    }

@@ -220,8 +220,6 @@ class DecideJob:
         if device is not None:
             require_device(device)
         fitted = load_model(Path(model))
-        if device is not None and isinstance(fitted, SiteModel):
-            raise EngineError(f"{model}: a site model decides on the processor; use --engine local")
         file = features if isinstance(features, FeatureFile) else open_features(features)
         require_classes(file, fitted.classes_)
         if role is not None and role not in file.role_counts:

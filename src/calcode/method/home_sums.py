@@ -19,9 +19,9 @@ SHARPNESS = 2.0
 #: Folds of the out-of-fold scores.
 N_FOLDS = 4
 
-_EMBEDDING_SCALE = 4.0
-_LOG_SCALE = 0.5
-_LOG_FLOOR = 1e-6
+EMBEDDING_SCALE = 4.0
+LOG_SCALE = 0.5
+LOG_FLOOR = 1e-6
 _BLOCK_ROWS = 4096
 
 
@@ -45,10 +45,10 @@ def site_features(evidence: Evidence, *, trim: int) -> FloatArray:
     >>> site_features(evidence, trim=0)
     array([[1., 4., 0., 0., 0.]])
     """
-    logs = np.log(robust_probabilities(evidence.prompt_logits, trim=trim) + _LOG_FLOOR)
+    logs = np.log(robust_probabilities(evidence.prompt_logits, trim=trim) + LOG_FLOOR)
     centred = logs - logs.mean(axis=1, keepdims=True)
     ones = np.ones((len(evidence), 1))
-    return np.concatenate([ones, _EMBEDDING_SCALE * evidence.embeddings, _LOG_SCALE * centred], axis=1)
+    return np.concatenate([ones, EMBEDDING_SCALE * evidence.embeddings, LOG_SCALE * centred], axis=1)
 
 
 def read_features(features: FloatArray, *, n_classes: int) -> tuple[bool, FloatArray]:
@@ -62,11 +62,11 @@ def read_features(features: FloatArray, *, n_classes: int) -> tuple[bool, FloatA
     (True, True)
     """
     lengths = np.linalg.norm(features[:, 1:-n_classes], axis=1)
-    centred = features[:, -n_classes:] / _LOG_SCALE
+    centred = features[:, -n_classes:] / LOG_SCALE
     shares = adapter_probabilities(centred, sharpness=1.0)
-    sound = np.allclose(features[:, 0], 1.0) and np.allclose(lengths, _EMBEDDING_SCALE)
+    sound = np.allclose(features[:, 0], 1.0) and np.allclose(lengths, EMBEDDING_SCALE)
     sound = sound and np.allclose(centred.sum(axis=1), 0.0, atol=1e-6)
-    return bool(sound), shares * (1.0 + n_classes * _LOG_FLOOR) - _LOG_FLOOR
+    return bool(sound), shares * (1.0 + n_classes * LOG_FLOOR) - LOG_FLOOR
 
 
 def adapter_probabilities(outputs: FloatArray, *, sharpness: float) -> FloatArray:
@@ -166,7 +166,7 @@ class HomeSums:
             and np.allclose(self.by_class[0], counts)
             and np.allclose(self.by_class.sum(axis=1), self.outer[0], rtol=1e-6, atol=1e-6 * self.n)
             and np.isclose(self.outer[0, 0], self.n)
-            and np.isclose(lengths, _EMBEDDING_SCALE**2 * self.n)
+            and np.isclose(lengths, EMBEDDING_SCALE**2 * self.n)
         )
 
     def prior(self, *, home_weight: float, ridge: float) -> tuple[FloatArray, FloatArray]:

@@ -173,7 +173,9 @@ def replay(
     if isinstance(model, Calcode):
         model.role_hashes_.require_disjoint("test", identities(evidence[chosen]))
     elif len(chosen):
-        in_model = model.known_.find(evidence[chosen])[1]
+        in_model = model.known_.find(
+            len(chosen), ids=evidence.ids[chosen], groups=None if evidence.groups is None else evidence.groups[chosen]
+        )[1]
         chosen = chosen[~in_model]
     for row in new:
         watch.note(ids[row])

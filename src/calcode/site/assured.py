@@ -12,7 +12,7 @@ from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.method.home_sums import adapter_probabilities
 from calcode.site.adapter import Adapter
 from calcode.site.levels import SLACK
-from calcode.site.p_values import TOLERANCE, Bag, Ranked, RankRule
+from calcode.site.ranking import TOLERANCE, Bag, Ranked, RankRule
 
 #: Share of the bag that trains.
 TRAINING_SHARE = 0.4
@@ -133,12 +133,12 @@ class SplitConformal:
         outputs = features @ adapter.weights
         own_scores = 1.0 - adapter_probabilities(outputs, sharpness=self.rule.sharpness)
         levels = np.empty_like(own_scores)
-        for k, scores in enumerate(self._scores(adapter, calibrates)):
+        for k, scores in enumerate(self.class_scores(adapter, calibrates)):
             below = np.searchsorted(scores, own_scores[:, k] - TOLERANCE, side="left")
             levels[:, k] = exclusion_levels(len(scores), failure=self.failure)[below]
         return levels, outputs
 
-    def _scores(self, adapter: Adapter, calibrates: BoolArray) -> list[FloatArray]:
+    def class_scores(self, adapter: Adapter, calibrates: BoolArray) -> list[FloatArray]:
         """Ascending scores of each class's calibrating rows."""
         outputs = self.bag.features[calibrates] @ adapter.weights
         labels = self.bag.labels[calibrates]

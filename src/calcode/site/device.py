@@ -1,143 +1,136 @@
-"""Full conformal p-values on a torch device, with the array code of the processor (SITE.md S3)."""
+"""Full conformal p-values on a torch device, with the array code of the processor (SITE.md S3 to S6)."""
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.errors import SettingsError
-from calcode.kernels.threads import slices
-from calcode.site.adapter import Adapter
-from calcode.site.p_values import TOLERANCE, Bag, FullConformal, Ranked, inverse_probability
+from calcode.arrays import FloatArray
+from calcode.site.assured import SplitConformal, exclusion_levels
+from calcode.site.p_values import FullConformal
+from calcode.site.ranking import TOLERANCE, Ranking
 
 if TYPE_CHECKING:
     import torch
 
 #: Numbers in one block of rows times images: 256 MiB of float64 for each of the few arrays that live at a time.
 _BLOCK_NUMBERS = 1 << 25
+#: Two scores nearer to each other than this may be told apart otherwise on the processor; for a sharpness of 1.
+_TIE = 1e-9
 
 
 class DeviceRanking:
-    """A `FullConformal` whose products and scores are computed on a torch device, in float64.
-
-    Images of known groups are few, and are ranked on the processor.
+    """A ranking on a torch device, in float64, for images of unknown groups.
 
     Parameters
     ----------
-    ranking : FullConformal
+    ranking : FullConformal or SplitConformal
     device : str
         Such as "cuda".
 
-    Examples
-    --------
-    A site model on a GPU::
-
-        site = SiteModel.load("site.safetensors")
-        site.ranking_ = DeviceRanking(site.ranking_, device="cuda")
-        site.p_values(evidence)
+    Attributes
+    ----------
+    block_rows : int
+        Images whose products with the reviewed rows fit into memory.
     """
 
-    def __init__(self, ranking: FullConformal, *, device: str) -> None:
-        if not isinstance(ranking, FullConformal) or ranking.rule.rare == "pool":
-            raise SettingsError("device: the assured form and rare='pool' run on the processor")
+    def __init__(self, ranking: Ranking, *, device: str) -> None:
+        import torch
+
+        def moved(values: FloatArray) -> torch.Tensor:
+            return torch.tensor(np.ascontiguousarray(values), dtype=torch.float64, device=device)
+
+        assert isinstance(ranking, FullConformal | SplitConformal)
         self._ranking = ranking
-        self._device = device
+        self.block_rows = max(1, _BLOCK_NUMBERS // max(1, len(ranking.bag)))
+        self._tie = _TIE * max(1.0, ranking.rule.sharpness)
+        self._weights = moved(ranking.adapter.weights)
+        self._tables: list[tuple[torch.Tensor, torch.Tensor]] = []
+        if isinstance(ranking, FullConformal):
+            self._directions, self._inverse = moved(ranking.directions), moved(ranking.adapter.inverse)
+            self._leverage, self._fits = moved(ranking.ranks.leverage), moved(ranking.ranks.fits)
+            self._masses = moved(ranking.ranks.masses)
+            bag = ranking.bag
+            self._row_masses = moved(np.ones(len(bag)) if bag.weights is None else bag.weights)
+        else:
+            scores = ranking.class_scores(ranking.adapter, ranking.bag.calibrates)
+            self._tables = [(moved(own), moved(exclusion_levels(len(own), failure=ranking.failure))) for own in scores]
 
-    @property
-    def adapter(self) -> Adapter:
-        """The adapter that scores an image."""
-        return self._ranking.adapter
+    def rank(
+        self, features: torch.Tensor, *, weights: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """p-values and outputs of images, as `Ranking.rank` gives them, and the rows that the processor must settle.
 
-    @property
-    def bag(self) -> Bag:
-        """The reviewed rows."""
-        return self._ranking.bag
+        Parameters
+        ----------
+        features : tensor of float64, shape (t, p)
+        weights : tensor of float64, shape (t,), or None
+            1/e of the images.
 
-    @property
-    def silenced(self) -> BoolArray:
-        """Classes that are in every set; shape (K,)."""
-        return self._ranking.silenced
-
-    @property
-    def miscoverage(self) -> FloatArray:
-        """The level of each class; shape (K,)."""
-        return self._ranking.miscoverage
-
-    def labels_needed(self, miscoverage: float) -> int:
-        """Fewest calibrating labels with which a class can leave a set."""
-        return self._ranking.labels_needed(miscoverage)
-
-    @cached_property
-    def _tensors(self) -> dict[str, Any]:
-        """What every image shares, on the device; rows stand class by class."""
-        ranks = self._ranking.ranks
-        order = np.concatenate(ranks.rows)
-        features = self.bag.features[order]
-        shared = {
-            "directions": features @ self.adapter.inverse,
-            "inverse": self.adapter.inverse,
-            "weights": self.adapter.weights,
-            "leverage": ranks.leverage[order],
-            "fits": ranks.fits[order],
-            "masses": np.ones(len(order)) if ranks.weights is None else ranks.weights[order],
-        }
-        return {name: self._moved(values) for name, values in shared.items()}
-
-    def _moved(self, values: FloatArray) -> torch.Tensor:
+        Returns
+        -------
+        p_values, outputs : tensor of float64, shape (t, K)
+        tied : tensor of bool, shape (t,)
+        """
         import torch
 
-        return torch.as_tensor(np.ascontiguousarray(values), dtype=torch.float64, device=self._device)
+        outputs = features @ self._weights
+        probabilities = torch.softmax(self._ranking.rule.sharpness * outputs, dim=1)
+        if isinstance(self._ranking, FullConformal):
+            p_values, tied = self._full(features, outputs, probabilities, weights=weights)
+        else:
+            p_values, tied = self._split(probabilities)
+        first, second = torch.topk(outputs, min(2, outputs.shape[1]), dim=1).values.split(1, dim=1)
+        return p_values, outputs, tied | (first - second < _TIE)[:, 0]
 
-    def rank(self, features: FloatArray, *, own_rows: IntArray, weights: FloatArray | None) -> Ranked:
-        """As `FullConformal.rank`."""
-        ranks = self._ranking.ranks
-        shape = (len(features), ranks.fits.shape[1])
-        p_values, outputs = np.empty(shape), np.empty(shape)
-        for rows in slices(len(features), step=max(1, _BLOCK_NUMBERS // max(1, len(self.bag)))):
-            own_weights = None if weights is None else weights[rows]
-            p_values[rows], outputs[rows] = self._ranked(features[rows], weights=own_weights)
-        known = np.flatnonzero(own_rows >= 0)
-        levels = np.tile(ranks.levels.miscoverage, (len(features), 1))
-        if len(known):
-            own = self._ranking.rank(
-                features[known], own_rows=own_rows[known], weights=None if weights is None else weights[known]
-            )
-            p_values[known], outputs[known], levels[known] = own.p_values, own.outputs, own.levels
-        return Ranked(p_values=p_values, levels=levels, outputs=outputs)
-
-    def _ranked(self, features: FloatArray, *, weights: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+    def _full(
+        self,
+        features: torch.Tensor,
+        outputs: torch.Tensor,
+        probabilities: torch.Tensor,
+        *,
+        weights: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         import torch
 
-        ranks, own = self._ranking.ranks, self._tensors
-        images = self._moved(features)
-        outputs = images @ own["weights"]
-        shared = own["directions"] @ images.T
-        own_leverage = ((images @ own["inverse"]) * images).sum(dim=1)
-        probabilities = torch.softmax(ranks.rule.sharpness * outputs, dim=1)
-        image = 1.0 if weights is None else self._moved(np.where(np.isinf(weights), 1.0, weights))
-        p_values = torch.ones_like(probabilities)
-        ends = np.cumsum([0, *map(len, ranks.rows)])
-        for k in np.flatnonzero(ranks.levels.served).tolist():
-            rows = slice(int(ends[k]), int(ends[k + 1]))
-            inverse = inverse_probability(
-                torch,
-                shared=shared[rows],
-                own_leverage=own_leverage,
-                leverage=own["leverage"][rows],
-                outputs=outputs,
-                fits=own["fits"][rows],
-                own=k,
-                candidate=k,
-                sharpness=ranks.rule.sharpness,
-            )
-            at_least = inverse * (probabilities[:, k] + TOLERANCE) >= 1.0
-            masses = own["masses"][rows]
-            unlabelled = float(ranks.rule.n_unlabelled)
-            above = masses @ at_least.to(torch.float64) + unlabelled
-            p_values[:, k] = (image + above) / (image + masses.sum() + unlabelled)
+        assert isinstance(self._ranking, FullConformal)
+        ranks = self._ranking.ranks
+        above = torch.full_like(outputs, float(ranks.rule.n_unlabelled))
+        tied = torch.zeros(len(outputs), dtype=torch.bool, device=outputs.device)
+        compared = ranks.products(
+            torch,
+            shared=self._directions @ features.T,
+            own_leverage=((features @ self._inverse) * features).sum(dim=1),
+            outputs=outputs,
+            probabilities=probabilities,
+            leverage=self._leverage,
+            fits=self._fits,
+        )
+        for k, rows, products in compared:
+            above[:, k] += self._row_masses[rows] @ (products >= 1.0).to(torch.float64)
+            tied |= ((products - 1.0).abs() < self._tie).any(dim=0)
+        image = torch.ones_like(above[:, :1])
         if weights is not None:
-            p_values[self._moved(np.isinf(weights).astype(np.float64)) > 0] = 1.0
-        return p_values.cpu().numpy(), outputs.cpu().numpy()
+            image = torch.where(torch.isinf(weights), 1.0, weights)[:, None]
+        p_values = (image + above) / (image + self._masses)
+        p_values[:, torch.as_tensor(~ranks.levels.served, device=p_values.device)] = 1.0
+        if weights is not None:
+            p_values[torch.isinf(weights)] = 1.0
+            # A sum of weights may end in another digit here.
+            levels = torch.as_tensor(ranks.levels.miscoverage, device=p_values.device) + TOLERANCE
+            tied |= ((p_values - levels).abs() < _TIE).any(dim=1)
+        return p_values, tied
+
+    def _split(self, probabilities: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+
+        scores = 1.0 - probabilities - TOLERANCE
+        p_values = torch.empty_like(scores)
+        tied = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
+        for k, (own, levels) in enumerate(self._tables):
+            column = scores[:, k].contiguous()
+            below, low, high = (torch.searchsorted(own, column + shift) for shift in (0.0, -self._tie, self._tie))
+            p_values[:, k] = levels[below]
+            tied |= low != high
+        return p_values, tied

@@ -13,7 +13,7 @@ from calcode.method.evidence import Evidence
 from calcode.method.home_sums import site_features
 from calcode.method.quantiles import conformal_rank
 from calcode.site.model import SiteModel
-from calcode.site.p_values import TOLERANCE, Bag
+from calcode.site.ranking import TOLERANCE, Bag
 
 
 def informative_share(sets: BoolArray) -> float:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from calcode.arrays import AnyArray, BoolArray, IntArray, TextArray
+from calcode.arrays import AnyArray, BoolArray, IntArray
 from calcode.errors import RoleError
 from calcode.method.evidence import Evidence
 
@@ -37,39 +37,67 @@ class KnownGroups:
     hashes: dict[str, AnyArray] = field(default_factory=dict)
 
     def admit(self, role: str, evidence: Evidence) -> KnownGroups:
-        """With one more role, after the check that none of its groups is in the bag."""
-        rows = [
-            self._hash(f"image {row}".encode() + embedding.tobytes())
-            for row, embedding in enumerate(evidence.embeddings)
-        ]
-        groups, ids = (
-            np.where((hashed := self._hashed(evidence, kind)) == b"", np.array(rows, dtype=hashed.dtype), hashed)
-            for kind in ("groups", "ids")
-        )
+        """With the bag, or with one more role after the check that none of its groups is in the bag."""
+        groups, ids = self._own_hashes(evidence)
         if role == "bag":
             return KnownGroups(self.key, self.unit, self.hashes | {"bag": groups, "bag_ids": ids})
-        own_rows, _ = self.find(evidence)
-        shared = np.flatnonzero(own_rows >= 0)
-        if len(shared):
-            names = evidence.groups if evidence.groups is not None and self.unit == "group" else evidence.ids
-            raise RoleError(_shared_message(role, rows=shared, names=names))
+        self._require_new(role, evidence)
         return KnownGroups(self.key, self.unit, self.hashes | {role: np.unique(groups)})
 
-    def find(self, evidence: Evidence) -> tuple[IntArray, BoolArray]:
+    def with_reviewed(self, evidence: Evidence) -> KnownGroups:
+        """With further rows of the bag, after the check that none of their groups is in it."""
+        self._require_new("reviewed", evidence)
+        groups, ids = self._own_hashes(evidence)
+        joined = {
+            name: np.concatenate([self.hashes[name], added]) for name, added in (("bag", groups), ("bag_ids", ids))
+        }
+        return KnownGroups(self.key, self.unit, self.hashes | joined)
+
+    def _own_hashes(self, evidence: Evidence) -> tuple[AnyArray, AnyArray]:
+        """Hashes of groups and ids; an image without one gets a hash of its own."""
+        groups, ids = self._hashed(len(evidence), ids=evidence.ids, groups=evidence.groups)
+        first = len(self.hashes.get("bag", ()))
+        for row, embedding in enumerate(evidence.embeddings):
+            for hashes in (groups, ids):
+                hashes[row] = hashes[row] or self._hash(f"image {first + row}".encode() + embedding.tobytes())
+        return groups, ids
+
+    def _require_new(self, role: str, evidence: Evidence) -> None:
+        own_rows, known = self.find(len(evidence), ids=evidence.ids, groups=evidence.groups)
+        shared = np.flatnonzero(known if role == "reviewed" else own_rows >= 0)
+        if len(shared):
+            names = evidence.groups if evidence.groups is not None and self.unit == "group" else evidence.ids
+            shown: Sequence[str] = [str(row) if names is None else str(names[row]) for row in shared[:_SHOWN]]
+            more = f" and {len(shared) - _SHOWN} more" if len(shared) > _SHOWN else ""
+            whose = "that the model has seen" if role == "reviewed" else "of the reviewed cases that calibrate"
+            raise RoleError(
+                f"{role}: {len(shared)} images belong to groups {whose} ({', '.join(shown)}{more}); "
+                "leave these groups out of one of the two"
+            )
+
+    def find(self, n: int, *, ids: Iterable[str] | None, groups: Iterable[str] | None) -> tuple[IntArray, BoolArray]:
         """Row of the bag that shares the image's group, -1 without one, and whether its group is known at all.
+
+        Parameters
+        ----------
+        n : int
+            Images.
+        ids, groups : iterable of str or None
+            Of the images, as far as there are any; an empty text is a missing value.
 
         Returns
         -------
         own_rows : ndarray of shape (n,)
         known : ndarray of bool, shape (n,)
         """
-        groups, ids = self._hashed(evidence, "groups"), self._hashed(evidence, "ids")
         by_group, by_id = self._rows
+        group_hashes, id_hashes = self._hashed(n, ids=ids, groups=groups)
         own_rows = np.array(
-            [by_group.get(group, by_id.get(name, -1)) for group, name in zip(groups, ids, strict=True)], dtype=np.int64
+            [by_group.get(group, by_id.get(name, -1)) for group, name in zip(group_hashes, id_hashes, strict=True)],
+            dtype=np.int64,
         )
-        others = np.concatenate([self.hashes.get(role, groups[:0]) for role in ("trainers", "gate")])
-        return own_rows, (own_rows >= 0) | (np.isin(groups, others) & (groups != b""))
+        others = np.concatenate([self.hashes.get(role, group_hashes[:0]) for role in ("trainers", "gate")])
+        return own_rows, (own_rows >= 0) | np.isin(group_hashes, others)
 
     @cached_property
     def _rows(self) -> tuple[dict[bytes, int], dict[bytes, int]]:
@@ -78,13 +106,17 @@ class KnownGroups:
         )
         return by_group, by_id
 
-    def _hashed(self, evidence: Evidence, kind: str) -> AnyArray:
-        """Hash of each row's group or id, empty where there is none; shape (n,)."""
-        column: TextArray | None = getattr(evidence, kind)
-        if column is None or (kind == "groups" and self.unit == "image"):
-            return np.zeros(len(evidence), dtype=f"S{2 * _HASH_BYTES}")
-        hashed = [self._hash(value.encode()) if value else b"" for value in column.tolist()]
-        return np.array(hashed, dtype=f"S{2 * _HASH_BYTES}")
+    def _hashed(self, n: int, *, ids: Iterable[str] | None, groups: Iterable[str] | None) -> tuple[AnyArray, AnyArray]:
+        """Hashes of the groups and of the ids, empty where there is none; each of shape (n,)."""
+        columns = (None if self.unit == "image" else groups, ids)
+        by_group, by_id = (
+            np.array(
+                [b""] * n if column is None else [self._hash(value.encode()) if value else b"" for value in column],
+                dtype=f"S{2 * _HASH_BYTES}",
+            )
+            for column in columns
+        )
+        return by_group, by_id
 
     def _hash(self, value: bytes) -> bytes:
         keyed = self._keyed.copy()
@@ -95,12 +127,3 @@ class KnownGroups:
     def _keyed(self) -> hashlib.blake2b:
         """A hash that has taken the key in already: a copy of it costs a third of a new one."""
         return hashlib.blake2b(key=self.key, digest_size=_HASH_BYTES)
-
-
-def _shared_message(role: str, *, rows: IntArray, names: TextArray | None) -> str:
-    shown: Sequence[str] = [str(row) if names is None else str(names[row]) for row in rows[:_SHOWN]]
-    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
-    return (
-        f"{role}: {len(rows)} images belong to groups of the reviewed cases that calibrate ({', '.join(shown)}{more}); "
-        "leave these groups out of one of the two"
-    )

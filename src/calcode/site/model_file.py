@@ -37,10 +37,12 @@ from calcode.method.model_file import model_from
 from calcode.method.roles import EvidenceFormat, embeddings_digest
 from calcode.method.settings import SETTINGS
 from calcode.method.singles import SinglesCertificate
+from calcode.site.audit import MIN_GATE
+from calcode.site.fitted import FittedSite
 from calcode.site.known_groups import KnownGroups
-from calcode.site.model import MIN_GATE, MOST_LOOKS, SiteModel
-from calcode.site.p_values import Bag
+from calcode.site.model import MOST_LOOKS, SiteModel
 from calcode.site.promises import AUDITS
+from calcode.site.ranking import Bag
 from calcode.site.settings import SiteChoices
 
 #: Plain attributes that travel as they are, with their types.
@@ -54,6 +56,7 @@ _FACTS = {
     "n_outside_": int,
     "n_rejected_": int,
     "n_trainers_": int,
+    "n_added_": int,
     "unlabelled_share_": float,
 }
 _TENSORS = {
@@ -86,12 +89,12 @@ def load_model(path: str | Path) -> Calcode | SiteModel:
     return model_from(artifact) if artifact.key == HOME_KEY else site_from(artifact)
 
 
-def site_digest(model: SiteModel) -> str:
+def site_digest(model: FittedSite) -> str:
     """SHA-256 over the tensors' bytes and the canonical JSON of a fitted site model."""
     return content_digest(_tensors(model), _metadata(model))
 
 
-def save_site(model: SiteModel, path: Path) -> None:
+def save_site(model: FittedSite, path: Path) -> None:
     """Write the file, after the checks that reading it makes."""
     metadata, tensors = _metadata(model), _tensors(model)
     with making_sense(f"{path}: not written, the model makes no sense"):
@@ -108,7 +111,7 @@ def site_from(artifact: Artifact) -> SiteModel:
     return model
 
 
-def _tensors(model: SiteModel) -> dict[str, AnyArray]:
+def _tensors(model: FittedSite) -> dict[str, AnyArray]:
     bag = model.bag_
     tensors: dict[str, AnyArray] = {
         "prior_outer": model.prior_outer_,
@@ -129,7 +132,7 @@ def _tensors(model: SiteModel) -> dict[str, AnyArray]:
     return {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
 
 
-def _metadata(model: SiteModel) -> dict[str, Any]:
+def _metadata(model: FittedSite) -> dict[str, Any]:
     audit = model.audit_
     return {
         "format": FORMATS[SITE_KEY],
@@ -192,10 +195,11 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> SiteMode
             trim=settings.trim,
             fused=SETTINGS["fused"].check(facts["fused"]),
         )
-    certificate = metadata["certificate"]
-    model.certificate_ = None if certificate is None else restored(SinglesCertificate, certificate)
     refuse(_contradictions(model))
-    model._install()
+    model._install(model.ranking_for(model.bag_))
+    if (certificate := metadata["certificate"]) is not None:
+        model.certificate_ = restored(SinglesCertificate, certificate)
+        refuse({"the certificate has no sample": not is_sha256(model.certificate_.sample_digest)})
     weights, again = model.ranking_.adapter.weights, _metadata(model)
     refuse(
         {
@@ -216,7 +220,7 @@ def _contradictions(model: SiteModel) -> dict[str, bool]:
     """What must not be so among settings, bag, prior, audit and counts, and whether it is."""
     settings, bag, audit, known = model.settings_, model.bag_, model.audit_, model.known_.hashes
     n, outer, by_class = len(bag), model.prior_outer_, model.prior_by_class_
-    counts = (model.n_unlabelled_, model.n_outside_, model.n_rejected_, model.n_trainers_)
+    counts = (model.n_unlabelled_, model.n_outside_, model.n_rejected_, model.n_trainers_, model.n_added_)
     sound, robust = read_features(bag.features, n_classes=by_class.shape[1])
     home_weight = 0.0 if model.sharp_ else settings.home_weight
     slack = _ROUNDING * (1.0 + outer[0, 0])
@@ -231,8 +235,6 @@ def _contradictions(model: SiteModel) -> dict[str, bool]:
         "the home model's digest is none": bool(model.home_digest_) == model.sharp_
         or (bool(model.home_digest_) and not is_sha256(model.home_digest_))
         or len(set(model.home_digest_)) == 1,
-        "the certificate has no sample": model.certificate_ is not None
-        and not is_sha256(model.certificate_.sample_digest),
         "the deferral level is no share": not 0.0 <= model.deferral_level_ <= 1.0,
         "the look is none": not 1 <= model.look_ <= MOST_LOOKS,
         "a count is negative": min(counts) < 0,
@@ -250,7 +252,8 @@ def _contradictions(model: SiteModel) -> dict[str, bool]:
         "the hash of an image or a group is none": not all(
             _HASH.fullmatch(digest) and len(set(digest)) > 1 for digest in digests
         ),
-        "the key of the hashes is another one": model.known_.key.hex() != embeddings_digest(bag.features),
+        "the key of the hashes is another one": model.n_added_ >= n
+        or model.known_.key.hex() != embeddings_digest(bag.features[: n - model.n_added_]),
         "a group has several reviewed cases": len(np.unique(known["bag"])) < n,
         "a group is among the reviewed cases and elsewhere": bool(np.isin(known["bag"], others).any()),
         "the audit is not the one of the settings": model.audit_kind_ != own or model.audit_kind_ not in AUDITS,

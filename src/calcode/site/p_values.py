@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,112 +15,7 @@ from calcode.kernels.threads import row_blocks, run_blocks
 from calcode.method.home_sums import adapter_probabilities
 from calcode.site.adapter import Adapter
 from calcode.site.levels import ClassLevels, class_levels, labels_needed
-
-#: s_i >= s is tested with this slack, and p > delta too.
-TOLERANCE = 1e-12
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Bag:
-    """The reviewed representatives that train and calibrate, in sorted group order (SITE.md S1).
-
-    Attributes
-    ----------
-    features : ndarray of shape (n, p)
-        phi of each row.
-    labels : ndarray of shape (n,)
-    calibrates : ndarray of bool, shape (n,)
-        Rows that are ranked; the others only train.
-    weights : ndarray of shape (n,) or None
-        1/e of each row with `calibrate_with="weighted"`.
-    """
-
-    features: FloatArray
-    labels: IntArray
-    calibrates: BoolArray
-    weights: FloatArray | None = None
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RankRule:
-    """How a candidate label is ranked (SITE.md S3 to S5).
-
-    Attributes
-    ----------
-    miscoverage : ndarray of shape (K,)
-    sharpness : float
-    rare : {"keep", "count", "pool"}
-    always_protect : tuple of int
-    n_unlabelled : int
-        Reviewed cases without a label that count as rows of score +inf in every class.
-    """
-
-    miscoverage: FloatArray
-    sharpness: float
-    rare: str = "keep"
-    always_protect: tuple[int, ...] = ()
-    n_unlabelled: int = 0
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Ranked:
-    """p-values of n images with what belongs to them.
-
-    Attributes
-    ----------
-    p_values, levels : ndarray of shape (n, K)
-        A label is in the set iff its p-value exceeds its level.
-    outputs : ndarray of shape (n, K)
-        f(x) = W' phi(x) of the adapter without the image.
-    """
-
-    p_values: FloatArray
-    levels: FloatArray
-    outputs: FloatArray
-
-
-class Ranking(Protocol):
-    """Something that ranks candidate labels: full conformal (S3) or the split form (S6)."""
-
-    @property
-    def adapter(self) -> Adapter:
-        """The adapter that scores an image."""
-        ...
-
-    @property
-    def bag(self) -> Bag:
-        """The reviewed rows, with those marked that calibrate."""
-        ...
-
-    def rank(self, features: FloatArray, *, own_rows: IntArray, weights: FloatArray | None) -> Ranked:
-        """p-values of n images.
-
-        Parameters
-        ----------
-        features : ndarray of shape (n, p)
-        own_rows : ndarray of shape (n,)
-            Row of the bag that belongs to the image's group and is taken out; -1 where there is none.
-        weights : ndarray of shape (n,) or None
-            1/e(x) of the images.
-        """
-        ...
-
-    @property
-    def silenced(self) -> BoolArray:
-        """Classes that are in every set; shape (K,)."""
-        ...
-
-    @property
-    def miscoverage(self) -> FloatArray:
-        """The level of each class, which may follow its count; shape (K,)."""
-        ...
-
-    def labels_needed(self, miscoverage: float) -> int:
-        """Fewest calibrating labels with which a class can leave a set."""
-        ...
+from calcode.site.ranking import TOLERANCE, Bag, Ranked, RankRule
 
 
 def inverse_probability(
@@ -268,46 +164,91 @@ class DeletedRanks:
         -------
         ndarray of shape (t, K)
         """
-        probabilities = adapter_probabilities(outputs, sharpness=self.rule.sharpness)
-        p_values = np.ones_like(probabilities)
+        above = np.full(outputs.shape, float(self.rule.n_unlabelled))
+        compared = self.products(
+            np,
+            shared=shared,
+            own_leverage=own_leverage,
+            outputs=outputs,
+            probabilities=adapter_probabilities(outputs, sharpness=self.rule.sharpness),
+            leverage=self.leverage,
+            fits=self.fits,
+        )
+        for k, rows, products in compared:
+            at_least = products >= 1.0
+            above[:, k] += at_least.sum(axis=0) if self.weights is None else self.weights[rows] @ at_least
+        image = np.ones(len(outputs)) if weights is None else np.where(np.isinf(weights), 1.0, weights)
+        p_values: FloatArray = (image[:, None] + above) / (image[:, None] + self.masses)
+        p_values[:, ~self.levels.served] = 1.0
+        if weights is not None:
+            # An image that is never reviewed has no rows that could speak for it.
+            p_values[np.isinf(weights)] = 1.0
+        return p_values
+
+    @cached_property
+    def masses(self) -> FloatArray:
+        """What the rows that each class is ranked among weigh together; shape (K,)."""
+        rows = (np.concatenate([self.rows[own] for own in self.pool(k) or (k,)]) for k in range(len(self.counts)))
+        masses = [len(own) if self.weights is None else self.weights[own].sum() for own in rows]
+        return np.array(masses) + float(self.rule.n_unlabelled)
+
+    def products(
+        self,
+        arrays: ModuleType,
+        *,
+        shared: Any,
+        own_leverage: Any,
+        outputs: Any,
+        probabilities: Any,
+        leverage: Any,
+        fits: Any,
+    ) -> Iterator[tuple[int, IntArray, Any]]:
+        """Numbers that are at least 1 where s_i >= s - 1e-12, for every candidate that can leave a set.
+
+        Written for numpy and torch alike.
+
+        Parameters
+        ----------
+        arrays : module
+            numpy or torch; the others are its arrays.
+        shared, own_leverage, outputs
+            As in `p_values`.
+        probabilities : array of shape (t, K)
+            1 - s of the images.
+        leverage, fits
+            Those of the rows.
+
+        Yields
+        ------
+        candidate : int
+        rows : ndarray of int
+            Calibrating rows of one class: the candidate's, or one of its pool.
+        products : array of shape (rows, t)
+        """
         n, n_classes = self.fits.shape
         for k in np.flatnonzero(self.levels.served).tolist():
             pool = self.pool(k)
             # A pool compares 1 - (1 - s) / pi_j, so that a common class does not crowd out a rare one.
             shares = (self.counts + (np.arange(n_classes) == k) + 1.0) / (n + 1.0 + n_classes)
-            above = np.full(len(outputs), float(self.rule.n_unlabelled))
-            total = above.copy()
             for own in pool or (k,):
                 rows = self.rows[own]
+                # s_i >= s - 1e-12, said of the probabilities.
+                limit = probabilities[:, k] + TOLERANCE
+                if pool:
+                    limit = (probabilities[:, k] / float(shares[k]) + TOLERANCE) * float(shares[own])
                 with np.errstate(over="ignore"):  # a probability of zero
                     inverse = inverse_probability(
-                        np,
+                        arrays,
                         shared=shared[rows],
                         own_leverage=own_leverage,
-                        leverage=self.leverage[rows],
+                        leverage=leverage[rows],
                         outputs=outputs,
-                        fits=self.fits[rows],
+                        fits=fits[rows],
                         own=own,
                         candidate=k,
                         sharpness=self.rule.sharpness,
                     )
-                # s_i >= s - 1e-12, said of the probabilities.
-                limit = probabilities[:, k] + TOLERANCE
-                if pool:
-                    limit = (probabilities[:, k] / shares[k] + TOLERANCE) * shares[own]
-                at_least = inverse * limit >= 1.0
-                if self.weights is None:
-                    above += at_least.sum(axis=0)
-                    total += len(rows)
-                else:
-                    above += self.weights[rows] @ at_least
-                    total += self.weights[rows].sum()
-            image = 1.0 if weights is None else np.where(np.isinf(weights), 1.0, weights)
-            p_values[:, k] = (image + above) / (image + total)
-        if weights is not None:
-            # An image that is never reviewed has no rows that could speak for it.
-            p_values[np.isinf(weights)] = 1.0
-        return p_values
+                    yield k, rows, inverse * limit
 
     def without(self, row: int, *, column: FloatArray) -> DeletedRanks:
         """The ranks after one row has left the bag: one down-date (SITE.md S1).
@@ -351,7 +292,7 @@ class FullConformal:
     rule: RankRule
 
     @cached_property
-    def _directions(self) -> FloatArray:
+    def directions(self) -> FloatArray:
         """phi_i' M of every row; shape (n, p)."""
         return self.bag.features @ self.adapter.inverse
 
@@ -363,7 +304,7 @@ class FullConformal:
             labels=bag.labels,
             calibrates=bag.calibrates,
             weights=bag.weights,
-            leverage=np.einsum("ij,ij->i", self._directions, bag.features),
+            leverage=np.einsum("ij,ij->i", self.directions, bag.features),
             fits=bag.features @ self.adapter.weights,
             rule=self.rule,
         )
@@ -382,6 +323,27 @@ class FullConformal:
         """Fewest calibrating labels with which a class can leave a set."""
         return labels_needed(miscoverage)
 
+    def added(self, bag: Bag, *, rule: RankRule) -> FullConformal:
+        """The ranking with further rows, each a rank-one update (SITE.md S6).
+
+        Parameters
+        ----------
+        bag : Bag
+        rule : RankRule
+            The rule from now on, in which the cases without a label may be more.
+        """
+        adapter, directions = self.adapter, self.directions
+        for row, label in zip(bag.features, bag.labels.tolist(), strict=True):
+            before, adapter = adapter, adapter.added(row, label=label)
+            direction = before.inverse @ row
+            shared = directions @ row
+            directions = directions - np.outer(shared / (1.0 + float(row @ direction)), direction)
+            directions = np.concatenate([directions, (adapter.inverse @ row)[None]])
+        ranking = FullConformal(adapter=adapter, bag=self.bag.joined(bag), rule=rule)
+        # What `directions` would compute with two more products.
+        vars(ranking)["directions"] = directions
+        return ranking
+
     def rank(self, features: FloatArray, *, own_rows: IntArray, weights: FloatArray | None) -> Ranked:
         """p-values, levels and outputs of the images; see `Ranking`."""
         ranks = self.ranks
@@ -391,14 +353,14 @@ class FullConformal:
 
         def rank_block(rows: slice) -> None:
             block = features[rows]
-            shared = self._directions @ block.T
+            shared = self.directions @ block.T
             own_leverage = np.einsum("ij,ij->i", block @ self.adapter.inverse, block)
             outputs[rows] = block @ self.adapter.weights
             own_weights = None if weights is None else weights[rows]
             p_values[rows] = ranks.p_values(shared, own_leverage, outputs[rows], weights=own_weights)
             for i in np.flatnonzero(own_rows[rows] >= 0):
                 image, row = rows.start + i, int(own_rows[rows.start + i])
-                column = self._directions @ self.bag.features[row]
+                column = self.directions @ self.bag.features[row]
                 left, pull = ranks.without(row, column=column), shared[row, i] / (1.0 - ranks.leverage[row])
                 outputs[image] -= pull * ranks.residual(row)
                 levels[image] = left.levels.miscoverage
