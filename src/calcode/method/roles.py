@@ -167,9 +167,8 @@ class RoleHashes:
 
     def holds(self, kind: str, values: Iterable[str]) -> list[bool]:
         """Whether each id ("ids") or group ("groups") was in any role; an empty value was in none."""
-        known = [hashes for (_, name), hashes in self._known.items() if name == kind]
-        hashed = (self._hash(value) if value else b"" for value in values)
-        return [any(value in hashes for hashes in known) for value in hashed]
+        known = self._in_any_role.get(kind, frozenset())
+        return [value != "" and self._hash(value) in known for value in values]
 
     def _hash(self, value: str) -> bytes:
         hasher = self._keyed.copy()
@@ -184,6 +183,14 @@ class RoleHashes:
     @cached_property
     def _known(self) -> dict[tuple[str, str], frozenset[bytes]]:
         return {entry: frozenset(hashes.tolist()) for entry, hashes in self.hashes.items()}
+
+    @cached_property
+    def _in_any_role(self) -> dict[str, frozenset[bytes]]:
+        kinds = {kind for _, kind in self._known}
+        return {
+            kind: frozenset().union(*(hashes for (_, own), hashes in self._known.items() if own == kind))
+            for kind in kinds
+        }
 
 
 def identities(evidence: Evidence) -> dict[str, set[str]]:

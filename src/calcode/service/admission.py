@@ -8,13 +8,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from json.encoder import encode_basestring as quoted
 from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from calcode.files import canonical_json
 from calcode.service.audit.parts import SecretPart, secret_part
 from calcode.service.keys import SiteSecret
 from calcode.service.problems import Problem
@@ -161,23 +161,24 @@ class Admission:
         if key is None:
             if request.image_id is None:
                 raise Problem(422, "Send an Idempotency-Key header or an image_id: a repeated request needs it.")
-            key = hashlib.sha256(canonical_json([request.image_id, self.line]).encode()).hexdigest()
-        pseudonym, who = (
-            self.secret.pseudonym,
-            {name: value for name in ("group", "study", "image_id") if (value := getattr(request, name)) is not None},
-        )
-        raw, identity = vector.tobytes(), canonical_json(who)
-        content = hashlib.sha256(f"{identity}\n{request.site}\n{request.device}\n{self.line}\n".encode() + raw)
+            # The secret is the line's, so the same name on another line is another key.
+            key = request.image_id
+        pseudonym, group, study = self.secret.pseudonym, request.group, request.study
+        who = [
+            f'"{name}":{quoted(value)}'
+            for name, value in (("group", group), ("image_id", request.image_id), ("study", study))
+            if value is not None
+        ]
+        raw, identity = vector.tobytes(), f"{{{','.join(who)}}}".encode()
+        content = hashlib.sha256(b"%b\n%b" % (identity, f"{request.site}\n{request.device}\n{self.line}\n".encode()))
+        content.update(raw)
         keep = self.retention
         parts = [
             secret_part("embedding", raw, media_type="application/x-float32", delete_after=_day(keep.embedding_days))
         ]
         if who:
-            parts.append(
-                secret_part(
-                    "identity", identity.encode(), media_type="application/json", delete_after=_day(keep.identity_days)
-                )
-            )
+            day = _day(keep.identity_days)
+            parts.append(secret_part("identity", identity, media_type="application/json", delete_after=day))
         if image is not None:
             # The picture is a file under its own digest; the part that is deleted names it.
             named = hashlib.sha256(image).hexdigest().encode()
@@ -188,10 +189,10 @@ class Admission:
             # Nobody can guess an embedding, so this needs no key.
             content=content.hexdigest(),
             embedding=vector,
-            group=request.group,
-            group_digest=None if request.group is None else pseudonym("group", request.group),
-            study_digest=None if request.study is None else pseudonym("study", request.study),
-            coin=self.secret.coin(key if request.group is None else request.group),
+            group=group,
+            group_digest=None if group is None else pseudonym("group", group),
+            study_digest=None if study is None else pseudonym("study", study),
+            coin=self.secret.coin(key if group is None else group),
             image_draw=self.secret.image_draw(key),
             second_draw=self.secret.second_draw(key),
             site=request.site,

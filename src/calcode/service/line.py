@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,16 +87,18 @@ class LineModel:
             decisions = self.model.decide(self.evidence(embeddings, [digest or "" for digest in group_digests]))
             assert decisions.known_group is not None
             in_model = known = decisions.known_group.tolist()
-        names = np.array(decisions.classes, dtype=object)
-        released = decisions.released_sets
-        thresholds = np.where(np.isfinite(decisions.threshold), decisions.threshold, np.nan).tolist()
+        if not (np.isfinite(decisions.scores).all() and np.isfinite(decisions.p_audit).all()):
+            raise FloatingPointError("scores or p-values are not finite")
+        digest, names = self.digest, (*decisions.classes, None)
         columns = zip(
             decisions.action.tolist(),
             decisions.reason.tolist(),
             decisions.label.tolist(),
+            _by_row(decisions.released_sets, lambda row: [names[k] for k in np.flatnonzero(row)]),
             decisions.p_audit.tolist(),
             decisions.scores.tolist(),
-            thresholds,
+            # JSON has no infinity: null lets every label in.
+            _by_row(decisions.threshold, lambda row: [v if np.isfinite(v) else None for v in row.tolist()]),
             in_model,
             known,
             strict=True,
@@ -105,17 +107,16 @@ class LineModel:
             {
                 "action": _ACTIONS[action],
                 "reason": _REASONS[reason],
-                "label": decisions.classes[label] if label >= 0 else None,
-                "set": names[released[row]].tolist(),
+                "label": names[label],
+                "set": released,
                 "p_audit": p_audit,
                 "scores": scores,
-                # JSON has no infinity: null lets every label in.
-                "thresholds": [None if value != value else value for value in limits],
+                "thresholds": limits,
                 "in_model": inside,
                 "known_group": seen,
-                "model": self.digest,
+                "model": digest,
             }
-            for row, (action, reason, label, p_audit, scores, limits, inside, seen) in enumerate(columns)
+            for action, reason, label, released, p_audit, scores, limits, inside, seen in columns
         ]
 
     def golden(self) -> str:
@@ -125,6 +126,26 @@ class LineModel:
         answers = self.answers(embeddings, groups=nobody, group_digests=nobody)
         kept = [[answer["action"], answer["reason"], answer["set"]] for answer in answers]
         return hashlib.sha256(canonical_json(kept).encode()).hexdigest()
+
+
+def _by_row(table: NDArray[Any], described: Callable[[NDArray[Any]], list[Any]]) -> list[list[Any]]:
+    """A list for every row; equal rows, of which a block has many, share one.
+
+    Parameters
+    ----------
+    table : ndarray of shape (n, k)
+    described : callable
+        From a row to its list.
+    """
+    width, raw = table.shape[1] * table.itemsize, np.ascontiguousarray(table).tobytes()
+    seen: dict[bytes, list[Any]] = {}
+    lists = []
+    for row in range(len(table)):
+        key = raw[row * width : (row + 1) * width]
+        if key not in seen:
+            seen[key] = described(table[row])
+        lists.append(seen[key])
+    return lists
 
 
 def golden_embeddings(prompts: Prompts) -> NDArray[np.float32]:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, cast
 
@@ -17,6 +17,7 @@ from calcode.service import projections
 from calcode.service.audit.chain import GENESIS, Break, Record, record_hash, verified_hashes
 from calcode.service.audit.parts import SecretPart
 from calcode.service.audit.tree import TreeHead
+from calcode.service.bodies import body_text
 from calcode.service.database import Database
 from calcode.service.projections import Fact
 from calcode.service.tables import EVENT, HEAD, SECRET_PART, insert_rows
@@ -24,11 +25,6 @@ from calcode.service.tables import EVENT, HEAD, SECRET_PART, insert_rows
 #: Wall clock and monotonic clock that drift apart by more than this between two records make an event.
 _JUMP_SECONDS = 2.0
 _PAGE = 5000
-
-
-def _event_id() -> str:
-    """48 bits of time, then 80 random ones: unique, and an index of them grows at its end."""
-    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,7 +40,7 @@ class Event:
     parts : sequence of SecretPart
         The personal content that the body commits to.
     id : str
-        The id of a decision is that of its event.
+        The id of a decision is that of its event; given by the log where it is empty.
     """
 
     kind: str
@@ -52,7 +48,7 @@ class Event:
     subject: str = ""
     body: Mapping[str, Any]
     parts: Sequence[SecretPart] = ()
-    id: str = field(default_factory=_event_id)
+    id: str = ""
 
 
 class Log:
@@ -243,13 +239,16 @@ class Transaction:
         parts: list[tuple[Any, ...]] = []
         facts: list[Fact] = []
         seq, prev, boot = self._seq, self._head, self._log.boot
+        # 48 bits of time, then 80 random ones: unique, and an index of them grows at its end.
+        made, chance = f"{time.time_ns() // 1_000_000:012x}", os.urandom(10 * len(events)).hex()
         for entry in events:
             if entry.kind not in projections.KINDS:
                 raise ValueError(f"kind: {entry.kind!r} is not a kind of event")
+            if not entry.id:
+                entry.id = made + chance[20 * len(rows) : 20 * len(rows) + 20]
             seq += 1
             kind, actor, subject, id = entry.kind, entry.actor, entry.subject, entry.id
-            # The columns that the hash does not name are in the body too, which it covers.
-            body = canonical_json({**entry.body, "id": id, "boot": boot, "mono": mono, "subject": subject})
+            body = body_text(kind, entry.body, id=id, boot=boot, mono=mono, subject=subject)
             own = record_hash(prev=prev, seq=seq, at=at, kind=kind, actor=actor, body=body)
             records.append(Record(seq, at, kind, actor, body, prev, own))
             rows.append((seq, id, at, mono, boot, kind, actor, subject, body, prev, own))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Connection, Table, select
 
 from calcode.files import canonical_json
+from calcode.service.bodies import listed
 from calcode.service.tables import (
     ACCOUNT,
     CHECKPOINT,
@@ -77,12 +77,6 @@ def changes(fact: Fact) -> list[Change]:
     return _RULES[fact.kind](fact, fact.body)
 
 
-@lru_cache(maxsize=4096)
-def _listed(names: tuple[str, ...]) -> str:
-    """A released set as JSON; a line has few different ones."""
-    return canonical_json(names)
-
-
 def _decision(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     row = {
         "seq": fact.seq,
@@ -96,7 +90,7 @@ def _decision(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
         "action": body["action"],
         "reason": body["reason"],
         "label": body["label"],
-        "released_set": _listed(tuple(body["set"])),
+        "released_set": listed(tuple(body["set"])),
         "p_audit": body["p_audit"],
         "u": body["u"],
         "p_sample": body["p_sample"],
@@ -148,7 +142,7 @@ def _shadow_decision(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
         "model": body["model"],
         "action": body["action"],
         "reason": body["reason"],
-        "released_set": _listed(tuple(body["set"])),
+        "released_set": listed(tuple(body["set"])),
     }
     return [Change(SHADOW_DECISION, row)]
 
