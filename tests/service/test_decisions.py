@@ -11,14 +11,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from service.sites import Site, embeddings, make_site, running
 from sqlalchemy import select
 
 from calcode import Calcode
+from calcode.files import canonical_json
 from calcode.method.signatures import read_public_key
-from calcode.service import batches, line
+from calcode.service import batches, bodies, line
 from calcode.service.admission import parse_request
 from calcode.service.audit.notes import open_checkpoint
+from calcode.service.bodies import body_text
 from calcode.service.keys import SiteSecret, checkpoint_key
 from calcode.service.proofs import Proof, check_proof
 from calcode.service.service import Service
@@ -328,3 +332,46 @@ def test_a_proof_holds_for_one_decision_and_shows_no_other(site: Site) -> None:
         assert open_checkpoint(proof["checkpoint"], key).size >= proof["seq"]
         with pytest.raises(ValueError, match="not signed"):
             check_proof(Proof(**proof), read_public_key(site.folder / "signer.key.pub"))
+
+
+_WORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
+_NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def _decision_bodies() -> Any:
+    """Every shape a decision's body can have, from whatever texts and numbers."""
+    hex_ = st.text("0123456789abcdef", min_size=32, max_size=32)
+    maybe = st.none() | _WORDS
+    fixed = {
+        **dict.fromkeys(("action", "reason", "key", "content", "model"), hex_),
+        **dict.fromkeys(("device", "site", "label", "task", "visit", "group", "study"), maybe),
+        **dict.fromkeys(("draw", "u", "u_second", "p_sample", "p_second"), _NUMBERS),
+        **dict.fromkeys(("in_model", "known_group", "representative"), st.booleans()),
+        "line": _WORDS,
+        "p_audit": st.none() | _NUMBERS,
+        "scores": st.lists(_NUMBERS, max_size=4),
+        "set": st.lists(_WORDS, max_size=3),
+        "thresholds": st.lists(st.none() | _NUMBERS, max_size=4),
+        "parts": st.dictionaries(st.sampled_from(["image", "identity", "embedding"]), hex_),
+    }
+    return st.fixed_dictionaries(fixed, optional={"traceparent": _WORDS, "due_at": _WORDS})
+
+
+@settings(max_examples=60, deadline=None)
+@given(_decision_bodies(), _NUMBERS)
+def test_a_decisions_text_is_the_canonical_json_of_its_body(body: dict[str, Any], mono: float) -> None:
+    more = {"id": "i", "boot": "b", "subject": ""}
+    assert body_text("decision", body, mono=repr(mono), **more) == canonical_json({**body, "mono": mono, **more})
+
+
+def test_the_template_is_used_for_what_the_writer_records(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new field in the body without one in the template would cost every decision its speed, and no test more."""
+    used = []
+    monkeypatch.setattr(bodies, "canonical_json", lambda value: used.append(value) or canonical_json(value))
+    with running(site) as (_, call):
+        used.clear()
+        headers = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+        for index, row in enumerate(embeddings(20)):
+            answer = call("POST", "/v1/decisions", json=body(row, image_id=str(index)), headers=headers)
+            assert answer.status_code == 200
+    assert not [entry for entry in used if isinstance(entry, dict) and "scores" in entry]

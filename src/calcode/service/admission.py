@@ -22,7 +22,6 @@ from calcode.service.settings import Retention
 
 _Identifier = Annotated[str, Field(min_length=1, max_length=200)]
 _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
-_SOURCES = ("embedding", "embedding_f32", "image")
 
 
 class DecisionRequest(BaseModel):
@@ -55,7 +54,7 @@ class DecisionRequest(BaseModel):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if sum(getattr(self, name) is not None for name in _SOURCES) != 1:
+        if (self.embedding is None) + (self.embedding_f32 is None) + (self.image is None) != 2:
             raise ValueError("give exactly one of embedding, embedding_f32 and image")
         return self
 
@@ -162,7 +161,7 @@ class Admission:
             if request.image_id is None:
                 raise Problem(422, "Send an Idempotency-Key header or an image_id: a repeated request needs it.")
             # The secret is the line's, so the same name on another line is another key.
-            key = request.image_id
+            key = f"image_id\n{request.image_id}"
         pseudonym, group, study = self.secret.pseudonym, request.group, request.study
         who = [
             f'"{name}":{quoted(value)}'

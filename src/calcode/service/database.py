@@ -93,17 +93,20 @@ def _prepare_sqlite(engine: Engine, *, begin: str, synchronous: str) -> None:
     def connected(connection: Any, _: Any) -> None:
         # The driver's own idea of transactions is switched off; `begin` below is the only one.
         connection.isolation_level = None
+        # Fewer and larger pages: half the writes of a commit. It counts for a new file only.
+        connection.execute("PRAGMA page_size=8192")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={synchronous}")
         connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
         # Pages of the indexes change in every block; copied back less often, they are copied fewer times.
-        connection.execute("PRAGMA wal_autocheckpoint=8000")
+        connection.execute("PRAGMA wal_autocheckpoint=4000")
         # Deleted content is overwritten, not only unlinked.
         connection.execute("PRAGMA secure_delete=ON")
 
     @event.listens_for(engine, "begin")
     def began(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
+        # By the driver itself: it is in the way of every answer.
+        connection.connection.cursor().execute(begin)
 
 
 def _prepare_postgresql(connection: Any, _: Any) -> None:

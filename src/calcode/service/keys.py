@@ -12,10 +12,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from calcode.errors import ServiceError
 from calcode.method.signatures import read_private_key, write_private_key
 from calcode.service.settings import SiteSettings
-from calcode.site import coin
+from calcode.site import uniform
 
 #: Block of SHA-256, in bytes.
 _BLOCK = 64
+#: Bytes of a keyed digest that stand for an identifier: 128 bits, and half the size of their indexes.
+_PSEUDONYM = 16
 
 
 class SiteSecret:
@@ -59,10 +61,13 @@ class SiteSecret:
         >>> secret.pseudonym("group", "patient-7") == secret.pseudonym("study", "patient-7")
         False
         """
+        return self._mac(f"{kind}\n{value}")[:_PSEUDONYM].hex()
+
+    def _mac(self, text: str) -> bytes:
         inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(f"{kind}\n{value}".encode())
+        inner.update(text.encode())
         outer.update(inner.digest())
-        return outer.hexdigest()
+        return outer.digest()
 
     def coin(self, group: str) -> float:
         """u of SITE.md S5: the same for every toss of a group.
@@ -73,15 +78,15 @@ class SiteSecret:
         >>> secret.coin("patient-7") == secret.coin("patient-7")
         True
         """
-        return coin(self._key, group)
+        return uniform(self._mac(group))
 
     def image_draw(self, image: str) -> float:
         """The number by which one image of a visit is chosen (SITE.md S1): the smallest stands for the patient."""
-        return coin(self._key, f"image {image}")
+        return uniform(self._mac(f"image {image}"))
 
     def second_draw(self, image: str) -> float:
         """The number by which a second reader is drawn (SERVICE.md 8), independent of the coin."""
-        return coin(self._key, f"second {image}")
+        return uniform(self._mac(f"second {image}"))
 
 
 def site_secret(site: SiteSettings) -> SiteSecret:

@@ -230,7 +230,8 @@ class Transaction:
 
     def append(self, events: Sequence[Event]) -> list[Record]:
         """Add events to the chain and carry them out in the derived tables."""
-        at, mono, jump = self._log.now()
+        at, clock, jump = self._log.now()
+        mono = repr(clock)
         if jump:
             jumped = Event(kind="clock_jumped", actor="service", body={"seconds": round(jump, 3)})
             events = [jumped, *events]
@@ -251,8 +252,9 @@ class Transaction:
             body = body_text(kind, entry.body, id=id, boot=boot, mono=mono, subject=subject)
             own = record_hash(prev=prev, seq=seq, at=at, kind=kind, actor=actor, body=body)
             records.append(Record(seq, at, kind, actor, body, prev, own))
-            rows.append((seq, id, at, mono, boot, kind, actor, subject, body, prev, own))
-            parts += [(seq, *part) for part in entry.parts]
+            rows.append((seq, id, at, clock, boot, kind, actor, subject, body, prev, own))
+            for name, _, salt, content, media_type, delete_after in entry.parts:
+                parts.append((seq, name, salt, content, media_type, delete_after))
             facts.append(Fact(seq, id, at, kind, actor, subject, entry.body))
             prev = own
         insert_rows(self.connection, EVENT, rows)

@@ -28,6 +28,7 @@ from calcode.service.tables import (
     TASK,
     TOKEN,
     insert_rows,
+    update_rows,
 )
 
 #: Kinds that change no table: they are kept for who reads the log.
@@ -117,11 +118,9 @@ def _task(fact: Fact, *, decision: str, line: str, why: str, due_at: str | None)
 
 
 def _visits_closed(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
-    made = []
-    for group, decision in body["visits"].items():
-        made.append(Change(DECISION, {"visit_until": None}, {"group_digest": group}))
-        made.append(Change(DECISION, {"representative": True}, {"id": decision}))
-    return made
+    visits = body["visits"]
+    over = [Change(DECISION, {"visit_until": None}, {"group_digest": group}) for group in visits]
+    return over + [Change(DECISION, {"representative": True}, {"id": decision}) for decision in visits.values()]
 
 
 def _task_opened(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
@@ -261,25 +260,33 @@ KINDS = PLAIN_KINDS | frozenset(_RULES)
 
 
 def apply(connection: Connection, facts: Sequence[Fact]) -> None:
-    """Carry the changes of events out, rows of one table in one statement where they follow each other."""
+    """Carry the changes of events out, those of one kind in one statement where they follow each other."""
     inserts: dict[Table, list[dict[str, Any]]] = {}
+    updates: list[tuple[Any, ...]] = []
+    shape: tuple[Table, tuple[str, ...], tuple[str, ...]] | None = None
+
+    def flush() -> None:
+        """Inserts before updates: a change may be of a row that an event just before inserted."""
+        for table, rows in inserts.items():
+            values = itemgetter(*table.columns.keys())
+            insert_rows(connection, table, [values(row) for row in rows])
+        inserts.clear()
+        if shape is not None and updates:
+            update_rows(connection, *shape, updates)
+            updates.clear()
+
     for change in (change for fact in facts for change in changes(fact)):
         if change.where is None:
+            if updates:
+                flush()
             inserts.setdefault(change.table, []).append(change.values)
             continue
-        # A change may be of a row that an event just before inserted.
-        _flush(connection, inserts)
-        table = change.table
-        condition = [table.c[name] == value for name, value in change.where.items()]
-        connection.execute(table.update().where(*condition).values(**change.values))
-    _flush(connection, inserts)
-
-
-def _flush(connection: Connection, inserts: dict[Table, list[dict[str, Any]]]) -> None:
-    for table, rows in inserts.items():
-        values = itemgetter(*table.columns.keys())
-        insert_rows(connection, table, [values(row) for row in rows])
-    inserts.clear()
+        own = (change.table, tuple(change.values), tuple(change.where))
+        if own != shape:
+            flush()
+            shape = own
+        updates.append((*change.values.values(), *change.where.values()))
+    flush()
 
 
 def rebuild(connection: Connection) -> int:

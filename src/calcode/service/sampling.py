@@ -115,6 +115,7 @@ class Visits:
         self._seen = transaction.groups_among(set(groups))
         self._open = transaction.open_visits(self._seen)
         self._now = utc(time.time())
+        self._until: dict[float, str] = {}
 
     def place(self, group: str | None, study: str | None, *, visit_minutes: float) -> Place:
         """Where an image stands; the next one of its patient is judged after it.
@@ -131,7 +132,9 @@ class Visits:
             self._seen.add(group)
             if visit_minutes == 0:
                 return Place(representative=True, visit=None)
-            self._open[group] = (study, later(self._now, minutes=visit_minutes))
+            if visit_minutes not in self._until:
+                self._until[visit_minutes] = later(self._now, minutes=visit_minutes)
+            self._open[group] = (study, self._until[visit_minutes])
         first_study, until = self._open.get(group, (None, ""))
         inside = study == first_study and self._now <= until
         return Place(representative=False, visit=until if inside else None)

@@ -68,13 +68,12 @@ HEAD = Table(
     _text("hash"),
     _seq("deployed", key=False),
 )
-#: Found by the record that commits to it: in the order of the log, no index of random digests grows.
+#: Found by the record that commits to it, whose body holds the digest: no index of random digests grows.
 SECRET_PART = Table(
     "secret_part",
     METADATA,
     _seq(),
     _text("name", key=True),
-    _text("digest"),
     Column("salt", LargeBinary, nullable=False),
     Column("content", LargeBinary, nullable=False),
     _text("media_type"),
@@ -243,6 +242,29 @@ DERIVED = (DECISION, SHADOW_DECISION, TASK, REVIEW, MODEL, DEPLOYMENT, PROTOCOL,
 def insert_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
     """Insert rows with a value for every column, by the driver itself: compiling would cost more than the rows."""
     connection.connection.cursor().executemany(_insertion(table, connection.dialect.name), rows)
+
+
+def update_rows(
+    connection: Connection,
+    table: Table,
+    columns: tuple[str, ...],
+    where: tuple[str, ...],
+    rows: Sequence[tuple[Any, ...]],
+) -> None:
+    """Change columns of the rows whose `where` columns have certain values, by the driver itself.
+
+    Parameters
+    ----------
+    connection : Connection
+    table : Table
+    columns, where : tuple of str
+    rows : sequence of tuple
+        New values of the columns, then the values that are looked for.
+    """
+    mark = "?" if connection.dialect.name == "sqlite" else "%s"
+    new = ", ".join(f'"{name}" = {mark}' for name in columns)
+    found = " AND ".join(f'"{name}" = {mark}' for name in where)
+    connection.connection.cursor().executemany(f"UPDATE {table.name} SET {new} WHERE {found}", rows)
 
 
 @cache

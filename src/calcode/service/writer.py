@@ -206,6 +206,8 @@ class Writer:
     ) -> list[Answer | Problem]:
         known = transaction.decisions_with([case.key for case in cases])
         visits = Visits(transaction, (case.group_digest for case in cases if case.group_digest is not None))
+        now = utc(time.time())
+        due = {line: later(now, days=state.policy.due_days) for line, state in in_force.items()}
         answers: list[Answer | Problem | None] = [None] * len(cases)
         events: list[Event] = []
         first: dict[str, int] = {}
@@ -221,7 +223,7 @@ class Writer:
                 first[case.key] = row
                 policy = in_force[case.line].policy
                 place = visits.place(case.group_digest, case.study_digest, visit_minutes=policy.visit_minutes)
-                events.append(_decision_event(case, outcome, place=place, policy=policy))
+                events.append(_decision_event(case, outcome, place=place, policy=policy, due=due[case.line]))
         if not events:
             return [answer for answer in answers if answer is not None]
         for record, event in zip(transaction.append(events), events, strict=True):
@@ -280,7 +282,7 @@ class Writer:
             self.fault = storage_fault(error)[1]
 
 
-def _decision_event(case: Case, outcome: dict[str, Any], *, place: Place, policy: Policy) -> Event:
+def _decision_event(case: Case, outcome: dict[str, Any], *, place: Place, policy: Policy, due: str) -> Event:
     drawn = place.representative and case.coin < policy.sample
     task = "deferred" if outcome["action"] == "defer" else "sample" if drawn else None
     body = {
@@ -303,7 +305,7 @@ def _decision_event(case: Case, outcome: dict[str, Any], *, place: Place, policy
         "parts": {part.name: part.digest for part in case.parts},
     }
     if task is not None:
-        body["due_at"] = later(utc(time.time()), days=policy.due_days)
+        body["due_at"] = due
     if case.traceparent is not None:
         body["traceparent"] = case.traceparent
     return Event(kind="decision", actor=case.actor, body=body, parts=case.parts)

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from calcode.site.model import SiteModel
 from calcode.site.model_file import load_model
-from calcode.site.review import Quota, archive_quota, coin, predicted_exclusions, representatives
+from calcode.site.review import Quota, archive_quota, coin, predicted_exclusions, representatives, uniform
 
-__all__ = ["Quota", "SiteModel", "archive_quota", "coin", "load_model", "predicted_exclusions", "representatives"]
+__all__ = [
+    "Quota",
+    "SiteModel",
+    "archive_quota",
+    "coin",
+    "load_model",
+    "predicted_exclusions",
+    "representatives",
+    "uniform",
+]

@@ -31,7 +31,17 @@ def coin(secret: bytes, group: str) -> float:
     >>> coin(b"secret", "patient-1") == coin(b"secret", "patient-1") != coin(b"secret", "patient-2")
     True
     """
-    digest = hmac.digest(secret, group.encode(), "sha256")
+    return uniform(hmac.digest(secret, group.encode(), "sha256"))
+
+
+def uniform(digest: bytes) -> float:
+    """The number in [0, 1) that the first 53 bits of a digest make.
+
+    Examples
+    --------
+    >>> uniform(bytes([128] + [0] * 31))
+    0.5
+    """
     return (int.from_bytes(digest[:7], "big") >> (56 - _COIN_BITS)) / 2.0**_COIN_BITS
 
 

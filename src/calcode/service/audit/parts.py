@@ -40,11 +40,4 @@ def secret_part(name: str, content: bytes, *, media_type: str, delete_after: str
     True
     """
     salt = os.urandom(16)
-    return SecretPart(
-        name=name,
-        digest=hashlib.sha256(salt + content).hexdigest(),
-        salt=salt,
-        content=content,
-        media_type=media_type,
-        delete_after=delete_after,
-    )
+    return SecretPart(name, hashlib.sha256(salt + content).hexdigest(), salt, content, media_type, delete_after)

@@ -37,6 +37,8 @@ def upgrade() -> None:
     columns = "line, digest, kind, state, added_by, file, promises, golden, why"
     op.execute(f"INSERT INTO model ({columns}) SELECT {columns} FROM model_0001")
     op.drop_table("model_0001")
+    # The record that commits to a part holds its digest.
+    op.execute("ALTER TABLE secret_part DROP COLUMN digest")
     # A protocol that was set before there were several lines holds for every line.
     op.add_column("protocol", sa.Column("line", sa.Text(), nullable=False, server_default=""))
     _reviews()
