@@ -37,7 +37,7 @@ def test_the_demonstration_plays_and_its_lines_work(tmp_path: Path) -> None:
         assert any("Open http" in line for line in process.stdout)
         end = time.monotonic() + 60
         while True:
-            page = urllib.request.urlopen(f"http://127.0.0.1:{port}/").read().decode()
+            page = urllib.request.urlopen(f"http://127.0.0.1:{port}/demo").read().decode()
             found = re.search(r"Records in the log</th><td>(\d+)", page)
             if found is not None and int(found[1]) > 60:
                 break

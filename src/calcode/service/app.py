@@ -15,15 +15,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calcode import __version__
 from calcode.service import (
+    case_pages,
     decision_routes,
     label_routes,
     log_pages,
     log_routes,
+    model_pages,
     model_routes,
     people_pages,
     people_routes,
+    review_pages,
     review_routes,
     sign_in_pages,
+    start_pages,
 )
 from calcode.service.admission import invalid_sentence
 from calcode.service.pages import problem_page
@@ -32,7 +36,7 @@ from calcode.service.service import Service
 
 _LOGGER = logging.getLogger("calcode.service")
 #: The modules of the pages for people.
-PAGES = (sign_in_pages, log_pages, people_pages)
+PAGES = (sign_in_pages, start_pages, review_pages, case_pages, model_pages, log_pages, people_pages)
 _DESCRIPTION = (
     "One diagnosis, a set of diagnoses, or a deferral for every image, on the disk before it is answered. "
     "Research software, not a medical device."
@@ -98,16 +102,19 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     # A body that is no JSON is refused like one that says the wrong thing.
     status = 422 if error.status_code == 400 else error.status_code
-    problem = Problem(status, f"{error.detail.rstrip('.')}.", headers=dict(error.headers or {}))
-    programs = request.url.path.startswith(("/v1/", "/health", "/metrics"))
-    # A person who mistyped an address gets a page.
-    if not programs and "text/html" in request.headers.get("accept", ""):
-        return problem_page(request, problem)
-    return problem_response(problem)
+    return _shown(request, Problem(status, f"{error.detail.rstrip('.')}.", headers=dict(error.headers or {})))
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    return problem_response(Problem(500, "An internal error; the log of the service names its place."))
+    return _shown(request, Problem(500, "An internal error; the log of the service names its place."))
+
+
+def _shown(request: Request, problem: Problem) -> Response:
+    """A page for a person, such as one who mistyped an address; JSON for a program."""
+    programs = request.url.path.startswith(("/v1/", "/health", "/metrics"))
+    if not programs and "text/html" in request.headers.get("accept", ""):
+        return problem_page(request, problem)
+    return problem_response(problem)
 
 
 class _Observed:

@@ -214,7 +214,8 @@ async def _decided(service: Service, rows: Sequence[Case | Problem], actor: str)
     return [row if isinstance(row, Problem) else next(answers) for row in rows]
 
 
-def _record(service: Service, principal: Principal, id: str) -> Record:
+def record_of(service: Service, principal: Principal, id: str) -> Record:
+    """The record of a decision on a line that is the sender's."""
     columns = [EVENT.c[name] for name in Record._fields]
     query = select(*columns, DECISION.c.line).join(DECISION, DECISION.c.seq == EVENT.c.seq).where(DECISION.c.id == id)
     with service.database.reading() as connection:
@@ -230,7 +231,7 @@ _Reader = Annotated[Principal, Depends(role(*_READERS))]
 
 def _shown(service: Service, principal: Principal, id: str) -> Record:
     """The record of a decision for somebody who will see the answer: a clinician cannot read it blind any more."""
-    record = _record(service, principal, id)
+    record = record_of(service, principal, id)
     if "clinician" in principal.roles:
         service.change(lambda t: reveal(t, id, reviewer=principal.subject))
     return record
@@ -253,4 +254,4 @@ def explanation(id: _DecisionId, service: ServiceHere, principal: _Reader) -> Ex
 @router.get("/decisions/{id}/proof", response_model=Proof, responses=responses(401, 403, 404, 409, 422, 429))
 def proof(id: _DecisionId, service: ServiceHere, principal: _Reader) -> Proof:
     """That this decision is in the log under a signed checkpoint, without showing any other."""
-    return proof_of(_record(service, principal, id), service.log)
+    return proof_of(record_of(service, principal, id), service.log)

@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Response
-from fastapi.responses import HTMLResponse
-from sqlalchemy import func, select
 
 from calcode.cohorts import Cohort, Prompts, write_prompts
 from calcode.demo.cohorts import demo_features
@@ -23,15 +20,13 @@ from calcode.errors import CalcodeWarning
 from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
 from calcode.method.signatures import read_private_key, sign_file, write_private_key
+from calcode.service.demo_pages import demo_pages
 from calcode.service.people import make_token
-from calcode.service.requests import ServiceHere
 from calcode.service.server import serve
 from calcode.service.service import Service
 from calcode.service.settings import SiteSettings, read_site
-from calcode.service.tables import DECISION, TASK
 
 _ROLES = ("reference", "validation", "gate", "calibration")
-_TEMPLATES = Path(__file__).with_name("templates")
 _PROTOCOL = 'description = "Demonstration: a candidate that ran in the shadow."\nmin_shadow_decisions = 20\n'
 
 
@@ -57,7 +52,7 @@ def serve_demo(*, port: int = 8470, pause: float = 0.2, say: Callable[[str], Non
                 token = make_token(transaction, subject="demo", roles=["program", "auditor"], days=1, actor="demo")
             service.tokens.reload()
             facts.update(token=token, port=at)
-            say(f"Open http://127.0.0.1:{at}/ : it says what to try. Ctrl-C ends the demonstration.")
+            say(f"Open http://127.0.0.1:{at}/demo : it says what to try. Ctrl-C ends the demonstration.")
             threading.Thread(target=play, args=(stream, at, token, pause, stopped), daemon=True).start()
 
         try:
@@ -94,7 +89,7 @@ def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, Iterator[dict[s
     (folder / "site.toml").write_text(
         f'name = "demo/skin"\ndata = "data"\nport = {port}\ndocs = true\n'
         '[[lines]]\nname = "skin"\nprompts = "demo.prompts.safetensors"\nmodel = "model.safetensors"\n'
-        'trusted = ["signer.key.pub"]\nprotocol = "protocol.toml"\n'
+        'trusted = ["signer.key.pub"]\nprotocol = "protocol.toml"\nvisit_minutes = 0\n'
         '[checkpoints]\nevery_records = 50\nevery_seconds = 10.0\nfolders = ["notes"]\n'
     )
     return read_site(folder / "site.toml"), requests_of(pad)
@@ -141,65 +136,3 @@ def play(stream: Iterator[dict[str, Any]], port: int, token: str, pause: float, 
             return
         finally:
             connection.close()
-
-
-def demo_pages(facts: dict[str, Any]) -> APIRouter:
-    """The page that says what happened so far and what to try.
-
-    Parameters
-    ----------
-    facts : dict
-        Token, port and example request; filled when the service listens.
-    """
-    from jinja2 import Environment, FileSystemLoader
-
-    router = APIRouter(include_in_schema=False)
-    template = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True).get_template("demo.html")
-
-    @router.get("/")
-    def page(service: ServiceHere) -> HTMLResponse:
-        with service.database.reading() as connection:
-            counts = select(DECISION.c.action, func.count()).group_by(DECISION.c.action).order_by(DECISION.c.action)
-            actions = [tuple(row) for row in connection.execute(counts)]
-            tasks = connection.execute(select(func.count()).select_from(TASK)).scalar_one()
-        return HTMLResponse(
-            template.render(
-                folder=service.site.data,
-                records=service.log.head()[0],
-                actions=actions,
-                tasks=tasks,
-                model=service.models["skin"].champion.digest[:16],
-                commands=commands(f"http://127.0.0.1:{facts['port']}", facts["token"], service),
-            )
-        )
-
-    @router.get("/demo/example.json")
-    def example() -> dict[str, Any]:
-        return dict(facts["example"])
-
-    @router.get("/demo/style.css")
-    def style() -> Response:
-        return Response((_TEMPLATES / "demo.css").read_text(), media_type="text/css")
-
-    return router
-
-
-def commands(address: str, token: str, service: Service) -> list[tuple[str, str]]:
-    """Titles and shell lines that work as they stand."""
-    sign_in = f"-H 'Authorization: Bearer {token}'"
-    json_type = "-H 'Content-Type: application/json'"
-    site = Path(service.site.data).parent / "site.toml"
-    decide = f"curl -s {address}/demo/example.json | curl -s {sign_in} {json_type} -d @- {address}/v1/decisions"
-    return [
-        ("Decide on an image; twice, and the second answer is the stored one", decide),
-        (
-            "Send nonsense: refused with one sentence, and the refusal is in the log",
-            f"curl -s {sign_in} {json_type} -H 'Idempotency-Key: x' "
-            f'-d \'{{"embedding": [1.0], "group": "p"}}\' {address}/v1/decisions',
-        ),
-        ("Read the log", f"curl -s {sign_in} '{address}/v1/log?from=1&count=5'"),
-        ("Signed checkpoints", f"curl -s {sign_in} {address}/v1/checkpoints"),
-        ("Verify the whole log, in another terminal", f"calcode log verify {site} --checkpoints {site.parent}/notes"),
-        ("Is the machine fit for it?", f"calcode service doctor {site}"),
-        ("Health and metrics", f"curl -s {address}/health/ready; curl -s {address}/metrics"),
-    ]

@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from calcode.cohorts import Cohort, open_features
 from calcode.method.explain import nearest
+from calcode.report.wording import percent
 from calcode.service.audit.chain import Record
 from calcode.service.models import Models
 from calcode.service.service import Service
@@ -75,20 +76,25 @@ def explanation_of(record: Record, service: Service) -> Explanation:
 
 
 def _sentences(action: str, reason: str, p_audit: float | None, released: list[str]) -> list[str]:
-    told = []
-    if p_audit is not None:
-        told.append(f"Support: {p_audit:.1%} of the gate images are supported as weakly as this one or more weakly.")
+    """The answer, why it is no single diagnosis, and how unusual the image is, in plain words."""
     why = {
-        "low_support": "Deferred: the image is unlike those the model was calibrated on.",
-        "empty_set": "Deferred: no diagnosis is plausible enough.",
-        "full_set": "Deferred: every diagnosis is plausible.",
-        "error": "Deferred: the model failed on this image.",
+        "low_support": "The image is unlike those that the model was checked with, so its answer could not be trusted.",
+        "empty_set": "No diagnosis fits the image well enough.",
+        "full_set": "Every diagnosis is still possible.",
+        "error": "A technical fault stopped the model.",
+        "alarm": "An alarm is open, so that the model does not answer by itself until two people have decided.",
     }
     if action == "defer":
-        told.append(why.get(reason, "Deferred."))
+        first = "The model gives no answer and leaves this case to a clinician."
+    elif len(released) == 1:
+        first = f"The model names one diagnosis: {released[0]}."
     else:
-        told.append(f"In the set: {', '.join(released)}.")
-    return told
+        first = f"The model names {len(released)} diagnoses that are possible: {', '.join(released)}."
+    found = [first, *([why[reason]] if reason in why else [])]
+    if p_audit is not None:
+        how = "very" if p_audit < 0.05 else "somewhat" if p_audit < 0.2 else "not"
+        found.append(f"The image is {how} unusual: {percent(p_audit)} of those for comparison are at least as unusual.")
+    return found
 
 
 def _neighbours(seq: int, models: Models, service: Service) -> list[NeighbourFacts]:

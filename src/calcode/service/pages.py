@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import secrets
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -18,12 +19,15 @@ from fastapi.routing import APIRoute
 
 from calcode import __version__
 from calcode.report.page import DEVICE_NOTE
+from calcode.service.log import utc
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
 from calcode.service.requests import limited_body, service_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+    from calcode.service.service import Service
 
 #: Session of a person; the JSON endpoints take no cookies.
 COOKIE = "calcode_session"
@@ -49,6 +53,7 @@ DONE = {
     "account": "The account is saved.",
     "alarm": "The alarm is closed.",
     "changed": "Your changed answer is saved. It is marked as given after the model's answer was seen.",
+    "read-all": "No case waits for you any more.",
     "proposed": "The model is proposed. Another account, an approver, must agree before it answers.",
     "promoted": "The model answers from now on.",
     "recalibrated": "A candidate was made from the reviewed cases. It answers nobody yet.",
@@ -57,6 +62,7 @@ DONE = {
     "rolled-back": "The model before answers again.",
     "shadow": "The model now decides in the shadow. Nobody sees its answers.",
     "signed-out": "You are signed out.",
+    "wished": "The case is in the queue.",
 }
 
 
@@ -81,8 +87,8 @@ def moment(at: str) -> str:
     >>> moment("2026-05-03T14:07:59.120000Z")
     '3 May 2026, 14:07 UTC'
     """
-    time = datetime.fromisoformat(at)
-    return f"{time.day} {time:%b %Y, %H:%M} UTC"
+    then = datetime.fromisoformat(at)
+    return f"{then.day} {then:%b %Y, %H:%M} UTC"
 
 
 def since(at: str, *, now: datetime | None = None) -> str:
@@ -164,6 +170,11 @@ def page_role_on_all_lines(*roles: str) -> Callable[[Request], Principal]:
         return principal
 
     return check
+
+
+def own_lines(service: Service, principal: Principal) -> list[str]:
+    """The lines that a person may see."""
+    return [name for name in service.models if principal.may(name)]
 
 
 def set_session(request: Request, response: Response, token: str) -> None:
@@ -253,12 +264,14 @@ def render(request: Request, template: str, context: Mapping[str, Any], *, statu
     pages = [(address, name) for address, name, roles in NAVIGATION if _may(principal, roles)]
     shared = {
         "principal": principal,
+        "may": lambda *roles: _may(principal, roles),
         "site": service_of(request).site.name,
         "navigation": pages,
         "path": request.url.path,
         "form_token": _form_token(request, cookie),
         "keys": request.cookies.get(KEYS_COOKIE) != "off",
         "done": DONE.get(request.query_params.get("done", "")),
+        "now": utc(time.time()),
         "device_note": DEVICE_NOTE,
         "version": __version__,
     }

@@ -91,7 +91,8 @@ class SavedAnswer(BaseModel):
     id: str
 
 
-def _task(service: Service, principal: Principal, task: str) -> Row[Any]:
+def own_task(service: Service, principal: Principal, task: str) -> Row[Any]:
+    """A task on a line that is the sender's."""
     with service.database.reading() as connection:
         row = reviews.task_row(connection, task)
     line_of(service, principal, row.line)
@@ -118,7 +119,7 @@ def queue(
 @router.post("/tasks/{id}/take", response_model=CaseFacts, responses=responses(*_WRITES))
 def take(id: _Id, service: ServiceHere, principal: _Clinician) -> dict[str, Any]:
     """Open a case for 15 minutes; nobody else gets it meanwhile."""
-    line = _task(service, principal, id).line
+    line = own_task(service, principal, id).line
     row = service.change(lambda t: reviews.take(t, id, reviewer=principal.subject))
     with service.database.reading() as connection:
         seq = reviews.decision_row(connection, row.decision).seq
@@ -137,7 +138,7 @@ def take(id: _Id, service: ServiceHere, principal: _Clinician) -> dict[str, Any]
 @router.post("/tasks/{id}/review", response_model=SavedAnswer, responses=responses(*_WRITES))
 def save(id: _Id, reading: Reading, service: ServiceHere, principal: _Clinician) -> dict[str, str]:
     """Save a reading. The case must be open; if another reader saved first, a second reading is offered."""
-    classes = service.models[_task(service, principal, id).line].prompts.classes
+    classes = service.models[own_task(service, principal, id).line].prompts.classes
     saved = service.change(
         lambda t: reviews.save(t, id, reviewer=principal.subject, classes=classes, **reading.model_dump())
     )
@@ -147,7 +148,7 @@ def save(id: _Id, reading: Reading, service: ServiceHere, principal: _Clinician)
 @router.post("/tasks/{id}/second", response_model=SavedAnswer, responses=responses(*_WRITES))
 def read_second(id: _Id, service: ServiceHere, principal: _Clinician) -> dict[str, str]:
     """Take the offer of a second reading; the answer is the task to save it under."""
-    _task(service, principal, id)
+    own_task(service, principal, id)
     return {"id": service.change(lambda t: reviews.read_second(t, id, reviewer=principal.subject))}
 
 

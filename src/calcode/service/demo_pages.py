@@ -1,0 +1,91 @@
+"""The pages of the demonstration: what happened so far, what to try, and a way in without a password."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from sqlalchemy import func, select
+
+from calcode.service import people
+from calcode.service.log import Transaction
+from calcode.service.pages import Form, field, page_router, render, see, set_session
+from calcode.service.problems import Problem
+from calcode.service.requests import ServiceHere
+from calcode.service.service import Service
+from calcode.service.tables import DECISION, TASK
+
+#: As whom a visitor may look around; each is an account of its own, because two people promote a model.
+_VISITORS = ("clinician", "engineer", "approver", "auditor", "admin")
+
+
+def demo_pages(facts: dict[str, Any]) -> APIRouter:
+    """The routes of the demonstration.
+
+    Parameters
+    ----------
+    facts : dict
+        Token, port and example request; filled when the service listens.
+    """
+    router = page_router()
+
+    @router.get("/demo")
+    def page(request: Request, service: ServiceHere) -> Response:
+        with service.database.reading() as connection:
+            counts = select(DECISION.c.action, func.count()).group_by(DECISION.c.action).order_by(DECISION.c.action)
+            actions = [tuple(row) for row in connection.execute(counts)]
+            tasks = connection.execute(select(func.count()).where(TASK.c.state == "open")).scalar_one()
+        context = {
+            "folder": service.site.data,
+            "records": service.log.head()[0],
+            "actions": actions,
+            "tasks": tasks,
+            "model": service.models["skin"].champion.digest[:16],
+            "visitors": _VISITORS,
+            "commands": commands(f"http://127.0.0.1:{facts['port']}", facts["token"], service),
+        }
+        return render(request, "demo.html", context)
+
+    @router.get("/demo/example.json")
+    def example() -> dict[str, Any]:
+        return dict(facts["example"])
+
+    @router.post("/demo/sign-in")
+    def sign_in(request: Request, service: ServiceHere, form: Form) -> Response:
+        role = field(form, "role")
+        if role not in _VISITORS:
+            raise Problem(422, "role: not one of the demonstration.")
+
+        def change(transaction: Transaction) -> str:
+            subject = f"demo-{role}"
+            people.set_roles(transaction, subject=subject, roles=[role], source="local", actor="demo")
+            return people.open_session(transaction, subject=subject, roles=[role], method="demo")
+
+        response = see("/")
+        set_session(request, response, service.change(change))
+        service.tokens.reload()
+        return response
+
+    return router
+
+
+def commands(address: str, token: str, service: Service) -> list[tuple[str, str]]:
+    """Titles and shell lines that work as they stand."""
+    sign_in = f"-H 'Authorization: Bearer {token}'"
+    json_type = "-H 'Content-Type: application/json'"
+    site = Path(service.site.data).parent / "site.toml"
+    decide = f"curl -s {address}/demo/example.json | curl -s {sign_in} {json_type} -d @- {address}/v1/decisions"
+    return [
+        ("Decide on an image; twice, and the second answer is the stored one", decide),
+        (
+            "Send nonsense: refused with one sentence, and the refusal is in the log",
+            f"curl -s {sign_in} {json_type} -H 'Idempotency-Key: x' "
+            f'-d \'{{"embedding": [1.0], "group": "p"}}\' {address}/v1/decisions',
+        ),
+        ("Read the log", f"curl -s {sign_in} '{address}/v1/log?from=1&count=5'"),
+        ("Signed checkpoints", f"curl -s {sign_in} {address}/v1/checkpoints"),
+        ("Verify the whole log, in another terminal", f"calcode log verify {site} --checkpoints {site.parent}/notes"),
+        ("Is the machine fit for it?", f"calcode service doctor {site}"),
+        ("Health and metrics", f"curl -s {address}/health/ready; curl -s {address}/metrics"),
+    ]

@@ -1,0 +1,100 @@
+"""The page of models (SERVICE.md 10): lineage, states, protocol, reports, and the steps that people take."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import Depends, Request, Response
+from sqlalchemy import Connection, func, select
+
+from calcode.service.models import Models, latest_deployment, latest_protocol
+from calcode.service.pages import READERS, Form, field, own_lines, page_role, page_router, reason_of, render, see
+from calcode.service.people import Principal
+from calcode.service.problems import Problem
+from calcode.service.requests import ServiceHere, line_of
+from calcode.service.tables import DECISION, DEPLOYMENT, EVENT, MODEL, SHADOW_DECISION
+
+router = page_router()
+_Reader = Annotated[Principal, Depends(page_role(*READERS))]
+#: States in the order of the page.
+_ORDER = ("champion", "shadow", "candidate", "added", "retired", "refused")
+
+
+@router.get("/models")
+def models_page(request: Request, service: ServiceHere, principal: _Reader) -> Response:
+    """Every line with its models, what they promise, and what a person may do next."""
+    with service.database.reading() as connection:
+        lines = [_line_models(connection, service.models[line]) for line in own_lines(service, principal)]
+    return render(request, "models.html", {"lines": lines})
+
+
+def _line_models(connection: Connection, models: Models) -> dict[str, Any]:
+    line = models.line
+    rows = connection.execute(select(MODEL).where(MODEL.c.line == line)).all()
+    events = connection.execute(
+        select(EVENT.c.subject, EVENT.c.at, EVENT.c.kind, EVENT.c.actor, EVENT.c.body)
+        .where(EVENT.c.kind.in_(("model_added", "approval")))
+        .order_by(EVENT.c.seq)
+    ).all()
+    own = {(event.subject, event.kind): event for event in events if json.loads(event.body).get("line", line) == line}
+    shadows = (
+        select(SHADOW_DECISION.c.model, func.count())
+        .join(DECISION, DECISION.c.id == SHADOW_DECISION.c.decision)
+        .where(DECISION.c.line == line)
+        .group_by(SHADOW_DECISION.c.model)
+    )
+    seen: dict[str, int] = {row[0]: row[1] for row in connection.execute(shadows)}
+    shown = [
+        {
+            **row._mapping,
+            "promises": json.loads(row.promises),
+            "added_at": own[row.digest, "model_added"].at,
+            "proposal": own.get((row.digest, "approval")),
+            "shadow_decisions": seen.get(row.digest, 0),
+            "failed": models.gates(connection, row.digest) if row.state == "shadow" else [],
+        }
+        for row in rows
+    ]
+    query = select(DEPLOYMENT).where(DEPLOYMENT.c.line == line).order_by(DEPLOYMENT.c.from_seq.desc()).limit(50)
+    return {
+        "line": line,
+        "models": sorted(shown, key=lambda model: (_ORDER.index(model["state"]), model["added_at"])),
+        "deployment": latest_deployment(connection, line),
+        "history": connection.execute(query).all(),
+        "protocol": latest_protocol(connection, line),
+    }
+
+
+#: What each button does, the roles that may press it, and what the page says afterwards.
+_STEPS: dict[str, tuple[str, ...]] = {
+    "shadow": ("engineer",),
+    "refused": ("engineer",),
+    "proposed": ("engineer",),
+    "promoted": ("approver",),
+    "rolled-back": ("engineer", "approver", "clinician"),
+}
+
+
+@router.post("/models/step")
+def take_step(service: ServiceHere, principal: _Reader, form: Form) -> Response:
+    """Move a model on, or back; the reason stands in the log."""
+    step = field(form, "step")
+    if step not in _STEPS:
+        raise Problem(422, "step: not one that a model can take.")
+    if not principal.roles & set(_STEPS[step]):
+        raise Problem(403, f"This needs the role {' or '.join(_STEPS[step])}.")
+    models = service.models[line_of(service, principal, field(form, "line"))]
+    digest, actor, why = field(form, "digest"), principal.subject, reason_of(form)
+    if step == "rolled-back":
+        service.change(lambda transaction: models.roll_back(transaction, actor=actor, why=why))
+    else:
+        moves = {
+            "shadow": models.set_shadow,
+            "refused": models.refuse,
+            "proposed": models.propose,
+            "promoted": models.approve,
+        }
+        service.change(lambda transaction: moves[step](transaction, digest, actor=actor, why=why))
+    models.follow()
+    return see("/models", done=step)

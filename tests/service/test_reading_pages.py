@@ -1,0 +1,242 @@
+"""Reading a case on the pages: blind first, then the answer; second readers, a third who settles; nobody is led."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service.sites import embeddings, make_site
+from service.visitors import Person, session
+from sqlalchemy import select
+
+from calcode.service import reviews
+from calcode.service.service import Service
+from calcode.service.tables import DECISION, EVENT, REVIEW, TASK
+
+EVIL = '<script>alert("x")</script>'
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Forty patients, every one drawn, no random second reader; two wards."""
+    lines = 'visit_minutes = 0\nsample = 1.0\nsecond_reader = 0.0\nviewer_url = "https://pacs.example/?s={study}"\n'
+    site = make_site(tmp_path_factory.mktemp("site"), line_lines=lines)
+    with Service(site.settings) as running:
+        admission = running.admission["skin"]
+        cases = []
+        for i, vector in enumerate(embeddings(40)):
+            who = {"group": f"patient-{i}", "image_id": EVIL if i == 0 else f"image-{i}", "study": f"1.2.{i}"}
+            where = {"site": "ward-3" if i % 2 else "ward-4", "device": "cam-1"}
+            wanted = admission_request(vector.tolist(), who | where)
+            cases.append(admission.case(wanted, vector, key=f"k{i}", actor="test"))
+        running.writer.submit(cases).result()
+        yield running
+
+
+def admission_request(vector: list[float], fields: dict[str, str]) -> Any:
+    from calcode.service.admission import DecisionRequest
+
+    return DecisionRequest(embedding=vector, **fields)
+
+
+def rows(service: Service, query: Any) -> list[Any]:
+    with service.database.reading() as connection:
+        return list(connection.execute(query).all())
+
+
+def opened(person: Person, part: str = "") -> str:
+    """The task that the reader gets next."""
+    answer = person.get(f"/review/next{part}", follow_redirects=False)
+    return re.sub(r"\?.*", "", answer.headers["location"]).removeprefix("/review/")
+
+
+def decision_of(service: Service, task: str) -> Any:
+    return rows(service, select(DECISION).join(TASK, TASK.c.decision == DECISION.c.id).where(TASK.c.id == task))[0]
+
+
+def read(person: Person, task: str, label: str, **more: str) -> Any:
+    return person.send(f"/review/{task}", f"/review/{task}", {"label": label, **more})
+
+
+def test_the_answer_is_hidden_until_a_diagnosis_is_saved(service: Service) -> None:
+    anna = Person(service, "anna", "clinician")
+    task = opened(anna)
+    row = decision_of(service, task)
+    question = anna.get(f"/review/{task}").text
+    assert "What do you see?" in question
+    for leak in ("The model names", "p_audit", row.model[:12], "How each diagnosis fared"):
+        assert leak not in question
+    # By no other page either.
+    hidden = anna.get(f"/cases/{row.id}").text
+    assert "hidden from you" in hidden
+    assert "The model names" not in hidden
+    assert row.released_set not in hidden
+    assert anna.get(f"/review/{task}/answer", follow_redirects=False).headers["location"].startswith(f"/review/{task}")
+    saved = read(anna, task, "c1", sureness="3", comment="clear")
+    assert saved.status_code == 303
+    answer = anna.get(saved.headers["location"]).text
+    assert "You had not seen the model's answer" in answer
+    assert "The model said" in answer
+    kinds = [
+        event.kind for event in rows(service, select(EVENT).where(EVENT.c.subject == row.id).order_by(EVENT.c.seq))
+    ]
+    assert kinds.index("case_viewed") < kinds.index("review_saved") < kinds.index("answer_revealed")
+    assert "The model" in anna.get(f"/cases/{row.id}").text
+
+
+def test_a_changed_answer_stands_beside_the_first_and_is_not_blind(service: Service) -> None:
+    anna = Person(service, "anna", "clinician")
+    task = opened(anna)
+    read(anna, task, "c0")
+    changed = anna.send(f"/review/{task}/answer", f"/review/{task}/change", {"label": "c2"})
+    assert changed.status_code == 303
+    assert "Your changed answer is saved" in anna.get(changed.headers["location"]).text
+    first, second = rows(service, select(REVIEW).where(REVIEW.c.task == task).order_by(REVIEW.c.seq))
+    assert (first.label, first.blind, second.label, second.blind) == ("c0", True, "c2", False)
+    assert second.supersedes == first.id
+    # It opened a second reading, which is not for the same person.
+    waiting = rows(service, select(TASK).where(TASK.c.decision == first.decision, TASK.c.state == "open"))
+    assert [entry.why for entry in waiting] == ["second"]
+    assert read(Person(service, "ben", "clinician"), waiting[0].id, "c2").status_code == 303
+
+
+def test_a_second_reader_sees_nothing_of_the_first_and_a_third_settles(service: Service) -> None:
+    anna, ben, cleo = (Person(service, name, "clinician") for name in ("anna", "ben", "cleo"))
+    task = opened(anna)
+    row = decision_of(service, task)
+    read(anna, task, "cannot_tell", comment="too dark")
+    (second,) = rows(service, select(TASK).where(TASK.c.decision == row.id, TASK.c.why == "second"))
+    page = ben.get(f"/review/{second.id}").text
+    assert "Second reading" in page
+    assert "too dark" not in page
+    assert "anna" not in page
+    assert "too dark" not in ben.get(f"/cases/{row.id}").text
+    read(ben, second.id, "c1")
+    other = opened(anna)
+    case = decision_of(service, other)
+    read(anna, other, "c0", comment="net")
+    assert anna.send(f"/review/{other}/answer", f"/review/{other}/change", {"label": "c1"}).status_code == 303
+    (again,) = rows(service, select(TASK).where(TASK.c.decision == case.id, TASK.c.why == "second"))
+    read(ben, again.id, "c3", comment="dots")
+    (settle,) = rows(service, select(TASK).where(TASK.c.decision == case.id, TASK.c.why == "adjudicate"))
+    shown = cleo.get(f"/review/{settle.id}").text
+    assert "Two readers differ" in shown
+    assert "dots" in shown
+    assert "The model names" not in shown
+    # Neither of the two may settle it.
+    assert anna.get(f"/review/{settle.id}", follow_redirects=False).headers["location"].endswith("answer?line=&site=")
+    read(cleo, settle.id, "c3")
+    assert rows(service, select(REVIEW).where(REVIEW.c.task == settle.id))[0].source == "consensus"
+
+
+def test_somebody_was_faster_and_a_lease_keeps_others_out(service: Service) -> None:
+    anna, ben = Person(service, "anna", "clinician"), Person(service, "ben", "clinician")
+    task = opened(anna)
+    anna.get(f"/review/{task}")
+    busy = ben.get(f"/review/{task}")
+    assert busy.status_code == 409
+    assert "Another reader has this case open" in busy.text
+    assert opened(ben) != task
+    read(anna, task, "c0")
+    late = ben.get(f"/review/{task}")
+    assert late.status_code == 409
+    assert "Another reader saved this case" in late.text
+    offered = ben.send(f"/review/{task}", f"/review/{task}/second", {})
+    second = re.sub(r"\?.*", "", offered.headers["location"]).removeprefix("/review/")
+    assert read(ben, second, "c0").status_code == 303
+    assert len(rows(service, select(REVIEW).where(REVIEW.c.decision == decision_of(service, task).id))) == 2
+
+
+def test_nonsense_is_refused_and_nothing_is_saved(service: Service) -> None:
+    anna = Person(service, "anna", "clinician")
+    task = opened(anna)
+    before = len(rows(service, select(REVIEW)))
+    for fields in ({}, {"label": "elephant"}, {"label": "c0", "sureness": "9"}, {"label": "c0", "sureness": "x"}):
+        assert anna.send(f"/review/{task}", f"/review/{task}", fields).status_code == 422, fields
+    assert anna.get("/review/nowhere").status_code == 404
+    assert len(rows(service, select(REVIEW))) == before
+
+
+def test_the_queue_is_filtered_and_ends(service: Service) -> None:
+    dora = Person(service, "dora", "clinician")
+    page = dora.get("/review?site=ward-3").text
+    assert "ward-3" in page
+    assert not re.search(r"<td[^>]*><span class=\"cell\">ward-4", page)
+    task = opened(dora, "?site=ward-3")
+    assert decision_of(service, task).site == "ward-3"
+    assert "done=read-all" in dora.get("/review/next?site=elsewhere", follow_redirects=False).headers["location"]
+    auditor = Person(service, "olga", "auditor")
+    watched = auditor.get("/review").text
+    assert 'href="/review/' not in watched.replace('href="/review"', "")
+
+
+def test_hostile_text_of_senders_and_readers_never_runs(service: Service) -> None:
+    anna = Person(service, "anna", "clinician")
+    (task,) = rows(
+        service, select(TASK).join(DECISION, DECISION.c.id == TASK.c.decision).order_by(DECISION.c.seq).limit(1)
+    )
+    reader = Person(service, "eve", "clinician")
+    page = anna.get(f"/review/{task.id}")
+    read(reader, task.id, "c0", comment=EVIL)
+    auditor = Person(service, "olga", "auditor")
+    for text in (page.text, reader.get(f"/review/{task.id}/answer").text, auditor.get(f"/cases/{task.decision}").text):
+        assert "<script>alert" not in text
+        assert "\n" in text
+    history = auditor.get(f"/cases/{task.decision}").text
+    assert "&lt;script&gt;alert" in history
+
+
+def test_a_person_limited_to_other_lines_sees_none_of_this(service: Service) -> None:
+    from calcode.service import people
+
+    def change(transaction: Any) -> str:
+        people.set_roles(
+            transaction, subject="faye", roles=["clinician", "auditor"], source="local", actor="t", lines=["lung"]
+        )
+        return people.open_session(transaction, subject="faye", roles=["clinician", "auditor"], method="test")
+
+    task = rows(service, select(TASK))[0]
+    faye = Person(service)
+    faye.client.cookies.set("calcode_session", service.change(change))
+    service.tokens.reload()
+    assert "No case waits" in faye.get("/review").text
+    assert faye.get(f"/review/{task.id}").status_code in (403, 404)
+    assert faye.get(f"/cases/{task.decision}").status_code == 404
+    assert faye.get("/log").status_code == 403
+    assert "No line is yours" in faye.get("/").text
+    assert session(service, "gus", "auditor")
+
+
+def test_a_case_shows_its_place_in_the_log_its_proof_and_who_saw_it(service: Service) -> None:
+    event = service.checkpoints.next_event()
+    service.change(lambda transaction: transaction.append([event]))
+    auditor = Person(service, "olga", "auditor")
+    row = rows(service, select(DECISION).order_by(DECISION.c.seq.desc()))[0]
+    page = auditor.get(f"/cases/{row.id}").text
+    assert f"Record {row.seq} of hospital/skin is one of" in page
+    proof = auditor.get(f"/cases/{row.id}/proof").json()
+    assert proof["seq"] == row.seq
+    assert auditor.get(f"/cases/{row.id}/image").status_code == 403
+    assert Person(service, "anna", "clinician").get(f"/cases/{row.id}/image").status_code == 404
+    with service.database.reading() as connection:
+        seen = select(EVENT).where(EVENT.c.kind == "case_viewed", EVENT.c.subject == row.id, EVENT.c.actor == "olga")
+        assert connection.execute(seen).first() is not None
+        assert not reviews.open_for(connection, row.id, "olga")
+
+
+def test_a_clinician_asks_for_a_case_that_nobody_was_to_read(tmp_path: Path) -> None:
+    site = make_site(tmp_path, line_lines="visit_minutes = 0\nsample = 0.000001\n")
+    with Service(site.settings) as running:
+        vector = embeddings(1)[0]
+        wanted = admission_request(vector.tolist(), {"group": "p"})
+        case = running.admission["skin"].case(wanted, vector, key="k", actor="test")
+        running.writer.submit([case]).result()
+        (row,) = rows(running, select(DECISION))
+        anna = Person(running, "anna", "clinician")
+        if row.action != "defer":
+            sent = anna.send(f"/cases/{row.id}", f"/cases/{row.id}/wish", {"comment": "odd"})
+            assert sent.status_code == 303
+            assert [task.why for task in rows(running, select(TASK))] == ["wish"]
