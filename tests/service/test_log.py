@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import time
 from typing import Any
 
 import pytest
@@ -13,12 +15,16 @@ from service.sites import embeddings, make_site, running
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
-from calcode.service import projections
+from calcode.service import projections, reviews
 from calcode.service.audit.parts import secret_part
 from calcode.service.database import Database
-from calcode.service.log import Event, Log
+from calcode.service.labels import receive_label
+from calcode.service.log import Event, Log, utc
 from calcode.service.people import make_token, revoke_token, set_roles
-from calcode.service.tables import DERIVED, EVENT, HEAD, SECRET_PART, TASK
+from calcode.service.problems import Problem
+from calcode.service.sampling import Policy, close_visits, later, policy_event
+from calcode.service.service import Service
+from calcode.service.tables import DECISION, DERIVED, EVENT, HEAD, REVIEW, SECRET_PART, TASK
 
 
 def note(n: int) -> Event:
@@ -102,8 +108,6 @@ def test_personal_content_can_go_and_the_chain_stays(log: Log) -> None:
 
 
 def test_a_jump_of_the_clock_is_an_event_and_reorders_nothing(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    import time
-
     append(log, note(1))
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() - 3600)
@@ -120,13 +124,45 @@ def test_unknown_kinds_are_refused(log: Log) -> None:
         append(log, Event(kind="gossip", actor="test", body={}))
 
 
+READING = ["close", "read", "change", "wish", "label", "policy", "peek"]
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["roles", "token", "revoke", "decide", "repeat", "defer"]), st.integers(0, 5)),
-    max_size=25,
+    st.tuples(st.sampled_from(["roles", "token", "revoke", "decide", "repeat", "defer", *READING]), st.integers(0, 5)),
+    max_size=40,
 )
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def read_some(service: Service, call: Any, step: str, n: int) -> None:
+    """A step of the review loop, about the n-th of what there is; a refusal is a step too."""
+    who = f"reader-{n % 3}"
+    with service.database.reading() as connection:
+        found = {
+            table.name: list(connection.execute(select(table.c.id)).scalars()) for table in (DECISION, TASK, REVIEW)
+        }
+    table = {"read": "task", "change": "review"}.get(step, "decision")
+    about = found[table][n % len(found[table])] if found[table] else None
+    spoken = {"reviewer": who, "label": ["c0", "c1", "cannot_tell"][n % 3], "classes": ["c0", "c1"]}
+    if step == "close":
+        service.change(lambda t: close_visits(t, now=later(utc(time.time()), minutes=30.0 * n)))
+    elif step == "policy":
+        policy = Policy(sample=(n + 1) / 6, visit_minutes=float(n), second_reader=n / 5, due_days=n + 1)
+        service.change(lambda t: t.append([policy_event("skin", policy, actor="a", why="test")]))
+    elif about is not None:
+        with contextlib.suppress(Problem):
+            if step == "read":
+                service.change(lambda t: reviews.take(t, about, reviewer=who))
+                service.change(lambda t: reviews.save(t, about, sureness=2, comment="a word", **spoken))
+            elif step == "change":
+                service.change(lambda t: reviews.supersede(t, about, sureness=None, comment="", **spoken))
+            elif step == "wish":
+                service.change(lambda t: reviews.wish(t, about, actor=who, comment="please"))
+            elif step == "label":
+                result = {"label": f"c{n % 2}", "classes": ["c0", "c1"], "source": "pathology", "actor": "lab"}
+                service.change(lambda t: receive_label(t, about, **result))
+            else:
+                service.change(lambda t: reviews.reveal(t, about, reviewer=who))
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_projections_rebuilt_from_the_log_equal_the_live_ones(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
@@ -148,6 +184,8 @@ def test_projections_rebuilt_from_the_log_equal_the_live_ones(
                 prefixes.append(token[:12])
             elif step == "revoke" and prefixes:
                 service.change(lambda t, n=n: revoke_token(t, prefix=prefixes[n % len(prefixes)], actor="a"))
+            elif step in READING:
+                read_some(service, call, step, n)
             else:
                 row = [-value for value in rows[n]] if step == "defer" else rows[n]
                 call("POST", "/v1/decisions", json={"embedding": row, "group": f"g{n}", "image_id": f"{step}{n}"})

@@ -11,6 +11,7 @@ import typer
 from calcode.cli.options import AsJson
 from calcode.cli.running import Command, guarded
 from calcode.cli.serve import PANEL
+from calcode.errors import ServiceError
 
 _DELETED = "Deleted {} parts; the records stay and the log still verifies."
 
@@ -167,6 +168,34 @@ def rebuild(site: SiteFile, as_json: AsJson = False) -> None:
     tell("service rebuild", f"Replayed {n:,} records.", as_json=as_json, facts={"records": n})
 
 
+def labels(
+    site: SiteFile,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV with label, decision or study, line, source.")],
+    as_json: AsJson = False,
+) -> None:
+    """Record results of the laboratory from a CSV file, all of them or none."""
+    from calcode.cohorts import read_prompts
+    from calcode.service.keys import site_secret
+    from calcode.service.label_files import LabelledLine, read_label_file, receive_labels
+    from calcode.service.operations import opened
+    from calcode.service.problems import Problem
+    from calcode.service.settings import read_site
+
+    settings = read_site(site)
+    secret = site_secret(settings)
+    lines = {
+        line.name: LabelledLine(read_prompts(line.prompts).classes, secret.for_line(line.name))
+        for line in settings.lines
+    }
+    try:
+        given = read_label_file(file.read_text())
+        with opened(settings) as log, log.transaction() as transaction:
+            recorded = receive_labels(transaction, given, lines=lines, actor="operator")
+    except (Problem, OSError, UnicodeDecodeError) as error:
+        raise ServiceError(f"{file}: {error}") from error
+    tell("service labels", f"Recorded {len(recorded)} labels.", as_json=as_json, facts={"labels": len(recorded)})
+
+
 def token(
     site: SiteFile,
     subject: Annotated[str, typer.Argument(metavar="NAME", help="Program or person.")],
@@ -242,6 +271,7 @@ for _command in (
     Command(run=retain, examples=("calcode service retain site.toml",), panel=PANEL),
     Command(run=erase, examples=("calcode service erase site.toml --group patient-17 --why request",), panel=PANEL),
     Command(run=rebuild, examples=("calcode service rebuild site.toml",), panel=PANEL),
+    Command(run=labels, examples=("calcode service labels site.toml results.csv",), panel=PANEL),
     Command(run=token, examples=("calcode service token site.toml pacs --role program",), panel=PANEL),
     Command(run=account, examples=("calcode service account site.toml e.meier --role engineer",), panel=PANEL),
     Command(run=grants, examples=("calcode service grants calcode_service | psql calcode",), panel=PANEL),

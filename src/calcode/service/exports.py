@@ -9,10 +9,13 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import select
+
 from calcode import __version__
 from calcode.files import canonical_json, replacing
 from calcode.service.audit.chain import Record
 from calcode.service.log import Event, Log
+from calcode.service.tables import DECISION
 
 _DCM = "http://dicom.nema.org/resources/ontology/DCM"
 #: DICOM audit code, its words and the FHIR action; every other kind is an activity of the application.
@@ -21,6 +24,11 @@ _AUDIT_TYPES = {
     "export": ("110106", "Export", "R"),
     "erasure": ("110110", "Patient Record", "D"),
     "decision": ("110100", "Application Activity", "C"),
+    "case_viewed": ("110110", "Patient Record", "R"),
+    "answer_revealed": ("110110", "Patient Record", "R"),
+    "review_saved": ("110110", "Patient Record", "U"),
+    "review_superseded": ("110110", "Patient Record", "U"),
+    "label_received": ("110110", "Patient Record", "U"),
     "role_changed": ("110137", "User Security Attributes Changed", "U"),
     "token_made": ("110137", "User Security Attributes Changed", "C"),
     "token_revoked": ("110137", "User Security Attributes Changed", "D"),
@@ -55,11 +63,19 @@ def export_decisions(log: Log, target: Path, *, line: str, classes: tuple[str, .
             *((name, pa.bool_()) for name in ("representative", "in_model", "known_group")),
         ]
     )
+    with log.database.reading() as connection:
+        # Known only when a patient's first visit was over, so not in the record of the decision.
+        query = select(DECISION.c.id).where(DECISION.c.line == line, DECISION.c.representative)
+        standing = set(connection.execute(query).scalars())
     n = 0
     with replacing(target) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
         for page in log.pages():
             bodies = [(record, json.loads(record.body)) for record in page if record.kind == "decision"]
-            rows = [_row(record, body, names) for record, body in bodies if body["line"] == line]
+            rows = [
+                {**_row(record, body, names), "representative": body["id"] in standing}
+                for record, body in bodies
+                if body["line"] == line
+            ]
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
             n += len(rows)
     _tell(log, {"what": "decisions", "line": line, "rows": n})
@@ -70,7 +86,7 @@ def _row(record: Record, body: dict[str, Any], names: list[str]) -> dict[str, An
     # A missing threshold lets every label in.
     limits = [float("inf") if value is None else value for value in body["thresholds"]]
     copied = ("action", "reason", "label", "p_audit", "site", "device", "u", "p_sample")
-    flags = ("representative", "in_model", "known_group")
+    flags = ("in_model", "known_group")
     return {
         **{name: body[name] for name in (*copied, *flags)},
         **dict(zip(names, limits, strict=False)),

@@ -214,8 +214,9 @@ def _reviewed(row: Any, reviews: Sequence[Any], tasks: Sequence[Any], *, p_min: 
     first = next((task for task in tasks if task.why in _FIRST_TASKS), None)
     due_at = None if first is None else first.due_at
     over = due_at is not None and now > due_at
-    settled_at = next((entry.saved_at for entry in reviews if entry.seq == stands.seq), None)
     unlabelled = stands.state in ("pending", "disputed", "cannot_tell")
+    labelled_seq = None if unlabelled else stands.seq
+    labelled_at = next((entry.saved_at for entry in reviews if entry.seq == labelled_seq), None)
     return ReviewedCase(
         seq=row.seq,
         decision=row.id,
@@ -234,9 +235,9 @@ def _reviewed(row: Any, reviews: Sequence[Any], tasks: Sequence[Any], *, p_min: 
         label=stands.label,
         blind=stands.blind,
         source=stands.source,
-        labelled_seq=None if unlabelled else stands.seq,
+        labelled_seq=labelled_seq,
         due_at=due_at,
-        late=due_at is not None and settled_at is not None and settled_at > due_at,
+        late=due_at is not None and labelled_at is not None and labelled_at > due_at,
         waiting=unlabelled and not over,
     )
 
