@@ -144,7 +144,7 @@ class CalcodeClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # 
         rows, y = self._checked_training(X, y)
         self.classes_, codes = self._label_space(y)
         # The core checks its settings too, but only after the estimator has been trained.
-        model.checked().require_classes(_names(self.classes_))
+        model.checked(_names(self.classes_))
         self.roles_ = self._split(np.array(_names(self.classes_))[codes], groups)
         self.estimator_ = clone(self.estimator)
         if not self._is_frozen():

@@ -12,7 +12,6 @@ from calcode.method.audit import (
     BASE_DIAGNOSTICS,
     auroc,
     fused_rank,
-    negative_confidence,
     negative_energy,
     neighbour_distance,
     prompt_disagreement,
@@ -66,7 +65,6 @@ def test_distance_is_the_median_of_the_nearest() -> None:
 def test_other_diagnostics_by_hand() -> None:
     logits = np.array([[[1.0, 2.0], [3.0, 0.0]]])
     assert negative_energy(logits)[0] == pytest.approx(-np.log(np.exp(2.0) + np.exp(1.0)))
-    assert negative_confidence(np.array([[0.3, 0.7]]))[0] == -0.7
     probabilities, robust = np.array([[[0.5, 0.5], [1.0, 0.0]]]), np.array([[0.75, 0.25]])
     first = 0.5 * np.log(0.5 / 0.75) + 0.5 * np.log(0.5 / 0.25)
     assert prompt_disagreement(probabilities, robust)[0] == pytest.approx((first + np.log(1 / 0.75)) / 2)

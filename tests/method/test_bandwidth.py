@@ -9,7 +9,8 @@ from method.test_cross_fit import draw
 
 from calcode import CalcodeWarning
 from calcode.method.bandwidth import NEIGHBOUR_SHARES, candidate_bandwidths, choose_bandwidth
-from calcode.method.cross_fit import CrossFit, HeldOut, coverage_floor
+from calcode.method.cross_fit import CrossFit, HeldOut
+from calcode.method.quantiles import coverage_floor
 
 
 def make_cross_fit(seed: int, *, n: int = 60) -> CrossFit:

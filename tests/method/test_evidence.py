@@ -8,7 +8,7 @@ from worlds import World
 
 from calcode import CalcodeWarning, Evidence
 from calcode.errors import EvidenceError
-from calcode.method.evidence import prompt_probabilities, robust_probabilities, trimmed_probabilities
+from calcode.method.evidence import prompt_probabilities, robust_probabilities
 
 
 def make(**changes: object) -> Evidence:
@@ -113,14 +113,14 @@ def test_text_logits_do_not_depend_on_the_batch(n: int, start: int) -> None:
 
 def test_trimming_drops_each_classs_own_extremes() -> None:
     per_prompt = np.array([[[0.9, 0.1], [0.5, 0.5], [0.6, 0.4], [0.1, 0.9]]])
-    np.testing.assert_allclose(trimmed_probabilities(per_prompt, trim=1), [[0.55, 0.45]], atol=1e-11)
-    np.testing.assert_allclose(trimmed_probabilities(per_prompt, trim=0), [[0.525, 0.475]], atol=1e-11)
+    np.testing.assert_allclose(robust_probabilities(np.log(per_prompt), trim=1), [[0.55, 0.45]], atol=1e-11)
+    np.testing.assert_allclose(robust_probabilities(np.log(per_prompt), trim=0), [[0.525, 0.475]], atol=1e-11)
 
 
 def test_trim_must_leave_a_prompt_and_is_ignored_with_one() -> None:
     with pytest.raises(EvidenceError, match="trim: 2 values at each end leave nothing of 4 prompts; use 0 to 1"):
-        trimmed_probabilities(np.full((1, 4, 2), 0.5), trim=2)
-    np.testing.assert_allclose(trimmed_probabilities(np.array([[[0.3, 0.7]]]), trim=1), [[0.3, 0.7]], atol=1e-11)
+        robust_probabilities(np.full((1, 4, 2), 0.5), trim=2)
+    np.testing.assert_allclose(robust_probabilities(np.log([[[0.3, 0.7]]]), trim=1), [[0.3, 0.7]], atol=1e-11)
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calcode.method.levels import certified_level, cut_exceeding, cut_reaching, exact_positions, grid_level, loo_level
+from calcode.method.localized import LEVEL_TOLERANCE, LocalizedRule, cut_exceeding, exact_positions, loo_level
 
 
 def test_equal_within_the_tolerance_is_reached_and_not_exceeded() -> None:
     mass = 190 / 200
-    assert mass >= cut_reaching(0.95)
+    assert mass >= loo_level(np.array([0.94]), rank=1, grid=101)[1] == 0.95 - LEVEL_TOLERANCE
     assert not mass >= cut_exceeding(0.95)
     assert mass + 2e-12 >= cut_exceeding(0.95)
 
@@ -20,17 +20,20 @@ def test_equal_within_the_tolerance_is_reached_and_not_exceeded() -> None:
 @given(st.lists(st.floats(0, 0.999), min_size=1, max_size=50), st.integers(1, 60), st.integers(2, 200))
 def test_grid_level_is_the_smallest_grid_value_that_covers(values: list[float], rank: int, grid: int) -> None:
     masses = np.array(values)
-    level = grid_level(masses, rank=rank, grid=grid)
+    level, cut = loo_level(masses, rank=rank, grid=grid)
     steps = [i / (grid - 1) for i in range(grid)]
     covering = [eta for eta in steps if (masses < eta - 1e-12).sum() >= rank]
     assert level == (covering[0] if covering else math.inf)
+    assert cut == level - LEVEL_TOLERANCE
 
 
 def test_too_few_points_make_every_level_infinite() -> None:
     masses = np.array([0.1, 0.2])
     assert loo_level(masses, rank=3, grid=1001) == (math.inf, math.inf)
     assert loo_level(masses, rank=3, grid=None)[0] == math.inf
-    assert certified_level(masses, np.ones(2), rank=3)[0] == math.inf
+    rule = LocalizedRule.fit(np.eye(2), masses, bandwidth=1.0, miscoverage=0.01, level="certified")
+    assert rule.always_infinite
+    assert rule.eta == rule.cut == math.inf
 
 
 def literal_exact(
@@ -82,8 +85,8 @@ def test_rounding_decides_neither_a_level_nor_a_threshold() -> None:
     at_most = 0.3 - 1e-16
     assert at_most < 0.3
     # Equal to 0.3 is not below it, so the level is the next one.
-    assert grid_level(np.array([at_most]), rank=1, grid=11) == 0.4
-    assert at_most >= cut_reaching(0.3)
+    assert loo_level(np.array([at_most]), rank=1, grid=11)[0] == 0.4
+    assert at_most >= loo_level(np.array([0.2]), rank=1, grid=11)[1]
     # The sum exceeds 0.3 by rounding alone.
     assert 0.1 + 0.2 > 0.3
     assert cut_exceeding(0.3) > 0.1 + 0.2

@@ -13,7 +13,7 @@ from calcode import Action, Calcode, CalcodeWarning, Evidence, Reason
 from calcode.cohorts import Cohort
 from calcode.errors import EvidenceError, MismatchError, NotFittedError, RoleError, SettingsError
 from calcode.method.evidence import robust_probabilities
-from calcode.method.levels import LEVELS
+from calcode.method.localized import LEVELS
 from calcode.method.quantiles import conformal_quantile
 from calcode.method.scores import aps_scores, true_label_scores
 

@@ -110,12 +110,12 @@ def test_each_wrong_setting_is_named(change: dict[str, object], message: str) ->
 
 
 def test_classes_named_in_settings_must_exist() -> None:
-    settings = Calcode(always_protect=["mel"], guard_miscoverage={"nv": 0.1}).checked()
-    settings.require_classes(["mel", "nv"])
+    settings = Calcode(always_protect=["mel"], guard_miscoverage={"nv": 0.1})
+    settings.checked(["mel", "nv"])
     with pytest.raises(SettingsError, match=r"always_protect: \['mel'\] not among the classes \['a', 'nv'\]"):
-        settings.require_classes(["a", "nv"])
+        settings.checked(["a", "nv"])
     with pytest.raises(SettingsError, match=r"guard_miscoverage: \['nv'\] not among"):
-        settings.require_classes(["mel", "b"])
+        settings.checked(["mel", "b"])
 
 
 def test_parameters_can_be_set_by_name() -> None:

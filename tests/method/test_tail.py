@@ -14,7 +14,6 @@ from calcode.method.tail import (
     class_evidence,
     discover_tail,
     in_every_set_sentence,
-    miscoverage_of,
 )
 
 
@@ -102,9 +101,3 @@ def test_class_global_below_50_and_the_larger_of_both_from_50_on() -> None:
     np.testing.assert_array_equal(found[0], localized)
     np.testing.assert_array_equal(found[1][:, 1], np.maximum(localized, expected))
     np.testing.assert_array_equal(found[1][:, [0, 2]], np.stack([localized] * 2, axis=1))
-
-
-def test_guard_miscoverage_is_one_number_or_one_per_class() -> None:
-    assert miscoverage_of("a", 0.1, default=0.05) == 0.1
-    assert miscoverage_of("a", {"a": 0.2}, default=0.05) == 0.2
-    assert miscoverage_of("b", {"a": 0.2}, default=0.07) == 0.07

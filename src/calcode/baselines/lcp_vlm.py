@@ -19,8 +19,7 @@ from calcode.errors import RoleError
 from calcode.kernels import PairDistances, prefix_masses
 from calcode.method.cross_fit import MIN_EXAMPLES, fold_numbers
 from calcode.method.evidence import Evidence
-from calcode.method.levels import exact_positions
-from calcode.method.localized import first_positions
+from calcode.method.localized import exact_positions, first_positions
 from calcode.method.quantiles import conformal_rank
 from calcode.method.scores import aps_scores, label_sets, true_label_scores
 

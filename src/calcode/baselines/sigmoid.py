@@ -11,8 +11,7 @@ import numpy as np
 
 from calcode.arrays import FloatArray
 from calcode.kernels import prefix_masses, product_blocks, row_blocks, run_blocks
-from calcode.method.levels import exact_positions
-from calcode.method.localized import canonical_order, first_positions
+from calcode.method.localized import canonical_order, exact_positions, first_positions
 from calcode.method.quantiles import conformal_rank
 
 #: Exponents are cut here, as in the published code, before exp overflows.

@@ -18,7 +18,7 @@ def _option(setting: Setting) -> tuple[Any, Any]:
     """A setting as an option of typer: its annotation and its default."""
     panel = None if setting.panel == "General" else setting.panel
     if isinstance(setting.default, bool):
-        off = f"/{setting.kind.off}" if setting.kind.off else ""  # type: ignore[attr-defined]
+        off = f"/{setting.kind.off}" if setting.kind.off else ""
         flag = typer.Option(setting.option + off, help=setting.help, rich_help_panel=panel)
         return Annotated[bool, flag], setting.default
     repeats = setting.kind.repeats

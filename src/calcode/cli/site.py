@@ -391,11 +391,11 @@ def _fitted(
 def _levels(texts: list[str] | None, classes: tuple[str, ...]) -> dict[str, float]:
     """Miscoverage of every class from the texts of the option."""
     from calcode.errors import SettingsError
-    from calcode.method.setting_kinds import Shares
+    from calcode.method.settings import Kind
     from calcode.site.settings import DEFAULT_MISCOVERAGE
 
     try:
-        given = Shares().check("--miscoverage", Shares().parse("--miscoverage", texts or [str(DEFAULT_MISCOVERAGE)]))
+        given = Kind("shares", inside=True).parse("--miscoverage", texts or [str(DEFAULT_MISCOVERAGE)])
     except SettingsError as error:
         raise typer.BadParameter(str(error).partition(": ")[2], param_hint="--miscoverage") from error
     if not isinstance(given, dict):

@@ -231,7 +231,7 @@ class DecideJob:
             raise FeatureFileError(f"out: {out} is a file that is read here; write to another one")
         # Fewer images at a time for a model with many: with 2,000 calibration and 2,000 reference images 4,096, with
         # 20,000 of each 512, wherever the model runs.
-        points = len(fitted.bag_ if isinstance(fitted, SiteModel) else fitted.fitted_rule.scores)
+        points = len(fitted.bag_ if isinstance(fitted, SiteModel) else fitted.rule_.scores)
         points += 0 if fitted.audit_ is None else len(fitted.audit_.reference)
         rows = _BLOCK_DISTANCES // max(1, points) // _SMALLEST_BLOCK * _SMALLEST_BLOCK
         return cls(

@@ -383,7 +383,7 @@ def _counted(
     rank: int,
     shift: float,
 ) -> torch.Tensor:
-    """The largest k with S_k < rank, by bisection; see `calcode.method.levels.exact_positions`."""
+    """The largest k with S_k < rank, by bisection; see `calcode.method.localized.exact_positions`."""
     import torch
 
     m, n = weights.shape

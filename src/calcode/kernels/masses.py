@@ -214,7 +214,7 @@ class CutRule:
     members : ndarray of int, ascending, or None
         None for all points.
     cut : float
-        What the normalised mass must reach, see `calcode.method.levels`.
+        What the normalised mass must reach, see `calcode.method.localized`.
     """
 
     members: IntArray | None

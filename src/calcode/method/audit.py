@@ -13,7 +13,7 @@ import numpy as np
 from calcode.arrays import BoolArray, FloatArray
 from calcode.errors import CalcodeWarning
 from calcode.kernels import NeighbourGraph, ScreenedAnchors, nearest_distances, search_graph
-from calcode.method.evidence import Evidence, one_per_group, prompt_probabilities, trimmed_probabilities
+from calcode.method.evidence import Evidence, one_per_group, prompt_probabilities, robust_probabilities
 
 if TYPE_CHECKING:
     from calcode.kernels.device import DevicePoints
@@ -59,12 +59,6 @@ def negative_energy(prompt_logits: FloatArray) -> FloatArray:
     largest = average.max(axis=1)
     energy: FloatArray = -(largest + np.log(np.exp(average - largest[:, None]).sum(axis=1)))
     return energy
-
-
-def negative_confidence(robust: FloatArray) -> FloatArray:
-    """-max over classes of p_rob; shape (n, K) in, (n,) out."""
-    confidence: FloatArray = -robust.max(axis=1)
-    return confidence
 
 
 def prompt_disagreement(probabilities: FloatArray, robust: FloatArray) -> FloatArray:
@@ -216,51 +210,66 @@ class SupportAudit:
         device : str, optional
             A torch device that looks for the neighbours.
         """
-        ranking, calibrating = _gate_parts(len(gate), fused=fused, random_state=random_state)
+        # Which gate rows give the ranks inside `fused`, and which the p-values.
+        ranking = calibrating = np.arange(len(gate))
+        if fused == "split":
+            shuffled = np.random.default_rng(random_state).permutation(len(gate))
+            ranking, calibrating = shuffled[: len(gate) // 2], shuffled[len(gate) // 2 :]
         with_fused = "fused" in candidates
         needed = [name for name in BASE_DIAGNOSTICS if with_fused or name in candidates]
         graph = None
         if "distance" in needed:
             graph = search_graph(reference.embeddings, sample=validation.embeddings, n_neighbors=n_neighbors)
-        base = _BaseDiagnostics(
-            reference=reference.embeddings,
-            n_neighbors=n_neighbors,
-            trim=trim,
-            average=average,
-            graph=graph,
-            device=device,
-        )
-        gate_values = {name: base.values(gate, name) for name in needed}
-        gate_base = {name: np.sort(gate_values[name][ranking]) for name in needed} if with_fused else {}
-        validation_values = {name: base.values(validation, name) for name in needed}
-        if with_fused:
-            validation_values["fused"] = fused_rank(validation_values, sorted_gate=gate_base)
-            gate_values["fused"] = fused_rank(gate_values, sorted_gate=gate_base)
-        robust = trimmed_probabilities(prompt_probabilities(validation.prompt_logits), trim=trim)
-        errors = np.asarray(robust.argmax(axis=1) != validation.require_labels())
-        ordered = [name for name in DIAGNOSTICS if name in candidates]
-        aurocs = {name: auroc(validation_values[name], errors) for name in ordered}
-        name = _select(aurocs, errors)
-        graph = graph if name in ("distance", "fused") else None
-        # Found as later distances will be: exact and approximate neighbours must not be compared.
-        one_each = gate[one_per_group(gate, random_state=random_state)]
-        gate_distances = replace(base, graph=graph).values(one_each, "distance")
-        return cls(
-            name=name,
-            aurocs=aurocs,
+        audit = cls(
+            name="",
+            aurocs={},
             reference=reference.embeddings,
             n_neighbors=n_neighbors,
             trim=trim,
             fused=fused,
-            gate_base=gate_base if name == "fused" else {},
-            gate_values=np.sort(gate_values[name][calibrating]),
+            gate_base={},
+            gate_values=np.empty(0),
             independent=fused == "split" or not with_fused,
-            gate_distances=np.sort(gate_distances),
             average=average,
             graph=graph,
-            validation_values=validation_values[name],
             device=device,
         )
+        gate_values = {name: audit.values(gate, name) for name in needed}
+        gate_base = {name: np.sort(gate_values[name][ranking]) for name in needed} if with_fused else {}
+        validation_values = {name: audit.values(validation, name) for name in needed}
+        if with_fused:
+            validation_values["fused"] = fused_rank(validation_values, sorted_gate=gate_base)
+            gate_values["fused"] = fused_rank(gate_values, sorted_gate=gate_base)
+        top = robust_probabilities(validation.prompt_logits, trim=trim).argmax(axis=1)
+        errors = np.asarray(top != validation.require_labels())
+        aurocs = {name: auroc(validation_values[name], errors) for name in DIAGNOSTICS if name in candidates}
+        if errors.all() or not errors.any():
+            name = next(iter(aurocs))
+            warnings.warn(
+                f"audit: top-1 is {'always wrong' if errors.all() else 'never wrong'} on validation, so no diagnostic "
+                f"can be preferred; '{name}' is used",
+                CalcodeWarning,
+                stacklevel=2,
+            )
+        else:
+            # Of equal areas the earlier name.
+            name = max(aurocs, key=lambda name: aurocs[name])
+        audit = replace(
+            audit,
+            name=name,
+            aurocs=aurocs,
+            gate_base=gate_base if name == "fused" else {},
+            gate_values=np.sort(gate_values[name][calibrating]),
+            graph=graph if name in ("distance", "fused") else None,
+            validation_values=validation_values[name],
+        )
+        one_each = one_per_group(gate, random_state=random_state)
+        if "distance" in needed and audit.graph is graph:
+            gate_distances = gate_values["distance"][one_each]
+        else:
+            # Found as later distances will be: exact and approximate neighbours must not be compared.
+            gate_distances = audit.values(gate[one_each], "distance")
+        return replace(audit, gate_distances=np.sort(gate_distances))
 
     @property
     def validation_p_values(self) -> FloatArray | None:
@@ -272,20 +281,20 @@ class SupportAudit:
     def statistic(self, evidence: Evidence) -> FloatArray:
         """B(x) of the chosen diagnostic, larger = weaker support; shape (n,)."""
         if self.name != "fused":
-            return self._base.values(evidence, self.name)
-        values = {name: self._base.values(evidence, name) for name in BASE_DIAGNOSTICS}
+            return self.values(evidence, self.name)
+        values = {name: self.values(evidence, name) for name in BASE_DIAGNOSTICS}
         return fused_rank(values, sorted_gate=self.gate_base)
 
     def distances(self, evidence: Evidence) -> FloatArray:
         """`distance` of every image, whatever the audit uses (SITE.md S7); float64, shape (n,)."""
-        return self._base.values(evidence, "distance")
+        return self.values(evidence, "distance")
 
     def p_values(self, evidence: Evidence) -> FloatArray:
         """p_audit(x) of Eq. 9; shape (n,)."""
         if self.name != "fused":
             return self._ranks(evidence, self.name, sorted_gate=self.gate_values)
         ranks = [self._ranks(evidence, name, sorted_gate=self.gate_base[name]) for name in BASE_DIAGNOSTICS]
-        return rank_p_values(_weakest(ranks), sorted_gate=self.gate_values)
+        return rank_p_values(1.0 - np.minimum.reduce(ranks), sorted_gate=self.gate_values)
 
     def without_own_rows(self) -> SupportAudit:
         """The audit for images that may be in the reference: each leaves its own row out (SITE.md S17)."""
@@ -298,17 +307,33 @@ class SupportAudit:
         elif self.name in ("distance", "fused"):
             _ = self._anchors
 
+    def values(self, evidence: Evidence, name: str) -> FloatArray:
+        """One of the four base diagnostics, larger = weaker support; float64, shape (n,)."""
+        if name == "distance":
+            count = self.n_neighbors + (not self.own_rows_count)
+            if self.graph is not None:
+                nearest = self.graph.nearest_distances(evidence.embeddings, n_neighbors=count)
+            elif self.device is not None:
+                nearest = self._device_points.nearest_distances(evidence.embeddings, count=count)
+            else:
+                nearest = nearest_distances(evidence.embeddings, self.reference, n_neighbors=count)
+            if not self.own_rows_count:
+                # A neighbour at distance zero is the image itself; without one the furthest goes.
+                own = nearest[:, 0] <= _OWN_ROW_DISTANCE
+                nearest = np.where(own[:, None], nearest[:, 1:], nearest[:, :-1])
+            return _averaged(nearest, average=self.average)
+        if name == "energy":
+            return negative_energy(evidence.prompt_logits)
+        robust = robust_probabilities(evidence.prompt_logits, trim=self.trim)
+        if name == "msp":
+            return np.asarray(-robust.max(axis=1))
+        return prompt_disagreement(prompt_probabilities(evidence.prompt_logits), robust)
+
     @cached_property
-    def _base(self) -> _BaseDiagnostics:
-        return _BaseDiagnostics(
-            reference=self.reference,
-            n_neighbors=self.n_neighbors,
-            trim=self.trim,
-            average=self.average,
-            graph=self.graph,
-            own_rows_count=self.own_rows_count,
-            device=self.device,
-        )
+    def _device_points(self) -> DevicePoints:
+        from calcode.kernels.device import DevicePoints
+
+        return DevicePoints(self.reference, device=self.device or "cpu")
 
     @cached_property
     def _anchors(self) -> ScreenedAnchors:
@@ -321,67 +346,20 @@ class SupportAudit:
         """
         plain = self.graph is None and self.own_rows_count and self.device is None
         if name != "distance" or not plain:
-            return rank_p_values(self._base.values(evidence, name), sorted_gate=sorted_gate)
+            return rank_p_values(self.values(evidence, name), sorted_gate=sorted_gate)
         nearest, errors = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
         values = _averaged(nearest, average=self.average)
         low, high = (
             np.searchsorted(sorted_gate, values - RANK_TOLERANCE + shift, side="left") for shift in (-errors, errors)
         )
         unclear = np.flatnonzero(low != high)
-        values[unclear] = self._base.values(evidence[unclear], name)
+        values[unclear] = self.values(evidence[unclear], name)
         return rank_p_values(values, sorted_gate=sorted_gate)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _BaseDiagnostics:
-    """The four base diagnostics with what they need to be computed."""
-
-    reference: FloatArray
-    n_neighbors: int
-    trim: int
-    average: AverageName
-    graph: NeighbourGraph | None
-    own_rows_count: bool = True
-    device: str | None = None
-
-    @cached_property
-    def _device_points(self) -> DevicePoints:
-        from calcode.kernels.device import DevicePoints
-
-        return DevicePoints(self.reference, device=self.device or "cpu")
-
-    def _nearest(self, embeddings: FloatArray, *, count: int) -> FloatArray:
-        if self.device is None:
-            return nearest_distances(embeddings, self.reference, n_neighbors=count)
-        return self._device_points.nearest_distances(embeddings, count=count)
-
-    def values(self, evidence: Evidence, name: str) -> FloatArray:
-        if name == "distance":
-            count = self.n_neighbors + (not self.own_rows_count)
-            if self.graph is not None:
-                nearest = self.graph.nearest_distances(evidence.embeddings, n_neighbors=count)
-            else:
-                nearest = self._nearest(evidence.embeddings, count=count)
-            if not self.own_rows_count:
-                # A neighbour at distance zero is the image itself; without one the furthest goes.
-                own = nearest[:, 0] <= _OWN_ROW_DISTANCE
-                nearest = np.where(own[:, None], nearest[:, 1:], nearest[:, :-1])
-            return _averaged(nearest, average=self.average)
-        if name == "energy":
-            return negative_energy(evidence.prompt_logits)
-        probabilities = prompt_probabilities(evidence.prompt_logits)
-        robust = trimmed_probabilities(probabilities, trim=self.trim)
-        if name == "msp":
-            return negative_confidence(robust)
-        return prompt_disagreement(probabilities, robust)
 
 
 def fused_rank(values: dict[str, FloatArray], *, sorted_gate: dict[str, FloatArray]) -> FloatArray:
     """1 - the smallest gate rank among the four base diagnostics (Eq. 7); shape (n,)."""
-    return _weakest([rank_p_values(values[name], sorted_gate=sorted_gate[name]) for name in BASE_DIAGNOSTICS])
-
-
-def _weakest(ranks: Sequence[FloatArray]) -> FloatArray:
+    ranks = [rank_p_values(values[name], sorted_gate=sorted_gate[name]) for name in BASE_DIAGNOSTICS]
     fused: FloatArray = 1.0 - np.minimum.reduce(ranks)
     return fused
 
@@ -389,28 +367,3 @@ def _weakest(ranks: Sequence[FloatArray]) -> FloatArray:
 def _averaged(nearest: FloatArray, *, average: AverageName) -> FloatArray:
     distance: FloatArray = np.median(nearest, axis=1) if average == "median" else nearest.mean(axis=1)
     return distance
-
-
-def _gate_parts(
-    n_gate: int, *, fused: FusedRule, random_state: int
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """Gate rows that give the ranks inside `fused`, and those that give the p-values."""
-    everything = np.arange(n_gate)
-    if fused == "paper":
-        return everything, everything
-    shuffled = np.random.default_rng(random_state).permutation(n_gate)
-    return shuffled[: n_gate // 2], shuffled[n_gate // 2 :]
-
-
-def _select(aurocs: dict[str, float], errors: BoolArray) -> str:
-    """Largest AUROC, the earlier name when equal; without both rights and wrongs the first name."""
-    if errors.all() or not errors.any():
-        first = next(iter(aurocs))
-        warnings.warn(
-            f"audit: top-1 is {'always wrong' if errors.all() else 'never wrong'} on validation, so no diagnostic "
-            f"can be preferred; '{first}' is used",
-            CalcodeWarning,
-            stacklevel=3,
-        )
-        return first
-    return max(aurocs, key=lambda name: aurocs[name])

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from calcode.errors import CalcodeWarning
-from calcode.method.cross_fit import CrossFit, coverage_floor
+from calcode.method.cross_fit import CrossFit
+from calcode.method.quantiles import coverage_floor
 
 #: Shares of the other examples that a neighbourhood holds, from the most local to the widest.
 NEIGHBOUR_SHARES = (0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.4, 0.8)

@@ -8,7 +8,6 @@ cross-fit costs one pass over the pairs.
 from __future__ import annotations
 
 import itertools
-import math
 import warnings
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ import numpy as np
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import RoleError
 from calcode.kernels import negative_squares, pair_masses, weights_from_squares
-from calcode.method.levels import leave_one_out_masses, loo_level
+from calcode.method.localized import loo_level
 from calcode.method.quantiles import conformal_rank
 
 #: One example to fit on and one to judge.
@@ -126,7 +125,7 @@ class CrossFit:
             mass_below = below[:, :, others].sum(axis=2)
             mass = total[:, others].sum(axis=1)
             kept = rows[~held_out]  # a held-out example may have no mass at all among the other folds
-            fitted = leave_one_out_masses(mass_below[kept, self.labels[kept]], mass[kept])
+            fitted = mass_below[kept, self.labels[kept]] / mass[kept]
             rank = conformal_rank(len(fitted), miscoverage=miscoverage)
             _, cut = loo_level(fitted, rank=rank, grid=grid)
             beyond = 1.0 + mass[held_out]
@@ -172,8 +171,3 @@ def fold_numbers(labels: IntArray, *, n_folds: int, random_state: int) -> IntArr
         for fold, (_, held_out) in enumerate(splitter.split(np.zeros(len(labels)), labels)):
             folds[held_out] = fold
     return folds
-
-
-def coverage_floor(n: int, *, miscoverage: float) -> float:
-    """Pooled coverage a bandwidth must show: one standard error below the target (METHOD.md 6)."""
-    return 1.0 - miscoverage - math.sqrt(miscoverage * (1.0 - miscoverage) / n)

@@ -268,13 +268,12 @@ def prompt_probabilities(prompt_logits: FloatArray) -> FloatArray:
     return probabilities
 
 
-def trimmed_probabilities(probabilities: FloatArray, *, trim: int) -> FloatArray:
+def robust_probabilities(prompt_logits: FloatArray, *, trim: int) -> FloatArray:
     """Average over prompts without the `trim` largest and smallest of each class, p_rob of Eq. 5.
 
     Parameters
     ----------
-    probabilities : ndarray of shape (n, M, K)
-        Probabilities per prompt.
+    prompt_logits : ndarray of shape (n, M, K)
     trim : int
         Values dropped at each end; 2 trim < M. With a single prompt it is ignored.
 
@@ -284,26 +283,21 @@ def trimmed_probabilities(probabilities: FloatArray, *, trim: int) -> FloatArray
 
     Examples
     --------
-    >>> per_prompt = np.array([[[0.9, 0.1], [0.6, 0.4], [0.0, 1.0]]])
-    >>> trimmed_probabilities(per_prompt, trim=1).round(6)
+    >>> per_prompt = np.array([[[0.9, 0.1], [0.6, 0.4], [0.01, 0.99]]])
+    >>> robust_probabilities(np.log(per_prompt), trim=1).round(6)
     array([[0.6, 0.4]])
     """
-    n_prompts = probabilities.shape[1]
+    n_prompts = prompt_logits.shape[1]
     if trim < 0 or (n_prompts > 1 and 2 * trim >= n_prompts):
         raise EvidenceError(
             f"trim: {trim} values at each end leave nothing of {n_prompts} prompts; use 0 to {(n_prompts - 1) // 2}"
         )
-    kept = probabilities
+    kept = prompt_probabilities(prompt_logits)
     if n_prompts > 1 and trim > 0:
-        kept = np.sort(probabilities, axis=1)[:, trim : n_prompts - trim]
+        kept = np.sort(kept, axis=1)[:, trim : n_prompts - trim]
     average = kept.mean(axis=1)
     robust: FloatArray = average / (average.sum(axis=1, keepdims=True) + TRIM_EPSILON)
     return robust
-
-
-def robust_probabilities(prompt_logits: FloatArray, *, trim: int) -> FloatArray:
-    """p_rob of Eq. 5 straight from the logits; shape (n, M, K) in, (n, K) out."""
-    return trimmed_probabilities(prompt_probabilities(prompt_logits), trim=trim)
 
 
 def text_logits(embeddings: FloatArray, text: ArrayLike, *, temperature: float, n_classes: int) -> FloatArray:
@@ -371,7 +365,10 @@ def checked_labels(labels: ArrayLike, *, n: int, n_classes: int) -> IntArray:
 
 
 def _unit_rows(vectors: ArrayLike, *, name: str) -> FloatArray:
-    rows = _float_array(vectors, name=name)
+    try:
+        rows = np.asarray(vectors, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise EvidenceError(f"{name}: not an array of numbers ({error})") from error
     if rows.ndim != 2 or rows.shape[1] == 0:
         raise EvidenceError(f"{name}: shape {rows.shape} is not (images, dimensions)")
     with np.errstate(over="ignore", invalid="ignore"):
@@ -395,15 +392,11 @@ def _unit_rows(vectors: ArrayLike, *, name: str) -> FloatArray:
     return unit
 
 
-def _float_array(values: ArrayLike, *, name: str) -> FloatArray:
-    try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise EvidenceError(f"{name}: not an array of numbers ({error})") from error
-
-
 def _checked_logits(prompt_logits: ArrayLike, *, n: int, classes: tuple[str, ...]) -> FloatArray:
-    logits = _float_array(prompt_logits, name="prompt_logits")
+    try:
+        logits = np.asarray(prompt_logits, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise EvidenceError(f"prompt_logits: not an array of numbers ({error})") from error
     if logits.ndim != 3 or logits.shape[0] != n or logits.shape[2] != len(classes) or logits.shape[1] == 0:
         raise EvidenceError(
             f"prompt_logits: shape {logits.shape} is not (images, prompts, classes) = ({n}, M, {len(classes)})"

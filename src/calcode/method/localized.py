@@ -1,10 +1,16 @@
-"""Localized conformal thresholds (METHOD.md 5, Eqs. 11 and 12)."""
+"""Localized conformal thresholds (METHOD.md 5, Eqs. 11 and 12) and the four rules for their level.
+
+Every rule ends in a *cut*: the threshold of an image is the smallest calibration score t whose mass F(t) reaches the
+cut, +inf if none does. A label with score s is then in the set exactly if the mass strictly below s falls short of the
+cut. Keeping the two directions of the tolerance inside the cut leaves one comparison for the whole project.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from itertools import count
+from typing import Literal, Self, get_args
 
 import numpy as np
 
@@ -15,19 +21,21 @@ from calcode.kernels import (
     first_reaching,
     kernel_weights,
     pair_masses,
+    prefix_masses,
     row_blocks,
     run_blocks,
 )
-from calcode.method.levels import (
-    LevelName,
-    certified_level,
-    exact_positions,
-    leave_one_out_masses,
-    loo_level,
-    upper_cuts,
-)
-from calcode.method.quantiles import conformal_rank
+from calcode.method.quantiles import conformal_rank, kth_smallest
 
+LevelName = Literal["loo", "exact", "upper", "certified"]
+LEVELS: tuple[str, ...] = get_args(LevelName)
+
+#: The one tolerance of METHOD.md 5.
+LEVEL_TOLERANCE = 1e-12
+#: Counts that the search of the rule `exact` spends before it falls back on bisection.
+_STEERED_PROBES = 5
+#: Weights that it looks at together: 1 MiB of float64 per array.
+_COUNTED_NUMBERS = 1 << 17
 #: Pairs of points whose masses a file is checked for.
 _CHECKED_PAIRS = 1 << 21
 
@@ -50,7 +58,7 @@ class LocalizedRule:
     eta : float or None
         The local level; None where it differs from image to image (`exact`, `upper`).
     cut : float
-        What the mass F(t) must reach, see `calcode.method.levels`; nan for `exact` and `upper`.
+        What the mass F(t) must reach, see above; nan for `exact` and `upper`.
     below, total : ndarray of shape (n,)
         A_i and B_i of METHOD.md 5.
 
@@ -90,6 +98,7 @@ class LocalizedRule:
         level: LevelName = "loo",
         grid: int | None = 1001,
         device: str | None = None,
+        masses: tuple[FloatArray, FloatArray] | None = None,
     ) -> Self:
         """Calibrate the level on n points; the order of the points does not matter.
 
@@ -108,43 +117,23 @@ class LocalizedRule:
             Number of levels that `loo` may choose from; None takes the critical value itself.
         device : str, optional
             A torch device for the kernel masses.
+        masses : two ndarrays of shape (n,), optional
+            A_i and B_i as an earlier fit found them, for points in its order.
         """
-        order = canonical_order(embeddings, scores)
-        embeddings, scores = embeddings[order], scores[order]
-        first = first_positions(scores)[:, None]
-        below, total = pair_masses(embeddings, embeddings, device=device).prefixes(bandwidth, first)
-        return cls.from_masses(
-            embeddings,
-            scores,
-            below=below[:, 0],
-            total=total,
-            bandwidth=bandwidth,
-            miscoverage=miscoverage,
-            level=level,
-            grid=grid,
-        )
-
-    @classmethod
-    def from_masses(
-        cls,
-        embeddings: FloatArray,
-        scores: FloatArray,
-        *,
-        below: FloatArray,
-        total: FloatArray,
-        bandwidth: float,
-        miscoverage: float,
-        level: LevelName,
-        grid: int | None,
-    ) -> Self:
-        """The rule of points in ascending order of their scores, from A_i and B_i as `fit` found them."""
+        if masses is None:
+            order = canonical_order(embeddings, scores)
+            embeddings, scores = embeddings[order], scores[order]
+            pairs = pair_masses(embeddings, embeddings, device=device)
+            prefixes, total = pairs.prefixes(bandwidth, first_positions(scores)[:, None])
+            masses = prefixes[:, 0], total
+        below, total = masses
         rank = conformal_rank(len(scores), miscoverage=miscoverage)
-        eta: float | None = None
-        cut = math.nan
+        eta, cut = None, math.nan
         if level == "loo":
-            eta, cut = loo_level(leave_one_out_masses(below, total), rank=rank, grid=grid)
+            eta, cut = loo_level(below / total, rank=rank, grid=grid)
         elif level == "certified":
-            eta, cut = certified_level(below, total, rank=rank)
+            eta = kth_smallest((below + 1.0) / (total + 1.0), rank=rank)
+            cut = cut_exceeding(eta)
         return cls(
             embeddings=embeddings,
             scores=scores,
@@ -161,8 +150,9 @@ class LocalizedRule:
         """Whether A_i and B_i are those of the points: of all up to 1,448, else of some rows over the whole range."""
         n = len(self.scores)
         rows = np.unique(np.linspace(0, n - 1, min(n, 1 + _CHECKED_PAIRS // max(n, 1))).astype(np.int64))
-        first = first_positions(self.scores)[rows, None]
-        below, total = pair_masses(self.embeddings[rows], self.embeddings, device=None).prefixes(self.bandwidth, first)
+        first = np.searchsorted(self.scores, self.scores[rows], side="left")
+        distances = cosine_distances(self.embeddings[rows], self.embeddings)
+        below, total = prefix_masses(kernel_weights(distances, bandwidth=self.bandwidth), first[:, None])
         # A distance is off by some 1e-16, and the kernel sees it divided by the bandwidth.
         slack = 1e-6 + 1e-13 / self.bandwidth
         return bool(
@@ -229,3 +219,137 @@ def canonical_order(embeddings: FloatArray, scores: FloatArray) -> IntArray:
 def first_positions(scores: FloatArray) -> IntArray:
     """Number of scores strictly below each, for ascending scores."""
     return np.searchsorted(scores, scores, side="left")
+
+def cut_exceeding(level: float) -> float:
+    """Cut for the rule 'F(t) > level', tested as F(t) > level + 1e-12."""
+    return math.nextafter(level + LEVEL_TOLERANCE, math.inf)
+
+
+def loo_level(masses: FloatArray, *, rank: int, grid: int | None) -> tuple[float, float]:
+    """Level and cut of the rule `loo`, from the leave-one-out masses a_i = A_i / B_i.
+
+    The level is the smallest of {0, 1/(grid-1), ..., 1} that covers at least `rank` points, i.e. a_i < level. Coverage
+    is a step function of the level, so no search is needed: the level must lie above the rank-th smallest mass, which
+    is itself the level where there is no grid.
+
+    Returns
+    -------
+    level, cut : float
+        +inf when `rank` exceeds the number of points: then every threshold is infinite.
+
+    Examples
+    --------
+    >>> loo_level(np.array([0.0, 0.2, 0.51]), rank=2, grid=11)[0]
+    0.3
+    >>> loo_level(np.array([0.0, 0.2, 0.51]), rank=4, grid=11)[0]
+    inf
+    """
+    critical = kth_smallest(masses, rank=rank)
+    if grid is None:
+        return critical, cut_exceeding(critical)
+    candidates = np.arange(grid) / (grid - 1)
+    covering = candidates[candidates - LEVEL_TOLERANCE > critical]
+    level = float(covering[0]) if len(covering) else math.inf
+    return level, level - LEVEL_TOLERANCE
+
+
+def upper_cuts(weights: Weights, *, below: FloatArray, total: FloatArray, rank: int) -> FloatArray:
+    """Cut per image of the rule `upper`: rank-th smallest of (A_i + h_i) / (B_i + h_i).
+
+    Parameters
+    ----------
+    weights : ndarray of shape (m, n)
+        h_i = H(x_i, x) of m images and n calibration points.
+    below, total : ndarray of shape (n,)
+
+    Returns
+    -------
+    ndarray of shape (m,)
+    """
+    augmented = (below + weights) / (total + weights)
+    augmented.partition(rank - 1, axis=1)
+    cuts: FloatArray = np.nextafter(augmented[:, rank - 1] + LEVEL_TOLERANCE, math.inf)
+    return cuts
+
+
+def exact_positions(weights: Weights, *, below: FloatArray, total: FloatArray, first: IntArray, rank: int) -> IntArray:
+    """Position of the threshold of the rule `exact` (Guan's counting, in the form that a search can use).
+
+    For k = 1, ..., n + 1 let S_k count the points that a candidate just below the k-th score would
+    leave below it: #{V_i < V_k, theta_i < theta~_k} + #{V_i >= V_k, theta^p_i < theta~_k} with
+    theta_i = A_i / (B_i + h_i), theta^p_i = (A_i + h_i) / (B_i + h_i) and theta~_k the test point's own
+    mass below V_k. S_k never decreases, so a search finds the largest k with S_k < rank: it starts where the
+    level without the test point would end, moves by the count it misses the rank by, and falls back on
+    bisection, so that a row costs two or three counts instead of log2(n).
+
+    Parameters
+    ----------
+    weights : ndarray of shape (m, n)
+        Columns in ascending order of their scores.
+    below, total : ndarray of shape (n,)
+        A_i and B_i.
+    first : ndarray of shape (n,)
+        Number of scores strictly below each.
+    rank : int
+        ceil((n + 1)(1 - miscoverage)), at most n.
+
+    Returns
+    -------
+    ndarray of shape (m,)
+        0-based index of the threshold's score; n means +inf.
+    """
+    m, n = weights.shape
+    positions = np.full(m, n, dtype=np.int64)
+    if rank > n:
+        return positions
+    step = max(1, _COUNTED_NUMBERS // n)
+    for start in range(0, m, step):
+        rows = slice(start, start + step)
+        positions[rows] = _counted_positions(weights[rows], below=below, total=total, first=first, rank=rank)
+    return positions
+
+
+def _counted_positions(
+    weights: Weights, *, below: FloatArray, total: FloatArray, first: IntArray, rank: int
+) -> IntArray:
+    """`exact_positions` for so few rows that what is counted over and over stays in the cache."""
+    m, n = weights.shape
+    cumulative = np.zeros((m, n + 1))
+    np.cumsum(weights, axis=1, out=cumulative[:, 1:])
+    scale = 1.0 + cumulative[:, -1]
+    denominator = total + weights
+    theta = below / denominator
+    theta_plus = below + weights
+    theta_plus /= denominator
+    edges = np.append(first, n)
+    columns = np.arange(n)
+
+    def missing(rows: IntArray, positions: IntArray) -> IntArray:
+        """rank - S_k for some rows, each at its own position."""
+        # Rows are copied only once some of them are done.
+        some: slice | IntArray = slice(None) if len(rows) == m else rows
+        edge = edges[positions]
+        bound = (cumulative[rows, edge] / scale[rows] - LEVEL_TOLERANCE)[:, None]
+        counted = np.where(columns < edge[:, None], theta[some] < bound, theta_plus[some] < bound)
+        shortfall: IntArray = rank - np.count_nonzero(counted, axis=1)
+        return shortfall
+
+    level = kth_smallest(below / total, rank=rank)
+    start = np.searchsorted(edges, np.count_nonzero(cumulative <= level * scale[:, None], axis=1)) - 1
+    # Largest position in 0..n, row by row, at which the count still misses its rank; position 0 always does.
+    low, high = np.zeros(m, dtype=np.int64), np.full(m, n + 1, dtype=np.int64)
+    rows, probe = np.arange(m), np.clip(start, 1, n)
+    for n_probes in count(1):
+        short = missing(rows, probe)
+        low[rows] = np.where(short > 0, probe, low[rows])
+        high[rows] = np.where(short > 0, high[rows], probe)
+        undecided = high[rows] - low[rows] > 1
+        if not undecided.any():
+            break
+        rows, probe, short = rows[undecided], probe[undecided], short[undecided]
+        if n_probes < _STEERED_PROBES:
+            # The count grows by about one from score to score.
+            probe = np.clip(probe + np.where(short > 0, short, short - 1), low[rows] + 1, high[rows] - 1)
+        else:
+            probe = (low[rows] + high[rows]) // 2
+    return low

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -18,12 +18,11 @@ from calcode.errors import CalcodeWarning, NotFittedError, RoleError
 from calcode.method.audit import SupportAudit
 from calcode.method.bandwidth import BandwidthTrial, choose_bandwidth
 from calcode.method.cross_fit import MIN_EXAMPLES, CrossFit
-from calcode.method.decisions import Decisions, choose_actions
+from calcode.method.decisions import Decisions, choose_actions, promises_of
 from calcode.method.evidence import Evidence, one_per_group, robust_probabilities
 from calcode.method.home_sums import HomeSums
 from calcode.method.localized import LocalizedRule, canonical_order
-from calcode.method.promises import promises_of
-from calcode.method.quantiles import smallest_finite_count
+from calcode.method.quantiles import conformal_rank, smallest_finite_count
 from calcode.method.roles import (
     EvidenceFormat,
     RoleHashes,
@@ -44,7 +43,6 @@ from calcode.method.tail import (
     class_evidence,
     discover_tail,
     in_every_set_sentence,
-    miscoverage_of,
 )
 
 
@@ -100,6 +98,12 @@ class Calcode(Settings):
     tail_reasons_: dict[str, TailReason]
     rule_: LocalizedRule
     guards_: tuple[ClassGuard, ...]
+    classes_: tuple[str, ...]
+    #: What this model promises and what it does not, in plain words (METHOD.md 10).
+    promises_: tuple[str, ...]
+    #: Classes whose threshold is +inf for every image, with their accepted calibration images. A set that always holds
+    #: a label says nothing about it: its coverage of 100 % is no achievement.
+    in_every_set_: dict[str, int]
     calibration_labels_: IntArray
     versions_: dict[str, str]
     #: What a site needs of home (SITE.md S16); None in a model file written before it was kept.
@@ -144,7 +148,7 @@ class Calcode(Settings):
         expected, hashes = checked_roles(roles)
         self._forget()
         self.settings_ = settings
-        self.evidence_format_ = expected
+        self.evidence_format_, self.classes_ = expected, expected.classes
         self.role_hashes_ = hashes
         self.manifest_ = {role: _manifest_entry(evidence) for role, evidence in roles.items()}
         # Needed again once calibration has come: home's sums are over all three.
@@ -179,7 +183,7 @@ class Calcode(Settings):
         if accepted.sum() >= MIN_EXAMPLES:
             cross_fit = CrossFit(
                 embeddings=validation.embeddings[accepted],
-                scores=self._scores(validation)[1][accepted],
+                scores=aps_scores(robust_probabilities(validation.prompt_logits, trim=settings.trim))[accepted],
                 labels=labels[accepted],
                 n_folds=settings.n_folds,
                 random_state=settings.random_state,
@@ -230,7 +234,8 @@ class Calcode(Settings):
         self.role_hashes_ = self.role_hashes_.admit("calibration", calibration)
         self.manifest_ = self.manifest_ | {"calibration": _manifest_entry(calibration)}
         accepted = np.flatnonzero(self.audit_p_values(calibration) >= settings.deferral_level)
-        scores = true_label_scores(self._scores(calibration)[1][accepted], labels[accepted])
+        of_labels = aps_scores(robust_probabilities(calibration.prompt_logits, trim=settings.trim))
+        scores = true_label_scores(of_labels[accepted], labels[accepted])
         embeddings = calibration.embeddings[accepted]
         order = canonical_order(embeddings, scores)
         rule = LocalizedRule.fit(
@@ -242,12 +247,12 @@ class Calcode(Settings):
             grid=settings.level_grid,
             device=device,
         )
+        self.certificate_ = None
         self._install(rule=rule, labels=labels[accepted][order], device=device)
         if self.audit_ is not None:
             self.audit_ = replace(self.audit_, device=None)
         self.versions_ = library_versions()
         self.sums_ = HomeSums.fit((*self._summed_roles, calibration), trim=settings.trim)
-        self.certificate_ = None
         if shortfall := in_every_set_sentence(self.guards_):
             warnings.warn(shortfall, CalcodeWarning, stacklevel=2)
         if rule.always_infinite:
@@ -269,7 +274,7 @@ class Calcode(Settings):
         masses: tuple[FloatArray, FloatArray] | None = None,
     ) -> None:
         """Take over the calibrated rule and build the guards from its points, or from `masses` that a file kept."""
-        settings = self.settings_
+        settings, shares = self.settings_, self.settings_.guard_miscoverage
         self.rule_ = rule
         self.calibration_labels_ = labels
         self.guards_ = tuple(
@@ -278,7 +283,7 @@ class Calcode(Settings):
                 index=self.classes_.index(name),
                 calibration=rule,
                 labels=labels,
-                miscoverage=miscoverage_of(name, settings.guard_miscoverage, default=settings.miscoverage),
+                miscoverage=shares.get(name, settings.miscoverage) if isinstance(shares, Mapping) else shares,
                 class_local_min=settings.class_local_min,
                 grid=settings.level_grid,
                 device=device,
@@ -286,9 +291,20 @@ class Calcode(Settings):
             )
             for name in self.tail_reasons_
         )
-        # Made when first needed, never saved.
+        self.promises_ = promises_of(
+            level=settings.level,
+            miscoverage=settings.miscoverage,
+            audit_independent=None if self.audit_ is None else self.audit_.independent,
+            guards=self.guards_,
+            binary_utility=settings.binary_utility,
+            singles=NOT_CERTIFIED if self.certificate_ is None else self.certificate_.sentence,
+        )
+        self.in_every_set_ = {guard.name: guard.n for guard in self.guards_ if math.isinf(guard.quantile)}
+        if conformal_rank(len(labels), miscoverage=settings.miscoverage) > len(labels):
+            self.in_every_set_ = self.n_accepted_per_class_
+        self._search = GuardedThresholds(rule, guards=self.guards_, n_classes=len(self.classes_))
+        # Made when first asked for.
         self._digest: str | None = None
-        self._search: GuardedThresholds | None = None
 
     # ------------------------------------------------------------------ deciding
 
@@ -328,13 +344,15 @@ class Calcode(Settings):
         self.certificate_ = None
         decisions = self._decisions(sample, p_audit=p_audit)
         self.certificate_ = SinglesCertificate.check(decisions, sample, risk=risk, confidence=confidence)
+        self.promises_ = (*self.promises_[:-1], self.certificate_.sentence)
         self._digest = None
         return self.certificate_
 
     def _decisions(self, evidence: Evidence, *, p_audit: FloatArray) -> Decisions:
-        robust, scores = self._scores(evidence)
+        robust = robust_probabilities(evidence.prompt_logits, trim=self.settings_.trim)
+        scores = aps_scores(robust)
         supported = np.asarray(p_audit >= self.settings_.deferral_level)
-        localized, guarded = self.thresholds(evidence.embeddings)
+        localized, guarded = self._search.thresholds(evidence.embeddings)
         localized_sets = label_sets(scores, localized[:, None])
         top_label = robust.argmax(axis=1)
         if self.settings_.keep_top:
@@ -371,14 +389,13 @@ class Calcode(Settings):
 
     def prepare(self) -> Self:
         """Make now what the first decision would make, so that several threads do not each make their own."""
-        self.thresholds(self.fitted_rule.embeddings[:1])
         if self.audit_ is not None:
             self.audit_.prepare()
         return self
 
     @property
     def fitted_rule(self) -> LocalizedRule:
-        """The calibrated localized rule, whatever the settings say by now."""
+        """The calibrated localized rule, or an error that says that there is none yet."""
         self._require("rule_", before="decide", call="fit")
         return self.rule_
 
@@ -390,14 +407,7 @@ class Calcode(Settings):
         embeddings : ndarray of shape (n, d)
             Unit rows.
         """
-        if self._search is None:
-            self._search = GuardedThresholds(self.rule_, guards=self.guards_, n_classes=len(self.classes_))
         return self._search.thresholds(embeddings)
-
-    def _scores(self, evidence: Evidence) -> tuple[FloatArray, FloatArray]:
-        """Robust probabilities and APS scores, each of shape (n, K)."""
-        robust = robust_probabilities(evidence.prompt_logits, trim=self.settings_.trim)
-        return robust, aps_scores(robust)
 
     def audit_p_values(self, evidence: Evidence) -> FloatArray:
         """p_audit of every image (Eq. 9), 1 without an audit; available from `fit_audit` on; shape (n,)."""
@@ -409,80 +419,46 @@ class Calcode(Settings):
     # ------------------------------------------------------------------ what fit found
 
     @property
-    def classes_(self) -> tuple[str, ...]:
-        """The label space."""
-        expected: EvidenceFormat = self._found("evidence_format_")
-        return expected.classes
-
-    @property
     def audit_name_(self) -> str | None:
         """The chosen diagnostic."""
-        audit: SupportAudit | None = self._found("audit_")
-        return None if audit is None else audit.name
+        return None if self.audit_ is None else self.audit_.name
 
     @property
     def audit_auroc_(self) -> float | None:
         """AUROC of the chosen diagnostic for top-1 error on validation."""
-        audit: SupportAudit | None = self._found("audit_")
-        return None if audit is None else audit.auroc
+        return None if self.audit_ is None else self.audit_.auroc
 
     @property
     def audit_aurocs_(self) -> dict[str, float]:
         """AUROC of every candidate."""
-        audit: SupportAudit | None = self._found("audit_")
-        return {} if audit is None else dict(audit.aurocs)
+        return {} if self.audit_ is None else dict(self.audit_.aurocs)
 
     @property
     def local_level_(self) -> float | None:
         """eta of the localized rule; inf with too few calibration examples, None for "exact" and "upper"."""
-        rule: LocalizedRule = self._found("rule_")
-        return rule.eta
+        return self.rule_.eta
 
     @property
     def tail_classes_(self) -> tuple[str, ...]:
         """Names of the protected classes, in class order."""
-        return tuple(self._found("tail_reasons_"))
+        return tuple(self.tail_reasons_)
 
     @property
     def tail_thresholds_(self) -> dict[str, float]:
         """Class-global quantile of every protected class."""
-        return {guard.name: guard.quantile for guard in self._found("guards_")}
+        return {guard.name: guard.quantile for guard in self.guards_}
 
     @property
     def n_accepted_per_class_(self) -> dict[str, int]:
         """Accepted calibration examples of every class."""
-        counts = np.bincount(self._found("calibration_labels_"), minlength=len(self.classes_))
+        counts = np.bincount(self.calibration_labels_, minlength=len(self.classes_))
         return {name: int(count) for name, count in zip(self.classes_, counts, strict=True)}
 
-    @property
-    def in_every_set_(self) -> dict[str, int]:
-        """Classes whose threshold is +inf for every image, with their accepted calibration images.
+    if not TYPE_CHECKING:
 
-        A set that always holds a label says nothing about it: its coverage of 100 % is no achievement.
-        """
-        rule: LocalizedRule = self._found("rule_")
-        if rule.always_infinite:
-            return self.n_accepted_per_class_
-        return {guard.name: guard.n for guard in self.guards_ if math.isinf(guard.quantile)}
-
-    @property
-    def promises_(self) -> tuple[str, ...]:
-        """What this model promises and what it does not, in plain words (METHOD.md 10)."""
-        self._found("rule_")
-        sentences = promises_of(
-            level=self.settings_.level,
-            miscoverage=self.settings_.miscoverage,
-            audit_independent=None if self.audit_ is None else self.audit_.independent,
-            guards=self.guards_,
-            binary_utility=self.settings_.binary_utility,
-        )
-        return (*sentences, NOT_CERTIFIED if self.certificate_ is None else self.certificate_.sentence)
-
-    def _found(self, attribute: str) -> Any:
-        if attribute not in vars(self):
-            # AttributeError is what hasattr and inspection tools expect of a property without a value.
-            raise AttributeError(f"this model has no {attribute} yet: call fit first")
-        return vars(self)[attribute]
+        def __getattr__(self, name: str) -> Any:
+            # Only for what is not there: AttributeError is what hasattr and inspection tools expect.
+            raise AttributeError(f"this model has no {name} yet: call fit first")
 
     # ------------------------------------------------------------------ files
 
@@ -491,7 +467,6 @@ class Calcode(Settings):
         """SHA-256 of the model's settings and what was fitted, as its file carries it."""
         from calcode.method.model_file import model_digest
 
-        self._found("rule_")
         if self._digest is None:
             self._digest = model_digest(self)
         return self._digest
@@ -535,11 +510,8 @@ class Calcode(Settings):
     # ------------------------------------------------------------------ guards of the order
 
     def _checked_settings(self, evidence: Evidence) -> Settings:
-        settings = self.checked()
         require_evidence(evidence, role="reference")
-        settings.require_classes(evidence.classes)
-        settings.require_prompts(evidence.n_prompts)
-        return settings
+        return self.checked(evidence.classes, n_prompts=evidence.n_prompts)
 
     def _forget(self) -> None:
         """Drop what an earlier fit found, so that no step builds on a stale one."""

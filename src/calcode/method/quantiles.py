@@ -63,6 +63,11 @@ def kth_smallest(values: FloatArray, *, rank: int) -> float:
     return float(np.partition(values, rank - 1)[rank - 1])
 
 
+def coverage_floor(n: int, *, miscoverage: float) -> float:
+    """Pooled coverage that a bandwidth must show on n examples: one standard error below the target (METHOD.md 6)."""
+    return 1.0 - miscoverage - math.sqrt(miscoverage * (1.0 - miscoverage) / n)
+
+
 def smallest_finite_count(*, miscoverage: float) -> int:
     """Fewest calibration examples for which the conformal quantile is finite.
 

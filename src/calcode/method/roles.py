@@ -51,13 +51,20 @@ class EvidenceFormat:
 
     def require(self, evidence: Evidence, *, role: str) -> None:
         """Raise `MismatchError` naming the first thing that differs."""
-        require_evidence(evidence, role=role)
+        if not isinstance(evidence, Evidence):
+            require_evidence(evidence, role=role)
+        found = {
+            "classes": evidence.classes,
+            "n_prompts": evidence.prompt_logits.shape[1],
+            "dimension": evidence.embeddings.shape[1],
+            "prompt_digest": evidence.prompt_digest,
+            "backbone": evidence.backbone,
+        }
         for name, what in _COMPARED.items():
-            expected, found = getattr(self, name), getattr(evidence, name)
-            if expected != found:
+            if found[name] != getattr(self, name):
                 raise MismatchError(
-                    f"{role}: {what} {_shown(found)} differs from {_shown(expected)} that the model was fitted on; "
-                    "pass evidence made as that was, or fit on evidence made like this"
+                    f"{role}: {what} {_shown(found[name])} differs from {_shown(getattr(self, name))} that the model "
+                    "was fitted on; pass evidence made as that was, or fit on evidence made like this"
                 )
 
 
@@ -144,7 +151,7 @@ class RoleHashes:
         self.require_disjoint(role, named)
         # Sorted, so that the order tells nothing about the rows.
         added = {
-            (role, kind): np.array(sorted(map(self._hash, values)), dtype=f"S{_HASH_BYTES * 2}")
+            (role, kind): np.array(sorted(self._hashed(values)), dtype=f"S{_HASH_BYTES * 2}")
             for kind, values in named.items()
         }
         return RoleHashes(self.key, self.hashes | added)
@@ -152,7 +159,7 @@ class RoleHashes:
     def require_disjoint(self, role: str, named: Mapping[str, Iterable[str]]) -> None:
         """Raise `RoleError` naming the ids or groups, as `identities` gives them, that another role holds already."""
         for kind, values in named.items():
-            hashed = {self._hash(value): value for value in values}
+            hashed = self._hashed(values)
             for (other, other_kind), known in self._known.items():
                 if other_kind != kind or other == role:
                     continue
@@ -167,18 +174,20 @@ class RoleHashes:
 
     def holds(self, kind: str, values: Iterable[str]) -> list[bool]:
         """Whether each id ("ids") or group ("groups") was in any role; an empty value was in none."""
-        known = self._in_any_role.get(kind, frozenset())
-        return [value != "" and self._hash(value) in known for value in values]
+        known, asked = self._in_any_role.get(kind, frozenset()), list(values)
+        found = {value for digest, value in self._hashed(asked).items() if digest in known}
+        return [value != "" and value in found for value in asked]
 
-    def _hash(self, value: str) -> bytes:
-        hasher = self._keyed.copy()
-        hasher.update(value.encode())
-        return hasher.hexdigest().encode()
-
-    @cached_property
-    def _keyed(self) -> hashlib.blake2b:
-        """A hash that has taken the key in already: a copy of it costs a third of a new one."""
-        return hashlib.blake2b(key=self.key, digest_size=_HASH_BYTES)
+    def _hashed(self, values: Iterable[str]) -> dict[bytes, str]:
+        """The values by their hashes."""
+        # A hash that has taken the key in already: a copy of it costs a third of a new one.
+        keyed = hashlib.blake2b(key=self.key, digest_size=_HASH_BYTES)
+        hashed = {}
+        for value in values:
+            hasher = keyed.copy()
+            hasher.update(value.encode())
+            hashed[hasher.hexdigest().encode()] = value
+        return hashed
 
     @cached_property
     def _known(self) -> dict[tuple[str, str], frozenset[bytes]]:

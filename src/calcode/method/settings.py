@@ -9,17 +9,160 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+import math
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
 from calcode.errors import SettingsError
 from calcode.method.audit import DIAGNOSTICS, FusedRule
-from calcode.method.levels import LEVELS, LevelName
-from calcode.method.setting_kinds import Choice, Count, Flag, Kind, Names, Number, Shares, Width
+from calcode.method.localized import LEVELS, LevelName
 from calcode.method.tail import ProtectRule
 
+#: Far below any distance that float64 can tell from zero, far above what would overflow 1 / h.
+_SMALLEST_BANDWIDTH = 1e-100
+#: Of a count without a bound of its own.
+_MOST = 2**32 - 1
+
 Panel = Literal["Sets and promises", "Deferral", "Localization", "Protected classes", "General"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What values a setting takes: how they are checked, and read from the text of an option.
+
+    Attributes
+    ----------
+    type : {"number", "count", "word", "flag", "names", "shares", "width"}
+        A number; a whole number; one of some words; True or False; several names; a number for all classes or one
+        per class; a positive number or "auto".
+    low, high : float
+        Bounds of a number or a count.
+    inside : bool
+        Whether the bounds themselves are refused.
+    words : tuple of str
+        The words, or the names that are allowed; () allows any name.
+    optional : bool
+        Whether None is a value too, written 'none'.
+    metavar : str
+        What stands for the value in the help of an option.
+    off : str
+        The option that turns a flag off, if there is one.
+    """
+
+    type: Literal["number", "count", "word", "flag", "names", "shares", "width"]
+    _: KW_ONLY
+    low: float = 0
+    high: float = 1
+    inside: bool = False
+    words: tuple[str, ...] = ()
+    optional: bool = False
+    metavar: str = "SHARE"
+    off: str = ""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the option may be given several times; `parse` then takes all texts at once."""
+        return self.type in ("names", "shares")
+
+    def check(self, name: str, value: Any) -> Any:
+        """The value in its plain form, or a `SettingsError` that begins with `name`."""
+        if value is None and self.optional:
+            return None
+        if self.type == "flag":
+            if not isinstance(value, bool):
+                raise SettingsError(f"{name}: {value!r} is neither True nor False")
+            return value
+        if self.type == "word":
+            if value not in self.words:
+                raise SettingsError(f"{name}: {value!r} is none of {', '.join(map(repr, self.words))}")
+            return str(value)
+        if self.type == "names":
+            if isinstance(value, str) or not isinstance(value, Sequence | set | frozenset):
+                known = not self.words or value in self.words
+                remedy = (
+                    f"write ({value!r},)" if known else "write None for none" if value == "none" else "write a list"
+                )
+                raise SettingsError(f"{name}: {value!r} is not a sequence of names; {remedy}")
+            names = tuple(str(entry) for entry in value)
+            unknown = [entry for entry in names if self.words and entry not in self.words]
+            if unknown:
+                raise SettingsError(f"{name}: {unknown} unknown; choose among {', '.join(self.words)}")
+            if self.optional and not names:
+                raise SettingsError(f"{name}: no candidate given; name at least one or pass None to accept everything")
+            return names
+        if self.type == "count":
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
+                raise SettingsError(f"{name}: {value!r} is not a whole number")
+            count = int(value.__index__())
+            if not self.low <= count <= self.high:
+                side, bound = ("below", self.low) if count < self.low else ("above", self.high)
+                raise SettingsError(f"{name}: {count} is {side} {bound}")
+            return count
+        if self.type == "shares" and isinstance(value, Mapping):
+            one = replace(self, type="number")
+            return {str(key): one.check(f"{name}[{key!r}]", share) for key, share in value.items()}
+        if self.type == "width" and isinstance(value, str):
+            if value != "auto":
+                raise SettingsError(f"{name}: {value!r} is neither 'auto' nor a positive number")
+            return value
+        try:
+            if isinstance(value, bool) or not hasattr(value, "__float__"):
+                raise TypeError
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise SettingsError(f"{name}: {repr(value)[:60]} is not a number") from None
+        if not self.low <= number <= self.high:
+            raise SettingsError(f"{name}: {value!r} is not between {self.low:g} and {self.high:g}")
+        if self.inside and number in (self.low, self.high):
+            raise SettingsError(f"{name}: {value!r} must lie strictly between {self.low:g} and {self.high:g}")
+        if self.type == "width" and number < _SMALLEST_BANDWIDTH:
+            raise SettingsError(f"{name}: {value!r} must be positive (use inf to turn localization off)")
+        return number
+
+    def parse(self, name: str, text: Any) -> Any:
+        """The value that the text of an option stands for, or a `SettingsError` that begins with `name`."""
+        texts = [text] if isinstance(text, str) else list(text) if self.repeats else []
+        value: Any = text
+        if self.optional and texts == ["none"]:
+            value = None
+        elif self.type == "names":
+            value = tuple(entry.strip() for each in texts for entry in each.split(",") if entry.strip())
+        elif self.type == "shares":
+            pairs = [each.rpartition("=") for each in texts]
+            plain = [share for _, equals, share in pairs if not equals]
+            if plain and len(texts) > 1:
+                raise SettingsError(
+                    f"{name}: {plain[0]!r} is for all classes and comes with others; name a class in each, such as "
+                    f"mel={plain[0]}"
+                )
+            try:
+                value = float(plain[0]) if plain else {key: float(share) for key, _, share in pairs}
+            except ValueError:
+                raise SettingsError(f"{name}: {', '.join(texts)!r} is neither a number nor CLASS=SHARE") from None
+        elif self.type in ("number", "count") or (self.type == "width" and text != "auto"):
+            try:
+                value = int(text) if self.type == "count" else float(text)
+            except ValueError:
+                kind = "whole number" if self.type == "count" else "number"
+                wrong = f"neither a {kind} nor 'none'" if self.optional else f"not a {kind}"
+                raise SettingsError(f"{name}: {text!r} is {wrong}") from None
+        return self.check(name, value)
+
+    def __str__(self) -> str:
+        none = ", or None" if self.optional else ""
+        words = ", ".join(map(repr, self.words))
+        bounds = f"{self.low} to {self.high:,}" if self.high < _MOST else f"at least {self.low}"
+        strictly = "strictly " if self.inside else ""
+        return {
+            "number": f"number {strictly}between {self.low:g} and {self.high:g}",
+            "count": f"whole number, {bounds}{none}",
+            "word": f"one of {words}",
+            "flag": "True or False",
+            "names": f"names{' among ' * bool(words)}{words}{none}",
+            "shares": "number strictly between 0 and 1, or a mapping of classes to such numbers",
+            "width": "'auto' or a positive number, inf included",
+        }[self.type]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +175,6 @@ class Setting:
         Argument of `Calcode`.
     default : object
     kind : Kind
-        What values it takes: `kind.check` and `kind.parse`.
     help : str
         What it does, in a sentence or two.
     panel : str
@@ -54,7 +196,7 @@ class Setting:
 
     def parse(self, text: str | Sequence[str]) -> Any:
         """What the text of the option stands for, or a `SettingsError` that names the option."""
-        return self.kind.check(self.option, self.kind.parse(self.option, text))
+        return self.kind.parse(self.option, text)
 
 
 def _setting(default: Any, kind: Kind, help: str, panel: Panel, option: str = "") -> Any:
@@ -74,76 +216,76 @@ class Settings:
 
     miscoverage: float = _setting(
         0.05,
-        Number(inside=True),
+        Kind("number", inside=True),
         "Allowed share of accepted images whose set misses the diagnosis.",
         "Sets and promises",
     )
     level: LevelName = _setting(
         "loo",
-        Choice(words=LEVELS),
+        Kind("word", metavar="RULE", words=LEVELS),
         "How the local level is found: loo, exact, upper or certified. All but loo make localized coverage a "
         "promise; certified is the recommended one.",
         "Sets and promises",
     )
     level_grid: int | None = _setting(
         1001,
-        Count(low=2, high=1_000_001, optional=True),
+        Kind("count", metavar="N", low=2, high=1_000_001, optional=True),
         "Number of levels that loo chooses from, or none for the critical value itself.",
         "Sets and promises",
     )
-    trim: int = _setting(1, Count(low=0), "Prompts dropped at each end of every class's evidence.", "Sets and promises")
+    trim: int = _setting(1, Kind("count", metavar="N", low=0, high=_MOST), "Prompts dropped at each end of every class's evidence.", "Sets and promises")
     keep_top: bool = _setting(
         True,
-        Flag(off="--paper-sets"),
+        Kind("flag", off="--paper-sets"),
         "Keep the label ranked first in every set, or follow the paper, whose sets may lack it.",
         "Sets and promises",
     )
-    binary_utility: bool = _setting(False, Flag(), "With two classes: defer full sets too.", "Sets and promises")
-    deferral_level: float = _setting(0.05, Number(), "Images with an audit p-value below it are deferred.", "Deferral")
+    binary_utility: bool = _setting(False, Kind("flag"), "With two classes: defer full sets too.", "Sets and promises")
+    deferral_level: float = _setting(0.05, Kind("number"), "Images with an audit p-value below it are deferred.", "Deferral")
     audit: Sequence[str] | None = _setting(
         DIAGNOSTICS,
-        Names(allowed=DIAGNOSTICS, optional=True),
+        Kind("names", metavar="NAMES", words=DIAGNOSTICS, optional=True),
         "Candidate diagnostics, of which validation chooses one; none accepts every image.",
         "Deferral",
     )
     fused: FusedRule = _setting(
         "paper",
-        Choice(words=("paper", "split")),
+        Kind("word", metavar="RULE", words=("paper", "split")),
         "Which part of the gate ranks the fused diagnostic: paper (all of it) or split, which makes the audit's "
         "p-value a promise and costs half the gate.",
         "Deferral",
     )
     n_neighbors: int = _setting(
-        10, Count(low=1, high=10_000), "Neighbours of the audit distance.", "Deferral", "--neighbors"
+        10, Kind("count", metavar="N", low=1, high=10_000), "Neighbours of the audit distance.", "Deferral", "--neighbors"
     )
     bandwidth: float | str = _setting(
         "auto",
-        Width(),
+        Kind("width", metavar="H", high=math.inf),
         "Width of the kernel: auto takes the most local one that validation supports, inf turns localization off.",
         "Localization",
     )
     support_budget: float = _setting(
         0.25,
-        Number(),
+        Kind("number"),
         "Share of infinite held-out thresholds that the automatic bandwidth may cause. A smaller share gives "
         "smaller sets at home and less safety elsewhere.",
         "Localization",
     )
     n_folds: int = _setting(
-        5, Count(low=2, high=1000), "Folds of the cross-fit on validation.", "Localization", "--folds"
+        5, Kind("count", metavar="N", low=2, high=1000), "Folds of the cross-fit on validation.", "Localization", "--folds"
     )
     protect: ProtectRule = _setting(
         "discovered",
-        Choice(words=("discovered", "all", "none")),
+        Kind("word", metavar="RULE", words=("discovered", "all", "none")),
         "Which classes get a guard: discovered (those that validation finds fragile), all, or none.",
         "Protected classes",
     )
     always_protect: Sequence[str] = _setting(
-        (), Names(metavar="CLASSES"), "Classes that get a guard whatever validation says.", "Protected classes"
+        (), Kind("names", metavar="CLASSES"), "Classes that get a guard whatever validation says.", "Protected classes"
     )
     guard_miscoverage: float | Mapping[str, float] = _setting(
         0.05,
-        Shares(),
+        Kind("shares", inside=True),
         "Miscoverage of protected classes: a number for all, or one per class; classes that are not named take the "
         "miscoverage of the sets.",
         "Protected classes",
@@ -151,18 +293,18 @@ class Settings:
     )
     discovery_margin: float = _setting(
         0.05,
-        Number(),
+        Kind("number"),
         "A class is fragile when its held-out coverage falls below 1 - miscoverage - margin.",
         "Protected classes",
     )
     min_class_count: int = _setting(
-        10, Count(low=0), "Classes with fewer accepted validation images are protected.", "Protected classes"
+        10, Kind("count", metavar="N", low=0, high=_MOST), "Classes with fewer accepted validation images are protected.", "Protected classes"
     )
     class_local_min: int = _setting(
-        50, Count(low=1), "Calibration images that a class needs for a localized guard.", "Protected classes"
+        50, Kind("count", metavar="N", low=1, high=_MOST), "Calibration images that a class needs for a localized guard.", "Protected classes"
     )
     random_state: int = _setting(
-        0, Count(low=0), "Seed of the folds and of the halving of the gate.", "General", "--seed"
+        0, Kind("count", metavar="N", low=0, high=_MOST), "Seed of the folds and of the halving of the gate.", "General", "--seed"
     )
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -177,34 +319,34 @@ class Settings:
             setattr(self, name, value)
         return self
 
-    def checked(self) -> Settings:
-        """The settings in plain form (tuples, floats), or an error that names the first wrong one."""
-        settings = Settings(**{name: entry.check(getattr(self, name)) for name, entry in SETTINGS.items()})
-        if settings.protect == "none" and settings.always_protect:
+    def checked(self, classes: Sequence[str] | None = None, *, n_prompts: int | None = None) -> Settings:
+        """The settings in plain form (tuples, floats), or an error that names the first wrong one.
+
+        Parameters
+        ----------
+        classes : sequence of str, optional
+            The label space, for the settings that name classes or count them.
+        n_prompts : int, optional
+            Prompts per class, of which trimming must leave some.
+        """
+        settings = Settings(
+            **{name: entry.kind.check(name, getattr(self, name)) for name, entry in SETTINGS.items()}
+        )
+        always, shares, trim = settings.always_protect, settings.guard_miscoverage, settings.trim
+        if settings.protect == "none" and always:
+            raise SettingsError(f"always_protect: {list(always)} contradicts protect='none'; leave one of them out")
+        if classes is not None:
+            named = {"always_protect": always, "guard_miscoverage": shares if isinstance(shares, Mapping) else ()}
+            for setting, names in named.items():
+                if unknown := [name for name in names if name not in classes]:
+                    raise SettingsError(f"{setting}: {unknown} not among the classes {list(classes)}")
+            if settings.binary_utility and len(classes) != 2:
+                raise SettingsError(f"binary_utility: needs exactly two classes and there are {len(classes)}")
+        if n_prompts is not None and n_prompts > 1 and 2 * trim >= n_prompts:
             raise SettingsError(
-                f"always_protect: {list(settings.always_protect)} contradicts protect='none'; leave one of them out"
+                f"trim: {trim} values at each end leave nothing of {n_prompts} prompts; use 0 to {(n_prompts - 1) // 2}"
             )
         return settings
-
-    def require_classes(self, classes: Sequence[str]) -> None:
-        """Check the settings that name classes, or count them, against the label space."""
-        named = {"always_protect": tuple(self.always_protect)}
-        if isinstance(self.guard_miscoverage, Mapping):
-            named["guard_miscoverage"] = tuple(self.guard_miscoverage)
-        for setting, names in named.items():
-            unknown = [name for name in names if name not in classes]
-            if unknown:
-                raise SettingsError(f"{setting}: {unknown} not among the classes {list(classes)}")
-        if self.binary_utility and len(classes) != 2:
-            raise SettingsError(f"binary_utility: needs exactly two classes and there are {len(classes)}")
-
-    def require_prompts(self, n_prompts: int) -> None:
-        """Check that trimming leaves a prompt over."""
-        if n_prompts > 1 and 2 * self.trim >= n_prompts:
-            raise SettingsError(
-                f"trim: {self.trim} values at each end leave nothing of {n_prompts} prompts; "
-                f"use 0 to {(n_prompts - 1) // 2}"
-            )
 
 
 #: Every setting by name, in the order of help and docs.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, Self
 
 import numpy as np
@@ -153,6 +152,8 @@ class ClassGuard:
         Rows of the class in the calibration order that `fit` was given.
     local : LocalizedRule or None
         Its points in the order of `members`.
+    searches : bool
+        Whether the threshold depends on the image: the larger of two is known where the class-global one is +inf.
     """
 
     name: str
@@ -162,6 +163,7 @@ class ClassGuard:
     quantile: float
     members: IntArray
     local: LocalizedRule | None
+    searches: bool
 
     @classmethod
     def fit(
@@ -200,31 +202,27 @@ class ClassGuard:
         scores = calibration.scores[members]
         local = None
         if len(members) >= class_local_min:
-            points = calibration.embeddings[members]
-            own = partial(
-                LocalizedRule.fit if masses is None else LocalizedRule.from_masses,
-                points,
+            local = LocalizedRule.fit(
+                calibration.embeddings[members],
                 scores,
                 bandwidth=calibration.bandwidth,
                 miscoverage=miscoverage,
                 level=calibration.level,
                 grid=grid,
+                device=device,
+                masses=None if masses is None else (masses[0][members], masses[1][members]),
             )
-            local = own(device=device) if masses is None else own(below=masses[0][members], total=masses[1][members])
+        quantile = conformal_quantile(scores, miscoverage=miscoverage)
         return cls(
             name=name,
             index=index,
             n=len(members),
             miscoverage=miscoverage,
-            quantile=conformal_quantile(scores, miscoverage=miscoverage),
+            quantile=quantile,
             members=members,
             local=local,
+            searches=local is not None and math.isfinite(quantile),
         )
-
-    @property
-    def searches(self) -> bool:
-        """Whether the threshold depends on the image: the larger of two is known where the class-global one is +inf."""
-        return self.local is not None and math.isfinite(self.quantile)
 
 
 class GuardedThresholds:
@@ -279,14 +277,15 @@ class GuardedThresholds:
             tiled = slices(len(embeddings), step=TILED_ROWS)
             whole = product_blocks(len(embeddings), n_columns=anchors.width)
             run_blocks(look, tiled if search.tiled else whole)
-        unclear = np.flatnonzero(again)
+        if again.any():
+            unclear = np.flatnonzero(again)
 
-        def settle(block: slice) -> None:
-            chosen = unclear[block]
-            distances = cosine_distances(embeddings[chosen], self._rule.embeddings)
-            found[chosen] = self._settled(kernel_weights(distances, bandwidth=self._rule.bandwidth))
+            def settle(block: slice) -> None:
+                chosen = unclear[block]
+                distances = cosine_distances(embeddings[chosen], self._rule.embeddings)
+                found[chosen] = self._settled(kernel_weights(distances, bandwidth=self._rule.bandwidth))
 
-        run_blocks(settle, row_blocks(len(unclear), n_columns=len(self._rule.scores)))
+            run_blocks(settle, row_blocks(len(unclear), n_columns=len(self._rule.scores)))
         localized, local = found[:, 0], iter(found[:, 1:].T)
         guarded = np.repeat(localized[:, None], self._n_classes, axis=1)
         for guard in self._guards:
@@ -322,10 +321,3 @@ def in_every_set_sentence(guards: Sequence[ClassGuard]) -> str:
         f"in every set, because there are too few accepted calibration images for a finite threshold: {named}; "
         "such a set says nothing about these classes"
     )
-
-
-def miscoverage_of(name: str, guard_miscoverage: float | Mapping[str, float], *, default: float) -> float:
-    """delta_y: one number for all classes, or the class's own with `default` for those not named."""
-    if isinstance(guard_miscoverage, Mapping):
-        return float(guard_miscoverage.get(name, default))
-    return float(guard_miscoverage)

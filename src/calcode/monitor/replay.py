@@ -13,7 +13,6 @@ from calcode.method.decisions import Decisions
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.method.model import Calcode
 from calcode.method.roles import identities
-from calcode.method.tail import miscoverage_of
 from calcode.monitor.coverage import miss_line
 from calcode.monitor.watch import Case, Watch
 
@@ -89,12 +88,8 @@ def miss_lines(model: Calcode | SiteModel) -> dict[str, float]:
     """Tolerated miss rate of every class, for M3: from the labels that calibrate it and its level."""
     if isinstance(model, Calcode):
         settings = model.settings_
-        levels = {
-            name: miscoverage_of(name, settings.guard_miscoverage, default=settings.miscoverage)
-            if name in model.tail_classes_
-            else settings.miscoverage
-            for name in model.classes_
-        }
+        levels = dict.fromkeys(model.classes_, settings.miscoverage)
+        levels |= {guard.name: guard.miscoverage for guard in model.guards_}
         return {
             name: miss_line(n, miscoverage=levels[name], margin=settings.discovery_margin)
             for name, n in model.n_accepted_per_class_.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from calcode.method.cross_fit import coverage_floor
+from calcode.method.quantiles import coverage_floor
 from calcode.method.model import Calcode
 from calcode.method.quantiles import smallest_finite_count
 from calcode.metrics.intervals import Estimate, proportion

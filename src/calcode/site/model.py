@@ -17,7 +17,7 @@ from calcode.method.evidence import Evidence, one_per_group, robust_probabilitie
 from calcode.method.home_sums import site_features
 from calcode.method.model import Calcode, library_versions
 from calcode.method.roles import EvidenceFormat, embeddings_digest, identities, require_evidence
-from calcode.method.setting_kinds import Count
+from calcode.method.settings import Kind
 from calcode.site.adapter import Adapter
 from calcode.site.assured import SplitConformal, failure_of_look
 from calcode.site.audit import site_audit
@@ -155,8 +155,7 @@ class SiteModel(FittedSite, SiteChoices):
         if trim is None:
             trim = _SHARP_TRIM if self.home is None else self.home.settings_.trim
         settings = self.checked(classes=expected.classes, trim=trim)
-        look = int(Count(low=1, high=MOST_LOOKS).check("look", look) or 1)
-        probabilities = None if e is None else review_probabilities(e, n=len(reviewed), lowest="above 0")
+from calcode.method.settings import Kind
         settings.require_review(probabilities)
         audit_kind, audit = site_audit(settings, home=self.home, reference=self.reference, gate=gate)
 

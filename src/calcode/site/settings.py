@@ -11,7 +11,7 @@ import numpy as np
 from calcode.arrays import FloatArray, IntArray
 from calcode.errors import SettingsError
 from calcode.method.home_sums import HOME_WEIGHT, RIDGE, SHARPNESS
-from calcode.method.setting_kinds import Choice, Count, Kind, Names, Number, Shares
+from calcode.method.settings import Kind
 from calcode.site.levels import labels_needed
 
 DESIGNS = ("archive", "consecutive", "coin")
@@ -21,20 +21,21 @@ _SMALLEST_RIDGE = 1.0
 #: Of weight, ridge and sharpness; beyond it float64 would decide, not the data.
 _LARGEST = 1e6
 _KINDS: dict[str, Kind] = {
-    "home_weight": Number(high=_LARGEST),
-    "ridge": Number(low=_SMALLEST_RIDGE, high=_LARGEST),
-    "sharpness": Number(high=_LARGEST),
-    "miscoverage": Shares(),
-    "unit": Choice(words=("group", "image")),
-    "calibrate_with": Choice(words=("coin", "weighted", "all")),
-    "unlabelled": Choice(words=("report", "inf")),
-    "rare": Choice(words=("keep", "count", "pool")),
-    "slack": Choice(words=("keep", "thin")),
-    "always_protect": Names(),
-    "random_state": Count(low=0),
-    "trim": Count(low=0),
+    "home_weight": Kind("number", high=_LARGEST),
+    "ridge": Kind("number", low=_SMALLEST_RIDGE, high=_LARGEST),
+    "sharpness": Kind("number", high=_LARGEST),
+    "miscoverage": Kind("shares", inside=True),
+    "unit": Kind("word", words=("group", "image")),
+    "calibrate_with": Kind("word", words=("coin", "weighted", "all")),
+    "unlabelled": Kind("word", words=("report", "inf")),
+    "rare": Kind("word", words=("keep", "count", "pool")),
+    "slack": Kind("word", words=("keep", "thin")),
+    "always_protect": Kind("names"),
+    "random_state": Kind("count", high=2**32 - 1),
+    "trim": Kind("count", high=2**32 - 1),
+    "assurance": Kind("number", inside=True, optional=True),
+    "audit": Kind("word", words=("site", "home", "off"), optional=True),
 }
-_OPTIONAL_KINDS: dict[str, Kind] = {"assurance": Number(inside=True), "audit": Choice(words=("site", "home", "off"))}
 _REVIEW_BIAS = (
     "calibrate_with: 'all' needs review probabilities that are all equal, given as e=...; ignoring that some cases "
     "were reviewed because they looked malignant costs the malignant classes 2 to 7 points of coverage while the "
@@ -128,8 +129,6 @@ class SiteChoices:
         """
         values = {entry.name: getattr(self, entry.name) for entry in fields(SiteChoices)} | {"trim": trim}
         checked = {name: kind.check(name, values[name]) for name, kind in _KINDS.items()}
-        for name, kind in _OPTIONAL_KINDS.items():
-            checked[name] = None if values[name] is None else kind.check(name, values[name])
         checked["miscoverage"] = _per_class(
             "miscoverage", checked["miscoverage"], classes=classes, default=DEFAULT_MISCOVERAGE
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pandas as pd
 from pydantic import Field
 
-from calcode.method.levels import LevelName
+from calcode.method.localized import LevelName
 from calcode.report.charts import Axis, Marks, PlaneChart, plain_number
 from calcode.report.parts import Figure, Fold, Part, Text
 from calcode.report.wording import listed, number, percent, short_percent, signed, signed_points
