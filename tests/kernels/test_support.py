@@ -154,8 +154,8 @@ def test_a_model_with_a_graph_reads_back_and_decides_the_same(tmp_path: Path) ->
     read = Calcode.load(tmp_path / "model.safetensors")
     assert model.audit_ is not None
     assert read.audit_ is not None
-    assert read.audit_.search == model.audit_.search
-    assert read.audit_.search["kind"] == "hnsw"
+    assert read.audit_.facts["search"] == model.audit_.facts["search"]
+    assert read.audit_.facts["search"]["kind"] == "hnsw"
     assert read.digest_ == model.digest_
     np.testing.assert_array_equal(read.decide(roles["test"]).p_audit, model.decide(roles["test"]).p_audit)
 
@@ -164,7 +164,7 @@ def test_a_model_with_a_graph_reads_back_and_decides_the_same(tmp_path: Path) ->
 def test_without_the_library_such_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = fit_quietly(Calcode(audit=["distance"]), World().roles(n=150, n_test=2))
     model.save(tmp_path / "model.safetensors")
-    monkeypatch.setattr("calcode.method.audit_file.library_installed", lambda: False)
+    monkeypatch.setattr("calcode.method.model_file.library_installed", lambda: False)
     with pytest.raises(EngineError, match=r"calcode\[ann\]"):
         Calcode.load(tmp_path / "model.safetensors")
 
@@ -172,4 +172,4 @@ def test_without_the_library_such_a_file_is_refused(tmp_path: Path, monkeypatch:
 def test_a_small_model_says_that_its_search_is_exact() -> None:
     model = fit_quietly(Calcode(), World().roles(n=150, n_test=2))
     assert model.audit_ is not None
-    assert model.audit_.search == {"kind": "exact"}
+    assert model.audit_.facts["search"] == {"kind": "exact"}

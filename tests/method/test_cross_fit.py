@@ -11,8 +11,8 @@ from sklearn.model_selection import KFold, StratifiedKFold
 
 from calcode.errors import RoleError
 from calcode.method.cross_fit import CrossFit, fold_numbers
-from calcode.method.quantiles import coverage_floor
 from calcode.method.localized import LocalizedRule
+from calcode.method.quantiles import coverage_floor
 from calcode.method.scores import aps_scores
 
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calcode.method.localized import LEVELS
-from calcode.method.localized import LocalizedRule
+from calcode.method.localized import LEVELS, LocalizedRule
 from calcode.method.quantiles import conformal_quantile
 from calcode.method.scores import label_sets
 

@@ -14,8 +14,7 @@ from calcode.baselines.split import prediction
 from calcode.method.bandwidth import choose_bandwidth
 from calcode.method.cross_fit import CrossFit
 from calcode.method.evidence import Evidence
-from calcode.method.localized import LevelName
-from calcode.method.localized import LocalizedRule
+from calcode.method.localized import LevelName, LocalizedRule
 from calcode.method.scores import aps_scores, label_sets, true_label_scores
 
 RECORD = Record(

@@ -41,20 +41,13 @@ Restored = TypeVar("Restored")
 
 
 class Artifact(NamedTuple):
-    """The content of a model file whose digest was found right."""
+    """The content of a model file: one whose digest was found right, or one that is about to be written."""
 
     path: Path
     key: str
     metadata: dict[str, Any]
     tensors: dict[str, AnyArray]
     digest: str
-
-    def require(self, key: str) -> None:
-        """Raise unless it is of this kind."""
-        if self.key != key:
-            raise ArtifactError(
-                f"{self.path}: a {_KINDS[self.key]} where a {_KINDS[key]} is needed; pass the other file"
-            )
 
 
 def write_artifact(path: Path, *, key: str, metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> None:
@@ -67,8 +60,8 @@ def write_artifact(path: Path, *, key: str, metadata: dict[str, Any], tensors: d
         temporary.write_bytes(content)
 
 
-def read_artifact(path: Path) -> Artifact:
-    """Read a model file of either kind and check it against the SHA-256 that it carries."""
+def read_artifact(path: Path, *, key: str | None = None) -> Artifact:
+    """Read a model file, of the kind `key` or of either, and check it against the SHA-256 that it carries."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -78,21 +71,23 @@ def read_artifact(path: Path) -> Artifact:
                 raise SafetensorError("its header is too long")
         with safe_open(path, framework="numpy") as file:
             texts = file.metadata() or {}
-            key = next((key for key in _KINDS if key in texts), None)
-            if key is None:
+            found = next((known for known in _KINDS if known in texts), None)
+            if found is None:
                 raise ArtifactError(f"{path}: foreign, a safetensors file but not a calcode model")
-            metadata = _numbers_back(parsed_json(texts[key], source=path))
+            metadata = _numbers_back(parsed_json(texts[found], source=path))
             if not isinstance(metadata, dict) or type(version := metadata.get("format")) is not int or version < 1:
                 raise ArtifactError(f"{path}: altered, its metadata are not those of a model")
-            if version > FORMATS[key]:
+            if version > FORMATS[found]:
                 raise ArtifactError(
-                    f"{path}: newer, format {version} while this version reads up to {FORMATS[key]}; upgrade calcode"
+                    f"{path}: newer, format {version} while this version reads up to {FORMATS[found]}; upgrade calcode"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         digest = metadata.pop("digest", None)
         if digest != content_digest(tensors, metadata):
             raise ArtifactError(f"{path}: altered, its content does not have the SHA-256 it carries")
-        return Artifact(path, key, metadata, tensors, digest)
+        if key not in (None, found):
+            raise ArtifactError(f"{path}: a {_KINDS[found]} where a {_KINDS[key]} is needed; pass the other file")
+        return Artifact(path, found, metadata, tensors, digest)
     except (SafetensorError, OSError) as error:
         raise ArtifactError(f"{path}: truncated, or not a safetensors file ({error})") from error
     except CalcodeError as error:
@@ -181,33 +176,39 @@ class TensorRule:
     ascending: bool = False
     unit: bool = False
 
-    def fault(self, tensor: AnyArray, sizes: dict[str, int]) -> str:
-        """What is wrong with a tensor, "" if nothing is; sizes without a number yet get one."""
-        wanted = self.shape.split()
-        if tensor.dtype.str != self.dtype or tensor.ndim != len(wanted):
-            return f"is {tensor.dtype} of shape {tensor.shape}, not {np.dtype(self.dtype)} of ({self.shape})"
-        for name, size in zip(wanted, tensor.shape, strict=True):
-            if size != (int(name) if name.isdigit() else sizes.setdefault(name, size)):
-                return f"has shape {tensor.shape}, not ({self.shape}) with {sizes}"
-        if tensor.size == 0:
-            return ""
-        if not (self.low <= tensor.min() and tensor.max() <= self.high):
-            return f"holds NaN or values outside {self.low:.4g} to {self.high:.4g}"
-        if self.unit and np.abs(np.einsum("ij,ij->i", tensor, tensor) - 1.0).max() > _UNIT_SLACK:
-            return "has rows that are not of length one"
-        if self.ascending:
-            values = as_hashes(tensor) if tensor.ndim == 2 else tensor
-            if (values[1:] < values[:-1]).any() or (tensor.ndim == 2 and (values[1:] == values[:-1]).any()):
-                return "is not in ascending order"
-        return ""
-
 
 def check_tensors(tensors: Mapping[str, AnyArray], rules: Mapping[str, TensorRule], *, sizes: dict[str, int]) -> None:
-    """Raise unless these tensors and no others are there, each as its rule says."""
+    """Raise unless these tensors and no others are there, each as its rule says.
+
+    Parameters
+    ----------
+    tensors, rules : mapping
+        By name.
+    sizes : dict of str to int
+        Sizes that are known; those without a number yet get the one of the first tensor that has them.
+    """
     if tensors.keys() != rules.keys():
         raise ArtifactError(f"tensors {sorted(tensors.keys() ^ rules.keys())} are missing or unknown")
     for name, rule in rules.items():
-        if fault := rule.fault(tensors[name], sizes):
+        tensor, wanted, fault = tensors[name], rule.shape.split(), ""
+        if tensor.dtype.str != rule.dtype or tensor.ndim != len(wanted):
+            fault = f"is {tensor.dtype} of shape {tensor.shape}, not {np.dtype(rule.dtype)} of ({rule.shape})"
+        elif any(
+            size != (int(word) if word.isdigit() else sizes.setdefault(word, size))
+            for word, size in zip(wanted, tensor.shape, strict=True)
+        ):
+            fault = f"has shape {tensor.shape}, not ({rule.shape}) with {sizes}"
+        elif tensor.size == 0:
+            continue
+        elif not (rule.low <= tensor.min() and tensor.max() <= rule.high):
+            fault = f"holds NaN or values outside {rule.low:.4g} to {rule.high:.4g}"
+        elif rule.unit and np.abs(np.einsum("ij,ij->i", tensor, tensor) - 1.0).max() > _UNIT_SLACK:
+            fault = "has rows that are not of length one"
+        elif rule.ascending:
+            values = tensor if tensor.ndim == 1 else as_hashes(tensor)
+            wrong = values[1:] < values[:-1] if tensor.ndim == 1 else values[1:] <= values[:-1]
+            fault = "is not in ascending order" if wrong.any() else ""
+        if fault:
             raise ArtifactError(f"tensor '{name}' {fault}")
 
 

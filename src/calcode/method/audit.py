@@ -168,9 +168,10 @@ class SupportAudit:
     device: str | None = None
 
     @property
-    def search(self) -> dict[str, Any]:
-        """How the neighbours are found, and the error that was measured on validation."""
-        return {"kind": "exact"} if self.graph is None else self.graph.facts
+    def facts(self) -> dict[str, Any]:
+        """What a file says of it: diagnostic, AUROCs, independence, and how neighbours are found with what error."""
+        search = {"kind": "exact"} if self.graph is None else self.graph.facts
+        return {"name": self.name, "aurocs": self.aurocs, "independent": self.independent, "search": search}
 
     @property
     def auroc(self) -> float:

@@ -152,23 +152,6 @@ class HomeSums:
             scores=tuple(np.sort(scores[labels == k]) for k in range(n_classes)),
         )
 
-    def sound(self, *, least: int, most: int) -> bool:
-        """Whether these can be sums over `least` to `most` images, as phi begins with 1 and holds 4 z."""
-        counts = np.array([len(scores) for scores in self.scores])
-        dimension = len(self.outer) - 1 - len(counts)
-        lengths = np.trace(self.outer[1 : 1 + dimension, 1 : 1 + dimension])
-        return bool(
-            len(counts) == self.by_class.shape[1]
-            and counts.sum() == self.n
-            and least <= self.n <= most
-            and all((scores[1:] >= scores[:-1]).all() for scores in self.scores)
-            and np.allclose(self.outer, self.outer.T, rtol=1e-9, atol=1e-9 * self.n)
-            and np.allclose(self.by_class[0], counts)
-            and np.allclose(self.by_class.sum(axis=1), self.outer[0], rtol=1e-6, atol=1e-6 * self.n)
-            and np.isclose(self.outer[0, 0], self.n)
-            and np.isclose(lengths, EMBEDDING_SCALE**2 * self.n)
-        )
-
     def prior(self, *, home_weight: float, ridge: float) -> tuple[FloatArray, FloatArray]:
         """A0 = (m0 / N) sum phi phi' + lambda I, shape (p, p), and B0 = (m0 / N) sum phi e_y', shape (p, K)."""
         weight = home_weight / self.n

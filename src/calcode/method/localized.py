@@ -210,15 +210,16 @@ def canonical_order(embeddings: FloatArray, scores: FloatArray) -> IntArray:
     """Ascending by score; equal scores by their embeddings, so that input order leaves no trace."""
     order = np.argsort(scores, kind="stable")
     _, starts, counts = np.unique(scores[order], return_index=True, return_counts=True)
-    for start, count in zip(starts[counts > 1], counts[counts > 1], strict=True):
-        tied = order[start : start + count]
-        order[start : start + count] = tied[np.lexsort(embeddings[tied].T[::-1])]
+    for start, stop in zip(starts[counts > 1], (starts + counts)[counts > 1], strict=True):
+        tied = order[start:stop]
+        order[start:stop] = tied[np.lexsort(embeddings[tied].T[::-1])]
     return order
 
 
 def first_positions(scores: FloatArray) -> IntArray:
     """Number of scores strictly below each, for ascending scores."""
     return np.searchsorted(scores, scores, side="left")
+
 
 def cut_exceeding(level: float) -> float:
     """Cut for the rule 'F(t) > level', tested as F(t) > level + 1e-12."""

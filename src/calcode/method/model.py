@@ -497,10 +497,10 @@ class Calcode(Settings):
         trusted : sequence of str or path-like, optional
             Public keys; the file must be signed by one of them (`calcode model sign`). Not given: not checked.
         """
-        from calcode.method.artifact import read_artifact
+        from calcode.method.artifact import HOME_KEY, read_artifact
         from calcode.method.model_file import model_from
 
-        model = model_from(read_artifact(Path(path)))
+        model = model_from(read_artifact(Path(path), key=HOME_KEY))
         if trusted is not None:
             from calcode.method.signatures import require_signature
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from calcode.arrays import AnyArray
+from calcode.errors import EngineError
+from calcode.kernels import library_installed, restore_graph
 from calcode.method.artifact import (
     FORMATS,
     HOME_KEY,
@@ -28,29 +30,42 @@ from calcode.method.artifact import (
     restored,
     write_artifact,
 )
-from calcode.method.audit_file import audit_facts, audit_rules, audit_tensors, restore_audit
+from calcode.method.audit import BASE_DIAGNOSTICS, DIAGNOSTICS, FusedRule, SupportAudit
 from calcode.method.bandwidth import NEIGHBOUR_SHARES, BandwidthTrial
-from calcode.method.cross_fit import MIN_EXAMPLES, coverage_floor
+from calcode.method.cross_fit import MIN_EXAMPLES
 from calcode.method.evidence import checked_classes
-from calcode.method.home_sums import HomeSums
+from calcode.method.home_sums import EMBEDDING_SCALE, HomeSums
 from calcode.method.localized import LocalizedRule
 from calcode.method.model import Calcode
+from calcode.method.quantiles import coverage_floor
 from calcode.method.roles import EvidenceFormat, RoleHashes, embeddings_digest
 from calcode.method.settings import SETTINGS, Settings
 from calcode.method.singles import SinglesCertificate
 from calcode.method.tail import ClassEvidence, discover_tail
 
 _ROLES = ("reference", "validation", "gate", "calibration")
-#: Tensors of calibration and of home's sums; those of the audit are in `audit_file`.
+_SLACK = 1e-9
+#: The tensors of a model, apart from those of its audit: "n" calibration points, "K" classes, "d" dimensions and
+#: "p" = 1 + d + K of a site's features.
 _CALIBRATION = {
     "calibration_embeddings": TensorRule("n d", unit=True),
-    "calibration_scores": TensorRule("n", 0.0, 1.0 + 1e-9, ascending=True),
+    "calibration_scores": TensorRule("n", 0.0, 1.0 + _SLACK, ascending=True),
     "below": TensorRule("n", 0.0),
     "total": TensorRule("n", 0.0),
 }
 #: A_i and B_i of a guard's points among their class; files written before they were kept lack them.
 _GUARDS = {"guard_below": TensorRule("n", 0.0), "guard_total": TensorRule("n", 0.0)}
 _SUMS = {"home_outer": TensorRule("p p"), "home_by_class": TensorRule("p K"), "home_scores": TensorRule("N", 0.0, 1.0)}
+_HASHES = {(role, kind): f"hashes_{role}_{kind}" for role in _ROLES for kind in ("ids", "groups")}
+#: Ascending gate values of each diagnostic, with their range.
+_GATES = {
+    "distance": (-_SLACK, 2.0 + _SLACK),
+    "energy": (-1e300, 1e300),
+    "msp": (-1.0 - _SLACK, 0.0),
+    "prompt": (-_SLACK, 1e300),
+    "fused": (-_SLACK, 1.0),
+}
+_GRAPH = {"graph_levels": "<i4", "graph_offsets": "<u8", "graph_links": "<i4"}
 #: How far sums from another machine may be off.
 _ROUNDING = 1e-6
 #: What a version says about itself need not be what this one would say.
@@ -65,30 +80,9 @@ def model_digest(model: Calcode) -> str:
 def save_model(model: Calcode, path: Path) -> None:
     """Write the file, after the checks that reading it makes."""
     metadata, tensors = _metadata(model), _tensors(model)
-    with making_sense(f"{path}: not written, the model makes no sense"):
-        _restore(plain_metadata(metadata), tensors)
+    written = Artifact(path, HOME_KEY, plain_metadata(metadata), tensors, digest="")
+    model_from(written, fault="not written, the model makes no sense")
     write_artifact(path, key=HOME_KEY, metadata=metadata, tensors=tensors)
-
-
-def model_from(artifact: Artifact) -> Calcode:
-    """The model in a file that was read, after the check that its parts make sense together."""
-    artifact.require(HOME_KEY)
-    with making_sense(f"{artifact.path}: altered"):
-        model = _restore(artifact.metadata, artifact.tensors)
-        kept = tuple(artifact.tensors[name] for name in _GUARDS if name in artifact.tensors)
-        masses = (kept[0], kept[1]) if kept else None
-        model._install(rule=model.rule_, labels=artifact.tensors["calibration_labels"], masses=masses)
-        refuse(
-            {
-                f"the masses around the calibration points of {guard.name!r} are others": not guard.local.masses_hold()
-                for guard in model.guards_
-                if masses is not None and guard.local is not None
-            }
-            | {"masses are kept for guards that there are not": bool(kept) and not any(g.local for g in model.guards_)}
-        )
-    # What the file carries, also where this version would write it differently.
-    model._digest = artifact.digest
-    return model
 
 
 def _tensors(model: Calcode) -> dict[str, AnyArray]:
@@ -112,145 +106,169 @@ def _tensors(model: Calcode) -> dict[str, AnyArray]:
     if model.sums_ is not None:
         tensors |= {"home_outer": model.sums_.outer, "home_by_class": model.sums_.by_class}
         tensors["home_scores"] = np.concatenate(model.sums_.scores)
-    for (role, kind), hashes in model.role_hashes_.hashes.items():
-        tensors[f"hashes_{role}_{kind}"] = hashes.view(np.uint8).reshape(len(hashes), hashes.itemsize)
+    for entry, hashes in model.role_hashes_.hashes.items():
+        tensors[_HASHES[entry]] = hashes.view(np.uint8).reshape(len(hashes), hashes.itemsize)
     return {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
 
 
 def _metadata(model: Calcode) -> dict[str, Any]:
-    audit, rule = model.audit_, model.rule_
+    rule, sums = model.rule_, model.sums_
     return {
         "format": FORMATS[HOME_KEY],
         "versions": model.versions_,
-        "settings": model.settings_.get_params(),
+        "settings": vars(model.settings_),
         "interface": asdict(model.evidence_format_),
         "manifest": model.manifest_,
         "ledger_key": model.role_hashes_.key.hex(),
-        "audit": None if audit is None else audit_facts(audit),
+        "audit": None if model.audit_ is None else model.audit_.facts,
         "bandwidth": model.bandwidth_,
         "bandwidth_trace": [asdict(trial) for trial in model.bandwidth_trace_],
         "rule": {"eta": rule.eta, "cut": rule.cut},
         "tail_reasons": {name: asdict(reason) for name, reason in model.tail_reasons_.items()},
         "tail_evidence": [asdict(row) for row in model.tail_evidence_],
-        "sums": None
-        if model.sums_ is None
-        else {"n": model.sums_.n, "counts": [len(scores) for scores in model.sums_.scores]},
+        "sums": None if sums is None else {"n": sums.n, "counts": [len(scores) for scores in sums.scores]},
         "certificate": None if model.certificate_ is None else asdict(model.certificate_),
         "notice": "Research software, not a medical device. Embeddings are patient-derived data.",
     }
 
 
-def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> Calcode:
-    """The model that `_metadata` and `_tensors` were made of, without guards; what follows from the rest is compared.
+def model_from(artifact: Artifact, *, fault: str = "altered") -> Calcode:
+    """The model in a file, if its parts make sense together; what follows from the rest is computed and compared.
 
     Scores and gate values are not: they need images. A_i and B_i are for some rows only where there are many.
+
+    Parameters
+    ----------
+    artifact : Artifact
+    fault : str
+        What to say of a model that makes no sense.
     """
-    values = metadata["settings"]
-    if metadata["format"] == 1:
-        values = {"keep_top": False} | values | ({"bandwidth": "auto"} if values["bandwidth"] is None else {})
-    refuse({"settings are missing": not SETTINGS.keys() <= values.keys()})
-    settings = Settings(**values).checked()
-    model = Calcode(**settings.get_params())
-    model.settings_ = settings
-    expected = model.evidence_format_ = restored(EvidenceFormat, metadata["interface"])
-    classes = checked_classes(expected.classes)
-    settings.require_classes(classes)
-    settings.require_prompts(expected.n_prompts)
-    refuse({"the images have no prompts or no dimension": min(expected.n_prompts, expected.dimension) < 1})
-
-    facts, sums = metadata["audit"], metadata.get("sums")
-    hashed = {f"hashes_{role}_{kind}": (role, kind) for role in _ROLES for kind in ("ids", "groups")}
-    rules = _CALIBRATION | {"calibration_labels": TensorRule("n", 0, len(classes) - 1, dtype="<i8")}
-    rules |= {
-        name: TensorRule(f"{name} 32", ord("0"), ord("f"), dtype="|u1", ascending=True)
-        for name in hashed.keys() & tensors.keys()
-    }
-    if _GUARDS.keys() & tensors.keys():
-        rules |= _GUARDS
-    if facts is not None:
-        rules |= audit_rules(facts, with_distances="gate_distances" in tensors)
-    if sums is not None:
-        rules |= _SUMS
-    sizes = {"K": len(classes), "d": expected.dimension, "p": 1 + expected.dimension + len(classes)}
-    check_tensors(tensors, rules, sizes=sizes)
-
-    # The canonical JSON sorts names; the roles come back in the order in which they were used.
-    model.manifest_ = {role: metadata["manifest"][role] for role in _ROLES}
-    model.role_hashes_ = RoleHashes(
-        bytes.fromhex(metadata["ledger_key"]),
-        {entry: as_hashes(tensors[name]) for name, entry in hashed.items() if name in tensors},
-    )
-    model.audit_ = None
-    if facts is not None:
-        model.audit_ = restore_audit(
-            facts, tensors, n_neighbors=settings.n_neighbors, trim=settings.trim, fused=settings.fused
-        )
-    model.bandwidth_ = SETTINGS["bandwidth"].check(metadata["bandwidth"])
-    model.bandwidth_trace_ = tuple(restored(BandwidthTrial, trial) for trial in metadata["bandwidth_trace"])
-    model.tail_evidence_ = tuple(restored(ClassEvidence, row) for row in metadata["tail_evidence"])
-    model.tail_reasons_ = discover_tail(
-        model.tail_evidence_,
-        min_class_count=settings.min_class_count,
-        protect=settings.protect,
-        always_protect=settings.always_protect,
-    )
-    model.versions_ = metadata["versions"]
-    # Files written before these were kept load all the same.
-    if sums is not None:
-        refuse({"the images behind the sums are not counted": not has_type(sums["counts"], tuple[int, ...])})
-        model.sums_ = HomeSums(
-            outer=tensors["home_outer"],
-            by_class=tensors["home_by_class"],
-            n=sums["n"],
-            scores=tuple(np.split(tensors["home_scores"], np.cumsum(sums["counts"])[:-1])),
-        )
-    if (certificate := metadata.get("certificate")) is not None:
-        model.certificate_ = restored(SinglesCertificate, certificate)
-    refuse(_contradictions(model))
-    rule = LocalizedRule.from_masses(
-        tensors["calibration_embeddings"],
-        tensors["calibration_scores"],
-        below=tensors["below"],
-        total=tensors["total"],
-        bandwidth=model.bandwidth_,
-        miscoverage=settings.miscoverage,
-        level=settings.level,
-        grid=settings.level_grid,
-    )
-    said = {"n": int, "embeddings": str} | ({} if metadata["format"] == 1 else {"ids": int, "groups": int})
-    refuse(
-        {
-            "there are more calibration points than images": len(rule.scores) > model.manifest_["calibration"]["n"],
-            "the masses around the calibration points are others": not rule.masses_hold(),
-            "the manifest does not say what it should of each role": any(
-                not all(has_type(entry.get(name), kind) for name, kind in said.items())
-                or not entry.keys() <= {"n", "embeddings", "ids", "groups"}
-                for entry in model.manifest_.values()
-            ),
-            "the notice is no text": not isinstance(metadata["notice"], str),
+    metadata, tensors = artifact.metadata, dict(artifact.tensors)
+    with making_sense(f"{artifact.path}: {fault}"):
+        # Settings, classes and every tensor by itself.
+        values = metadata["settings"]
+        if metadata["format"] == 1:
+            values = {"keep_top": False} | values | ({"bandwidth": "auto"} if values["bandwidth"] is None else {})
+        refuse({"settings are missing": not SETTINGS.keys() <= values.keys()})
+        expected = restored(EvidenceFormat, metadata["interface"])
+        classes = checked_classes(expected.classes)
+        settings = Settings(**values).checked(classes, n_prompts=expected.n_prompts)
+        refuse({"the images have no prompts or no dimension": min(expected.n_prompts, expected.dimension) < 1})
+        model = Calcode(**vars(settings))
+        model.settings_, model.evidence_format_, model.classes_ = settings, expected, expected.classes
+        sizes = {"K": len(classes), "d": expected.dimension, "p": 1 + expected.dimension + len(classes)}
+        model.audit_ = None
+        if metadata["audit"] is not None:
+            model.audit_ = restore_audit(
+                metadata["audit"],
+                tensors,
+                n_neighbors=settings.n_neighbors,
+                trim=settings.trim,
+                fused=settings.fused,
+                sizes=sizes,
+            )
+        sums = metadata.get("sums")
+        rules = _CALIBRATION | {"calibration_labels": TensorRule("n", 0, len(classes) - 1, dtype="<i8")}
+        rules |= {
+            name: TensorRule(f"{name} 32", ord("0"), ord("f"), dtype="|u1", ascending=True)
+            for name in _HASHES.values()
+            if name in tensors
         }
-    )
-    model.rule_ = rule
-    again = _metadata(model)
-    missing = set() if metadata["format"] == 1 else again.keys() - metadata.keys()
-    refuse(
-        {
-            f"'{name}' is not what follows from the rest of the file": name in missing
-            or metadata_text(metadata[name]) != metadata_text(again.get(name))
-            for name in sorted((metadata.keys() | missing) - _FREE)
-        }
-    )
+        rules |= _GUARDS if _GUARDS.keys() & tensors.keys() else {}
+        rules |= {} if sums is None else _SUMS
+        check_tensors(tensors, rules, sizes=sizes)
+        labels = tensors["calibration_labels"]
+
+        # The parts of the model, and whether they fit together.
+        # The canonical JSON sorts names; the roles come back in the order in which they were used.
+        model.manifest_ = {role: metadata["manifest"][role] for role in _ROLES}
+        model.role_hashes_ = RoleHashes(
+            bytes.fromhex(metadata["ledger_key"]),
+            {entry: as_hashes(tensors[name]) for entry, name in _HASHES.items() if name in tensors},
+        )
+        model.bandwidth_ = SETTINGS["bandwidth"].kind.check("bandwidth", metadata["bandwidth"])
+        model.bandwidth_trace_ = tuple(restored(BandwidthTrial, trial) for trial in metadata["bandwidth_trace"])
+        model.tail_evidence_ = tuple(restored(ClassEvidence, row) for row in metadata["tail_evidence"])
+        model.versions_ = metadata["versions"]
+        # Files written before these were kept load all the same.
+        if sums is not None:
+            refuse({"the images behind the sums are not counted": not has_type(sums["counts"], tuple[int, ...])})
+            model.sums_ = HomeSums(
+                outer=tensors["home_outer"],
+                by_class=tensors["home_by_class"],
+                n=sums["n"],
+                scores=tuple(np.split(tensors["home_scores"], np.cumsum(sums["counts"])[:-1])),
+            )
+        if (certificate := metadata.get("certificate")) is not None:
+            model.certificate_ = restored(SinglesCertificate, certificate)
+        refuse(_contradictions(model, counts_names=metadata["format"] > 1))
+        refuse({"the notice is no text": not isinstance(metadata["notice"], str)})
+
+        # Protected classes, level, cut and guards once more, from what they were made of.
+        model.tail_reasons_ = discover_tail(
+            model.tail_evidence_,
+            min_class_count=settings.min_class_count,
+            protect=settings.protect,
+            always_protect=settings.always_protect,
+        )
+        rule = LocalizedRule.fit(
+            tensors["calibration_embeddings"],
+            tensors["calibration_scores"],
+            bandwidth=model.bandwidth_,
+            miscoverage=settings.miscoverage,
+            level=settings.level,
+            grid=settings.level_grid,
+            masses=(tensors["below"], tensors["total"]),
+        )
+        refuse(
+            {
+                "there are more calibration points than images": len(labels) > model.manifest_["calibration"]["n"],
+                "the masses around the calibration points are others": not rule.masses_hold(),
+            }
+        )
+        model.rule_ = rule
+        again = _metadata(model)
+        missing = set() if metadata["format"] == 1 else again.keys() - metadata.keys()
+        refuse(
+            {
+                f"'{name}' is not what follows from the rest of the file": name in missing
+                or metadata_text(metadata[name]) != metadata_text(again.get(name))
+                for name in sorted((metadata.keys() | missing) - _FREE)
+            }
+        )
+        kept = (tensors["guard_below"], tensors["guard_total"]) if "guard_below" in tensors else None
+        model._install(rule=rule, labels=labels, masses=kept)
+        local = {guard.name: guard.local for guard in model.guards_ if guard.local is not None}
+        if kept is not None:
+            refuse({"masses are kept for guards that there are not": not local})
+            refuse(
+                {
+                    f"the masses around the calibration points of {name!r} are others": not own.masses_hold()
+                    for name, own in local.items()
+                }
+            )
+    # What the file carries, also where this version would write it differently.
+    model._digest = artifact.digest
     return model
 
 
-def _contradictions(model: Calcode) -> dict[str, bool]:
-    """What must not be so among settings, manifest, hashes, audit, bandwidth and evidence, and whether it is."""
+def _contradictions(model: Calcode, *, counts_names: bool) -> dict[str, bool]:
+    """What must not be so among settings, manifest, hashes, audit, bandwidth and evidence, and whether it is.
+
+    The first format's manifest does not count ids and groups.
+    """
     settings, audit, sums, manifest = model.settings_, model.audit_, model.sums_, model.manifest_
     trace, rows = model.bandwidth_trace_, model.tail_evidence_
+    said = {"n": int, "embeddings": str} | ({"ids": int, "groups": int} if counts_names else {})
     n = {role: entry["n"] for role, entry in manifest.items()}
     n_kept = sum(row.n for row in rows)
     found = {
-        "the manifest lacks numbers of images": not has_type(n, dict[str, int]) or min(n.values()) < 1,
+        "the manifest does not say what it should of each role": any(
+            not all(has_type(entry.get(name), kind) for name, kind in said.items())
+            or not entry.keys() <= {"n", "embeddings", "ids", "groups"}
+            or entry["n"] < 1
+            for entry in manifest.values()
+        ),
         "the manifest lacks digests": not all(is_sha256(entry["embeddings"]) for entry in manifest.values()),
         "the key of the hashes is another one": model.role_hashes_.key.hex() != manifest["reference"]["embeddings"],
         "hashes of ids or groups are missing, or there are others": any(
@@ -303,7 +321,81 @@ def _contradictions(model: Calcode) -> dict[str, bool]:
             "the reference is another one": embeddings_digest(audit.reference) != manifest["reference"]["embeddings"],
         }
     if sums is not None:
-        found["home's sums contradict each other"] = not sums.sound(
-            most=n["reference"] + n["validation"] + n["calibration"], least=n["validation"] + n["calibration"]
+        counts, outer, by_class = np.array([len(scores) for scores in sums.scores]), sums.outer, sums.by_class
+        images = slice(1, 1 + model.evidence_format_.dimension)
+        # phi begins with 1 and holds the embedding times 4.
+        found["home's sums contradict each other"] = not (
+            len(counts) == by_class.shape[1]
+            and counts.sum() == sums.n
+            and n["validation"] + n["calibration"] <= sums.n <= n["reference"] + n["validation"] + n["calibration"]
+            and all((scores[1:] >= scores[:-1]).all() for scores in sums.scores)
+            and np.allclose(outer, outer.T, rtol=1e-9, atol=1e-9 * sums.n)
+            and np.allclose(by_class[0], counts)
+            and np.allclose(by_class.sum(axis=1), outer[0], rtol=_ROUNDING, atol=_ROUNDING * sums.n)
+            and np.isclose(outer[0, 0], sums.n)
+            and np.isclose(np.trace(outer[images, images]), EMBEDDING_SCALE**2 * sums.n)
         )
     return found
+
+
+def audit_tensors(audit: SupportAudit) -> dict[str, AnyArray]:
+    """The arrays of an audit by name."""
+    tensors: dict[str, AnyArray] = {"reference": audit.reference, "gate_values": audit.gate_values}
+    tensors |= {f"gate_{name}": values for name, values in audit.gate_base.items()}
+    if audit.gate_distances is not None:
+        tensors["gate_distances"] = audit.gate_distances
+    if audit.graph is not None:
+        tensors |= {f"graph_{name}": values for name, values in audit.graph.arrays.items()}
+    return tensors
+
+
+def restore_audit(
+    facts: Any, tensors: dict[str, AnyArray], *, n_neighbors: int, trim: int, fused: FusedRule, sizes: dict[str, int]
+) -> SupportAudit:
+    """The audit that `audit_tensors` and `SupportAudit.facts` were made of; its tensors are taken out of `tensors`.
+
+    Sizes: "r" images of the reference, "g" that give the p-values, "b" that give the ranks inside `fused`.
+    """
+    refuse({"the audit's facts are no object": not isinstance(facts, dict)})
+    name, aurocs = facts["name"], facts["aurocs"]
+    refuse(
+        {
+            "the audit's AUROCs are not numbers": not has_type(aurocs, dict[str, float]),
+            f"the audit's diagnostic {name!r} is none of its candidates": name not in aurocs,
+            "the audit has an unknown candidate": not aurocs.keys() <= set(DIAGNOSTICS),
+            "the audit's AUROCs are not shares": not all(
+                math.isnan(area) or 0.0 <= area <= 1.0 for area in aurocs.values()
+            ),
+            "the audit's independence is neither true nor false": type(facts["independent"]) is not bool,
+            "the audit's search is no object": not isinstance(facts["search"], dict),
+        }
+    )
+    exact = facts["search"]["kind"] == "exact"
+    rules = {"reference": TensorRule("r d", unit=True)}
+    rules["gate_values"] = TensorRule("g", *_GATES[name], ascending=True)
+    if name == "fused":
+        rules |= {f"gate_{base}": TensorRule("b", *_GATES[base], ascending=True) for base in BASE_DIAGNOSTICS}
+    if "gate_distances" in tensors:
+        rules["gate_distances"] = TensorRule("m", *_GATES["distance"], ascending=True)
+    if not exact:
+        rules |= {key: TensorRule(key, -1, 2**62, dtype=dtype) for key, dtype in _GRAPH.items()}
+    own = {key: tensors.pop(key) for key in rules if key in tensors}
+    check_tensors(own, rules, sizes=sizes)
+    if not exact and not library_installed():
+        raise EngineError(
+            "faiss: not installed, and this model finds neighbours in its reference with it; pip install 'calcode[ann]'"
+        )
+    arrays = {key.removeprefix("graph_"): own[key] for key in _GRAPH if key in own}
+    return SupportAudit(
+        name=name,
+        aurocs={candidate: aurocs[candidate] for candidate in DIAGNOSTICS if candidate in aurocs},
+        independent=facts["independent"],
+        reference=own["reference"],
+        n_neighbors=n_neighbors,
+        trim=trim,
+        fused=fused,
+        gate_base={base: own[f"gate_{base}"] for base in BASE_DIAGNOSTICS if f"gate_{base}" in own},
+        gate_values=own["gate_values"],
+        gate_distances=own.get("gate_distances"),
+        graph=None if exact else restore_graph(facts["search"], arrays, reference=own["reference"]),
+    )

@@ -8,8 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, Self
@@ -233,7 +233,12 @@ class Settings:
         "Number of levels that loo chooses from, or none for the critical value itself.",
         "Sets and promises",
     )
-    trim: int = _setting(1, Kind("count", metavar="N", low=0, high=_MOST), "Prompts dropped at each end of every class's evidence.", "Sets and promises")
+    trim: int = _setting(
+        1,
+        Kind("count", metavar="N", low=0, high=_MOST),
+        "Prompts dropped at each end of every class's evidence.",
+        "Sets and promises",
+    )
     keep_top: bool = _setting(
         True,
         Kind("flag", off="--paper-sets"),
@@ -241,7 +246,9 @@ class Settings:
         "Sets and promises",
     )
     binary_utility: bool = _setting(False, Kind("flag"), "With two classes: defer full sets too.", "Sets and promises")
-    deferral_level: float = _setting(0.05, Kind("number"), "Images with an audit p-value below it are deferred.", "Deferral")
+    deferral_level: float = _setting(
+        0.05, Kind("number"), "Images with an audit p-value below it are deferred.", "Deferral"
+    )
     audit: Sequence[str] | None = _setting(
         DIAGNOSTICS,
         Kind("names", metavar="NAMES", words=DIAGNOSTICS, optional=True),
@@ -256,7 +263,11 @@ class Settings:
         "Deferral",
     )
     n_neighbors: int = _setting(
-        10, Kind("count", metavar="N", low=1, high=10_000), "Neighbours of the audit distance.", "Deferral", "--neighbors"
+        10,
+        Kind("count", metavar="N", low=1, high=10_000),
+        "Neighbours of the audit distance.",
+        "Deferral",
+        "--neighbors",
     )
     bandwidth: float | str = _setting(
         "auto",
@@ -272,7 +283,11 @@ class Settings:
         "Localization",
     )
     n_folds: int = _setting(
-        5, Kind("count", metavar="N", low=2, high=1000), "Folds of the cross-fit on validation.", "Localization", "--folds"
+        5,
+        Kind("count", metavar="N", low=2, high=1000),
+        "Folds of the cross-fit on validation.",
+        "Localization",
+        "--folds",
     )
     protect: ProtectRule = _setting(
         "discovered",
@@ -298,13 +313,23 @@ class Settings:
         "Protected classes",
     )
     min_class_count: int = _setting(
-        10, Kind("count", metavar="N", low=0, high=_MOST), "Classes with fewer accepted validation images are protected.", "Protected classes"
+        10,
+        Kind("count", metavar="N", low=0, high=_MOST),
+        "Classes with fewer accepted validation images are protected.",
+        "Protected classes",
     )
     class_local_min: int = _setting(
-        50, Kind("count", metavar="N", low=1, high=_MOST), "Calibration images that a class needs for a localized guard.", "Protected classes"
+        50,
+        Kind("count", metavar="N", low=1, high=_MOST),
+        "Calibration images that a class needs for a localized guard.",
+        "Protected classes",
     )
     random_state: int = _setting(
-        0, Kind("count", metavar="N", low=0, high=_MOST), "Seed of the folds and of the halving of the gate.", "General", "--seed"
+        0,
+        Kind("count", metavar="N", low=0, high=_MOST),
+        "Seed of the folds and of the halving of the gate.",
+        "General",
+        "--seed",
     )
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -329,9 +354,7 @@ class Settings:
         n_prompts : int, optional
             Prompts per class, of which trimming must leave some.
         """
-        settings = Settings(
-            **{name: entry.kind.check(name, getattr(self, name)) for name, entry in SETTINGS.items()}
-        )
+        settings = Settings(**{name: entry.kind.check(name, getattr(self, name)) for name, entry in SETTINGS.items()})
         always, shares, trim = settings.always_protect, settings.guard_miscoverage, settings.trim
         if settings.protect == "none" and always:
             raise SettingsError(f"always_protect: {list(always)} contradicts protect='none'; leave one of them out")

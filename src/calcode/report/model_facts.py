@@ -32,7 +32,7 @@ def model_facts(model: Calcode) -> dict[str, Any]:
             "auroc": model.audit_auroc_,
             "candidates": audit_candidates(model),
             "deferral_level": model.settings_.deferral_level,
-            "search": None if model.audit_ is None else model.audit_.search,
+            "search": None if model.audit_ is None else model.audit_.facts["search"],
         },
         "bandwidth": model.bandwidth_,
         "bandwidth_trace": [asdict(trial) for trial in model.bandwidth_trace_],

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from calcode.method.quantiles import coverage_floor
 from calcode.method.model import Calcode
-from calcode.method.quantiles import smallest_finite_count
+from calcode.method.quantiles import coverage_floor, smallest_finite_count
 from calcode.metrics.intervals import Estimate, proportion
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart
 from calcode.report.cohort import ReportCohort

@@ -332,10 +332,10 @@ from calcode.method.settings import Kind
         trusted : sequence of str or path-like, optional
             Public keys; the file must be signed by one of them (`calcode model sign`). Not given: not checked.
         """
-        from calcode.method.artifact import read_artifact
+        from calcode.method.artifact import SITE_KEY, read_artifact
         from calcode.site.model_file import site_from
 
-        model = site_from(read_artifact(Path(path)))
+        model = site_from(read_artifact(Path(path), key=SITE_KEY))
         if trusted is not None:
             from calcode.method.signatures import require_signature
 

@@ -29,11 +29,10 @@ from calcode.method.artifact import (
     restored,
     write_artifact,
 )
-from calcode.method.audit_file import audit_facts, audit_rules, audit_tensors, restore_audit
 from calcode.method.evidence import checked_classes
 from calcode.method.home_sums import read_features
 from calcode.method.model import Calcode
-from calcode.method.model_file import model_from
+from calcode.method.model_file import audit_tensors, model_from, restore_audit
 from calcode.method.roles import EvidenceFormat, embeddings_digest
 from calcode.method.settings import SETTINGS
 from calcode.method.singles import SinglesCertificate
@@ -97,16 +96,15 @@ def site_digest(model: FittedSite) -> str:
 def save_site(model: FittedSite, path: Path) -> None:
     """Write the file, after the checks that reading it makes."""
     metadata, tensors = _metadata(model), _tensors(model)
-    with making_sense(f"{path}: not written, the model makes no sense"):
-        _restore(plain_metadata(metadata), tensors)
+    written = Artifact(path, SITE_KEY, plain_metadata(metadata), tensors, digest="")
+    site_from(written, fault="not written, the model makes no sense")
     write_artifact(path, key=SITE_KEY, metadata=metadata, tensors=tensors)
 
 
-def site_from(artifact: Artifact) -> SiteModel:
-    """The site model in a file that was read, after the check that its parts make sense together."""
-    artifact.require(SITE_KEY)
-    with making_sense(f"{artifact.path}: altered"):
-        model = _restore(artifact.metadata, artifact.tensors)
+def site_from(artifact: Artifact, *, fault: str = "altered") -> SiteModel:
+    """The site model in a file, after the check that its parts make sense together; `fault` as in `model_from`."""
+    with making_sense(f"{artifact.path}: {fault}"):
+        model = _restore(artifact.metadata, dict(artifact.tensors))
     model._digest = artifact.digest
     return model
 
@@ -144,7 +142,7 @@ def _metadata(model: FittedSite) -> dict[str, Any]:
         "known_key": model.known_.key.hex(),
         "audit": None
         if audit is None
-        else audit_facts(audit) | {"n_neighbors": audit.n_neighbors, "trim": audit.trim, "fused": audit.fused},
+        else audit.facts | {"n_neighbors": audit.n_neighbors, "trim": audit.trim, "fused": audit.fused},
         "certificate": None if model.certificate_ is None else asdict(model.certificate_),
         "notice": "Research software, not a medical device. Embeddings are patient-derived data: keep this file at "
         "the site.",
@@ -157,12 +155,19 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> SiteMode
     classes = checked_classes(expected.classes)
     settings = SiteChoices(**metadata["settings"]).checked(classes=classes, trim=metadata["settings"]["trim"])
     refuse({"the images have no prompts or no dimension": min(expected.n_prompts, expected.dimension) < 1})
-    facts = metadata["audit"]
+    sizes = {"K": len(classes), "d": expected.dimension, "p": 1 + expected.dimension + len(classes)}
+    facts, audit = metadata["audit"], None
+    if facts is not None:
+        audit = restore_audit(
+            facts,
+            tensors,
+            n_neighbors=SETTINGS["n_neighbors"].check(facts["n_neighbors"]),
+            trim=settings.trim,
+            fused=SETTINGS["fused"].check(facts["fused"]),
+            sizes=sizes,
+        )
     rules = _TENSORS | {name: rule for name, rule in _OPTIONAL_TENSORS.items() if name in tensors}
     rules["labels"] = TensorRule("n", 0, len(classes) - 1, dtype="<i8")
-    if facts is not None:
-        rules |= audit_rules(facts, with_distances="gate_distances" in tensors)
-    sizes = {"K": len(classes), "d": expected.dimension, "p": 1 + expected.dimension + len(classes)}
     check_tensors(tensors, rules, sizes=sizes)
 
     model = SiteModel(None, **(settings.to_dict()))
@@ -186,15 +191,7 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> SiteMode
         name.removeprefix("known_"): as_hashes(tensor) for name, tensor in tensors.items() if name.startswith("known_")
     }
     model.known_ = KnownGroups(bytes.fromhex(metadata["known_key"]), settings.unit, hashes)
-    model.audit_ = None
-    if facts is not None:
-        model.audit_ = restore_audit(
-            facts,
-            tensors,
-            n_neighbors=SETTINGS["n_neighbors"].check(facts["n_neighbors"]),
-            trim=settings.trim,
-            fused=SETTINGS["fused"].check(facts["fused"]),
-        )
+    model.audit_ = audit
     refuse(_contradictions(model))
     model._install(model.ranking_for(model.bag_))
     if (certificate := metadata["certificate"]) is not None:
