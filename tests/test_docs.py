@@ -16,7 +16,7 @@ import pytest
 import safetensors
 from doc_blocks import ROOT, python_steps
 
-from calcode.cohorts.contents import RESERVED_COLUMNS
+from calcode.cohorts.parquet import RESERVED_COLUMNS
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES_WITH_CODE = [page for page in PAGES if python_steps(page.read_text())]

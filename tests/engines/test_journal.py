@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from calcode.engines.journal import Journal
-from calcode.engines.local import row_ranges
 from calcode.engines.ray_driver import PoolSize, ShardWorker, pool_size
 from calcode.errors import CalcodeWarning, EngineError, FeatureFileError, OutputError
 
@@ -169,12 +168,6 @@ def test_the_folder_is_private_and_cleaned_of_half_written_files(tmp_path: Path)
     with journal.opened():
         assert list(journal.path.glob(".*.part")) == []
         assert stat.S_IMODE(journal.path.stat().st_mode) == 0o700
-
-
-def test_row_ranges_cover_every_row_once() -> None:
-    for n in (0, 1, 7, 8, 9, 8192):
-        rows = [row for piece in row_ranges(n, block=4) for row in range(piece.start, piece.stop)]
-        assert rows == list(range(n))
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_decisions_in_blocks_are_those_of_the_whole_file_at_once(clinic: Clinic,
     for column, counts in (("action", decided.actions), ("reason", decided.reasons)):
         words = found[column].cast("string").to_pylist()
         assert counts == {word: words.count(word) for word in counts}
-    assert (decided.model_digest, decided.promises) == (model.digest_, model.promises_)
+    assert (decided.model.digest_, decided.model.promises_) == (model.digest_, model.promises_)
 
 
 def test_the_row_groups_of_the_features_leave_no_trace(clinic: Clinic, tmp_path: Path) -> None:

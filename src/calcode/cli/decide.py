@@ -70,7 +70,7 @@ def decide(
     # Every row of the file is read, also where a role or a condition leaves some out.
     with (
         choice.errors_in_words_of_options(),
-        screen.counting("Rows of the file", total=choice.features.n_rows) as advance,
+        screen.counting("Rows of the file", total=choice.features.contents.n_rows) as advance,
     ):
         decided = decide_file(model, choice.features, target, role=role, where=choice.where, progress=advance)
     if as_json:
@@ -80,16 +80,16 @@ def decide(
             "actions": decided.actions,
             "reasons": {word: count for word, count in decided.reasons.items() if word != "none"},
             "set_sizes": decided.set_sizes,
-            "full_sets": decided.set_sizes.get(decided.n_classes, 0),
-            "model_digest": decided.model_digest,
-            "promises": list(decided.promises),
+            "full_sets": decided.set_sizes.get(len(decided.model.classes_), 0),
+            "model_digest": decided.model.digest_,
+            "promises": list(decided.model.promises_),
         }
         screen.emit("decide", facts)
     else:
         from calcode.method.decisions import Reason
         from calcode.report.wording import counted
 
-        total, every = decided.images, decided.n_classes
+        total, every = decided.images, len(decided.model.classes_)
         full = decided.set_sizes.get(every, 0)
         rows = [("one diagnosis", decided.actions["label"], True)]
         rows.append(("several diagnoses remain possible", decided.actions["set"], True))

@@ -132,8 +132,7 @@ def _rows(wanted: list[str], file: FeatureFile) -> Iterator[tuple[str, Evidence]
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from calcode.cohorts.contents import text_values
-    from calcode.cohorts.parquet import stream_tables
+    from calcode.cohorts.parquet import stream_tables, text_values
 
     found: dict[str, Evidence] = {}
     for block in file.batches(columns=[], where=pc.field("id").cast(pa.string()).isin(pa.array(wanted))):

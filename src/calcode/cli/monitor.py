@@ -185,8 +185,7 @@ def _read(file: FeatureFile, *, classes: Sequence[str], time: str | None) -> _St
     import numpy as np
     import pyarrow as pa
 
-    from calcode.cohorts.contents import text_values
-    from calcode.cohorts.parquet import stream_tables
+    from calcode.cohorts.parquet import stream_tables, text_values
     from calcode.engines.local import require_classes
 
     require_classes(file, classes)

@@ -123,8 +123,7 @@ def row_filter(conditions: Sequence[str] | None, features: FeatureFile) -> pyarr
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from calcode.cohorts.contents import is_text
-    from calcode.cohorts.parquet import file_schema
+    from calcode.cohorts.parquet import file_schema, is_text
 
     operators = {
         "=": operator.eq,

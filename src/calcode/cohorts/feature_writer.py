@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calcode.arrays import AnyArray, TextArray
-from calcode.cohorts.contents import BACKBONE_KEY, CLASSES_KEY, DIGEST_KEY, RESERVED_COLUMNS
 from calcode.cohorts.features import FeatureFile
-from calcode.cohorts.parquet import file_schema, stream_tables
+from calcode.cohorts.parquet import BACKBONE_KEY, CLASSES_KEY, DIGEST_KEY, RESERVED_COLUMNS, file_schema, stream_tables
 from calcode.cohorts.prompts import PROMPTS_SUFFIX, Prompts, prompt_bytes
 from calcode.errors import FeatureFileError
 from calcode.files import canonical_json, replacing_together

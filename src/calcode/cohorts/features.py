@@ -17,17 +17,17 @@ import numpy as np
 
 from calcode.arrays import AnyArray, BoolArray, FloatArray, IntArray, TextArray
 from calcode.cohorts.cohort import Cohort
-from calcode.cohorts.contents import (
+from calcode.cohorts.parquet import (
     RESERVED_COLUMNS,
     Contents,
+    damage_named,
     label_names,
     label_numbers,
     metadata_values,
-    missing_labels,
     read_contents,
+    stream_tables,
     text_values,
 )
-from calcode.cohorts.parquet import damage_named, stream_tables
 from calcode.cohorts.prompts import Prompts, prompts_beside, read_prompts
 from calcode.errors import CalcodeWarning, EvidenceError, FeatureFileError, SettingsError
 from calcode.method.evidence import Evidence
@@ -162,27 +162,44 @@ class FeatureFile:
             yield self._cohort(table, labelled=labelled, classes=classes, columns=columns)
 
     def evidence_from(
-        self,
-        table: pyarrow.Table,
-        *,
-        role: str | Sequence[str] | None = None,
-        where: pyarrow.compute.Expression | None = None,
-        classes: Sequence[str] | None = None,
-    ) -> Evidence | None:
-        """Evidence of the chosen ones among rows that were read from this file; None where none is chosen.
-
-        Labels and metadata, which a decision does not look at, are left out.
+        self, table: pyarrow.Table, *, labels: IntArray | None = None, classes: Sequence[str] | None = None
+    ) -> Evidence:
+        """Evidence of rows that were read from this file.
 
         Parameters
         ----------
         table : pyarrow.Table
-            With the columns `id`, `embedding`, `group` and `role` where the file has them, and those of `where`.
-        role, where, classes
+            With the columns `id`, `embedding` and, where the file has it, `group`.
+        labels : ndarray of shape (n,), optional
+            Class indices; a decision does not look at them.
+        classes : sequence of str, optional
             As in `read`.
         """
-        if role is not None or where is not None:
-            table = self.chosen_rows(table, role=role, where=where)
-        return self._evidence(table, labels=None, classes=classes) if table.num_rows else None
+        bank = self.prompts
+        try:
+            stored = _stored_matrix(table, dimension=bank.text.shape[2], path=self.path)
+            matrix: FloatArray = stored.astype(np.float64)
+            with np.errstate(over="ignore", invalid="ignore"):
+                squared = np.einsum("ij,ij->i", matrix, matrix)
+            # One pass tells whether there is anything to refuse; what it is takes more.
+            if not (np.isfinite(squared) & (squared > 0)).all():
+                refuse = partial(_refuse, table=table, path=self.path)
+                refuse(np.asarray(~np.isfinite(matrix).all(axis=1)), "NaN, infinity or a null")
+                refuse(np.asarray(~matrix.any(axis=1)), "a vector of length zero")
+            evidence = Evidence.from_text(
+                embeddings=matrix,
+                text=bank.text,
+                temperature=bank.temperature,
+                labels=labels,
+                classes=bank.classes,
+                ids=text_values(table["id"]),
+                groups=text_values(table["group"]) if "group" in self.contents.columns else None,
+                prompt_digest=bank.digest,
+                backbone=self.backbone,
+            )
+        except EvidenceError as error:
+            raise FeatureFileError(f"{self.path}: {error}") from error
+        return evidence if classes is None or tuple(classes) == bank.classes else evidence.restrict(classes)
 
     def chosen_rows(
         self,
@@ -192,7 +209,34 @@ class FeatureFile:
         where: pyarrow.compute.Expression | None = None,
     ) -> pyarrow.Table:
         """The chosen ones among rows that were read from this file; parameters as in `read`."""
-        return _chosen(table, roles=self._checked_roles(role), where=where, path=self.path)
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if role is not None:
+            roles = [role] if isinstance(role, str) else list(role)
+            if "role" not in self.contents.columns:
+                raise FeatureFileError(
+                    f"{self.path}: no column 'role', so the role {role!r} cannot be chosen; assign roles first "
+                    "(calcode split, or split_roles)"
+                )
+            known = self.contents.roles
+            absent = [name for name in roles if name not in known]
+            if absent or not roles:
+                raise FeatureFileError(f"{self.path}: role {absent} not in the file; it has {list(known)}")
+            table = table.filter(pc.is_in(table["role"].cast(pa.string()), value_set=pa.array(roles)))
+        if where is None:
+            return table
+        if not isinstance(where, pc.Expression):
+            raise SettingsError(
+                f"where: {type(where).__name__} given, a pyarrow.compute.Expression needed, such as "
+                f"pyarrow.compute.field('site') != 'rosendahl'"
+            )
+        try:
+            return table.filter(where)
+        except pa.ArrowException as error:
+            raise FeatureFileError(
+                f"{self.path}: the condition {where} cannot be applied to its columns ({error})"
+            ) from error
 
     def stored_embeddings(self, table: pyarrow.Table) -> AnyArray:
         """Embeddings of rows of this file as they are stored, float16 or float32; shape (n, d).
@@ -219,7 +263,7 @@ class FeatureFile:
         labels, groups = [], []
         wanted = ["id", column, "group"] if has_groups else ["id", column]
         for table in stream_tables(self.path, columns=wanted, batch_size=65_536):
-            names = label_names(table, column=column, file_classes=self.contents.file_classes, path=self.path)
+            names, _ = label_names(table, column=column, file_classes=self.contents.file_classes, path=self.path)
             labels.append(np.where(names == "", "(outside)", names))
             if has_groups:
                 groups.append(text_values(table["group"]))
@@ -235,14 +279,17 @@ class FeatureFile:
         leave_out: Sequence[str] = (),
     ) -> Iterator[pyarrow.Table]:
         """The chosen rows as tables, none of them empty, without the columns that nobody asked for."""
-        self._check_columns(columns)
-        roles = self._checked_roles(role)
+        absent = [name for name in columns or () if name not in self.metadata_columns]
+        if absent:
+            raise FeatureFileError(
+                f"{self.path}: {absent} among no metadata columns; it has {list(self.metadata_columns)}"
+            )
         dropped = set(leave_out)
         if columns is not None and where is None:
             dropped |= set(self.metadata_columns) - set(columns)
         wanted = [name for name in self.contents.columns if name not in dropped]
         for table in stream_tables(self.path, columns=wanted, batch_size=batch_size):
-            chosen = _chosen(table, roles=roles, where=where, path=self.path)
+            chosen = self.chosen_rows(table, role=role, where=where)
             if chosen.num_rows:
                 yield chosen
 
@@ -253,7 +300,8 @@ class FeatureFile:
             return column is not None and self.contents.n_unlabelled == 0
         missing = chosen = 0
         for table in self._tables(role=role, where=where, columns=None, batch_size=65_536, leave_out=["embedding"]):
-            missing += int(missing_labels(table[column]).sum())
+            _, empty = label_names(table, column=column, file_classes=self.contents.file_classes, path=self.path)
+            missing += int(empty.sum())
             chosen += table.num_rows
         if 0 < missing < chosen:
             raise FeatureFileError(
@@ -272,43 +320,15 @@ class FeatureFile:
         if labelled:
             metadata["label_name"], labels = self._labels(table)
         roles = text_values(table["role"]) if "role" in self.contents.columns else None
-        evidence = self._evidence(table, labels=labels, classes=classes)
+        evidence = self.evidence_from(table, labels=labels, classes=classes)
         return Cohort(evidence=evidence, metadata=metadata, roles=roles)
-
-    def _evidence(self, table: pyarrow.Table, *, labels: IntArray | None, classes: Sequence[str] | None) -> Evidence:
-        try:
-            # The embeddings as an array of shape (n, d); nulls, NaN, zero rows and other lengths are refused.
-            matrix: FloatArray = _stored_matrix(table, dimension=self.prompts.dimension, path=self.path).astype(
-                np.float64
-            )
-            with np.errstate(over="ignore", invalid="ignore"):
-                squared = np.einsum("ij,ij->i", matrix, matrix)
-            # One pass tells whether there is anything to refuse; what it is takes more.
-            if not (np.isfinite(squared) & (squared > 0)).all():
-                refuse = partial(_refuse, table=table, path=self.path)
-                refuse(np.asarray(~np.isfinite(matrix).all(axis=1)), "NaN, infinity or a null")
-                refuse(np.asarray(~matrix.any(axis=1)), "a vector of length zero")
-            evidence = Evidence.from_text(
-                embeddings=matrix,
-                text=self.prompts.text,
-                temperature=self.prompts.temperature,
-                labels=labels,
-                classes=self.prompts.classes,
-                ids=text_values(table["id"]),
-                groups=text_values(table["group"]) if "group" in self.contents.columns else None,
-                prompt_digest=self.prompts.digest,
-                backbone=self.backbone,
-            )
-        except EvidenceError as error:
-            raise FeatureFileError(f"{self.path}: {error}") from error
-        return evidence if classes is None or tuple(classes) == self.prompts.classes else evidence.restrict(classes)
 
     def _labels(self, table: pyarrow.Table) -> tuple[TextArray, IntArray]:
         """Name and class index of every row, -1 for a diagnosis outside the classes; no label may be missing."""
         contents = self.contents
         known = contents.file_classes
         assert contents.label_column is not None  # the caller looked
-        names = label_names(table, column=contents.label_column, file_classes=known, path=self.path)
+        names, _ = label_names(table, column=contents.label_column, file_classes=known, path=self.path)
         index = {name: i for i, name in enumerate(self.classes)}
         found, inverse = np.unique(names, return_inverse=True)
         labels = np.array([index.get(str(name), -1) for name in found], dtype=np.int64)[inverse]
@@ -325,27 +345,6 @@ class FeatureFile:
                     "column 'label'"
                 )
         return names, labels
-
-    def _checked_roles(self, role: str | Sequence[str] | None) -> list[str] | None:
-        if role is None:
-            return None
-        roles = [role] if isinstance(role, str) else list(role)
-        if "role" not in self.contents.columns:
-            raise FeatureFileError(
-                f"{self.path}: no column 'role', so the role {role!r} cannot be chosen; assign roles first (calcode "
-                "split, or split_roles)"
-            )
-        absent = [name for name in roles if name not in self.contents.roles]
-        if absent or not roles:
-            raise FeatureFileError(f"{self.path}: role {absent} not in the file; it has {list(self.contents.roles)}")
-        return roles
-
-    def _check_columns(self, columns: Sequence[str] | None) -> None:
-        absent = [name for name in columns or () if name not in self.metadata_columns]
-        if absent:
-            raise FeatureFileError(
-                f"{self.path}: {absent} among no metadata columns; it has {list(self.metadata_columns)}"
-            )
 
 
 def open_features(
@@ -391,10 +390,11 @@ def open_features(
                 f"{file}: written with other prompts than {beside.name} (digest {contents.prompt_digest}, found "
                 f"{bank.digest}); restore them, or name a prompt file yourself to use others on purpose"
             )
-    if contents.dimension not in (None, bank.dimension):
+    dimension = bank.text.shape[2]
+    if contents.dimension not in (None, dimension):
         raise FeatureFileError(
             f"{file}: column 'embedding' has {contents.dimension} dimensions and the prompts have "
-            f"{bank.dimension}; use the prompts of the model that made the embeddings"
+            f"{dimension}; use the prompts of the model that made the embeddings"
         )
     if backbone is not None and contents.backbone not in (None, backbone):
         raise FeatureFileError(
@@ -417,27 +417,6 @@ def open_features(
             stacklevel=2,
         )
     return FeatureFile(path=file, prompts=bank, backbone=backbone or contents.backbone, contents=contents)
-
-
-def _chosen(
-    table: pyarrow.Table, *, roles: list[str] | None, where: pyarrow.compute.Expression | None, path: Path
-) -> pyarrow.Table:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if roles is not None:
-        table = table.filter(pc.is_in(table["role"].cast(pa.string()), value_set=pa.array(roles)))
-    if where is None:
-        return table
-    if not isinstance(where, pc.Expression):
-        raise SettingsError(
-            f"where: {type(where).__name__} given, a pyarrow.compute.Expression needed, such as "
-            f"pyarrow.compute.field('site') != 'rosendahl'"
-        )
-    try:
-        return table.filter(where)
-    except pa.ArrowException as error:
-        raise FeatureFileError(f"{path}: the condition {where} cannot be applied to its columns ({error})") from error
 
 
 def _refuse(bad: BoolArray, what: str, *, table: pyarrow.Table, path: Path) -> None:

@@ -1,21 +1,36 @@
-"""Parquet in blocks, in memory that does not grow with the file; damage becomes one kind of error."""
+"""Feature files as Parquet: their rows in blocks, in memory that does not grow with the file, and what they hold.
+
+Columns, classes, labels and roles are found out without the embeddings. Damage becomes one kind of error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import difflib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calcode.arrays import AnyArray, BoolArray, IntArray, TextArray
 from calcode.errors import FeatureFileError
-from calcode.files import require_regular
+from calcode.files import parsed_json, require_regular
 
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
 
+#: Columns with a meaning of their own; every other column is metadata.
+RESERVED_COLUMNS = ("id", "label", "label_name", "role", "group", "embedding")
+#: Keys of the schema metadata.
+CLASSES_KEY = b"classes"
+BACKBONE_KEY = b"backbone"
+DIGEST_KEY = b"prompt_digest"
+#: Rows looked at together.
+_ROWS = 65_536
 #: Bytes of a column chunk held at a time. Without a buffer a whole chunk, and so a whole file, would be.
 _BUFFER_BYTES = 1 << 20
 #: A file of so many bytes is read without one: a buffer grows to whatever length a damaged page claims to have.
@@ -31,12 +46,10 @@ def file_schema(path: Path) -> pyarrow.Schema:
 
 
 def stream_tables(path: Path, *, columns: Sequence[str], batch_size: int) -> Iterator[pyarrow.Table]:
-    """Tables of at most `batch_size` rows with the given columns, in the order of the file."""
-    import pyarrow as pa
-
-    with opened_parquet(path) as file, damage_named(path):
-        for batch in file.iter_batches(batch_size=batch_size, columns=list(columns)):
-            yield without_views(pa.Table.from_batches([batch]))
+    """Tables of `batch_size` rows with the given columns, in the order of the file; the last one may be shorter."""
+    with closing(RowReader(path, columns=columns, batch_size=batch_size)) as reader:
+        for start in range(0, reader.n_rows, batch_size):
+            yield reader.table(start, min(start + batch_size, reader.n_rows))
 
 
 @contextmanager
@@ -69,17 +82,6 @@ def opened_parquet(path: Path) -> pyarrow.parquet.ParquetFile:
         )
 
 
-def without_views(table: pyarrow.Table) -> pyarrow.Table:
-    """The table with string views as strings: Arrow cannot filter views."""
-    import pyarrow as pa
-
-    for i, field in enumerate(table.schema):
-        if pa.types.is_string_view(field.type):
-            column = table.column(i).cast(pa.string())
-            table = table.set_column(i, field.with_type(pa.string()), column)
-    return table
-
-
 class RowReader:
     """Rows of a Parquet file by their numbers; to be closed.
 
@@ -97,13 +99,20 @@ class RowReader:
     ----------
     n_rows : int
         Rows of the file.
+    schema : pyarrow.Schema
+    columns : list of str
+        May be set before the first rows are read.
+    close : callable
+        Closes the file.
     """
 
-    def __init__(self, path: Path, *, columns: Sequence[str], batch_size: int = 4096) -> None:
+    def __init__(self, path: Path, *, columns: Sequence[str] = (), batch_size: int = 4096) -> None:
         self._path = path
-        self._columns = list(columns)
+        self.columns = list(columns)
         self._batch_size = batch_size
         self._file = opened_parquet(path)
+        self.close = self._file.close
+        self.schema: pyarrow.Schema = self._file.schema_arrow
         metadata = self._file.metadata
         sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self._first_rows = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -112,10 +121,6 @@ class RowReader:
         self._held: list[pyarrow.RecordBatch] = []
         # Nothing is held yet: the first range jumps to its row group.
         self._held_from = self._held_to = -1
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
     def spans(self, *, at_least: int) -> list[tuple[int, int]]:
         """All rows in runs of whole row groups, each of `at_least` rows but for the last; one huge group is one run."""
@@ -137,7 +142,7 @@ class RowReader:
             self._batches = self._file.iter_batches(
                 batch_size=self._batch_size,
                 row_groups=list(range(group, len(self._first_rows) - 1)),
-                columns=self._columns,
+                columns=self.columns,
             )
             self._held = []
             self._held_from = self._held_to = int(self._first_rows[group])
@@ -147,5 +152,234 @@ class RowReader:
                 self._held_to += len(self._held[-1])
                 while self._held and self._held_from + len(self._held[0]) <= start:
                     self._held_from += len(self._held.pop(0))
-        whole = pa.Table.from_batches(self._held)
-        return without_views(whole.slice(start - self._held_from, stop - start))
+        table = pa.Table.from_batches(self._held).slice(start - self._held_from, stop - start)
+        # String views become strings: Arrow cannot filter views.
+        for i, entry in enumerate(table.schema):
+            if pa.types.is_string_view(entry.type):
+                table = table.set_column(i, entry.with_type(pa.string()), table.column(i).cast(pa.string()))
+        return table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """Columns of a feature file, what its schema metadata say, and how many rows each label and role has.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        All columns, in the order of the file.
+    label_column : str or None
+        `label_name` if there is one, else `label`, else None.
+    file_classes : tuple of str or None
+        The classes an integer `label` counts through.
+    dimension : int or None
+        Length of an embedding; None if the lists have no fixed size and only the rows can tell.
+    backbone, prompt_digest : str or None
+    n_rows, n_unlabelled : int
+    labels, roles : mapping of str to int
+        Rows with a label per name, rows with a role per name, in the order of their first row. Integer labels
+        of -1, which have no name, are counted under "".
+    """
+
+    columns: tuple[str, ...]
+    label_column: str | None
+    file_classes: tuple[str, ...] | None
+    dimension: int | None
+    backbone: str | None
+    prompt_digest: str | None
+    n_rows: int = 0
+    n_unlabelled: int = 0
+    labels: Mapping[str, int] = field(default_factory=dict)
+    roles: Mapping[str, int] = field(default_factory=dict)
+
+    def unknown_labels_sentence(self, classes: Sequence[str]) -> str:
+        """Which labels match none of `classes`, and which one each may be meant for; "" where all match."""
+        unknown = Counter({name: n for name, n in self.labels.items() if name and name not in classes})
+        if not unknown:
+            return ""
+        by_plain = {name.strip().casefold(): name for name in classes}
+        named, near = [], []
+        for name, count in unknown.most_common(8):
+            named.append(f"{name!r} ({count:,} image{'s' * (count != 1)})")
+            meant = difflib.get_close_matches(name.strip().casefold(), by_plain, n=1, cutoff=0.75)
+            near += [f"{by_plain[meant[0]]!r} for {name!r}"] if meant else []
+        if len(unknown) > 8:
+            named.append(f"and {len(unknown) - 8} others")
+        advice = f" Did you mean {', '.join(near)}?" if near else ""
+        return (
+            f"labels that match no class: {', '.join(named)}; these images count as outside the classes "
+            f"{', '.join(classes)}.{advice}"
+        )
+
+
+def read_contents(path: Path) -> Contents:
+    """Check the schema of a feature file, count its labels and roles, and refuse ids that are missing or repeated.
+
+    Of every id only a hash is kept (8 bytes), so that a file larger than memory can be checked.
+
+    Raises
+    ------
+    FeatureFileError
+        Naming the file, the column and the remedy.
+    """
+    import pyarrow.types as types
+
+    with closing(RowReader(path, batch_size=_ROWS)) as reader, damage_named(path):
+        # Columns that are missing, repeated or of another type.
+        schema, names = reader.schema, reader.schema.names
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise FeatureFileError(f"{path}: {repeated} named more than once; give every column its own name")
+        needed = {"id": "one string per image", "embedding": "a fixed-size list of float16 or float32"}
+        for name, what in needed.items():
+            if name not in names:
+                raise FeatureFileError(
+                    f"{path}: no column {name!r} ({what}); it has {', '.join(names)}. Feature files are written by "
+                    "'calcode embed' or, in Python, by write_features"
+                )
+        label_column = "label_name" if "label_name" in names else "label" if "label" in names else None
+        for name in [name for name in ("id", "label_name", "role", "group") if name in names]:
+            kind = schema.field(name).type
+            plain = kind.value_type if types.is_dictionary(kind) else kind
+            if not (is_text(kind) or (types.is_integer(plain) and name in {"id", "group"})):
+                raise FeatureFileError(f"{path}: column {name!r} is {plain}, strings needed; convert it")
+        kind = schema.field("embedding").type
+        listed = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
+        if not listed or not types.is_floating(kind.value_type):
+            raise FeatureFileError(
+                f"{path}: column 'embedding' is {kind}, a fixed-size list of float16 or float32 needed; convert it"
+            )
+        if label_column == "label" and not any(
+            test(schema.field("label").type) for test in (types.is_integer, types.is_null)
+        ):
+            raise FeatureFileError(
+                f"{path}: column 'label' is {schema.field('label').type}, class indices needed; name diagnoses in a "
+                "column 'label_name'"
+            )
+        metadata = {key: value.decode(errors="replace") for key, value in (schema.metadata or {}).items()}
+        file_classes: tuple[str, ...] | None = None
+        if CLASSES_KEY in metadata:
+            where = f"{path}: 'classes' in the schema metadata"
+            listing = parsed_json(metadata[CLASSES_KEY], source=where)
+            if not (isinstance(listing, list) and all(isinstance(name, str) for name in listing)):
+                raise FeatureFileError(f"{where} is not a JSON list of names: {listing!r}")
+            file_classes = tuple(listing)
+        if label_column == "label" and file_classes is None:
+            raise FeatureFileError(
+                f"{path}: column 'label' holds indices, but the schema metadata have no 'classes' to count through; "
+                "add a JSON list of names there, or name the diagnoses in a column 'label_name'"
+            )
+
+        # Labels, roles and ids, block by block.
+        reader.columns = [name for name in ("id", label_column or "", "role") if name in names]
+        labels: Counter[str] = Counter()
+        roles: Counter[str] = Counter()
+        hashes: list[IntArray] = [np.empty(0, dtype=np.int64)]
+        n_unlabelled = 0
+        for start in range(0, reader.n_rows, _ROWS):
+            table = reader.table(start, min(start + _ROWS, reader.n_rows))
+            ids = text_values(table["id"])
+            if (ids == "").any():
+                raise FeatureFileError(
+                    f"{path}: column 'id' is empty in row {start + int((ids == '').argmax())} and perhaps others; "
+                    "give every image an id"
+                )
+            hashes.append(np.fromiter(map(hash, ids.tolist()), dtype=np.int64, count=len(ids)))
+            if label_column is not None:
+                found, missing = label_names(table, column=label_column, file_classes=file_classes, path=path)
+                n_unlabelled += int(missing.sum())
+                labels.update(found[~missing].tolist())
+            if "role" in names:
+                roles.update(name for name in text_values(table["role"]).tolist() if name)
+    if reader.n_rows == 0:
+        raise FeatureFileError(f"{path}: no rows; write one per image")
+    ordered = np.sort(np.concatenate(hashes))
+    suspects = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+    if suspects:
+        # Different ids may share a hash; only equal ids are an error.
+        seen: Counter[str] = Counter()
+        for table in stream_tables(path, columns=["id"], batch_size=_ROWS):
+            seen.update(value for value in text_values(table["id"]).tolist() if hash(value) in suspects)
+        twice = [value for value, count in seen.items() if count > 1]
+        if twice:
+            raise FeatureFileError(
+                f"{path}: column 'id' repeats {len(twice)} id{'s' * (len(twice) != 1)} (first: {twice[0]!r}); give "
+                "every image its own, or drop the copies"
+            )
+    return Contents(
+        columns=tuple(names),
+        label_column=label_column,
+        file_classes=file_classes,
+        dimension=getattr(kind, "list_size", None),
+        backbone=metadata.get(BACKBONE_KEY),
+        prompt_digest=metadata.get(DIGEST_KEY),
+        n_rows=reader.n_rows,
+        n_unlabelled=n_unlabelled,
+        labels=dict(labels),
+        roles=dict(roles),
+    )
+
+
+def label_names(
+    table: pyarrow.Table, *, column: str, file_classes: tuple[str, ...] | None, path: Path
+) -> tuple[TextArray, BoolArray]:
+    """The diagnosis of every row as the file names it, "" for an integer label of -1, and the mask of missing labels.
+
+    A label is missing where it is null, or an empty name. Both arrays have shape (n,).
+    """
+    if column == "label_name":
+        names = text_values(table[column])
+        return names, np.asarray(names == "")
+    numbers = label_numbers(table, file_classes=file_classes, path=path)
+    missing = np.asarray(table[column].is_null().to_numpy(), dtype=np.bool_)
+    return np.array([*(file_classes or ()), ""])[numbers], missing
+
+
+def label_numbers(table: pyarrow.Table, *, file_classes: tuple[str, ...] | None, path: Path) -> IntArray:
+    """The integer labels, checked against the classes of the file; a null beside a name counts as -1; shape (n,)."""
+    import pyarrow as pa
+
+    labels: IntArray = table["label"].cast(pa.int64()).fill_null(-1).to_numpy().astype(np.int64)
+    limit = len(file_classes or ())
+    wrong = (labels < -1) | (labels >= limit)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise FeatureFileError(
+            f"{path}: label {labels[row]} of the image with id {table['id'][row].as_py()!r} is neither -1 nor one of "
+            f"the {limit} classes in the schema metadata ({int(wrong.sum())} such rows)"
+        )
+    return labels
+
+
+def text_values(column: pyarrow.ChunkedArray) -> TextArray:
+    """A column as text, "" where a value is missing; shape (n,)."""
+    import pyarrow as pa
+
+    values = column.cast(pa.string()).to_pylist()
+    return np.array(["" if value is None else value for value in values], dtype=np.str_)
+
+
+def metadata_values(column: pyarrow.ChunkedArray) -> AnyArray:
+    """A metadata column as an array: text with "" and numbers with NaN for missing values; shape (n,)."""
+    import pyarrow.types as types
+
+    if is_text(column.type):
+        return text_values(column)
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    plain = types.is_integer(kind) or types.is_floating(kind) or types.is_temporal(kind)
+    if plain or (types.is_boolean(kind) and column.null_count == 0):
+        numbers: AnyArray = column.to_numpy()
+        return numbers
+    objects = np.empty(len(column), dtype=object)
+    objects[:] = column.to_pylist()
+    return objects
+
+
+def is_text(kind: pyarrow.DataType) -> bool:
+    """Whether a column holds text, as itself, as a dictionary or as views; all nulls count as text too."""
+    import pyarrow.types as types
+
+    plain = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(
+        types.is_string(plain) or types.is_large_string(plain) or types.is_string_view(plain) or types.is_null(plain)
+    )

@@ -15,7 +15,7 @@ from calcode.arrays import BoolArray, IntArray
 from calcode.cohorts import decisions_table
 from calcode.cohorts.parquet import RowReader
 from calcode.engines.device import DeviceDecider
-from calcode.engines.local import DecideJob, RowRange, naming
+from calcode.engines.local import DecideJob, naming
 from calcode.kernels.threads import available_cores
 from calcode.method.decisions import Decisions
 from calcode.method.evidence import NORM_TOLERANCE, Evidence
@@ -81,7 +81,7 @@ class DeviceBlocks:
             # What is asked of evidence is asked of the first row: the others come from the same file.
             first = self._evidence(reader.table(0, 1))
             self.model.evidence_format_.require(first, role="evidence")
-        self.ranges = tuple(RowRange(*span) for span in spans)
+        self.ranges = tuple(range(*span) for span in spans)
         self.stages: tuple[tuple[Callable[[Any], Any], int], ...] = (
             (self.read, min(_READERS, available_cores())),
             (self.decide, 1),
@@ -96,7 +96,7 @@ class DeviceBlocks:
         for reader in self._opened:
             reader.close()
 
-    def read(self, rows: RowRange) -> RawBlock | None:
+    def read(self, rows: range) -> RawBlock | None:
         """The chosen ones among these rows; None where none is chosen."""
         import torch
 
@@ -143,9 +143,7 @@ class DeviceBlocks:
         return decisions, block.rows
 
     def _evidence(self, rows: pyarrow.Table) -> Evidence:
-        evidence = self._job.features.evidence_from(rows, classes=self.model.classes_)
-        assert evidence is not None
-        return evidence
+        return self._job.features.evidence_from(rows, classes=self.model.classes_)
 
 
 def _table(decided: tuple[Decisions, pyarrow.Table] | None) -> pyarrow.Table | None:

@@ -6,7 +6,7 @@ One range of rows after another becomes a table of decisions. The other engines 
 from __future__ import annotations
 
 import os
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from calcode.cohorts import DecisionWriter, FeatureFile, decisions_table, open_features
 from calcode.cohorts.decisions import ACTION_WORDS, REASON_WORDS
-from calcode.cohorts.parquet import RowReader
+from calcode.cohorts.parquet import RESERVED_COLUMNS, RowReader
 from calcode.errors import CalcodeError, EngineError, FeatureFileError, MismatchError, NothingChosenError
 from calcode.kernels.threads import products_on_one_core, stay_on_this_core, thread_count
 from calcode.method.model import Calcode
@@ -78,7 +78,6 @@ def decide_file(
         decided.actions["defer"]
     """
     job = DecideJob.checked(model, features, out, role=role, where=where, device=device)
-    counts = DecisionCounts()
     with ExitStack() as stack:
         decider: BlockDecider | DeviceBlocks
         if job.device is None:
@@ -87,6 +86,7 @@ def decide_file(
             from calcode.engines.device_blocks import DeviceBlocks
 
             decider = DeviceBlocks(job)
+        decided = DecidedFile(output=Path(out), model=decider.model)
         stack.enter_context(closing(decider))
         writer = stack.enter_context(DecisionWriter(out))
         tables: Iterable[Any] = decider.ranges
@@ -95,10 +95,12 @@ def decide_file(
         for rows, table in zip(decider.ranges, tables, strict=True):
             if table is not None:
                 writer.append_table(table)
-                counts.add(table)
+                decided.add(table)
             if progress is not None:
                 progress(len(rows))
-        return counts.summary(job, decider.model, output=Path(out))
+        if decided.images == 0:
+            raise NothingChosenError(f"{job.features.path}: no row was chosen; check role and where")
+    return decided
 
 
 def overlapped(
@@ -137,33 +139,6 @@ def overlapped(
                 future.cancel()
 
 
-@dataclass(frozen=True, order=True)
-class RowRange:
-    """Rows `start` to `stop` of a file, the latter not included."""
-
-    start: int
-    stop: int
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    @property
-    def name(self) -> str:
-        """For names of files; in the order of the rows when sorted."""
-        return f"{self.start:012d}-{self.stop:012d}"
-
-
-def row_ranges(n_rows: int, *, block: int) -> tuple[RowRange, ...]:
-    """All rows in pieces of `block`, the last one shorter.
-
-    Examples
-    --------
-    >>> row_ranges(5, block=2)
-    (RowRange(start=0, stop=2), RowRange(start=2, stop=4), RowRange(start=4, stop=5))
-    """
-    return tuple(RowRange(start, min(start + block, n_rows)) for start in range(0, n_rows, block))
-
-
 @dataclass(frozen=True, kw_only=True)
 class DecideJob:
     """Which images a model decides on. It travels to other processes, which load the model from its file.
@@ -182,6 +157,8 @@ class DecideJob:
         A torch device; None is the processor.
     block : int
         Images decided at a time.
+    ranges : tuple of range
+        The rows of the file, `block` at a time.
     model : Calcode, SiteModel or None
         Loaded already, in the process that made the job.
     """
@@ -193,7 +170,8 @@ class DecideJob:
     role: str | None = None
     where: pyarrow.compute.Expression | None = None
     device: str | None = None
-    block: int = LARGEST_BLOCK
+    block: int
+    ranges: tuple[range, ...]
     model: Calcode | SiteModel | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -201,8 +179,9 @@ class DecideJob:
 
     def reader(self) -> RowReader:
         """The columns of the feature file that a decision looks at; for one thread."""
-        unneeded = set(self.features.metadata_columns) if self.where is None else set()
-        columns = [name for name in self.features.contents.columns if name not in unneeded]
+        columns = [
+            name for name in self.features.contents.columns if self.where is not None or name in RESERVED_COLUMNS
+        ]
         return RowReader(self.features_path, columns=columns)
 
     @classmethod
@@ -234,6 +213,7 @@ class DecideJob:
         points = len(fitted.bag_ if isinstance(fitted, SiteModel) else fitted.rule_.scores)
         points += 0 if fitted.audit_ is None else len(fitted.audit_.reference)
         rows = _BLOCK_DISTANCES // max(1, points) // _SMALLEST_BLOCK * _SMALLEST_BLOCK
+        block, n = min(max(rows, _SMALLEST_BLOCK), LARGEST_BLOCK), file.contents.n_rows
         return cls(
             model_path=read[0],
             model_digest=fitted.digest_,
@@ -242,7 +222,8 @@ class DecideJob:
             role=role,
             where=where,
             device=device,
-            block=min(max(rows, _SMALLEST_BLOCK), LARGEST_BLOCK),
+            block=block,
+            ranges=tuple(range(start, min(start + block, n)) for start in range(0, n, block)),
             model=fitted,
         )
 
@@ -261,37 +242,36 @@ class BlockDecider:
         if self.model.digest_ != job.model_digest:
             raise MismatchError(f"{job.model_path}: another model than at the start of the job; start again")
         self.model.prepare()
-        self._reader = job.reader()
-        self.ranges = row_ranges(job.features.n_rows, block=job.block)
+        self.reader = job.reader()
+        self.close = self.reader.close
+        self.ranges = job.ranges
         #: What a pipeline does with every range, and how many threads may do it at once.
-        self.stages: tuple[tuple[Callable[[Any], Any], int], ...] = ((self.read, 1), (self.decide, thread_count()))
-
-    def close(self) -> None:
-        """Close the feature file."""
-        self._reader.close()
-
-    def read(self, rows: RowRange) -> pyarrow.Table:
-        """These rows of the feature file."""
-        return self._reader.table(rows.start, rows.stop)
+        self.stages: tuple[tuple[Callable[[Any], Any], int], ...] = (
+            (lambda rows: self.reader.table(rows.start, rows.stop), 1),
+            (self.decide, thread_count()),
+        )
 
     def decide(self, table: pyarrow.Table) -> pyarrow.Table | None:
-        """Decisions on the chosen ones among the rows that `read` gave, as a table; None where none is chosen."""
+        """Decisions on the chosen ones among some rows of the feature file, as a table; None where none is chosen."""
         job = self._job
-        with products_on_one_core:
-            evidence = job.features.evidence_from(table, role=job.role, where=job.where, classes=self.model.classes_)
-        if evidence is None:
+        if job.role is not None or job.where is not None:
+            table = job.features.chosen_rows(table, role=job.role, where=job.where)
+        if table.num_rows == 0:
             return None
+        with products_on_one_core:
+            evidence = job.features.evidence_from(table, classes=self.model.classes_)
         with naming(job.features.path):
             return decisions_table(self.model.decide(evidence))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class DecidedFile:
-    """What an engine wrote.
+    """What an engine wrote, counted as it passes.
 
     Attributes
     ----------
     output : Path
+    model : Calcode or SiteModel
     images : int
     resumed : int
         Images that an earlier, interrupted run had decided on.
@@ -299,30 +279,15 @@ class DecidedFile:
         Images per word of the columns `action` and `reason`.
     set_sizes : dict of int to int
         Images per number of labels in the released set, smallest first; a deferred image releases none.
-    n_classes : int
-    model_digest : str
-    promises : tuple of str
     """
 
     output: Path
-    images: int
-    resumed: int
-    actions: dict[str, int]
-    reasons: dict[str, int]
-    set_sizes: dict[int, int]
-    n_classes: int
-    model_digest: str
-    promises: tuple[str, ...]
-
-
-@dataclass
-class DecisionCounts:
-    """Counts what passes through to a decision file."""
-
+    model: Calcode | SiteModel = field(repr=False)
     images: int = 0
-    _actions: Counter[str] = field(default_factory=Counter)
-    _reasons: Counter[str] = field(default_factory=Counter)
-    _sizes: Counter[int] = field(default_factory=Counter)
+    resumed: int = 0
+    actions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ACTION_WORDS, 0))
+    reasons: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASON_WORDS, 0))
+    set_sizes: dict[int, int] = field(default_factory=dict)
 
     def add(self, table: pyarrow.Table) -> None:
         """Count the rows of a table of decisions."""
@@ -330,35 +295,20 @@ class DecisionCounts:
 
         self.images += table.num_rows
         sizes = pc.list_value_length(table["released_set"])
-        columns = (
-            (table["action"].cast("string"), self._actions),
-            (table["reason"].cast("string"), self._reasons),
-            (sizes.filter(pc.greater(sizes, 0)), self._sizes),
+        columns: tuple[tuple[Any, dict[Any, int]], ...] = (
+            (table["action"].cast("string"), self.actions),
+            (table["reason"].cast("string"), self.reasons),
+            (sizes.filter(pc.greater(sizes, 0)), self.set_sizes),
         )
-        for column, counter in columns:
+        for column, counts in columns:
             for entry in column.value_counts().to_pylist():
-                counter[entry["values"]] += entry["counts"]
-
-    def summary(self, job: DecideJob, model: Calcode | SiteModel, *, output: Path, resumed: int = 0) -> DecidedFile:
-        """The counts with where they were written and whose they are; an error if no image was chosen."""
-        if self.images == 0:
-            raise NothingChosenError(f"{job.features.path}: no row was chosen; check role and where")
-        return DecidedFile(
-            output=output,
-            images=self.images,
-            resumed=resumed,
-            actions={word: self._actions[word] for word in ACTION_WORDS},
-            reasons={word: self._reasons[word] for word in REASON_WORDS},
-            set_sizes=dict(sorted(self._sizes.items())),
-            n_classes=len(model.classes_),
-            model_digest=model.digest_,
-            promises=model.promises_,
-        )
+                counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
+        self.set_sizes = dict(sorted(self.set_sizes.items()))
 
 
 def require_classes(features: FeatureFile, classes: Sequence[str]) -> None:
     """Raise unless the prompts of a feature file know every class that a model decides among."""
-    missing = [name for name in classes if name not in features.classes]
+    missing = [name for name in classes if name not in features.prompts.classes]
     if missing:
         raise MismatchError(
             f"{features.path}: its prompts have no class {', '.join(missing)}, which the model decides "

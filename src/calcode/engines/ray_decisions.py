@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from calcode import __version__
 from calcode.cohorts import DecisionWriter, FeatureFile, read_decisions
 from calcode.engines.journal import Journal
-from calcode.engines.local import BlockDecider, DecidedFile, DecideJob, DecisionCounts, RowRange, row_ranges
+from calcode.engines.local import BlockDecider, DecidedFile, DecideJob
 from calcode.engines.ray_driver import PoolSize, finished_shards
-from calcode.errors import CalcodeWarning, EngineError, FeatureFileError
+from calcode.errors import CalcodeWarning, EngineError, FeatureFileError, NothingChosenError
 from calcode.files import file_sha256
-from calcode.site import load_model
 
 if TYPE_CHECKING:
     import pyarrow
@@ -66,7 +65,8 @@ def decide_file(
         "block": job.block,
     }
     journal = Journal(target, plan=plan)
-    ranges = {rows.name: rows for rows in row_ranges(job.features.n_rows, block=job.block)}
+    # In the order of the rows when sorted.
+    ranges = {f"{rows.start:012d}-{rows.stop:012d}": rows for rows in job.ranges}
     with journal.opened():
         earlier = journal.shards()
         todo = {name: [rows.start, rows.stop] for name, rows in ranges.items() if name not in earlier}
@@ -77,9 +77,9 @@ def decide_file(
                     progress(len(ranges[name]))
         resumed = sum(shard.images for shard in earlier.values())
         # All shards in the order of the rows, as the local engine writes them.
-        counts = DecisionCounts()
+        assert job.model is not None  # only a worker loads it again
+        decided = DecidedFile(output=target, model=job.model, resumed=resumed)
         messages: dict[str, None] = {}
-        fitted = job.model or load_model(job.model_path)
         with DecisionWriter(target) as writer:
             for name, rows in ranges.items():
                 shard = journal.finished(name)
@@ -91,8 +91,9 @@ def decide_file(
                 if shard.file is not None:
                     table = read_decisions(shard.file)
                     writer.append_table(table)
-                    counts.add(table)
-            decided = counts.summary(job, fitted, output=target, resumed=resumed)
+                    decided.add(table)
+            if decided.images == 0:
+                raise NothingChosenError(f"{job.features.path}: no row was chosen; check role and where")
         for message in messages:
             warnings.warn(message, CalcodeWarning, stacklevel=2)
         journal.remove()
@@ -108,4 +109,4 @@ class DecideWork:
 
     def __call__(self, task: list[int]) -> tuple[pyarrow.Table | None, dict[str, str]]:
         """The table of decisions."""
-        return self._decider.decide(self._decider.read(RowRange(*task))), {}
+        return self._decider.decide(self._decider.reader.table(*task)), {}

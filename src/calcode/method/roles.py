@@ -51,7 +51,7 @@ class EvidenceFormat:
 
     def require(self, evidence: Evidence, *, role: str) -> None:
         """Raise `MismatchError` naming the first thing that differs."""
-        if not isinstance(evidence, Evidence):
+        if type(evidence) is not Evidence:
             require_evidence(evidence, role=role)
         found = {
             "classes": evidence.classes,
