@@ -155,7 +155,8 @@ class SiteModel(FittedSite, SiteChoices):
         if trim is None:
             trim = _SHARP_TRIM if self.home is None else self.home.settings_.trim
         settings = self.checked(classes=expected.classes, trim=trim)
-from calcode.method.settings import Kind
+        look = int(Kind("count", low=1, high=MOST_LOOKS).check("look", look))
+        probabilities = None if e is None else review_probabilities(e, n=len(reviewed), lowest="above 0")
         settings.require_review(probabilities)
         audit_kind, audit = site_audit(settings, home=self.home, reference=self.reference, gate=gate)
 
