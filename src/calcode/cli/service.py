@@ -196,6 +196,38 @@ def labels(
     tell("service labels", f"Recorded {len(recorded)} labels.", as_json=as_json, facts={"labels": len(recorded)})
 
 
+def recalibrate(
+    site: SiteFile,
+    line: Annotated[str | None, typer.Option("--line", help="May be left out where there is one line.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the site model that the protocol allows now, from the reviewed cases, as a candidate with its report.
+
+    It answers nobody: it goes into the shadow first, and two accounts promote it. The service may run meanwhile.
+    """
+    from calcode.service.models import Models
+    from calcode.service.operations import opened
+    from calcode.service.problems import Problem
+    from calcode.service.recalibration import candidate, sentences
+    from calcode.service.settings import read_site
+
+    settings = read_site(site)
+    named = {entry.name: entry for entry in settings.lines}
+    if line is None and len(named) > 1:
+        raise typer.BadParameter(f"name one of {', '.join(named)}", param_hint="--line")
+    if line is not None and line not in named:
+        raise typer.BadParameter(f"there are {', '.join(named)}", param_hint="--line")
+    with opened(settings) as log:
+        models = Models(named[line or next(iter(named))], log, folder=settings.path("models"))
+        try:
+            report, change = candidate(models, log, actor="operator")
+            with log.transaction() as transaction:
+                change(transaction)
+        except Problem as problem:
+            raise ServiceError(problem.detail) from problem
+    tell("service recalibrate", *sentences(report), as_json=as_json, facts=report)
+
+
 def token(
     site: SiteFile,
     subject: Annotated[str, typer.Argument(metavar="NAME", help="Program or person.")],
@@ -272,6 +304,7 @@ for _command in (
     Command(run=erase, examples=("calcode service erase site.toml --group patient-17 --why request",), panel=PANEL),
     Command(run=rebuild, examples=("calcode service rebuild site.toml",), panel=PANEL),
     Command(run=labels, examples=("calcode service labels site.toml results.csv",), panel=PANEL),
+    Command(run=recalibrate, examples=("calcode service recalibrate site.toml",), panel=PANEL),
     Command(run=token, examples=("calcode service token site.toml pacs --role program",), panel=PANEL),
     Command(run=account, examples=("calcode service account site.toml e.meier --role engineer",), panel=PANEL),
     Command(run=grants, examples=("calcode service grants calcode_service | psql calcode",), panel=PANEL),

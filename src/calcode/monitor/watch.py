@@ -148,7 +148,9 @@ class Watch:
         """Remember an image that does not represent its group, so that it is recognised when it comes again."""
         self._ids.add(self._hashed(id))
 
-    def observe(self, id: str, *, group: str, case: Case, distance: float | None, when: str = "") -> bool:
+    def observe(
+        self, id: str, *, group: str, case: Case, distance: float | None, when: str = "", drawn: bool = True
+    ) -> bool:
         """Let a case vote in M1 and keep it for its label; False if its group has voted before.
 
         Parameters
@@ -160,6 +162,8 @@ class Watch:
             METHOD.md 4's `distance`; None only while M1 is off.
         when : str
             Time of the case, for an alarm.
+        drawn : bool
+            Whether a label of it may come that votes; a case that was not drawn at random is not kept for one.
         """
         k = len(self.classes)
         if len(case.scores) != k or not all(0 <= label < k for label in case.labels):
@@ -173,7 +177,8 @@ class Watch:
             self.support_history.append(self.support.update(distance).log_capital)
             self._check("M1", "", self.support, when)
         self._groups.add(self._hashed(group or id))
-        self._waiting[self._hashed(id)] = case, self.recalibrations
+        if drawn:
+            self._waiting[self._hashed(id)] = case, self.recalibrations
         n, deferred, full, size_sum = self.answers
         if case.deferred:
             self.answers = Answers(n + 1, deferred + 1, full, size_sum)

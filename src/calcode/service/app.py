@@ -20,6 +20,7 @@ from calcode.service import (
     label_routes,
     log_pages,
     log_routes,
+    loop_routes,
     model_pages,
     model_routes,
     people_pages,
@@ -66,7 +67,8 @@ def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
         openapi_url="/openapi.json" if docs else None,
     )
     app.state.service = service
-    for routes in (decision_routes, review_routes, label_routes, model_routes, log_routes, people_routes, *PAGES):
+    api = (decision_routes, review_routes, label_routes, model_routes, loop_routes, log_routes, people_routes)
+    for routes in (*api, *PAGES):
         app.include_router(routes.router)
     for router in more:
         app.include_router(router)

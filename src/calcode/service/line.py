@@ -51,7 +51,19 @@ class LineModel:
         """SHA-256 of the model."""
         return self.model.digest_
 
-    def evidence(self, embeddings: NDArray[np.float32], groups: Sequence[str] | None = None) -> Evidence:
+    @property
+    def deferral_level(self) -> float:
+        """p-value of the audit below which an image is deferred."""
+        model = self.model
+        return model.settings_.deferral_level if isinstance(model, Calcode) else model.deferral_level_
+
+    def evidence(
+        self,
+        embeddings: NDArray[np.float32],
+        groups: Sequence[str] | None = None,
+        *,
+        labels: Sequence[int] | None = None,
+    ) -> Evidence:
         """Evidence of stored embeddings; shape (n, d) in."""
         with warnings.catch_warnings():
             # float32 rows are of unit length only roughly, and are renormalised here as everywhere.
@@ -60,6 +72,7 @@ class LineModel:
                 embeddings=embeddings,
                 text=self.prompts.text,
                 temperature=self.prompts.temperature,
+                labels=labels,
                 classes=self.prompts.classes,
                 groups=groups,
                 prompt_digest=self.prompts.digest,

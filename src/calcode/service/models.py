@@ -5,38 +5,25 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-import tomllib
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row, select
 
 from calcode.cohorts import read_prompts
-from calcode.errors import ArtifactError, ServiceError
+from calcode.errors import ArtifactError
 from calcode.files import file_sha256, replacing
 from calcode.method.signatures import signature_file
+from calcode.service.alarms import alarm_in_force
+from calcode.service.gates import failed_gates
 from calcode.service.line import LineModel, load_line_model
 from calcode.service.log import Event, Log, Transaction
 from calcode.service.problems import Problem
+from calcode.service.protocol import parse_protocol
 from calcode.service.sampling import Policy, policy_in_force, policy_of
 from calcode.service.settings import LineSettings
-from calcode.service.tables import DECISION, DEPLOYMENT, EVENT, HEAD, MODEL, PROTOCOL, SHADOW_DECISION
-
-
-class Protocol(BaseModel):
-    """The protocol file: what a model must have shown before it may answer."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    #: What may change, in words, for who reads the log.
-    description: str
-    #: Decisions that the candidate made in the shadow.
-    min_shadow_decisions: int = Field(default=200, ge=0)
-    #: Age of the last restore test, in days.
-    restore_test_days: int = Field(default=30, ge=1)
+from calcode.service.tables import DEPLOYMENT, EVENT, HEAD, MODEL, PROTOCOL
 
 
 class InForce(NamedTuple):
@@ -45,6 +32,9 @@ class InForce(NamedTuple):
     champion: LineModel
     shadow: LineModel | None
     policy: Policy
+    #: The open alarm about the champion's bag, and what the protocol makes of answers then.
+    alarm: str | None
+    on_alarm: str
     #: `head.deployed` when this was read; a block is recorded only if it is still that.
     deployed: int
 
@@ -61,11 +51,12 @@ class Models:
     """
 
     def __init__(self, settings: LineSettings, log: Log, *, folder: Path) -> None:
-        self.settings, self._log, self._folder = settings, log, folder
+        self.settings, self._log, self.folder = settings, log, folder
         self.line = settings.name
         self.prompts = read_prompts(settings.prompts)
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._loaded: dict[str, LineModel] = {}
+        self._earlier: dict[str, LineModel] = {}
         self._following = threading.Lock()
         self._in_force: InForce | None = None
 
@@ -99,6 +90,7 @@ class Models:
                 if row is None:
                     return
                 policy = policy_in_force(connection, self.line)
+                protocol = latest_protocol(connection, self.line)
                 names = {digest for digest in (row.champion, row.previous, row.shadow) if digest is not None}
                 stored = {
                     entry.digest: entry
@@ -106,6 +98,7 @@ class Models:
                         select(MODEL).where(MODEL.c.line == self.line, MODEL.c.digest.in_(names))
                     )
                 }
+                alarm = alarm_in_force(connection, self.line, row.champion, kind=stored[row.champion].kind)
             for digest in names - self._loaded.keys():
                 self._loaded[digest] = self._checked(stored[digest])
             self._loaded = {digest: self._loaded[digest] for digest in names}
@@ -113,11 +106,13 @@ class Models:
                 champion=self._loaded[row.champion],
                 shadow=None if row.shadow is None else self._loaded[row.shadow],
                 policy=policy or policy_of(self.settings),
+                alarm=alarm,
+                on_alarm="full_set" if protocol is None else parse_protocol(protocol.text, source="protocol").on_alarm,
                 deployed=deployed,
             )
 
     def _checked(self, row: Row[Any]) -> LineModel:
-        loaded = self.load(self._folder / row.file)
+        loaded = self.load(self.folder / row.file)
         if loaded.digest != row.digest:
             raise ArtifactError(f"{loaded.file}: digest {loaded.digest[:16]}, the log says {row.digest[:16]}")
         if loaded.golden() != row.golden:
@@ -127,6 +122,30 @@ class Models:
     def loaded(self, digest: str) -> LineModel | None:
         """A model that answers, is in the shadow or would answer after a roll-back; None for any other."""
         return self._loaded.get(digest)
+
+    def model(self, digest: str) -> LineModel:
+        """Any model of the line, also one that answered long ago and has labels still to come."""
+        found = self._loaded.get(digest) or self._earlier.get(digest)
+        if found is None:
+            with self._log.database.reading() as connection:
+                row = model_row(connection, self.line, digest)
+            if row is None:
+                raise ArtifactError(f"{digest[:16]}: no model of the line {self.line} has this digest")
+            found = self._earlier[digest] = self._checked(row)
+        return found
+
+    def home(self, connection: Any) -> LineModel:
+        """The home model that answered last: the prior of the line's site models (SITE.md S2)."""
+        query = (
+            select(DEPLOYMENT.c.champion)
+            .join(MODEL, (MODEL.c.digest == DEPLOYMENT.c.champion) & (MODEL.c.line == DEPLOYMENT.c.line))
+            .where(DEPLOYMENT.c.line == self.line, MODEL.c.kind == "home")
+            .order_by(DEPLOYMENT.c.from_seq.desc())
+        )
+        digest = connection.execute(query.limit(1)).scalar()
+        if digest is None:
+            raise Problem(409, "No home model has answered on this line; a site model needs one as its prior.")
+        return self.model(digest)
 
     # ------------------------------------------------------------------ changes, each made in one transaction
 
@@ -171,7 +190,7 @@ class Models:
     def _keep(self, path: Path) -> LineModel:
         """A copy of a model file and its signatures in the data folder, under its digest."""
         loaded = self.load(path)
-        target = self._folder / f"{loaded.digest}.safetensors"
+        target = self.folder / f"{loaded.digest}.safetensors"
         if path.resolve() != target.resolve():
             for source, copy in ((path, target), (signature_file(path), signature_file(target))):
                 if source.is_file():
@@ -265,33 +284,14 @@ class Models:
         row = latest_protocol(connection, self.line)
         if row is None:
             return ["No protocol is in the log; name a protocol file in the site file."]
-        protocol = parse_protocol(row.text, source="protocol")
-        added = connection.execute(
-            select(EVENT.c.seq, EVENT.c.body).where(EVENT.c.kind == "model_added", EVENT.c.subject == digest)
+        return failed_gates(
+            connection,
+            self.line,
+            digest,
+            protocol=parse_protocol(row.text, source="protocol"),
+            protocol_seq=row.from_seq,
+            loaded=self._loaded.get(digest),
         )
-        failed = []
-        if row.from_seq > next(seq for seq, body in added if json.loads(body)["line"] == self.line):
-            failed.append("The protocol is younger than the candidate; add the candidate again under it.")
-        seen = connection.execute(
-            select(func.count())
-            .select_from(SHADOW_DECISION.join(DECISION, DECISION.c.id == SHADOW_DECISION.c.decision))
-            .where(SHADOW_DECISION.c.model == digest, DECISION.c.line == self.line)
-        ).scalar_one()
-        if seen < protocol.min_shadow_decisions:
-            failed.append(f"{seen} shadow decisions, the protocol asks for {protocol.min_shadow_decisions}.")
-        tested = connection.execute(
-            select(EVENT.c.at).where(EVENT.c.kind == "backup_verified").order_by(EVENT.c.seq.desc())
-        ).scalar()
-        limit = datetime.now(UTC) - timedelta(days=protocol.restore_test_days)
-        if tested is None or datetime.fromisoformat(tested) < limit:
-            failed.append(
-                f"No restore test within {protocol.restore_test_days} days; run calcode service restore-test."
-            )
-        loaded = self._loaded.get(digest)
-        stored = model_row(connection, self.line, digest)
-        if loaded is None or stored is None or loaded.golden() != stored.golden:
-            failed.append("The golden answers are not reproduced.")
-        return failed
 
     def _require_state(self, transaction: Transaction, digest: str, *states: str) -> Row[Any]:
         row = model_row(transaction.connection, self.line, digest)
@@ -315,9 +315,11 @@ def latest_deployment(connection: Any, line: str) -> Row[Any] | None:
     return row
 
 
-def latest_protocol(connection: Any, line: str) -> Row[Any] | None:
-    """What may change on a line, and how."""
+def latest_protocol(connection: Any, line: str, *, before: int | None = None) -> Row[Any] | None:
+    """What may change on a line and how; `before`: what held at that record."""
     query = select(PROTOCOL).where(PROTOCOL.c.line.in_((line, ""))).order_by(PROTOCOL.c.from_seq.desc())
+    if before is not None:
+        query = query.where(PROTOCOL.c.from_seq < before)
     row: Row[Any] | None = connection.execute(query.limit(1)).first()
     return row
 
@@ -327,11 +329,3 @@ def model_row(connection: Any, line: str, digest: str) -> Row[Any] | None:
     query = select(MODEL).where(MODEL.c.line == line, MODEL.c.digest == digest)
     row: Row[Any] | None = connection.execute(query).first()
     return row
-
-
-def parse_protocol(text: str, *, source: str) -> Protocol:
-    """Read a protocol file's text."""
-    try:
-        return Protocol.model_validate(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, ValidationError) as error:
-        raise ServiceError(f"{source}: not a protocol ({error})") from error

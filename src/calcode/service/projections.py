@@ -14,6 +14,7 @@ from calcode.files import canonical_json
 from calcode.service.bodies import listed
 from calcode.service.tables import (
     ACCOUNT,
+    ALARM,
     CHECKPOINT,
     DECISION,
     DEPLOYMENT,
@@ -21,8 +22,10 @@ from calcode.service.tables import (
     EVENT,
     HEAD,
     MODEL,
+    MONITOR,
     POLICY,
     PROTOCOL,
+    RECALIBRATION,
     REVIEW,
     SHADOW_DECISION,
     TASK,
@@ -38,6 +41,7 @@ PLAIN_KINDS = frozenset(
         "stopped",
         "clock_jumped",
         "refused",
+        "measured",
         "case_viewed",
         "answer_revealed",
         "export",
@@ -234,7 +238,42 @@ def _token_revoked(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
 
 
 def _approval(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    if body["step"] == "close_alarm":
+        asked = {"asked_by": fact.actor, "asked_as": body["role"], "choice": body["then"]}
+        return [Change(ALARM, asked, {"id": fact.subject})]
     return [Change(MODEL, {"why": body["why"]}, _model(fact.subject, body))]
+
+
+def _alarm_raised(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    row = {
+        "id": fact.subject,
+        **{name: body[name] for name in ("line", "bag", "model", "monitor", "name")},
+        "raised_seq": fact.seq,
+        "raised_at": fact.at,
+        "e_value": body["log_capital"],
+        "evidence": canonical_json({name: body[name] for name in ("n", "alpha", "finding", "advice")}),
+        **dict.fromkeys(("asked_by", "asked_as", "closed_by", "closed_why", "choice")),
+    }
+    return [Change(ALARM, row), _in_force(fact)]
+
+
+def _alarm_closed(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    closed = {"closed_by": fact.actor, "closed_why": body["why"], "choice": body["then"]}
+    return [Change(ALARM, closed, {"id": fact.subject}), _in_force(fact)]
+
+
+def _recalibration(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    report = body["report"]
+    row = {
+        "seq": fact.seq,
+        "model": fact.subject,
+        "line": body["line"],
+        **{name: report[name] for name in ("bag", "look", "cases")},
+        "upto_seq": report["upto"],
+        "made_by": fact.actor,
+        "report": canonical_json(report),
+    }
+    return [Change(RECALIBRATION, row)]
 
 
 _RULES: dict[str, Callable[[Fact, Mapping[str, Any]], list[Change]]] = {
@@ -248,6 +287,9 @@ _RULES: dict[str, Callable[[Fact, Mapping[str, Any]], list[Change]]] = {
     "model_added": _model_added,
     "model_state": _model_state,
     "approval": _approval,
+    "alarm_raised": _alarm_raised,
+    "alarm_closed": _alarm_closed,
+    "recalibration": _recalibration,
     "protocol_set": _protocol_set,
     "policy_set": _policy_set,
     "checkpoint": _checkpoint,
@@ -291,7 +333,7 @@ def apply(connection: Connection, facts: Sequence[Fact]) -> None:
 
 def rebuild(connection: Connection) -> int:
     """Make the derived tables anew from the log; the number of events that were replayed."""
-    for table in DERIVED:
+    for table in (*DERIVED, MONITOR):
         connection.execute(table.delete())
     connection.execute(HEAD.update().values(deployed=0))
     columns = [EVENT.c[name] for name in ("seq", "id", "at", "kind", "actor", "subject", "body")]

@@ -24,9 +24,11 @@ from calcode.service.database import STORAGE_ERRORS, Database, only_service
 from calcode.service.keys import checkpoint_key, site_secret
 from calcode.service.log import Event, Log, Transaction, utc
 from calcode.service.metrics import Metrics
-from calcode.service.models import Models, latest_protocol, model_row, parse_protocol
+from calcode.service.models import Models, latest_protocol, model_row
+from calcode.service.monitoring import LineMonitors
 from calcode.service.people import Limiter, Tokens
 from calcode.service.problems import Problem
+from calcode.service.protocol import parse_protocol
 from calcode.service.sampling import close_visits, policy_event, policy_in_force, policy_of, visits_over
 from calcode.service.settings import SiteSettings
 from calcode.service.tables import EVENT, PULSE, TASK
@@ -41,6 +43,8 @@ READY_SECONDS = 10.0
 _PULSE_SECONDS = 4.0
 #: How often the last use of tokens is written down.
 _USE_SECONDS = 60.0
+#: How often the state of the monitors is kept; after a crash only what came since is replayed.
+_MONITOR_SECONDS = 60.0
 
 
 class Service:
@@ -58,6 +62,7 @@ class Service:
         #: Length of the log when the housekeeping last looked.
         self.seen_records = 0
         self._used_at = time.monotonic() - _USE_SECONDS
+        self._monitors_at = time.monotonic()
 
     def __enter__(self) -> Self:
         site = self.site
@@ -106,6 +111,7 @@ class Service:
                 )
                 for line, models in self.models.items()
             }
+            self.monitors = {line: LineMonitors(self.log, models) for line, models in self.models.items()}
             self.writer = Writer(self.log, self.models, self.metrics, queue=site.limits.queue, block=site.limits.block)
             self.writer.start()
             self._stack.callback(self._end)
@@ -123,6 +129,7 @@ class Service:
         self._stopped.set()
         self._keeper.join()
         try:
+            self._keep_monitors()
             self.writer.change(
                 lambda transaction: transaction.append([Event(kind="stopped", actor="service", body={})])
             )
@@ -205,12 +212,27 @@ class Service:
                 self.tokens.reload()
                 if visits_over(self.database):
                     self.change(close_visits)
+                self.watch()
+                if time.monotonic() - self._monitors_at > _MONITOR_SECONDS:
+                    self._keep_monitors()
                 self._checkpoint()
                 self._measure()
             except Problem:
                 continue  # the queue is full, or the disk: told by the writer
             except STORAGE_ERRORS as error:
                 _LOGGER.warning("housekeeping_failed", extra={"error": type(error).__name__})
+
+    def watch(self) -> None:
+        """Let the monitors of every line see what came since they last looked (SERVICE.md 9)."""
+        for monitors in self.monitors.values():
+            monitors.step(self.change)
+
+    def _keep_monitors(self) -> None:
+        self._monitors_at = time.monotonic()
+        for monitors in self.monitors.values():
+            change = monitors.saving()
+            if change is not None:
+                self.change(change)
 
     def _pulse(self) -> None:
         if self.writer.fault is None and time.monotonic() - self.writer.committed_at < _PULSE_SECONDS:

@@ -20,6 +20,10 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+#: Settings of a line that name files.
+_PATHS = ("prompts", "model", "reference", "protocol", "signing_key")
+
+
 class LineSettings(_Table):
     """A line of the service: one clinic's prompts, model, coin and rules (SERVICE.md 1)."""
 
@@ -50,6 +54,8 @@ class LineSettings(_Table):
     viewer_url: str | None = None
     #: What may change and how (SERVICE.md 10).
     protocol: str | None = None
+    #: Private key that signs the site models made here; its public key must be among the trusted ones.
+    signing_key: str | None = None
 
 
 class Limits(_Table):
@@ -173,7 +179,7 @@ def read_site(path: str | os.PathLike[str]) -> SiteSettings:
     lines = [
         line.model_copy(
             update={
-                **{name: absolute(getattr(line, name)) for name in ("prompts", "model", "reference", "protocol")},
+                **{name: absolute(getattr(line, name)) for name in _PATHS},
                 "trusted": [key if key.startswith("ed25519:") else str(absolute(key)) for key in line.trusted],
                 "image_tower": line.image_tower if ":" in (line.image_tower or ":") else absolute(line.image_tower),
             }

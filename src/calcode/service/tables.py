@@ -198,6 +198,51 @@ POLICY = Table(
     Column("second_reader", Float),
     Column("due_days", Integer),
 )
+#: A capital that reached its line, for one bag; `choice` is what the two who close it chose.
+ALARM = Table(
+    "alarm",
+    METADATA,
+    _text("id", key=True),
+    _text("line"),
+    _text("bag"),
+    _text("model"),
+    _text("monitor"),
+    _text("name"),
+    _seq("raised_seq", key=False),
+    _text("raised_at"),
+    # Logarithm of the capital, which may be beyond float64.
+    Column("e_value", Float, nullable=False),
+    _text("evidence"),
+    _text("asked_by", null=True),
+    _text("asked_as", null=True),
+    _text("closed_by", null=True),
+    _text("closed_why", null=True),
+    _text("choice", null=True),
+)
+#: A site model made here: the cases of a bag between two records.
+RECALIBRATION = Table(
+    "recalibration",
+    METADATA,
+    _seq(),
+    _text("line"),
+    _text("model"),
+    _text("bag"),
+    Column("look", Integer, nullable=False),
+    Column("cases", Integer, nullable=False),
+    _seq("upto_seq", key=False),
+    _text("made_by"),
+    _text("report"),
+)
+#: A cache: the state of a line's monitors after the log up to `upto_seq`.
+MONITOR = Table(
+    "monitor",
+    METADATA,
+    _text("line", key=True),
+    _text("name", key=True),
+    Column("version", Integer, nullable=False),
+    _seq("upto_seq", key=False),
+    _text("state"),
+)
 CHECKPOINT = Table("checkpoint", METADATA, _seq("size"), _text("root"), _text("head"), _text("note"), _text("at"))
 #: `lines` is a JSON list of the lines that somebody is limited to; NULL: all.
 ACCOUNT = Table(
@@ -236,7 +281,21 @@ SESSION = Table(
 PULSE = Table("pulse", METADATA, _text("boot", key=True), _text("at"))
 
 #: What `rebuild` makes from the log alone.
-DERIVED = (DECISION, SHADOW_DECISION, TASK, REVIEW, MODEL, DEPLOYMENT, PROTOCOL, POLICY, CHECKPOINT, ACCOUNT, TOKEN)
+DERIVED = (
+    DECISION,
+    SHADOW_DECISION,
+    TASK,
+    REVIEW,
+    MODEL,
+    DEPLOYMENT,
+    PROTOCOL,
+    POLICY,
+    ALARM,
+    RECALIBRATION,
+    CHECKPOINT,
+    ACCOUNT,
+    TOKEN,
+)
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:

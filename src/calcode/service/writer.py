@@ -20,6 +20,7 @@ from sqlalchemy.exc import IntegrityError
 
 from calcode.errors import CalcodeError
 from calcode.service.admission import Case
+from calcode.service.alarms import answer_under_alarm
 from calcode.service.audit.chain import Record
 from calcode.service.database import STORAGE_ERRORS, storage_fault
 from calcode.service.line import LineModel
@@ -221,7 +222,16 @@ class Writer:
                 events.append(refusal(case.actor, outcome))
             else:
                 first[case.key] = row
-                policy = in_force[case.line].policy
+                force = in_force[case.line]
+                policy = force.policy
+                if force.alarm is not None:
+                    outcome = answer_under_alarm(
+                        outcome,
+                        alarm=force.alarm,
+                        on_alarm=force.on_alarm,
+                        kind=force.champion.kind,
+                        classes=force.champion.prompts.classes,
+                    )
                 place = visits.place(case.group_digest, case.study_digest, visit_minutes=policy.visit_minutes)
                 events.append(_decision_event(case, outcome, place=place, policy=policy, due=due[case.line]))
         if not events:

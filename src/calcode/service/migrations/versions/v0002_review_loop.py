@@ -42,6 +42,7 @@ def upgrade() -> None:
     # A protocol that was set before there were several lines holds for every line.
     op.add_column("protocol", sa.Column("line", sa.Text(), nullable=False, server_default=""))
     _reviews()
+    _loop()
 
 
 def _reviews() -> None:
@@ -82,3 +83,41 @@ def _reviews() -> None:
     for name in ("visit_minutes", "second_reader"):
         op.add_column("policy", sa.Column(name, sa.Float(), nullable=True))
     op.add_column("policy", sa.Column("due_days", sa.Integer(), nullable=True))
+
+
+def _loop() -> None:
+    """Alarms, recalibrations, and the cache of the monitors."""
+    number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+    op.create_table(
+        "alarm",
+        *(sa.Column(name, sa.Text(), nullable=False) for name in ("id", "line", "bag", "model", "monitor", "name")),
+        sa.Column("raised_seq", number, autoincrement=False, nullable=False),
+        sa.Column("raised_at", sa.Text(), nullable=False),
+        sa.Column("e_value", sa.Float(), nullable=False),
+        sa.Column("evidence", sa.Text(), nullable=False),
+        *(
+            sa.Column(name, sa.Text(), nullable=True)
+            for name in ("asked_by", "asked_as", "closed_by", "closed_why", "choice")
+        ),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
+        "recalibration",
+        sa.Column("seq", number, autoincrement=False, nullable=False),
+        *(sa.Column(name, sa.Text(), nullable=False) for name in ("line", "model", "bag")),
+        sa.Column("look", sa.Integer(), nullable=False),
+        sa.Column("cases", sa.Integer(), nullable=False),
+        sa.Column("upto_seq", number, autoincrement=False, nullable=False),
+        sa.Column("made_by", sa.Text(), nullable=False),
+        sa.Column("report", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("seq"),
+    )
+    op.create_table(
+        "monitor",
+        sa.Column("line", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("upto_seq", number, autoincrement=False, nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("line", "name"),
+    )

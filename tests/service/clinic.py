@@ -1,0 +1,118 @@
+"""A simulated clinic: patients of a made-up world sent to one line of a service, and a reader who knows the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from service.sites import WORLD, Site, make_site
+from sqlalchemy import select
+
+from calcode.service.admission import DecisionRequest
+from calcode.service.labels import receive_label
+from calcode.service.log import Event, Transaction
+from calcode.service.service import Service
+from calcode.service.tables import DECISION, TASK
+
+#: What a line of these tests adds to the site file.
+LINE = 'protocol = "protocol.toml"\nsigning_key = "signer.key"\nvisit_minutes = 0\nsecond_reader = 0.0\n'
+PROTOCOL = """description = "a site model after 60 and 120 drawn cases"
+min_shadow_decisions = 10
+on_alarm = "{on_alarm}"
+[recalibration]
+at_cases = [60, 120]
+random_state = 7
+miscoverage = 0.1
+"""
+
+Label = Callable[[str, str], str | None]
+
+
+def clinic_site(
+    folder: Path, *, sample: float = 0.5, on_alarm: str = "full_set", protocol: str | None = None, due_days: int = 30
+) -> Site:
+    """A site with one line that may recalibrate."""
+    (folder / "protocol.toml").write_text(protocol or PROTOCOL.format(on_alarm=on_alarm))
+    # Coins that are the same in every run.
+    (folder / "data").mkdir(mode=0o700)
+    (folder / "data" / "secret.key").write_bytes(bytes(range(32)))
+    (folder / "data" / "secret.key").chmod(0o600)
+    return make_site(folder, line_lines=f"{LINE}sample = {sample}\ndue_days = {due_days}\n")
+
+
+@dataclass
+class Clinic:
+    """Patients that arrive one by one; `shift` moves the clinic's images away from home.
+
+    Attributes
+    ----------
+    truth : dict of str to str
+        Decision to the class of its patient.
+    """
+
+    service: Service
+    line: str = "skin"
+    seed: int = 0
+    shift: float = 0.7
+    truth: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._rng = np.random.default_rng(self.seed)
+        self._sent = 0
+
+    def draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Embeddings (float32, unit rows) and classes of n patients; shapes (n, 16) and (n,)."""
+        labels = self._rng.choice(WORLD.n_classes, size=n)
+        noise = self._rng.normal(size=(n, WORLD.dimension)) * WORLD.spread * np.sqrt(WORLD.dimension / 2)
+        rows = WORLD.centres()[labels] + noise + self.shift
+        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), labels
+
+    def send(self, n: int, *, block: int = 64) -> list[str]:
+        """n new patients are decided; the ids of their decisions, in order."""
+        admission = self.service.admission[self.line]
+        ids: list[str] = []
+        for start in range(0, n, block):
+            rows, labels = self.draw(min(block, n - start))
+            cases = []
+            for row in rows:
+                name = f"{self.line}-{self.seed}-{self._sent}"
+                self._sent += 1
+                request = DecisionRequest(embedding_f32="", group=f"patient {name}", image_id=f"image {name}")
+                cases.append(admission.case(request, row, key=None, actor="clinic"))
+            for answer, label in zip(self.service.writer.submit(cases).result(), labels, strict=True):
+                ids.append(answer.id)
+                self.truth[answer.id] = WORLD.classes[label]
+        return ids
+
+    def read(self, label: Label | None = None, *, most: int | None = None) -> int:
+        """Give every open task its label; `label` may choose another one, or None for a case that waits."""
+        classes = self.service.models[self.line].prompts.classes
+
+        def change(transaction: Transaction) -> int:
+            query = select(DECISION.c.id).join(TASK, TASK.c.decision == DECISION.c.id)
+            query = query.where(TASK.c.line == self.line, TASK.c.state == "open").order_by(DECISION.c.seq)
+            n = 0
+            for id in transaction.connection.execute(query).scalars().all():
+                said = self.truth[id] if label is None else label(id, self.truth[id])
+                if said is not None and id in self.truth and n != most:
+                    receive_label(transaction, id, label=said, source="pathology", actor="lab", classes=classes)
+                    n += 1
+            return n
+
+        read: int = self.service.change(change)
+        return read
+
+    def drawn(self) -> list[Any]:
+        """The drawn decisions of the line, in order."""
+        query = select(DECISION).where(DECISION.c.line == self.line, DECISION.c.u < DECISION.c.p_sample)
+        with self.service.database.reading() as connection:
+            return list(connection.execute(query.order_by(DECISION.c.seq)))
+
+
+def restore_tested(service: Service) -> None:
+    """Let the gate of the restore test pass."""
+    event = Event(kind="backup_verified", actor="operator", body={"records": 1, "good": True, "found": []})
+    service.change(lambda transaction: transaction.append([event]))

@@ -1,0 +1,333 @@
+"""Recalibration: the bag that the protocol names, its report, the gates, three lines, and the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from service.clinic import LINE, PROTOCOL, Clinic, clinic_site, restore_tested
+from service.sites import make_site, running
+from service.test_monitoring import FAR, close_all, into_shadow, promote
+from sqlalchemy import select
+
+from calcode.cli.app import app
+from calcode.method.signatures import write_private_key
+from calcode.service import reviews
+from calcode.service.gates import shadow_coverage
+from calcode.service.models import latest_protocol
+from calcode.service.monitoring import embeddings_of
+from calcode.service.problems import Problem
+from calcode.service.protocol import Protocol, RecalibrationPlan, parse_protocol
+from calcode.service.recalibration import plan_bag, recalibrate
+from calcode.service.service import Service
+from calcode.service.tables import DECISION, EVENT
+from calcode.site import SiteModel
+
+PLAN = RecalibrationPlan(at_cases=[60, 120], random_state=7, miscoverage=0.1)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with Service(clinic_site(tmp_path).settings) as started:
+        yield started
+
+
+def sent(clinic: Clinic, n: int) -> None:
+    """Patients until n of them were drawn."""
+    while len(clinic.drawn()) < n:
+        clinic.send(20)
+
+
+def refusal(service: Service) -> str:
+    with pytest.raises(Problem) as found:
+        recalibrate(service, "skin", actor="engineer")
+    assert found.value.status == 409
+    return found.value.detail
+
+
+# ---------------------------------------------------------------------- which cases
+
+
+def test_the_bag_is_the_prefix_that_the_protocol_names_whenever_the_button_is_pressed(service: Service) -> None:
+    clinic = Clinic(service)
+    sent(clinic, 60)
+    clinic.read()
+    with service.database.reading() as connection:
+        early = plan_bag(connection, "skin", PLAN)
+    clinic.send(60)
+    clinic.read()
+    with service.database.reading() as connection:
+        late = plan_bag(connection, "skin", PLAN)
+    assert late == early
+    assert [case.decision for case in early.cases] == [row.id for row in clinic.drawn()[:60]]
+    assert all(case.u < 0.5 for case in early.cases)
+    with service.database.reading() as connection:
+        gate = connection.execute(select(DECISION).where(DECISION.c.seq.in_(early.gate))).all()
+    # The coin chose the gate as it chose the bag: deferred patients are in both, and no patient is in both.
+    assert all(row.u >= 0.5 and row.seq <= early.upto for row in gate)
+    assert not {row.group_digest for row in gate} & {case.group_digest for case in early.cases}
+
+
+def test_outside_the_protocol_nothing_is_made(tmp_path: Path) -> None:
+    with Service(clinic_site(tmp_path).settings) as service:
+        clinic = Clinic(service)
+        clinic.send(60)
+        clinic.read()
+        assert "the next time is 60 drawn cases" in refusal(service)
+        sent(clinic, 60)
+        # Cases that wait are harder than others: 2 % of a bag, no more.
+        first = [row.id for row in clinic.drawn()[50:52]]
+        clinic.read(lambda id, label: None if id in first else label)
+        assert "2 of the 60 drawn cases wait" in refusal(service)
+        clinic.read(lambda id, label: None if id == first[0] else label)
+        report = recalibrate(service, "skin", actor="engineer")
+        assert report["states"] == {"labelled": 59, "pending": 1}
+        share = 1 / (60 - report["rejected_by_audit"])
+        assert report["unlabelled_share"] == pytest.approx(share)
+        promised = report["classes"][0]
+        assert promised["promised_with_unlabelled"] == pytest.approx(promised["promised"] * (1 - share))
+        # The same bag gives nothing new; the next one of the protocol does.
+        assert "the next time is 120 drawn cases" in refusal(service)
+        sent(clinic, 120)
+        clinic.read()
+        second = recalibrate(service, "skin", actor="engineer")
+        assert (second["bag"], second["look"], second["cases"]) == ("bag-0", 2, 120)
+
+
+def test_a_protocol_without_times_recalibrates_nothing(tmp_path: Path) -> None:
+    with Service(clinic_site(tmp_path, protocol='description = "fixed"\n').settings) as service:
+        assert "no [recalibration]" in refusal(service)
+    with pytest.raises(ValueError, match="at_cases or at_dates"):
+        RecalibrationPlan()
+    with pytest.raises(Exception, match="times of recalibration"):
+        parse_protocol('description = "d"\n[recalibration]\nrandom_state = 1\n', source="protocol.toml")
+
+
+def test_the_calendar_is_another_time(tmp_path: Path) -> None:
+    protocol = PROTOCOL.format(on_alarm="defer").replace("at_cases = [60, 120]", "at_dates = [2031-01-01, 2032-01-01]")
+    with Service(clinic_site(tmp_path, protocol=protocol).settings) as service:
+        clinic = Clinic(service)
+        sent(clinic, 70)
+        clinic.read()
+        n = len(clinic.drawn())
+        assert "the next time is 2031-01-01" in refusal(service)
+        # The day comes; what is decided on it is for the next bag.
+        service.log.now = lambda: ("2031-01-01T08:00:00.000000Z", 1.0, 0.0)  # type: ignore[method-assign]
+        clinic.send(30)
+        clinic.read()
+        report = recalibrate(service, "skin", actor="engineer")
+        assert (report["due"], report["cases"]) == ("2031-01-01", n)
+
+
+def test_triggers_of_an_untouched_model_train_and_wishes_do_not(service: Service) -> None:
+    clinic = Clinic(service, shift=FAR)
+    sent(clinic, 60)
+    clinic.read()
+    with service.database.reading() as connection:
+        rows = connection.execute(select(DECISION).order_by(DECISION.c.seq)).all()
+    wished = next(row for row in rows if row.u >= 0.5 and row.action != "defer")
+    service.change(lambda t: reviews.wish(t, wished.id, actor="dr.no", comment="odd"))
+    clinic.read()
+    # The gate begins at 0.5, where the coin ends, so nothing that was deferred is left to train.
+    with service.database.reading() as connection:
+        assert plan_bag(connection, "skin", PLAN).trainers == []
+        higher = PLAN.model_copy(update={"gate_from": 0.9})
+        chosen = plan_bag(connection, "skin", higher)
+    deferred = {row.id for row in rows if 0.5 <= row.u < 0.9 and row.action == "defer" and row.seq <= chosen.upto}
+    assert {case.decision for case in chosen.trainers} == deferred
+    assert wished.id not in deferred
+
+
+def test_what_the_champion_fitted_on_the_bag_defers_does_not_train_the_bag(service: Service) -> None:
+    clinic = Clinic(service)
+    sent(clinic, 60)
+    clinic.read()
+    digest = recalibrate(service, "skin", actor="engineer")["digest"]
+    into_shadow(service, digest)
+    clinic.send(20)
+    service.watch()
+    close_all(service)
+    promote(service, digest)
+    sent(clinic, 120)
+    clinic.read()
+    with service.database.reading() as connection:
+        chosen = plan_bag(connection, "skin", PLAN.model_copy(update={"gate_from": 0.95}))
+    assert all(case.model != digest for case in chosen.trainers)
+
+
+# ---------------------------------------------------------------------- the model and its report
+
+
+def test_the_candidate_is_the_site_model_of_these_cases(service: Service) -> None:
+    clinic = Clinic(service)
+    sent(clinic, 60)
+    clinic.read(lambda id, label: "outside" if label == "c3" else label)
+    report = recalibrate(service, "skin", actor="engineer")
+    loaded = service.models["skin"].model(report["digest"])
+    site = loaded.model
+    assert isinstance(site, SiteModel)
+    with service.database.reading() as connection:
+        plan = parse_protocol(latest_protocol(connection, "skin").text, source="").recalibration  # type: ignore[union-attr]
+    assert plan == PLAN
+    assert {entry["name"]: entry["labels"] for entry in report["classes"]} == site.counts_
+    assert report["promises"] == list(site.promises_)
+    assert site.settings_.random_state == 7
+    assert report["gate"] >= 19
+    assert site.gate_distances_ is not None
+    assert site.counts_["c3"] == 0
+    # The patients of the bag are recognised by the pseudonyms that later requests bring.
+    bag = clinic.drawn()[:60]
+    with service.database.reading() as connection:
+        vectors = embeddings_of(connection, [row.seq for row in bag])
+    answers = loaded.answers(
+        np.stack([vectors[row.seq] for row in bag]), groups=[None] * 60, group_digests=[row.group_digest for row in bag]
+    )
+    assert sum(answer["known_group"] for answer in answers) == sum(site.counts_.values()) > 30
+
+
+def test_without_a_trusted_key_nothing_is_made(tmp_path: Path) -> None:
+    site = clinic_site(tmp_path)
+    text = site.file.read_text()
+    write_private_key(tmp_path / "other.key")
+    for changed, message in (
+        (text.replace('signing_key = "signer.key"\n', ""), "name a signing_key"),
+        (text.replace('signing_key = "signer.key"', 'signing_key = "other.key"'), "does not trust"),
+    ):
+        site.file.write_text(changed)
+        with Service(site.settings) as service:
+            clinic = Clinic(service, seed=len(message))
+            sent(clinic, 60)
+            clinic.read()
+            assert message in refusal(service)
+
+
+# ---------------------------------------------------------------------- gates
+
+
+def test_gates_count_labels_after_the_cut_off_and_never_set_size(tmp_path: Path) -> None:
+    protocol = PROTOCOL.format(on_alarm="defer").replace(
+        "on_alarm", "min_labels_per_class = 5\nmin_coverage = 0.6\non_alarm"
+    )
+    with running(clinic_site(tmp_path, protocol=protocol)) as (service, call):
+        clinic = Clinic(service)
+        sent(clinic, 60)
+        clinic.read()
+        report = call("POST", "/v1/recalibrations", as_="engineer").json()
+        digest, path = report["digest"], f"/v1/recalibrations/{report['digest']}"
+        into_shadow(service, digest)
+        restore_tested(service)
+        clinic.send(30)
+        failed = call("GET", path, as_="auditor").json()["failed_gates"]
+        assert len([text for text in failed if "labels after the cut-off, 5 needed" in text]) == 4
+        assert any(text.startswith("The answers covered 0 of 0 labels") for text in failed)
+        clinic.send(90)
+        clinic.read()
+        service.change(lambda transaction: None)
+        shown = call("GET", path, as_="approver").json()
+        assert shown["failed_gates"] == []
+        truth = {row.id: clinic.truth[row.id] for row in clinic.drawn() if row.seq > report["upto"]}
+        with service.database.reading() as connection:
+            bodies = connection.execute(select(EVENT.c.subject, EVENT.c.body).where(EVENT.c.kind == "shadow_decision"))
+            shadows = {subject: json.loads(body) for subject, body in bodies}
+            coverage = shadow_coverage(connection, "skin", digest)
+        judged = [(id, shadows[id]) for id in truth if id in shadows and shadows[id]["reason"] != "low_support"]
+        assert coverage["labels"] == len(judged)
+        assert coverage["covered"] == sum(truth[id] in body["set"] for id, body in judged)
+        assert shown["shadow"]["decisions"] == len(shadows) == 120
+        assert 0 <= shown["shadow"]["differ"] <= 120
+        # Cases of the bag were decided before the cut-off: the candidate may not be judged by them.
+        assert not set(truth) & {row.id for row in clinic.drawn()[:60]}
+    assert not [name for name in Protocol.model_fields if "size" in name or "informative" in name]
+
+
+def test_an_open_alarm_stops_a_promotion(service: Service) -> None:
+    clinic = Clinic(service, shift=FAR)
+    sent(clinic, 60)
+    clinic.read()
+    service.watch()
+    digest = recalibrate(service, "skin", actor="engineer")["digest"]
+    into_shadow(service, digest)
+    clinic.send(20)
+    service.change(lambda transaction: None)
+    with pytest.raises(Problem, match=r"1 alarm\(s\) of this line are open"):
+        promote(service, digest)
+    close_all(service)
+    promote(service, digest)
+    assert service.models["skin"].champion.digest == digest
+
+
+# ---------------------------------------------------------------------- three lines
+
+
+@pytest.mark.timeout(120)
+def test_three_sites_each_learn_their_own_way(tmp_path: Path) -> None:
+    """Three clinics on one service: own coin, own bag, own site model, own alarms."""
+    site = make_site(tmp_path)
+    (tmp_path / "protocol.toml").write_text(PROTOCOL.format(on_alarm="full_set"))
+    names = ("north", "south", "west")
+    site.file.write_text(
+        'name = "hospital/skin"\ndata = "data"\nport = 0\n'
+        + "".join(
+            f'[[lines]]\nname = "{name}"\nprompts = "skin.prompts.safetensors"\nmodel = "model.safetensors"\n'
+            f'trusted = ["signer.key.pub"]\n{LINE}sample = 0.5\n'
+            for name in names
+        )
+    )
+    with Service(site.settings) as service:
+        shifts = dict(zip(names, (0.0, 0.7, FAR), strict=True))
+        clinics = {name: Clinic(service, name, seed=i, shift=shifts[name]) for i, name in enumerate(names)}
+        first = service.models["north"].champion.digest
+        digests = {}
+        for _ in range(4):
+            for clinic in clinics.values():
+                clinic.send(40)
+                clinic.read()
+            service.watch()
+        for name, clinic in clinics.items():
+            sent(clinic, 60)
+            clinic.read()
+            digests[name] = recalibrate(service, name, actor="engineer")["digest"]
+            into_shadow(service, digests[name], name)
+        for clinic in clinics.values():
+            clinic.send(20)
+        service.watch()
+        for name in names[1:]:
+            close_all(service, name)
+            promote(service, digests[name], name)
+        assert len(set(digests.values())) == 3
+        assert service.models["north"].champion.digest == first
+        answered = {name: clinic.send(10) for name, clinic in clinics.items()}
+        with service.database.reading() as connection:
+            rows = connection.execute(select(DECISION)).all()
+        by_id = {row.id: row for row in rows}
+        for name, ids in answered.items():
+            assert {by_id[id].model for id in ids} == {first if name == "north" else digests[name]}
+        coins = {name: np.array([row.u for row in rows if row.line == name][:40]) for name in names}
+        assert not np.array_equal(coins["north"], coins["south"])
+        service.watch()
+        bags = {name: [state.bag for state in service.monitors[name].states()] for name in names}
+        home = f"home-{first[:16]}"
+        assert bags == {"north": [home], "south": [home, "bag-0"], "west": [home, "bag-0"]}
+        assert {a.monitor for state in service.monitors["west"].states()[:1] for a in state.watch.alarms} == {"M1"}
+        assert service.monitors["north"].states()[0].watch.alarms == []
+
+
+def test_the_command_recalibrates_while_nothing_serves(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    site = clinic_site(tmp_path)
+    run = CliRunner().invoke
+    with Service(site.settings) as service:
+        clinic = Clinic(service)
+        sent(clinic, 60)
+        clinic.read()
+    done = run(app, ["service", "recalibrate", str(site.file), "--json"])
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.stdout)
+    assert facts["cases"] == 60
+    again = run(app, ["service", "recalibrate", str(site.file)])
+    assert again.exit_code == 1
+    assert "the next time is 120 drawn cases" in again.output
