@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, select
 
 from calcode.files import canonical_json
 from calcode.service import projections
@@ -18,13 +19,18 @@ from calcode.service.audit.chain import GENESIS, Break, Record, record_hash, ver
 from calcode.service.audit.parts import SecretPart
 from calcode.service.audit.tree import TreeHead
 from calcode.service.bodies import body_text
-from calcode.service.database import Database
+from calcode.service.database import Database, driver_rows
 from calcode.service.projections import Fact
-from calcode.service.tables import EVENT, HEAD, SECRET_PART, insert_rows
+from calcode.service.tables import EVENT, HEAD, SECRET_PART, insert_rows, update_rows
 
 #: Wall clock and monotonic clock that drift apart by more than this between two records make an event.
 _JUMP_SECONDS = 2.0
 _PAGE = 5000
+_ENDLESS = 2**62
+#: Columns that the hash does not name; the body, which it covers, repeats them.
+_COPIED = ("id", "boot", "mono", "subject")
+#: Kinds whose bodies hold no other body: what is found in their text is theirs.
+_FLAT = ("decision", "shadow_decision")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,18 +93,18 @@ class Log:
 
     def pages(self, *, after: int = 0, upto: int | None = None) -> Iterator[Sequence[Record]]:
         """Records in order, a page at a time."""
-        columns = [EVENT.c[name] for name in Record._fields]
-        while upto is None or after < upto:
-            query = select(*columns).where(EVENT.c.seq > after).order_by(EVENT.c.seq).limit(_PAGE)
-            if upto is not None:
-                query = query.where(EVENT.c.seq <= upto)
+        for rows in self._pages(Record._fields, after=after, upto=_ENDLESS if upto is None else upto):
+            yield [Record._make(row) for row in rows]
+
+    def _pages(self, columns: Sequence[str], *, after: int, upto: int) -> Iterator[list[tuple[Any, ...]]]:
+        query = f"SELECT {', '.join(columns)} FROM event WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT {_PAGE}"
+        while after < upto:
             with self.database.reading() as connection:
-                # Rows of the database have the fields of a `Record` in its order; copying them would cost a fifth.
-                rows = cast("Sequence[Record]", connection.execute(query).all())
+                rows = driver_rows(connection, query, after, upto)
             if not rows:
                 return
             yield rows
-            after = rows[-1].seq
+            after = rows[-1][0]
 
     def hashes(self, *, after: int = 0, upto: int) -> list[str]:
         """Hashes of the records after one position up to another, for the tree."""
@@ -116,8 +122,10 @@ class Log:
         """
         wanted = sorted(set(roots_at))
         tree, last, roots, heads = TreeHead(), GENESIS, {}, {}
-        for page in self.pages():
+        odd: int | None = None
+        for page in self._pages((*Record._fields, *_COPIED), after=0, upto=_ENDLESS):
             hashes, broken = verified_hashes(page, seq=tree.size, head=last)
+            odd = _miscopied(page) if odd is None else odd
             for size in [size for size in wanted if tree.size < size <= tree.size + len(hashes)]:
                 done = size - tree.size
                 tree.extend(hashes[:done])
@@ -132,22 +140,39 @@ class Log:
         broken = None
         with self.database.reading() as connection:
             end = connection.execute(select(HEAD.c.seq, HEAD.c.hash)).one()
-            odd = connection.execute(text(_COPIED[self.database.sqlite])).scalar()
         if odd is not None:
-            broken = Break(int(odd), f"record {odd}: its columns id, boot, mono or subject differ from its body")
+            broken = Break(odd, f"record {odd}: its columns id, boot, mono or subject differ from its body")
         elif end.seq < size or (end.seq == size and end.hash != last):
             broken = Break(int(end.seq), f"the head says {end.seq}, the last record is {size}")
         return Verdict(size=size, head=last, broken=broken, roots=roots, heads=heads)
 
 
-#: First record whose indexed columns are not what its body, which is hashed, says.
-_COPIED = {
-    True: "SELECT min(seq) FROM event WHERE json_extract(body, '$.id', '$.boot', '$.subject', '$.mono') "
-    "IS NOT json_array(id, boot, subject, mono)",
-    False: "SELECT min(seq) FROM (SELECT seq, id, boot, subject, mono, body::jsonb AS body FROM event) AS e WHERE "
-    "ROW(body->>'id', body->>'boot', body->>'subject', (body->>'mono')::float8) IS DISTINCT FROM "
-    "ROW(id, boot, subject, mono)",
-}
+def _miscopied(rows: Sequence[tuple[Any, ...]]) -> int | None:
+    """The first of these records whose columns id, boot, mono or subject are not what its body, which is hashed, says.
+
+    Decisions are most of a log and have flat bodies: there the columns are found as text.
+    """
+    boot = mono = None
+    boot_text = mono_text = ""
+    for seq, _, kind, _, body, _, _, *own in rows:
+        if own[1] != boot:
+            boot = own[1]
+            boot_text = f'"boot":"{boot}",'
+        if own[2] != mono:
+            mono = own[2]
+            mono_text = f'"mono":{mono!r},'
+        if (
+            kind in _FLAT
+            and f'"id":"{own[0]}",' in body
+            and boot_text in body
+            and mono_text in body
+            and f'"subject":"{own[3]}"' in body
+        ):
+            continue
+        said = json.loads(body)
+        if own != [said.get("id"), said.get("boot"), said.get("mono"), said.get("subject")]:
+            return int(seq)
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +212,7 @@ class Transaction:
         self.connection = connection
         self._log = log
         lock = "" if log.database.sqlite else " FOR UPDATE"
-        ((seq, head, deployed),) = self._rows(f"SELECT seq, hash, deployed FROM head{lock}")
+        ((seq, head, deployed),) = driver_rows(connection, f"SELECT seq, hash, deployed FROM head{lock}")
         self._seq, self._head = int(seq), str(head)
         #: Position of the deployment in force: a change between two blocks shows here.
         self.deployed = int(deployed)
@@ -195,14 +220,14 @@ class Transaction:
     def decisions_with(self, keys: Sequence[str]) -> dict[str, StoredKey]:
         """The decisions that were made for these keys before."""
         query = f'SELECT "key", content_digest, seq, id FROM decision WHERE "key" {self._among}'
-        return {key: StoredKey(*stored) for key, *stored in self._rows(query, self._listed(keys))}
+        return {key: StoredKey(*stored) for key, *stored in driver_rows(self.connection, query, self._listed(keys))}
 
     def groups_among(self, groups: Collection[str]) -> set[str]:
         """Those of the groups that had a decision before."""
         if not groups:
             return set()
         query = f"SELECT DISTINCT group_digest FROM decision WHERE group_digest {self._among}"
-        return {group for (group,) in self._rows(query, self._listed(groups))}
+        return {group for (group,) in driver_rows(self.connection, query, self._listed(groups))}
 
     def open_visits(self, groups: Collection[str]) -> dict[str, tuple[str | None, str]]:
         """Of those groups whose first visit is open: the study of the visit, and until when it is open."""
@@ -212,17 +237,13 @@ class Transaction:
             "SELECT DISTINCT group_digest, study_digest, visit_until FROM decision "
             f"WHERE visit_until IS NOT NULL AND group_digest {self._among}"
         )
-        return {group: (study, until) for group, study, until in self._rows(query, self._listed(groups))}
-
-    def _rows(self, query: str, *parameters: object) -> list[Any]:
-        """The rows of a query of the hot path, asked of the driver itself."""
-        cursor = self.connection.connection.cursor()
-        cursor.execute(query, parameters)
-        return list(cursor.fetchall())
+        return {
+            group: (study, until) for group, study, until in driver_rows(self.connection, query, self._listed(groups))
+        }
 
     @property
     def _among(self) -> str:
-        return "IN (SELECT value FROM json_each(?))" if self._log.database.sqlite else "= ANY(%s)"
+        return "IN (SELECT value FROM json_each(?))" if self._log.database.sqlite else "= ANY(?)"
 
     def _listed(self, values: Collection[str]) -> str | list[str]:
         """A list as one parameter, so that the statement is the same whatever its length."""
@@ -261,9 +282,7 @@ class Transaction:
         if parts:
             insert_rows(self.connection, SECRET_PART, parts)
         projections.apply(self.connection, facts)
-        mark = "?" if self._log.database.sqlite else "%s"
-        cursor = self.connection.connection.cursor()
-        cursor.execute(f"UPDATE head SET seq = {mark}, hash = {mark}", (seq, prev))
+        update_rows(self.connection, HEAD, ("seq", "hash"), ("one",), [(seq, prev, 1)])
         self._seq, self._head = seq, prev
         return records[1:] if jump else records
 

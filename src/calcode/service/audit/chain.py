@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 #: `prev` of the first record.
 GENESIS = "0" * 64
@@ -61,19 +61,21 @@ class Break:
     why: str
 
 
-def verified_hashes(records: Sequence[Record], *, seq: int = 0, head: str = GENESIS) -> tuple[list[str], Break | None]:
+def verified_hashes(
+    records: Sequence[tuple[Any, ...]], *, seq: int = 0, head: str = GENESIS
+) -> tuple[list[str], Break | None]:
     """Hashes of the records as long as the chain holds, and where it breaks.
 
     Parameters
     ----------
-    records : sequence of Record
-        In the order of `seq`.
+    records : sequence of tuple
+        In the order of `seq`; each begins with the fields of a `Record`.
     seq, head : int and str
         Position and hash of the record before the first one.
     """
     sha256 = hashlib.sha256
     hashes: list[str] = []
-    for number, at, kind, actor, body, prev, own in records:
+    for number, at, kind, actor, body, prev, own, *_ in records:
         seq += 1
         if number != seq:
             return hashes, Break(seq, f"record {seq} is missing: the next one is {number}")
