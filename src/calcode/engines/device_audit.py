@@ -11,7 +11,7 @@ from calcode.method.evidence import TRIM_EPSILON
 if TYPE_CHECKING:
     import torch
 
-#: Values nearer to each other than this, absolute or relative, may be told apart otherwise on the CPU: it settles them.
+#: Values nearer to each other than this, absolute or relative, may be ordered differently on the CPU: it settles them.
 TIE = 1e-12
 
 

@@ -1,4 +1,4 @@
-"""A feature file decided on a torch device: reading, copying, deciding and writing side by side."""
+"""A feature file decided on a torch device: reading, copying, computing and writing at the same time."""
 
 from __future__ import annotations
 

@@ -359,18 +359,11 @@ class DeviceThresholds:
             bounds = (cuts[:, None] + TIE / 10 + shift) * mass
             position = torch.searchsorted(cumulative[:, 1:].contiguous(), bounds).squeeze(1)
         else:
-            position = _counted(
-                weights, cumulative / mass, below, total, first=self._first(members), rank=rule.rank, shift=shift
-            )
+            scores = self._scores[members]
+            first = torch.searchsorted(scores, scores)
+            position = _counted(weights, cumulative / mass, below, total, first=first, rank=rule.rank, shift=shift)
         columns = torch.cat([members, torch.tensor([self.points.width], device=device)])
         return columns[position]
-
-    def _first(self, members: torch.Tensor) -> torch.Tensor:
-        """Number of members with a strictly smaller score than each."""
-        import torch
-
-        scores = self._scores[members]
-        return torch.searchsorted(scores, scores)
 
 
 def _counted(

@@ -99,7 +99,7 @@ def smallest_columns(values: NDArray[Any], *, count: int) -> NDArray[Any]:
     """The `count` smallest values of each row, ascending.
 
     Columns are put into groups by taking the minimum of sixteen strides. The `count` groups with the smallest
-    minima hold the `count` smallest values: a value outside them has `count` values before it.
+    minima hold the `count` smallest values: a value elsewhere has `count` values before it.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calcode.arrays import FloatArray, IntArray
+from calcode.arrays import FloatArray
 from calcode.errors import ArtifactError
 from calcode.kernels.distances import nearest_distances
 
@@ -82,7 +82,7 @@ class NeighbourGraph:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is worth telling about the search, and what is needed beside the arrays to restore it."""
+        """Facts about the search, and what is needed with the arrays to restore it."""
         names = ("entry", "breadth", "n_sample", "recall", "error")
         return {"kind": "hnsw"} | {name: getattr(self, name) for name in names}
 
@@ -204,6 +204,7 @@ def restore_graph(facts: dict[str, Any], arrays: dict[str, NDArray[Any]], *, ref
     """
     levels, offsets, links = (arrays[name] for name in ("levels", "offsets", "links"))
     n = len(reference)
+    starts = offsets.astype(np.int64)
     sound = (
         levels.dtype == np.int32
         and offsets.dtype == np.uint64
@@ -214,7 +215,10 @@ def restore_graph(facts: dict[str, Any], arrays: dict[str, NDArray[Any]], *, ref
         and 0 <= facts["entry"] < n
         and 1 <= facts["breadth"] <= _BREADTHS[-1]
         and levels[facts["entry"]] == levels.max()
-        and _room_for_links(levels, offsets, len(links))
+        # Every image has as many links as its layers ask for: twice as many in the lowest one.
+        and starts[0] == 0
+        and starts[-1] == len(links)
+        and bool((np.diff(starts) == _LINKS * (levels.astype(np.int64) + 1)).all())
         and bool(((links >= -1) & (links < n)).all())
     )
     if not sound:
@@ -230,13 +234,6 @@ def restore_graph(facts: dict[str, Any], arrays: dict[str, NDArray[Any]], *, ref
         recall=float(facts["recall"]),
         error=float(facts["error"]),
     )
-
-
-def _room_for_links(levels: NDArray[np.int32], offsets: NDArray[np.uint64], n_links: int) -> bool:
-    """Whether every image has as many links as its layers ask for: twice as many in the lowest one."""
-    starts = offsets.astype(np.int64)
-    wanted: IntArray = _LINKS * (levels.astype(np.int64) + 1)
-    return bool(starts[0] == 0 and starts[-1] == n_links and (np.diff(starts) == wanted).all())
 
 
 def _empty_index(dimension: int) -> Any:

@@ -155,7 +155,7 @@ class ScreenedAnchors:
         for start in range(0, self.width, _TILE):
             products = prepared @ self.columns[:, start : start + _TILE]
             found = np.empty((len(products), min(count, products.shape[1])), dtype=np.float32)
-            for rows in _cached_rows(len(products), n_columns=products.shape[1]):
+            for rows in slices(len(products), step=max(8, _CACHED_NUMBERS // max(1, products.shape[1]))):
                 found[rows] = smallest_columns(products[rows], count=found.shape[1])
             both = np.concatenate([smallest, found], axis=1)
             smallest = np.sort(both, axis=1)[:, :count]
@@ -167,7 +167,3 @@ def product_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:
     # Few rows against many columns would read the columns from memory again and again.
     step = max(_PRODUCT_NUMBERS, min(512 * n_columns, 8 * _PRODUCT_NUMBERS)) // max(1, n_columns)
     return slices(n_rows, step=max(1, step))
-
-
-def _cached_rows(n_rows: int, *, n_columns: int) -> Iterator[slice]:
-    return slices(n_rows, step=max(8, _CACHED_NUMBERS // max(1, n_columns)))

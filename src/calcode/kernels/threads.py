@@ -76,7 +76,7 @@ class _OneCoreEach:
                 _leave_control()
 
 
-#: `with products_on_one_core:` for code that runs beside other work of this process.
+#: `with products_on_one_core:` for code that runs at the same time as other work of this process.
 products_on_one_core = _OneCoreEach()
 _thread = local()
 

@@ -1,4 +1,4 @@
-"""One class under watch: its scores (M2), its coverage (M3) and what is shown beside them (SITE.md S7)."""
+"""One class under watch: its scores (M2), its coverage (M3) and what is shown with them (SITE.md S7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intervals beside the alarms: a betting confidence sequence, and prequential coverage (SITE.md S7)."""
+"""Intervals shown with the alarms: a betting confidence sequence, and prequential coverage (SITE.md S7)."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class ExchangeabilityMartingale:
 
     **Limits.** It tests exchangeability, not harm: a change that decisions do not mind raises an alarm, and one that
     leaves the distribution of the value as it was raises none. The reference grows with the stream, so a change that
-    comes slowly is learned as it comes. In calm the capital falls by 0.7 % a step, and a later alarm has to earn that
+    comes slowly is followed as it comes. In calm the capital falls by 0.7 % a step, and a later alarm has to earn that
     back. Several values of one patient are not exchangeable with single ones: one value per group, ever. Ranks among a
     fixed reference alone are not independent, and the theorem does not hold for them.
 

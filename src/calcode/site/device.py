@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Numbers in one block of rows times images: 256 MiB of float64 for each of the few arrays that live at a time.
 _BLOCK_NUMBERS = 1 << 25
-#: Two scores nearer to each other than this may be told apart otherwise on the processor; for a sharpness of 1.
+#: Two scores nearer to each other than this may be ordered differently on the processor; for a sharpness of 1.
 _TIE = 1e-9
 
 

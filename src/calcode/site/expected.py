@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calcode.arrays import BoolArray, FloatArray, IntArray
+from calcode.arrays import BoolArray
 from calcode.errors import SettingsError
 from calcode.method.evidence import Evidence
 from calcode.method.home_sums import site_features
@@ -112,7 +112,14 @@ def learning_curve(
         for draw in range(n_draws):
             rng = np.random.default_rng([random_state, size, draw])
             rows = rng.choice(n, size=size, replace=size > n)
-            shares.append(informative_share(_sets(site, _rows(bag, rows), features)))
+            drawn = Bag(
+                features=bag.features[rows],
+                labels=bag.labels[rows],
+                calibrates=bag.calibrates[rows],
+                weights=None if bag.weights is None else bag.weights[rows],
+            )
+            ranked = site.ranking_for(drawn).rank(features, own_rows=np.full(len(features), -1), weights=None)
+            shares.append(informative_share(np.asarray(ranked.p_values > ranked.levels + TOLERANCE)))
         low, high = np.quantile(shares, [0.1, 0.9])
         points.append(
             CurvePoint(
@@ -120,18 +127,3 @@ def learning_curve(
             )
         )
     return tuple(points)
-
-
-def _rows(bag: Bag, rows: IntArray) -> Bag:
-    return Bag(
-        features=bag.features[rows],
-        labels=bag.labels[rows],
-        calibrates=bag.calibrates[rows],
-        weights=None if bag.weights is None else bag.weights[rows],
-    )
-
-
-def _sets(site: SiteModel, bag: Bag, features: FloatArray) -> BoolArray:
-    """Sets of a site model with another bag."""
-    ranked = site.ranking_for(bag).rank(features, own_rows=np.full(len(features), -1), weights=None)
-    return np.asarray(ranked.p_values > ranked.levels + TOLERANCE)

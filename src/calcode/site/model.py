@@ -145,7 +145,20 @@ class SiteModel(FittedSite, SiteChoices):
             Reviewed rows that got no label (cannot tell, disputed, late); their entry in `labels` is not looked at.
         """
         require_evidence(reviewed, role="reviewed")
-        expected = self._home_format(reviewed)
+        if self.from_file:
+            raise NotFittedError(
+                "fit: this model came from a file, which does not hold its home model; make a new SiteModel"
+            )
+        if self.home is None:
+            expected = EvidenceFormat.from_evidence(reviewed if self.reference is None else self.reference)
+        elif "rule_" not in vars(self.home):
+            raise NotFittedError("home: the model is not fitted; fit it first")
+        elif self.home.sums_ is None:
+            raise NotFittedError(
+                "home: this model was made without the sums that a site needs (SITE.md S2); fit it again"
+            )
+        else:
+            expected = self.home.evidence_format_
         for role, evidence in (("reviewed", reviewed), ("trainers", trainers), ("gate", gate)):
             if evidence is not None:
                 expected.require(evidence, role=role)
@@ -267,21 +280,6 @@ class SiteModel(FittedSite, SiteChoices):
         robust = robust_probabilities(chosen.prompt_logits, trim=settings.trim)
         bag = Bag(features=features, labels=labels, calibrates=calibrates, weights=weights)
         return chosen, bag, 1.0 - robust[np.arange(len(chosen)), labels]
-
-    def _home_format(self, reviewed: Evidence) -> EvidenceFormat:
-        if self.from_file:
-            raise NotFittedError(
-                "fit: this model came from a file, which does not hold its home model; make a new SiteModel"
-            )
-        if self.home is None:
-            return EvidenceFormat.from_evidence(reviewed if self.reference is None else self.reference)
-        if "rule_" not in vars(self.home):
-            raise NotFittedError("home: the model is not fitted; fit it first")
-        if self.home.sums_ is None:
-            raise NotFittedError(
-                "home: this model was made without the sums that a site needs (SITE.md S2); fit it again"
-            )
-        return self.home.evidence_format_
 
     def ranking_for(self, bag: Bag) -> FullConformal | SplitConformal:
         """The ranking that these reviewed rows would give with this model's prior and settings."""

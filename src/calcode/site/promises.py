@@ -11,6 +11,11 @@ AUDITS = {
     "promises are for images that it accepts.",
     "off": "Audit: off, nothing is deferred for support.",
 }
+_CHOSEN = {
+    "archive": "drawn like the archive cases",
+    "consecutive": "like the consecutive cases",
+    "coin": "like the cases drawn by coin",
+}
 NOT_PROMISED = (
     "Not promised: anything for a single image, a returning patient (known_group), a subgroup, a camera not among the "
     "reviewed cases, the time after the site changes, set size or informative rate. The promise is an average over "
@@ -52,13 +57,15 @@ def site_promises(
     sharp : bool
         Whether home is the site.
     """
+    unit = "group" if settings.unit == "group" else "image (approximate: images of one patient are not independent)"
+    weighted = " after weighting by the review probability" if settings.calibrate_with == "weighted" else ""
     rows = list(zip(settings.sampling.items(), counts, levels, silenced, strict=True))
     sentences = []
     for (name, design), count, level, silent in rows:
         if silent:
             sentences.append(f"In every set: '{name}', {count} reviewed labels are too few to leave it out.")
             continue
-        case = _case(settings, design=design)
+        case = f"the representative of a new {unit} {_CHOSEN[design]}{weighted}"
         if failure is None:
             sentences.append(f"Promised: coverage of '{name}' at {1 - level:.4g} for {case} ({count} labels).")
         else:
@@ -80,14 +87,3 @@ def site_promises(
     if sharp:
         sentences.append(SHARP_NOTE)
     return tuple(sentences)
-
-
-def _case(settings: SiteSettings, *, design: str) -> str:
-    unit = "group" if settings.unit == "group" else "image (approximate: images of one patient are not independent)"
-    chosen = {
-        "archive": "drawn like the archive cases",
-        "consecutive": "like the consecutive cases",
-        "coin": "like the cases drawn by coin",
-    }[design]
-    weighted = " after weighting by the review probability" if settings.calibrate_with == "weighted" else ""
-    return f"the representative of a new {unit} {chosen}{weighted}"

@@ -17,7 +17,7 @@ from calcode.site.levels import labels_needed
 
 #: Bits of the keyed hash that make a uniform number.
 _COIN_BITS = 53
-#: How much the mean of e_y counts beside the gain, so that ties go to the class that says more.
+#: How much the mean of e_y adds to the gain, so that ties go to the class that says more.
 _TIE_WEIGHT = 0.001
 
 

@@ -15,7 +15,7 @@ from calcode.site.model import SiteModel
 from calcode.site.simulation import DrawFigures, DrawnCases, site_figures
 
 REMEDIES = ("ignored", "weighted", "coin")
-#: Probability with which a triggered case is reviewed, another one, and the coin beside them.
+#: Probability of review for a triggered case, for another one, and by the coin.
 _TRIGGERED, _OTHERWISE, _COIN = 0.9, 0.02, 0.15
 
 
