@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from json.encoder import encode_basestring as quoted
@@ -204,8 +204,17 @@ class Admission:
 
 def parse_request(body: bytes) -> DecisionRequest:
     """The request, or a problem that names what is wrong without repeating any value."""
+    return _valid(lambda: DecisionRequest.model_validate_json(body))
+
+
+def request_of(facts: Mapping[str, Any]) -> DecisionRequest:
+    """The same for what was read from something else than JSON."""
+    return _valid(lambda: DecisionRequest.model_validate(facts))
+
+
+def _valid(read: Callable[[], DecisionRequest]) -> DecisionRequest:
     try:
-        return DecisionRequest.model_validate_json(body)
+        return read()
     except ValidationError as error:
         raise Problem(422, invalid_sentence(error.errors(include_url=False)[0])) from None
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from calcode.service.admission import Admission, Case, DecisionRequest, parse_request
+from calcode.service.admission import Admission, Case, DecisionRequest, parse_request, request_of
 from calcode.service.problems import Problem
 
 NDJSON = "application/x-ndjson"
@@ -72,23 +72,34 @@ def cases_from_arrow(
     if not any(test(kind) for test in lists) or not pa.types.is_floating(kind.value_type):
         raise Problem(422, "embedding: a column of lists of float numbers is needed.")
     columns: dict[str, list[Any]] = {name: table[name].to_pylist() for name in table.column_names if name in _TEXTS}
+    vectors_of = _rows_of(vectors)
     rows: list[Case | Problem] = []
     for number in range(table.num_rows):
-        facts = {name: values[number] for name, values in columns.items()}
         try:
-            values = vectors[number].values
-            if values is None or values.null_count:
+            vector = vectors_of[number]
+            if vector is None:
                 raise Problem(422, "embedding: missing, or with a missing number.")
             # The texts are checked as those of a JSON request; the numbers stay in their buffer.
-            request = parse_request(json.dumps({**facts, "embedding_f32": ""}).encode())
+            request = request_of({"embedding_f32": "", **{name: values[number] for name, values in columns.items()}})
             admission = admitting(request.line)
-            vector = values.to_numpy(zero_copy_only=False).astype(np.float32)
             rows.append(
                 admission.case(request, admission.checked(vector), key=_row_key(request, key, number), actor=actor)
             )
         except Problem as problem:
             rows.append(problem)
     return rows
+
+
+def _rows_of(vectors: Any) -> Sequence[NDArray[np.float32] | None]:
+    """The rows of a column of lists as float32; None where a row or one of its numbers is missing."""
+    import pyarrow.compute as pc
+
+    width = pc.list_value_length(vectors)
+    numbers = vectors.flatten()
+    if vectors.null_count == 0 and numbers.null_count == 0 and len(width.unique()) == 1:
+        return list(numbers.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(vectors), width[0].as_py()))
+    lists = [None if entry is None or None in entry else entry for entry in vectors.to_pylist()]
+    return [None if entry is None else np.asarray(entry, dtype=np.float64).astype(np.float32) for entry in lists]
 
 
 def answers_to_arrow(answers: Sequence[dict[str, Any]]) -> bytes:

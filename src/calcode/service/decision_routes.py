@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -51,19 +52,32 @@ class DecisionAnswer(BaseModel):
     notice: str = NOTICE
 
 
-def answer_of(record: Record, service: Service) -> dict[str, Any]:
+def answer_of(answer: Answer, service: Service) -> dict[str, Any]:
     """What a program is told: nothing about the patient and nothing about who was in the model's data."""
-    body = json.loads(record.body)
-    told = {name: body[name] for name in ("id", "line", "action", "reason", "label", "set", "p_audit", "model")}
-    receipt = {"at": record.at, "seq": record.seq, "hash": record.hash}
-    return {**told, "promises": service.promises(body["line"], body["model"]), **receipt, "notice": NOTICE}
+    record, body = answer.record, answer.body
+    line, model = body["line"], body["model"]
+    return {
+        "id": answer.id,
+        "line": line,
+        "action": body["action"],
+        "reason": body["reason"],
+        "label": body["label"],
+        "set": body["set"],
+        "p_audit": body["p_audit"],
+        "model": model,
+        "promises": service.promises(line, model),
+        "at": record.at,
+        "seq": record.seq,
+        "hash": record.hash,
+        "notice": NOTICE,
+    }
 
 
 def _sent(answer: Answer | Problem, service: Service) -> tuple[int, dict[str, Any]]:
     """Status and JSON of an answer; an internal error is told as a problem that carries the recorded deferral."""
     if isinstance(answer, Problem):
         return answer.status, answer.body()
-    body = answer_of(answer.record, service)
+    body = answer_of(answer, service)
     if body["reason"] == "error":
         sentence = "An internal error: the case is deferred to a clinician, and the deferral is recorded."
         return 500, Problem(500, sentence, extra={"decision": body}).body()
@@ -172,6 +186,7 @@ async def decide_batch(request: Request) -> Response:
         body = await limited_body(request, service.site.limits.batch_bytes)
         read = batches.cases_from_arrow if kind == batches.ARROW else batches.cases_from_ndjson
 
+        @cache
         def admitting(line: str | None) -> Admission:
             return service.admission[line_of(service, request.state.principal, line)]
 
@@ -240,7 +255,8 @@ def _shown(service: Service, principal: Principal, id: str) -> Record:
 @router.get("/decisions/{id}", response_model=DecisionAnswer, responses=responses(401, 403, 404, 422, 429, 503, 507))
 def decision(id: _DecisionId, service: ServiceHere, principal: _Reader) -> dict[str, Any]:
     """A decision as it was answered; that a clinician saw it is recorded."""
-    return answer_of(_shown(service, principal, id), service)
+    record = _shown(service, principal, id)
+    return answer_of(Answer(record, id, json.loads(record.body)), service)
 
 
 @router.get(

@@ -6,6 +6,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,11 @@ class LineModel:
     def digest(self) -> str:
         """SHA-256 of the model."""
         return self.model.digest_
+
+    @cached_property
+    def promises(self) -> list[str]:
+        """What the model promises; every answer repeats it."""
+        return list(self.model.promises_)
 
     @property
     def deferral_level(self) -> float:

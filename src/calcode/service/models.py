@@ -204,7 +204,7 @@ class Models:
             "kind": loaded.kind,
             "file": loaded.file.name,
             "file_sha256": file_sha256(loaded.file),
-            "promises": list(loaded.model.promises_),
+            "promises": loaded.promises,
             "golden": loaded.golden(),
         }
         return Event(kind="model_added", actor=actor, subject=loaded.digest, body=body)

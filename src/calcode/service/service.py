@@ -193,7 +193,7 @@ class Service:
         """What a model of a line promises, also one that no longer answers, or whose line is no longer served."""
         loaded = self.models[line].loaded(digest) if line in self.models else None
         if loaded is not None:
-            return list(loaded.model.promises_)
+            return loaded.promises
         with self.database.reading() as connection:
             row = model_row(connection, line, digest)
         return [] if row is None else list(json.loads(row.promises))

@@ -5,13 +5,14 @@ While a block is being committed the next one fills: group commit without a time
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,8 @@ _LOGGER = logging.getLogger("calcode.service")
 _ATTEMPTS = 5
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: setting the fields of a frozen one costs as much as a hash.
+@dataclass(slots=True)
 class Answer:
     """What is sent for one case.
 
@@ -45,12 +47,15 @@ class Answer:
     record : Record
         The decision as the log has it.
     id : str
+    body : mapping
+        What the record's body says.
     replay : bool
         Whether the answer was stored before this request.
     """
 
     record: Record
     id: str
+    body: Mapping[str, Any]
     replay: bool = False
 
 
@@ -238,7 +243,7 @@ class Writer:
             return [answer for answer in answers if answer is not None]
         for record, event in zip(transaction.append(events), events, strict=True):
             if event.kind == "decision":
-                answers[first[event.body["key"]]] = Answer(record, event.id)
+                answers[first[event.body["key"]]] = Answer(record, event.id, event.body)
         counts = Counter((event.body.get("line", ""), event.body.get("action", "refused")) for event in events)
         for (line, action), n in counts.items():
             self._metrics.decisions.labels(line, action).inc(n)
@@ -247,9 +252,7 @@ class Writer:
                 # The same key twice in one block: the second one gets the answer of the first.
                 twin, answer = cases[first[case.key]], answers[first[case.key]]
                 assert isinstance(answer, Answer)
-                answers[row] = (
-                    Answer(answer.record, answer.id, replay=True) if twin.content == case.content else _conflict()
-                )
+                answers[row] = replace(answer, replay=True) if twin.content == case.content else _conflict()
         return [answer for answer in answers if answer is not None]
 
     def _stored(self, transaction: Transaction, case: Case, row: Any, events: list[Event]) -> Answer | Problem:
@@ -259,7 +262,7 @@ class Writer:
             return problem
         columns = [EVENT.c[name] for name in Record._fields]
         stored = transaction.connection.execute(select(*columns).where(EVENT.c.seq == row.seq)).one()
-        return Answer(Record._make(stored), row.id, replay=True)
+        return Answer(Record._make(stored), row.id, json.loads(stored.body), replay=True)
 
     # ------------------------------------------------------------------ shadow
 
