@@ -51,7 +51,8 @@ NAVIGATION: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 #: What a page says after a form was sent, by the word in its address.
 DONE = {
     "account": "The account is saved.",
-    "alarm": "The alarm is closed.",
+    "alarm-asked": "You asked to close the alarm. It stays open until a person with the other role agrees.",
+    "alarm-closed": "The alarm is closed.",
     "changed": "Your changed answer is saved. It is marked as given after the model's answer was seen.",
     "read-all": "No case waits for you any more.",
     "proposed": "The model is proposed. Another account, an approver, must agree before it answers.",

@@ -7,7 +7,9 @@ from typing import Annotated, Any
 from fastapi import Depends, Request, Response
 from sqlalchemy import Connection, func, select
 
+from calcode.service.alarms import open_alarms
 from calcode.service.models import latest_deployment, model_row
+from calcode.service.monitor_pages import ALARM_WORDS
 from calcode.service.pages import own_lines, page_role, page_router, render
 from calcode.service.people import Principal
 from calcode.service.requests import ServiceHere
@@ -24,6 +26,7 @@ def start_page(request: Request, service: ServiceHere, principal: _Anybody) -> R
         states = [_line_state(connection, line) for line in own_lines(service, principal)]
     context = {
         "states": states,
+        "words": ALARM_WORDS,
         "ready": service.ready(),
         "fault": service.writer.fault,
         "exposed": service.log.head()[0] - service.checkpoints.sent,
@@ -48,6 +51,7 @@ def _line_state(connection: Connection, line: str) -> dict[str, Any]:
         "decided": total,
         "deferred": counts.get("defer", 0) / total if total else None,
         "single": counts.get("label", 0) / total if total else None,
+        "alarms": open_alarms(connection, line),
         "waiting": waiting,
         "oldest": oldest,
     }

@@ -1,0 +1,90 @@
+"""The monitors of a line as a page (SERVICE.md 9): alarms in plain words first, then the figures of `calcode monitor`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Depends, Query, Request, Response
+from pydantic import ValidationError
+from sqlalchemy import Connection
+
+from calcode.report.monitor_page import monitor_sections
+from calcode.service.alarms import CLOSING_ROLES, all_alarms
+from calcode.service.labels import agreement, reviewed_cases
+from calcode.service.loop_routes import Closing, close_alarm
+from calcode.service.pages import READERS, Form, field, own_lines, page_role, page_router, reason_of, render, see
+from calcode.service.people import Principal
+from calcode.service.problems import Problem
+from calcode.service.requests import ServiceHere, line_of
+
+router = page_router()
+_Reader = Annotated[Principal, Depends(page_role(*READERS))]
+#: What an alarm means to a clinician.
+ALARM_WORDS = {
+    "M1": "New images look different from those that the model was checked with.",
+    "M2": "Images of {name} look different from before.",
+    "M3": "The model leaves out {name} more often than it may.",
+}
+#: Plain titles of the report's sections, and whether they are open at first.
+_TITLES = {
+    "support": ("Do new images look like those that the model was checked with?", True),
+    "coverage": ("How often was the right diagnosis named?", True),
+    "capitals": ("The evidence behind the alarms of each diagnosis", False),
+    "labels": ("How many labels a diagnosis needs before its alarm can speak", False),
+    "assumptions": ("What each figure assumes", False),
+}
+
+
+@router.get("/monitor")
+def monitor_page(
+    request: Request, service: ServiceHere, principal: _Reader, line: Annotated[str, Query(max_length=64)] = ""
+) -> Response:
+    """One line: its alarms, how its readers do, and the monitors of the model that answers."""
+    lines = own_lines(service, principal)
+    if not lines:
+        raise Problem(404, "No line is yours. Ask the administrator.")
+    name = line_of(service, principal, line or lines[0])
+    states = service.monitors[name].states()
+    with service.database.reading() as connection:
+        alarms = all_alarms(connection, name)
+        context = {
+            "line": name,
+            "lines": lines,
+            "open_alarms": [alarm for alarm in alarms if alarm["closed_by"] is None],
+            "closed_alarms": [alarm for alarm in alarms if alarm["closed_by"] is not None],
+            "words": ALARM_WORDS,
+            "closes": bool(principal.roles & set(CLOSING_ROLES)),
+            "readers": agreement(connection, name),
+            "labels": _label_counts(connection, name),
+            "watched": states[-1] if states else None,
+            "earlier": states[:-1],
+            "on_alarm": service.models[name].in_force.on_alarm,
+            "sections": [],
+        }
+    if states:
+        sections = monitor_sections(states[-1].watch, model_name=f"model {states[-1].model[:12]}")
+        context["sections"] = [(section, *_TITLES[section.key]) for section in sections if section.key in _TITLES]
+    return render(request, "monitor.html", context)
+
+
+def _label_counts(connection: Connection, line: str) -> dict[str, int]:
+    """How the drawn cases of a line stand: labelled, waiting, missing and the rest."""
+    counts: dict[str, int] = {}
+    for case in reviewed_cases(connection, line):
+        if case.drawn:
+            counts[case.state] = counts.get(case.state, 0) + 1
+    return counts
+
+
+@router.post("/monitor/close")
+def close(
+    service: ServiceHere, principal: Annotated[Principal, Depends(page_role(*CLOSING_ROLES))], form: Form
+) -> Response:
+    """Ask to close an alarm, or agree to it: an engineer and a clinician make the same choice."""
+    try:
+        closing = Closing.model_validate({"why": reason_of(form), "then": field(form, "then")})
+    except ValidationError:
+        raise Problem(422, "Choose what happens after the alarm.") from None
+    line = field(form, "line")
+    closed: dict[str, Any] = close_alarm(field(form, "alarm"), closing, service, principal, line)
+    return see(f"/monitor?line={line}", done=f"alarm-{closed['state']}")
