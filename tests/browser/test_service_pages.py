@@ -159,6 +159,7 @@ def test_no_page_has_an_axe_violation_or_reaches_beyond_its_window(browser: Brow
         f"/review/{read.id}/answer",
         f"/cases/{read.decision}",
         f"/cases/{first.decision}",
+        "/monitor",
         "/models",
         "/log",
         "/people",

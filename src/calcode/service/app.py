@@ -23,6 +23,7 @@ from calcode.service import (
     loop_routes,
     model_pages,
     model_routes,
+    monitor_pages,
     people_pages,
     people_routes,
     review_pages,
@@ -37,7 +38,7 @@ from calcode.service.service import Service
 
 _LOGGER = logging.getLogger("calcode.service")
 #: The modules of the pages for people.
-PAGES = (sign_in_pages, start_pages, review_pages, case_pages, model_pages, log_pages, people_pages)
+PAGES = (sign_in_pages, start_pages, review_pages, case_pages, monitor_pages, model_pages, log_pages, people_pages)
 _DESCRIPTION = (
     "One diagnosis, a set of diagnoses, or a deferral for every image, on the disk before it is answered. "
     "Research software, not a medical device."

@@ -8,10 +8,13 @@ from typing import Annotated, Any
 from fastapi import Depends, Request, Response
 from sqlalchemy import Connection, func, select
 
+from calcode.service.gates import shadow_coverage
 from calcode.service.models import Models, latest_deployment, latest_protocol
 from calcode.service.pages import READERS, Form, field, own_lines, page_role, page_router, reason_of, render, see
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
+from calcode.service.protocol import parse_protocol
+from calcode.service.recalibration import recalibrate, report_of, shadow_comparison
 from calcode.service.requests import ServiceHere, line_of
 from calcode.service.tables import DECISION, DEPLOYMENT, EVENT, MODEL, SHADOW_DECISION
 
@@ -30,7 +33,7 @@ def models_page(request: Request, service: ServiceHere, principal: _Reader) -> R
 
 
 def _line_models(connection: Connection, models: Models) -> dict[str, Any]:
-    line = models.line
+    line, n_classes = models.line, len(models.prompts.classes)
     rows = connection.execute(select(MODEL).where(MODEL.c.line == line)).all()
     events = connection.execute(
         select(EVENT.c.subject, EVENT.c.at, EVENT.c.kind, EVENT.c.actor, EVENT.c.body)
@@ -53,16 +56,23 @@ def _line_models(connection: Connection, models: Models) -> dict[str, Any]:
             "proposal": own.get((row.digest, "approval")),
             "shadow_decisions": seen.get(row.digest, 0),
             "failed": models.gates(connection, row.digest) if row.state == "shadow" else [],
+            "report": report_of(connection, line, row.digest),
+            "comparison": shadow_comparison(connection, line, row.digest, n_classes=n_classes)
+            if row.state == "shadow"
+            else None,
+            "coverage": shadow_coverage(connection, line, row.digest) if row.state == "shadow" else None,
         }
         for row in rows
     ]
+    protocol = latest_protocol(connection, line)
     query = select(DEPLOYMENT).where(DEPLOYMENT.c.line == line).order_by(DEPLOYMENT.c.from_seq.desc()).limit(50)
     return {
         "line": line,
         "models": sorted(shown, key=lambda model: (_ORDER.index(model["state"]), model["added_at"])),
         "deployment": latest_deployment(connection, line),
         "history": connection.execute(query).all(),
-        "protocol": latest_protocol(connection, line),
+        "protocol": protocol,
+        "plan": None if protocol is None else parse_protocol(protocol.text, source="protocol").recalibration,
     }
 
 
@@ -98,3 +108,12 @@ def take_step(service: ServiceHere, principal: _Reader, form: Form) -> Response:
         service.change(lambda transaction: moves[step](transaction, digest, actor=actor, why=why))
     models.follow()
     return see("/models", done=step)
+
+
+@router.post("/models/recalibrate")
+def make_candidate(
+    service: ServiceHere, principal: Annotated[Principal, Depends(page_role("engineer"))], form: Form
+) -> Response:
+    """Make a site model from the reviewed cases, as the protocol says; it answers nobody."""
+    recalibrate(service, line_of(service, principal, field(form, "line")), actor=principal.subject)
+    return see("/models", done="recalibrated")

@@ -1,4 +1,4 @@
-"""The monitors of a line as a page (SERVICE.md 9): alarms in plain words first, then the figures of `calcode monitor`."""
+"""The monitors of a line as a page (SERVICE.md 9): alarms in plain words, then the figures of `calcode monitor`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,19 @@ ALARM_WORDS = {
     "M2": "Images of {name} look different from before.",
     "M3": "The model leaves out {name} more often than it may.",
 }
-#: Plain titles of the report's sections, and whether they are open at first.
+#: Plain titles of the report's sections, a sentence below those that are open at first, none for the folded ones.
 _TITLES = {
-    "support": ("Do new images look like those that the model was checked with?", True),
-    "coverage": ("How often was the right diagnosis named?", True),
-    "capitals": ("The evidence behind the alarms of each diagnosis", False),
-    "labels": ("How many labels a diagnosis needs before its alarm can speak", False),
-    "assumptions": ("What each figure assumes", False),
+    "support": (
+        "Do new images look like those that the model was checked with?",
+        "The curve grows when new images differ. At the dashed line an alarm is raised.",
+    ),
+    "coverage": (
+        "How often was the right diagnosis named?",
+        "Only patients drawn at random are counted. The bar is what can be said so far: the more labels, the shorter.",
+    ),
+    "capitals": ("The evidence behind the alarms of each diagnosis", ""),
+    "labels": ("How many labels a diagnosis needs before its alarm can speak", ""),
+    "assumptions": ("What each figure assumes", ""),
 }
 
 

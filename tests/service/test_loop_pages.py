@@ -1,0 +1,116 @@
+"""Monitor and models as pages: an alarm in plain words that two people close, a candidate that two people promote."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from service.clinic import Clinic, clinic_site, restore_tested
+from service.visitors import Person
+
+from calcode.service.alarms import open_alarms
+from calcode.service.models import latest_deployment
+from calcode.service.service import Service
+
+
+@pytest.fixture(scope="module")
+def clinic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clinic]:
+    """Patients who were decided and read."""
+    with Service(clinic_site(tmp_path_factory.mktemp("site")).settings) as service:
+        made = Clinic(service, shift=0.25)
+        made.send(150)
+        made.read()
+        service.watch()
+        yield made
+
+
+def test_a_candidate_is_made_shown_and_promoted_by_two_people(clinic: Clinic) -> None:
+    service = clinic.service
+    engineer, approver = Person(service, "emil", "engineer"), Person(service, "anke", "approver")
+    assert "Calibrate on the cases" not in approver.get("/models").text
+    made = engineer.send("/models", "/models/recalibrate", {"line": "skin"})
+    assert made.status_code == 303
+    # The protocol names the times; one press more is refused in words.
+    again = engineer.send("/models", "/models/recalibrate", {"line": "skin"})
+    assert again.status_code == 409
+    assert "The protocol allows no recalibration now" in again.text
+    page = engineer.get("/models").text
+    assert "Report of the calibration" in page
+    assert re.search(r"Made from 60 patients drawn at random", page)
+    digest = re.findall(r'name="digest" value="(\w{64})"', page)[0]
+
+    def step(person: Person, name: str) -> int:
+        fields = {"step": name, "line": "skin", "digest": digest, "why": "seen on the ward"}
+        status: int = person.send("/models", "/models/step", fields).status_code
+        return status
+
+    assert step(approver, "shadow") == 403
+    assert step(engineer, "elsewhere") == 422
+    assert (
+        engineer.send("/models", "/models/step", {"step": "shadow", "line": "skin", "digest": digest}).status_code
+        == 422
+    )
+    assert step(engineer, "shadow") == 303
+    clinic.send(30)
+    restore_tested(service)
+    page = engineer.get("/models").text
+    assert "On 30 images in the shadow" in page
+    assert step(approver, "promoted") == 409
+    assert step(engineer, "proposed") == 303
+    assert step(engineer, "promoted") == 403
+    assert step(approver, "promoted") == 303
+    assert service.models["skin"].champion.digest == digest
+    assert "A model calibrated on cases of this site answers" in Person(service, "ida", "auditor").get("/").text
+    assert step(Person(service, "cleo", "clinician"), "rolled-back") == 303
+    with service.database.reading() as connection:
+        row = latest_deployment(connection, "skin")
+    assert row is not None
+    assert row.champion != digest
+
+
+def test_an_alarm_speaks_plainly_and_two_people_close_it(clinic: Clinic) -> None:
+    service = clinic.service
+    engineer, clinician = Person(service, "emil", "engineer"), Person(service, "cleo", "clinician")
+    assert "No alarm on skin" in engineer.get("/monitor").text
+    clinic.send(120)
+    # Every label is one that the answer left out.
+    clinic.read(label=lambda decision, truth: "c1" if truth == "c0" else "c0")
+    service.watch()
+    with service.database.reading() as connection:
+        alarms = open_alarms(connection, "skin")
+    assert alarms
+    page = engineer.get("/monitor").text
+    first = re.search(r"<main.*?<details", page, re.DOTALL)
+    assert first is not None
+    assert "more often than it may" in first[0] or "look different" in first[0]
+    for technical in ("e-value", "capital", "martingale", "M3"):
+        assert technical not in first[0]
+    assert "open alarm" in re.findall(r"<h1>(.*?)</h1>", page)[0]
+    assert "more often than it may" in clinician.get("/").text or "look different" in clinician.get("/").text
+    assert "Close this alarm" not in Person(service, "ida", "auditor").get("/monitor").text
+    fields = {"line": "skin", "alarm": alarms[0]["id"], "then": "go_on", "why": "labels were mixed up"}
+    assert engineer.send("/monitor", "/monitor/close", {**fields, "then": ""}).status_code == 422
+    asked = engineer.send("/monitor", "/monitor/close", fields)
+    assert asked.headers["location"].endswith("done=alarm-asked")
+    assert engineer.send("/monitor", "/monitor/close", fields).status_code == 403
+    closed = clinician.send("/monitor", "/monitor/close", fields)
+    assert closed.headers["location"].endswith("done=alarm-closed")
+    with service.database.reading() as connection:
+        assert [alarm["id"] for alarm in open_alarms(connection, "skin")] == [alarm["id"] for alarm in alarms[1:]]
+    assert "Alarms of the past" in clinician.get("/monitor").text
+
+
+def test_the_monitor_shows_labels_coverage_with_what_belongs_to_it_and_the_wait(clinic: Clinic) -> None:
+    page = Person(clinic.service, "ida", "auditor").get("/monitor").text
+    for words in (
+        "patients were drawn at random",
+        "missing as hits",
+        "missing as misses",
+        "mean set size",
+        "full sets",
+        "were deferred",
+        "needs before its alarm can speak",
+    ):
+        assert words in page, words
+    assert Person(clinic.service, "ida", "auditor").get("/monitor?line=lung").status_code == 422
