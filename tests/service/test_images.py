@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
 import warnings
 from pathlib import Path
 
@@ -82,6 +83,28 @@ def test_a_picture_is_decided_like_its_embedding_kept_and_erased(picture_site: S
     with opened(picture_site.settings) as log:
         assert erase(picture_site.settings, log, group="anna", decision=None, why="test") == 3
     assert not kept.exists()
+
+
+def test_a_clinician_sees_the_picture_encoded_anew_and_that_is_recorded(picture_site: Site) -> None:
+    from PIL.PngImagePlugin import PngInfo
+
+    pixels = np.random.default_rng(5).integers(256, size=(20, 30, 3), dtype=np.uint8)
+    hidden = PngInfo()
+    hidden.add_text("Comment", "<script>Anna Example</script>")
+    sink = io.BytesIO()
+    Image.fromarray(pixels).save(sink, "PNG", pnginfo=hidden)
+    with running(picture_site) as (service, call):
+        sent = {"image": base64.b64encode(sink.getvalue()).decode(), "image_id": "seen"}
+        id = call("POST", "/v1/decisions", json=sent).json()["id"]
+        shown = call("GET", f"/v1/decisions/{id}/image", as_="clinician")
+        assert (shown.status_code, shown.headers["content-type"]) == (200, "image/png")
+        assert b"Anna" in sink.getvalue()
+        assert b"Anna" not in shown.content
+        assert (np.asarray(Image.open(io.BytesIO(shown.content))) == pixels).all()
+        views = [r for page in service.log.pages() for r in page if r.kind == "case_viewed"]
+        assert [(row.actor, json.loads(row.body)["what"]) for row in views] == [("test-clinician", "image")]
+        erase(picture_site.settings, service.log, group=None, decision=id, why="test")
+        assert call("GET", f"/v1/decisions/{id}/image", as_="clinician").status_code == 404
 
 
 def test_pictures_that_cannot_be_decoded_are_refused_and_not_kept(picture_site: Site) -> None:

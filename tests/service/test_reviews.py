@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from service.sites import Site, embeddings, make_site, running, token_for
 from sqlalchemy import select
 
-from calcode.service import reviews
+from calcode.service import operations, reviews
+from calcode.service.operations import erase, retain
 from calcode.service.service import Service
 from calcode.service.tables import EVENT, REVIEW, TASK
 
@@ -242,6 +244,35 @@ def test_a_wish_opens_one_task_and_says_so(tmp_path: Path) -> None:
         assert not any("Beispiel" in row.body for row in ward.rows(EVENT, kind="task_opened"))
         assert ward("program", "POST", path, json={}).status_code == 403
         assert ward("anna", "POST", f"/v1/decisions/{'0' * 32}/wish", json={}).status_code == 404
+
+
+def test_comments_go_with_the_patient_and_by_their_day(tmp_path: Path) -> None:
+    site = all_read(tmp_path)
+    site.file.write_text(site.file.read_text() + "[retention]\ncomment_days = 30\n")
+    with running(site) as (service, call):
+        ward = Ward(service, call)
+        one, two = ward.decide(group="anna-b")[0], ward.decide(group="carl-d", seed=1)[0]
+        for decision in (one, two):
+            first = ward.read("anna", decision, "c0", comment="ask Frau Beispiel").json()["id"]
+            ward("anna", "POST", f"/v1/reviews/{first}/supersede", json={"label": "c0", "comment": "as I said"})
+        assert erase(site.settings, service.log, group="anna-b", decision=None, why="asked") == 4
+        comments = {
+            decision: [row["comment"] for row in ward("auditor", "GET", f"/v1/decisions/{decision}/reviews").json()]
+            for decision in (one, two)
+        }
+        assert comments == {one: [None, None], two: ["ask Frau Beispiel", "as I said"]}
+        assert service.log.verify().broken is None
+        assert retain(site.settings, service.log) == 0
+        real = operations.datetime
+
+        class Later(real):  # type: ignore[misc, valid-type]
+            @classmethod
+            def now(cls, tz: Any = None) -> Any:
+                return real.now(tz) + timedelta(days=31)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(operations, "datetime", Later)
+            assert retain(site.settings, service.log) == 2
 
 
 def test_only_clinicians_read_and_only_on_their_lines(ward: Ward) -> None:

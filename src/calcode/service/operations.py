@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -25,7 +25,7 @@ from calcode.service.keys import checkpoint_key, site_secret
 from calcode.service.log import Event, Log, utc
 from calcode.service.models import Models
 from calcode.service.settings import SiteSettings
-from calcode.service.tables import CHECKPOINT, DECISION, DERIVED, SECRET_PART, TASK
+from calcode.service.tables import CHECKPOINT, DECISION, DERIVED, EVENT, SECRET_PART, TASK
 
 #: A disk that claims to be faster than this does not write through.
 _HONEST_SECONDS = 0.05e-3
@@ -254,6 +254,10 @@ def retain(site: SiteSettings, log: Log) -> int:
     today = datetime.now(UTC).date().isoformat()
     with log.transaction() as transaction:
         due = SECRET_PART.c.delete_after <= today
+        if site.retention.comment_days is not None:
+            limit = utc((datetime.now(UTC) - timedelta(days=site.retention.comment_days)).timestamp())
+            old = select(EVENT.c.seq).where(EVENT.c.at < limit)
+            due |= (SECRET_PART.c.name == "comment") & SECRET_PART.c.seq.in_(old)
         n = _delete(site, transaction.connection, due)
         if n:
             body = {"why": "retention", "parts": n, "day": today}
@@ -263,7 +267,7 @@ def retain(site: SiteSettings, log: Log) -> int:
 
 
 def erase(site: SiteSettings, log: Log, *, group: str | None, decision: str | None, why: str) -> int:
-    """Delete all personal content of a patient or of one decision; the number of parts.
+    """Delete all personal content of a patient or of one decision, readers' comments too; the number of parts.
 
     The records stay, with commitments that nobody can open any more.
     """
@@ -274,8 +278,15 @@ def erase(site: SiteSettings, log: Log, *, group: str | None, decision: str | No
     condition = DECISION.c.id == decision if group is None else DECISION.c.group_digest.in_(digests)
     with log.transaction() as transaction:
         connection = transaction.connection
-        chosen = [int(seq) for seq in connection.execute(select(DECISION.c.seq).where(condition)).scalars()]
-        n = sum(_delete(site, connection, SECRET_PART.c.seq == seq) for seq in chosen)
+        chosen = connection.execute(select(DECISION.c.seq, DECISION.c.id).where(condition)).all()
+        comments = (
+            select(SECRET_PART.c.seq)
+            .join(EVENT, EVENT.c.seq == SECRET_PART.c.seq)
+            .where(SECRET_PART.c.name == "comment", EVENT.c.subject.in_([row.id for row in chosen]))
+        )
+        said = connection.execute(comments).scalars().all()
+        seqs = [*(row.seq for row in chosen), *said]
+        n = sum(_delete(site, connection, SECRET_PART.c.seq == seq) for seq in seqs)
         body = {"why": why, "parts": n, "decisions": len(chosen)}
         subjects = [decision] if decision is not None else digests
         transaction.append([Event(kind="erasure", actor="operator", subject=name, body=body) for name in subjects])

@@ -101,6 +101,7 @@ class Retention(_Table):
     embedding_days: int | None = Field(default=None, ge=183)
     identity_days: int | None = Field(default=None, ge=183)
     image_days: int | None = Field(default=None, ge=1)
+    comment_days: int | None = Field(default=None, ge=1)
 
 
 class SiteSettings(_Table):
