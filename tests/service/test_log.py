@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +16,15 @@ from service.sites import embeddings, make_site, running
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
-from calcode.service import projections, reviews
+from calcode.files import canonical_json
+from calcode.service import projections, reviews, schema
 from calcode.service.audit.parts import secret_part
 from calcode.service.database import Database
-from calcode.service.labels import receive_label
+from calcode.service.labels import receive_label, reviewed_cases
 from calcode.service.log import Event, Log, utc
 from calcode.service.people import make_token, revoke_token, set_roles
 from calcode.service.problems import Problem
-from calcode.service.sampling import Policy, close_visits, later, policy_event
+from calcode.service.sampling import Policy, close_visits, later, policy_event, policy_in_force
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, DERIVED, EVENT, HEAD, REVIEW, SECRET_PART, TASK
 
@@ -198,3 +200,49 @@ def test_projections_rebuilt_from_the_log_equal_the_live_ones(
         assert contents(service.database) == live
         with service.database.reading() as connection:
             assert connection.execute(select(HEAD.c.deployed)).scalar_one() == deployed
+
+
+def test_a_log_of_the_first_version_upgrades_and_replays_to_the_same_rows(
+    database_url: str | None, tmp_path: Path
+) -> None:
+    """Decisions, tasks and policies written before there were visits, reviews and second readers."""
+    database = Database(database_url or f"sqlite:///{tmp_path / 'old.sqlite'}")
+    schema.upgrade(database, to="0001")
+    copied = {"key": "k", "line": "skin", "model": "m", "action": "defer", "reason": "low_support", "label": None}
+    flags = {"representative": True, "in_model": False, "known_group": False}
+    numbers = {"p_audit": 0.01, "u": 0.04, "p_sample": 0.1}
+    body = {**copied, **flags, **numbers, "content": "c", "group": "g", "study": None, "set": [], "scores": []}
+    body |= {"thresholds": [], "site": None, "device": "cam", "task": "deferred", "parts": {}}
+    events = [("policy_set", "service", "skin", {"sample": 0.1, "deferred": 1.0}), ("decision", "pacs", "", body)]
+    row = {**copied, **flags, **numbers, "seq": 2, "id": "e2", "content_digest": "c", "group_digest": "g"}
+    row |= {"study_digest": None, "released_set": "[]", "site": None, "device": "cam"}
+    task = {"id": "e2", "decision": "e2", "why": "deferred", "opened_at": "t2", "state": "open"}
+    task |= {"lease_by": "anna", "lease_until": "2026-11-15T22:00:00.000000Z"}
+    tables = {
+        "decision": row,
+        "task": task,
+        "policy": {"from_seq": 1, "line": "skin", "sample": 0.1, "set_by": "service"},
+    }
+    with database.writing() as connection:
+        for seq, (kind, actor, subject, content) in enumerate(events, start=1):
+            written = canonical_json({**content, "id": f"e{seq}", "boot": "b", "mono": 0.0, "subject": subject})
+            values = {"seq": seq, "id": f"e{seq}", "at": f"t{seq}", "mono": 0.0, "boot": "b", "kind": kind}
+            values |= {"actor": actor, "subject": subject, "body": written, "prev": "p", "hash": "h"}
+            connection.execute(EVENT.insert().values(**values))
+        for name, values in tables.items():
+            columns, marks = ", ".join(f'"{c}"' for c in values), ", ".join(f":{c}" for c in values)
+            connection.execute(text(f"INSERT INTO {name} ({columns}) VALUES ({marks})"), values)
+    schema.upgrade(database)
+    live = contents(database)
+    with database.reading() as connection:
+        upgraded = connection.execute(select(TASK)).one()
+    assert (upgraded.line, upgraded.due_at, upgraded.lease_until) == ("skin", None, None)
+    with database.writing() as connection:
+        projections.rebuild(connection)
+    assert contents(database) == live
+    with database.reading() as connection:
+        (case,) = reviewed_cases(connection, "skin")
+        assert (case.why, case.drawn, case.state, case.waiting) == ("deferred", True, "pending", True)
+        assert [entry.id for entry in reviews.open_queue(connection, "skin", "anna")] == ["e2"]
+        assert policy_in_force(connection, "skin") is None, "the next start writes a whole one"
+    database.close()
