@@ -23,6 +23,7 @@ EVIL = '<script>alert("x")</script>'
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Forty patients, every one drawn, no random second reader; two wards."""
     lines = 'visit_minutes = 0\nsample = 1.0\nsecond_reader = 0.0\nviewer_url = "https://pacs.example/?s={study}"\n'
+    lines += 'names = { c3 = "<b>seborrhoeic</b> keratosis" }\n'
     site = make_site(tmp_path_factory.mktemp("site"), line_lines=lines)
     with Service(site.settings) as running:
         admission = running.admission["skin"]
@@ -67,6 +68,7 @@ def test_the_answer_is_hidden_until_a_diagnosis_is_saved(service: Service) -> No
     row = decision_of(service, task)
     question = anna.get(f"/review/{task}").text
     assert "What do you see?" in question
+    assert "&lt;b&gt;seborrhoeic&lt;/b&gt; keratosis" in question
     for leak in ("The model names", "p_audit", row.model[:12], "How each diagnosis fared"):
         assert leak not in question
     # By no other page either.
@@ -225,6 +227,18 @@ def test_a_case_shows_its_place_in_the_log_its_proof_and_who_saw_it(service: Ser
         seen = select(EVENT).where(EVENT.c.kind == "case_viewed", EVENT.c.subject == row.id, EVENT.c.actor == "olga")
         assert connection.execute(seen).first() is not None
         assert not reviews.open_for(connection, row.id, "olga")
+
+
+def test_who_judges_models_sees_no_patient(service: Service) -> None:
+    task = opened(Person(service, "anna", "clinician"))
+    read(Person(service, "anna", "clinician"), task, "c0", comment="a scar on the left hand")
+    row = decision_of(service, task)
+    patient = f"patient-{row.seq - rows(service, select(DECISION).order_by(DECISION.c.seq))[0].seq}"
+    seen = {role: Person(service, f"the-{role}", role).get(f"/cases/{row.id}").text for role in ("auditor", "engineer")}
+    for words in (patient, "a scar on the left hand", "pacs.example"):
+        assert words in seen["auditor"], words
+        assert words not in seen["engineer"], words
+    assert row.model[:16] in seen["engineer"]
 
 
 def test_a_clinician_asks_for_a_case_that_nobody_was_to_read(tmp_path: Path) -> None:

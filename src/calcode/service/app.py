@@ -68,6 +68,7 @@ def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
         openapi_url="/openapi.json" if docs else None,
     )
     app.state.service = service
+    app.state.demo = bool(more)
     api = (decision_routes, review_routes, label_routes, model_routes, loop_routes, log_routes, people_routes)
     for routes in (*api, *PAGES):
         app.include_router(routes.router)

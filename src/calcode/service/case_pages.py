@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, Any
 
 from fastapi import Depends, Request, Response
-from sqlalchemy import or_, select
+from sqlalchemy import Connection, Row, select, text
 
 from calcode.errors import ServiceError
 from calcode.service import review_routes, reviews
@@ -29,19 +30,18 @@ from calcode.service.tables import EVENT, SECRET_PART, TASK
 router = page_router()
 _Reader = Annotated[Principal, Depends(page_role(*READERS))]
 _Clinician = Annotated[Principal, Depends(page_role("clinician"))]
-#: What an event means to who reads the history of a case.
-_HAPPENED = {
-    "decision": "The model decided",
-    "shadow_decision": "A model in the shadow decided; nobody saw it",
-    "task_opened": "Put into the queue",
-    "case_viewed": "Opened",
-    "answer_revealed": "The model's answer was shown",
-    "review_saved": "Read",
-    "review_superseded": "The reader changed the answer",
-    "label_received": "A result arrived",
-    "delivery": "Sent on",
-    "erasure": "Personal content was deleted",
+#: Why a case waits, for who reads it.
+WHY = {
+    "deferred": "The model gave no answer",
+    "sample": "Drawn at random",
+    "wish": "A colleague asked for it",
+    "second": "Second reading",
+    "adjudicate": "Two readers differ",
 }
+#: Who may see what identifies a patient; an engineer or approver needs no name to judge a model.
+_CARING = ("clinician", "auditor")
+_SEEN = {"case_viewed": "Opened", "answer_revealed": "The model's answer was shown"}
+_SOURCES = {"read": "Read", "consensus": "A disagreement was settled", "pathology": "A result of pathology arrived"}
 
 
 def case_facts(service: Service, decision: str) -> dict[str, Any]:
@@ -56,6 +56,7 @@ def case_facts(service: Service, decision: str) -> dict[str, Any]:
             "decision": row,
             "identity": {} if content is None else json.loads(bytes(content)),
             "has_image": picture_file(connection, row.seq, service.site.path("images")) is not None,
+            "names": {} if models is None else models.settings.names,
             "viewer": viewer_link(connection, row.seq, None if models is None else models.settings.viewer_url),
         }
 
@@ -65,15 +66,12 @@ def case_page(id: str, request: Request, service: ServiceHere, principal: _Reade
     """The history of a case; its answer and readings stay hidden from who may still read it blind."""
     record = record_of(service, principal, id)
     subject, clinician = principal.subject, "clinician" in principal.roles
+    facts = case_facts(service, id)
     with service.database.reading() as connection:
         hidden = clinician and reviews.may_still_read(connection, id, subject)
         readings = reviews.readings(connection, id)
         tasks = connection.execute(select(TASK).where(TASK.c.decision == id).order_by(TASK.c.opened_at)).all()
-        events = connection.execute(
-            select(EVENT.c.seq, EVENT.c.at, EVENT.c.kind, EVENT.c.actor)
-            .where(or_(EVENT.c.id == id, EVENT.c.subject == id), EVENT.c.kind.in_(_HAPPENED))
-            .order_by(EVENT.c.seq)
-        ).all()
+        happened = _history(connection, record, tasks, readings)
 
     def seen(transaction: Transaction) -> None:
         reviews.view(transaction, id, reviewer=subject, what="history")
@@ -81,23 +79,44 @@ def case_page(id: str, request: Request, service: ServiceHere, principal: _Reade
             reviews.reveal(transaction, id, reviewer=subject)
 
     service.change(seen)
+    if not principal.roles & set(_CARING):
+        facts |= {"identity": {}, "viewer": None}
+        readings = [{**entry, "comment": None} for entry in readings]
     context = {
-        **case_facts(service, id),
+        **facts,
         "record": record,
         "body": json.dumps(json.loads(record.body), indent=1, ensure_ascii=False),
         "hidden": hidden,
         "open_tasks": [task for task in tasks if task.state == "open"],
         "readings": readings,
-        "events": [
-            (first, 1 + len(list(again)))
-            for _, (first, *again) in groupby(events, key=lambda event: (event.kind, event.actor))
-        ],
-        "happened": _HAPPENED,
+        "happened": happened,
         "explanation": None if hidden else explanation_of(record, service),
         "proved": _proved(service, record),
         "may_wish": clinician and not tasks,
     }
     return render(request, "case.html", context)
+
+
+def _history(
+    connection: Connection, record: Record, tasks: Sequence[Row[Any]], readings: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, str, str, int]]:
+    """What happened to a case: time, words, who, and how many times in a row."""
+    id = json.loads(record.body)["id"]
+    # As the index of these events is written, so that it is used however long the log is.
+    views = connection.execute(
+        select(EVENT.c.at, EVENT.c.kind, EVENT.c.actor)
+        .where(text("kind IN ('case_viewed', 'answer_revealed')"), EVENT.c.subject == id)
+        .order_by(EVENT.c.seq)
+    )
+    found = [(record.at, "The model decided", record.actor)]
+    found += [(task.opened_at, f"Put into the queue: {WHY[task.why].lower()}", "") for task in tasks]
+    found += [
+        (entry["saved_at"], "Read again" if entry["supersedes"] else _SOURCES[entry["source"]], entry["reviewer"])
+        for entry in readings
+    ]
+    found += [(view.at, _SEEN[view.kind], view.actor) for view in views]
+    runs = groupby(sorted(found, key=lambda entry: entry[0]), key=lambda entry: entry[1:])
+    return [(first[0], *words, 1 + len(list(again))) for words, (first, *again) in runs]
 
 
 def _proved(service: Service, record: Record) -> tuple[bool, str]:

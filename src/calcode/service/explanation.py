@@ -58,6 +58,7 @@ def explanation_of(record: Record, service: Service) -> Explanation:
     models = service.models.get(body["line"])
     # Scores without names: an internal error, or a line that is no longer served.
     names = models.prompts.classes if models is not None and body["scores"] else ()
+    words = {} if models is None else models.settings.names
     classes = [
         ClassFacts(name=name, score=score, threshold=limit, in_set=not deferred and name in body["set"])
         for name, score, limit in zip(names, body["scores"], body["thresholds"], strict=False)
@@ -66,7 +67,9 @@ def explanation_of(record: Record, service: Service) -> Explanation:
         action=body["action"],
         reason=body["reason"],
         p_audit=body["p_audit"],
-        sentences=_sentences(body["action"], body["reason"], body["p_audit"], body["set"]),
+        sentences=_sentences(
+            body["action"], body["reason"], body["p_audit"], [words.get(name, name) for name in body["set"]]
+        ),
         classes=sorted(classes, key=lambda entry: entry.score),
         neighbours=[] if models is None else _neighbours(record.seq, models, service),
         model=body["model"],

@@ -9,7 +9,7 @@ from fastapi import Depends, Query, Request, Response
 from pydantic import ValidationError
 
 from calcode.service import review_routes, reviews
-from calcode.service.case_pages import case_facts
+from calcode.service.case_pages import WHY, case_facts
 from calcode.service.decision_routes import record_of
 from calcode.service.explanation import explanation_of
 from calcode.service.labels import CANNOT_TELL, OUTSIDE
@@ -24,14 +24,6 @@ from calcode.service.service import Service
 router = page_router()
 _Reader = Annotated[Principal, Depends(page_role("clinician"))]
 _Word = Annotated[str, Query(max_length=100)]
-#: Why a case waits, for who reads it.
-WHY = {
-    "deferred": "The model gave no answer",
-    "sample": "Drawn at random",
-    "wish": "A colleague asked for it",
-    "second": "Second reading",
-    "adjudicate": "Two readers differ",
-}
 _SURENESS = {3: "Sure", 2: "Fairly sure", 1: "Unsure"}
 _SHOWN = 100
 

@@ -50,6 +50,8 @@ class LineSettings(_Table):
     second_reader: float = Field(default=0.1, ge=0, le=1)
     #: Days after which a case without a label counts as missing.
     due_days: int = Field(default=28, ge=1, le=3650)
+    #: What people read in the place of a class's short name: { mel = "melanoma" }.
+    names: dict[str, str] = {}
     #: Where the site's own viewer shows a study: an address with {study} in it.
     viewer_url: str | None = None
     #: What may change and how (SERVICE.md 10).

@@ -27,6 +27,7 @@ from calcode.service.people_routes import Login
 from calcode.service.people_routes import sign_in as open_session
 from calcode.service.problems import Problem
 from calcode.service.requests import ServiceHere
+from calcode.service.service import Service
 
 router = page_router()
 _STATIC = {"service.css": "text/css", "keys.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -46,7 +47,7 @@ def static(name: str) -> Response:
 @router.get("/sign-in")
 def sign_in_page(request: Request, service: ServiceHere, next: Annotated[str, Query(max_length=500)] = "/") -> Response:
     """The form of local accounts, and the way to the hospital's identity provider."""
-    return render(request, "sign_in.html", {"next": _inside(next), "oidc": service.site.oidc is not None, "wrong": ""})
+    return _form(request, service, next=_inside(next))
 
 
 @router.post("/sign-in")
@@ -59,11 +60,15 @@ def sign_in(request: Request, service: ServiceHere, form: Form) -> Response:
     except (ValidationError, Problem) as error:
         status = error.status if isinstance(error, Problem) else 401
         wrong = error.detail if isinstance(error, Problem) else "Account or password is wrong."
-        shown = {"next": where, "oidc": service.site.oidc is not None, "wrong": wrong}
-        return render(request, "sign_in.html", shown, status=status)
+        return _form(request, service, next=where, wrong=wrong, status=status)
     response = see(where)
     set_session(request, response, token)
     return response
+
+
+def _form(request: Request, service: Service, *, next: str, wrong: str = "", status: int = 200) -> Response:
+    shown = {"next": next, "oidc": service.site.oidc is not None, "demo": request.app.state.demo, "wrong": wrong}
+    return render(request, "sign_in.html", shown, status=status)
 
 
 def _inside(address: str) -> str:
