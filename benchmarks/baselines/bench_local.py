@@ -16,10 +16,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from calcode.baselines.gaussian import effective_bandwidth, gaussian_weights
-from calcode.baselines.lcp_vlm import KernelTrials, select_kernel
-from calcode.baselines.sigmoid import SigmoidKernel, SigmoidRule
-from calcode.baselines.smoothed import smoothed_thresholds
+from calcode.baselines.lcp_vlm import KernelTrials, SigmoidKernel, SigmoidRule, select_kernel
+from calcode.baselines.rlcp import effective_bandwidth, gaussian_weights, smoothed_thresholds
 from calcode.kernels import row_blocks
 from calcode.method.localized import LocalizedRule
 

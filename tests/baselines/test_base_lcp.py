@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from worlds import World
 
-from calcode.baselines.base_lcp import BaseLcp
-from calcode.baselines.gaussian import gaussian_weights
 from calcode.baselines.protocol import Roles
-from calcode.baselines.smoothed import half_open_sets, smoothed_prediction, smoothed_thresholds
+from calcode.baselines.rlcp import BaseLcp, gaussian_weights, half_open_sets, smoothed_prediction, smoothed_thresholds
 
 
 @pytest.mark.parametrize("bandwidth", ["0.2", "0.4"])

@@ -10,8 +10,8 @@ import pytest
 from worlds import World, fit_quietly
 
 from calcode import Calcode, CalcodeError, CalcodeWarning, Evidence
-from calcode.baselines import METHODS, Roles, methods_named
-from calcode.baselines.evidence import robust
+from calcode.baselines import METHODS, Roles
+from calcode.baselines.split import robust
 from calcode.baselines.support import accepted_by, fitted_audit
 from calcode.kernels import nearest_distances
 from calcode.method.audit import neighbour_distance, rank_p_values
@@ -123,4 +123,3 @@ def test_what_the_paper_does_not_define_is_on_record_and_does_not_run(drawn):
     assert "not reproducible" in method.record.title
     with pytest.raises(CalcodeError, match="methods: 'no-semantic-term' cannot be run"):
         method.predict(Roles(**everything), test, miscoverage=0.1, random_state=0)
-    assert method not in methods_named("all")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calcode import CalcodeWarning
-from calcode.baselines.gaussian import BANDWIDTHS, effective_bandwidth, effective_sizes, gaussian_weights
+from calcode.baselines.rlcp import BANDWIDTHS, effective_bandwidth, effective_sizes, gaussian_weights
 
 
 def unit_rows(n, d, seed=0):

@@ -8,10 +8,9 @@ from worlds import World
 
 from calcode import CalcodeError
 from calcode.baselines import lcp_vlm
-from calcode.baselines.evidence import robust
-from calcode.baselines.lcp_vlm import KernelTrials, LcpVlm, select_kernel
+from calcode.baselines.lcp_vlm import KernelTrials, LcpVlm, SigmoidKernel, SigmoidRule, select_kernel
 from calcode.baselines.protocol import Roles
-from calcode.baselines.sigmoid import SigmoidKernel, SigmoidRule
+from calcode.baselines.split import robust
 from calcode.method.cross_fit import fold_numbers
 from calcode.method.scores import aps_scores, label_sets, true_label_scores
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from worlds import World
 
-from calcode.baselines.evidence import robust
 from calcode.baselines.local_cp import LocalCp, supported_bandwidth
 from calcode.baselines.protocol import Roles
+from calcode.baselines.split import robust
 from calcode.method.localized import LocalizedRule
 from calcode.method.scores import aps_scores, label_sets, true_label_scores
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calcode.baselines.gaussian import gaussian_weights
-from calcode.baselines.smoothed import half_open_sets, smoothed_thresholds
+from calcode.baselines.rlcp import gaussian_weights, half_open_sets, smoothed_thresholds
 
 
 @pytest.mark.parametrize("bandwidth", ["0.2", "0.4"])

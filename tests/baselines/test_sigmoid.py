@@ -11,7 +11,7 @@ from baselines.conventions.lcp_vlm_rule import published_thresholds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calcode.baselines.sigmoid import MIDPOINTS, STEEPNESSES, SigmoidKernel, SigmoidRule
+from calcode.baselines.lcp_vlm import MIDPOINTS, STEEPNESSES, SigmoidKernel, SigmoidRule
 from calcode.method.quantiles import conformal_quantile, conformal_rank
 
 

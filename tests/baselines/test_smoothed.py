@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calcode.baselines.smoothed import half_open_sets, smoothed_thresholds
+from calcode.baselines.rlcp import half_open_sets, smoothed_thresholds
 
 
 @st.composite

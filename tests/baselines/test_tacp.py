@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from calcode.baselines.conf_ot import label_marginal
 from calcode.baselines.split import threshold
-from calcode.baselines.tacp import class_prior, head_classes, select, tail_scores
+from calcode.baselines.tacp import head_classes, select, tail_scores
 from calcode.method.scores import label_sets, true_label_scores
 
 SETTINGS = [(0.0, 2), (0.1, 2), (0.5, 1)]
@@ -18,7 +19,7 @@ SETTINGS = [(0.0, 2), (0.1, 2), (0.5, 1)]
 def test_reconstruction(method, penalty, free_ranks, miscoverage, vectors, inputs, assert_same_sets):
     golden = vectors("golden/reconstructed_tacp/public.npz")
     labels = inputs["y_cal"]
-    prior = class_prior(labels, n_classes=7)
+    prior = label_marginal(labels, n_classes=7)
     np.testing.assert_allclose(prior, golden["prior"], rtol=0, atol=1e-15)
     np.testing.assert_array_equal(head_classes(prior), golden["head"])
     weights = head_classes(prior).astype(float) if method == "tacp" else prior
@@ -58,7 +59,7 @@ def test_search_brings_classes_nearer_to_the_target():
     probabilities = np.full((400, 3), 0.02)
     probabilities[np.arange(400), guess] = sure
     probabilities[np.arange(400), 1 - guess] = 0.98 - sure
-    prior = class_prior(labels, n_classes=3)
+    prior = label_marginal(labels, n_classes=3)
     penalty, free_ranks = select(probabilities, labels, prior, miscoverage=0.1, random_state=0)
     assert penalty > 0
     assert free_ranks < 3

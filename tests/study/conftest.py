@@ -31,7 +31,7 @@ class Finished:
 
     def decisions(self, setting: str, backbone: str, method: str) -> list[dict]:
         """Straight from the Parquet file, without the study's own reader."""
-        folder = self.folder / "work" / "method-decisions"
+        folder = self.folder / "work" / "decisions"
         found = folder.glob(f"{setting}.{backbone}.{method}.*.parquet")
         (path,) = [path for path in found if ".split-" not in path.name]
         return pq.read_table(path).to_pylist()

@@ -9,12 +9,12 @@ import pytest
 from worlds import World
 
 from calcode.baselines.protocol import Roles
+from calcode.baselines.support import single_audits, top_one_errors
 from calcode.cohorts import Cohort
 from calcode.method.audit import DIAGNOSTICS, SupportAudit, auroc
 from calcode.method.decisions import COST_REGIMES
 from calcode.method.evidence import robust_probabilities
 from calcode.method.operating_point import select_operating_point
-from calcode.study.audits import single_audits, top_one_errors
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.experiments import audit_stability, cross_modal, geometry, monitoring, neighbours, operating_points
 from calcode.study.specification import Setting
@@ -29,7 +29,7 @@ def roles() -> Roles:
 def test_single_audits_are_the_candidates_of_the_audit(roles) -> None:
     whole = SupportAudit.fit(reference=roles.reference, validation=roles.validation, gate=roles.gate)
     errors = top_one_errors(roles.validation)
-    audits = single_audits(roles, seed=0)
+    audits = single_audits(roles, random_state=0)
     assert list(audits) == list(DIAGNOSTICS)
     found = {name: auroc(audit.statistic(roles.validation), errors) for name, audit in audits.items()}
     assert found == pytest.approx(whole.aurocs)
@@ -140,7 +140,7 @@ def test_monitors_of_a_combination(shifted: bool) -> None:
         out_of_space=None,
         held_out=Cohort(evidence=drawn["test"]),
     )
-    rows = monitoring.measure(cohorts, {"seed": 0, "n_streams": 6}).to_pylist()
+    rows = monitoring.measure(cohorts, {"seed": 0, "n_streams": 6})
     found = {(row["monitor"], row["statistic"], row["audit_rate"], row["votes"]): row for row in rows}
     assert len(found) == len(rows) == 9
     one = [row for row in rows if row["votes"] == "one image per group"]
@@ -161,4 +161,4 @@ def test_without_held_out_images_there_is_nothing_to_monitor(roles) -> None:
         out_of_space=None,
         held_out=None,
     )
-    assert monitoring.measure(cohorts, {"seed": 0, "n_streams": 2}).num_rows == 0
+    assert monitoring.measure(cohorts, {"seed": 0, "n_streams": 2}) == []

@@ -13,10 +13,10 @@ from study_outputs import copied, renamed, with_manifest
 
 from calcode.report.latex import file_stem, latex_table
 from calcode.report.page import render_page
-from calcode.report.parts import Fold, Table, Text, leaves
+from calcode.report.parts import Column, Fold, Table, Text, leaves
 from calcode.report.wording import number, percent
 from calcode.study import EXPERIMENTS, StudyError, StudyOutput, report_sections, write_report
-from calcode.study.view import Col, view
+from calcode.study.view import view
 from calcode.study.view import words as words_col
 
 #: Tables of what enters a formula, which knows no rate of full sets.
@@ -113,7 +113,7 @@ def test_the_best_cell_is_bold_within_its_group() -> None:
             self.group, self.value = group, value
 
     rows = [Row("a", 0.5), Row("a", 0.9), Row("b", 0.1), Row("b", float("nan")), Row("c", 1.0)]
-    col = Col(heading="value", cell=lambda row: f"{row.value}", rank=lambda row: row.value)
+    col = Column(heading="value", cell=lambda row: f"{row.value}", rank=lambda row: row.value)
     table = view("t", "c", rows, (words_col("group"), col), within=lambda row: row.group)
     assert [line[1].best for line in table.cells] == [False, True, True, False, False]
 

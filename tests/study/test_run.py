@@ -12,7 +12,7 @@ import pytest
 from study.made_up import write_study, write_world
 
 from calcode.study import plan, read_study, run_study
-from calcode.study.method_decisions import method_job
+from calcode.study.decisions import method_job
 from calcode.study.specification import Condition
 
 SMALL = ("main-comparison", "ablations")
@@ -208,7 +208,7 @@ def test_the_manifest_says_what_went_in(finished) -> None:
 def test_every_method_leaves_its_decisions(finished, name) -> None:
     import pyarrow.parquet as pq
 
-    files = list((finished.folder / "work" / "method-decisions").glob(f"HOME.first.{name}.*.parquet"))
+    files = list((finished.folder / "work" / "decisions").glob(f"HOME.first.{name}.*.parquet"))
     given = [file for file in files if "split-" not in file.name]
     assert len(given) == 1
     table = pq.read_table(given[0])

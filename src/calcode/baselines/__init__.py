@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from calcode.baselines.protocol import Method, Prediction, Record, Roles
-from calcode.baselines.registry import METHODS, methods_named
+from calcode.baselines.registry import METHODS
 
-__all__ = ["METHODS", "Method", "Prediction", "Record", "Roles", "methods_named"]
+__all__ = ["METHODS", "Method", "Prediction", "Record", "Roles"]

@@ -2,18 +2,22 @@
 
 `scores.aps_scores`, `split.threshold` and `scores.label_sets` reproduce golden ``torchcp_1_2_1``
 ``aps_det_split_*``.
+`scores.randomised_aps_scores` reproduces its ``aps_rand__*`` and the ``aps`` scores of ``mapie`` from their draws;
+`conventions.torchcp_early`, `conventions.raps_original`, `conventions.arc` and `conventions.mapie_rule` hold the other
+published randomisations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.evidence import robust
-from calcode.baselines.protocol import Detail, Prediction, Record, Roles
-from calcode.baselines.split import prediction, threshold
+from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.split import robust, split_prediction
 from calcode.method.evidence import Evidence
-from calcode.method.scores import aps_scores, label_sets
+from calcode.method.scores import aps_scores, randomised_aps_scores
 
 RECORD = Record(
     name="aps",
@@ -29,12 +33,7 @@ RECORD = Record(
 
 
 def aps_prediction(
-    calibration: FloatArray,
-    labels: IntArray,
-    probabilities: FloatArray,
-    *,
-    miscoverage: float,
-    details: Mapping[str, Detail] | None = None,
+    calibration: FloatArray, labels: IntArray, probabilities: FloatArray, *, miscoverage: float
 ) -> Prediction:
     """Split APS on given probabilities, for every method that ends in it.
 
@@ -45,12 +44,9 @@ def aps_prediction(
     probabilities : ndarray of shape (m, K)
         Of the test images.
     miscoverage : float
-    details : mapping, optional
-        Added to the threshold.
     """
-    limit = threshold(aps_scores(calibration), labels, miscoverage=miscoverage)
-    sets = label_sets(aps_scores(probabilities), limit)
-    return prediction(sets, probabilities, details={**(details or {}), "threshold": limit})
+    scores, own = aps_scores(calibration), aps_scores(probabilities)
+    return split_prediction(scores, labels, own, probabilities, miscoverage=miscoverage)
 
 
 class SplitAps:
@@ -62,3 +58,32 @@ class SplitAps:
         """Sets are prefixes of the ranking; the seed is not used."""
         calibration = roles.calibration
         return aps_prediction(robust(calibration), calibration.require_labels(), robust(test), miscoverage=miscoverage)
+
+
+RANDOMISED = replace(
+    RECORD,
+    name="aps-randomised",
+    title="Split APS, randomised",
+    assumes="Calibration and test exchangeable: marginal coverage at least 1 - miscoverage, and close to it.",
+    selects="Nothing; one uniform draw per image.",
+    differs="One draw per image at calibration and at test, so that sets are prefixes of the ranking; TorchCP draws "
+    "one per label at test. Order statistic instead of the published interpolation.",
+)
+
+
+class RandomisedAps:
+    """Split APS without the conservative last step."""
+
+    record = RANDOMISED
+
+    def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
+        """Sets may be empty. Draws: first the calibration images, then the test images."""
+        calibration = roles.calibration
+        generator = np.random.default_rng(random_state)
+        probabilities = robust(test)
+        scores = randomised_aps_scores(robust(calibration), generator.random(len(calibration)))
+        own = randomised_aps_scores(probabilities, generator.random(len(test)))
+        return split_prediction(scores, calibration.require_labels(), own, probabilities, miscoverage=miscoverage)
+
+
+METHODS = (SplitAps(), RandomisedAps())

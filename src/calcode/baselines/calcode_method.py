@@ -1,14 +1,17 @@
-"""CALCoDe itself under the common protocol."""
+"""CALCoDe itself under the common protocol, and with one part taken out at a time, everything else unchanged."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from calcode.baselines.evidence import trim_for
 from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.split import trim_for
 from calcode.method.evidence import Evidence
+from calcode.method.model import Calcode
 
 RECORD = Record(
     name="calcode",
@@ -41,30 +44,65 @@ class CalcodeMethod:
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """Sets for every image, and which images are deferred."""
-        from calcode.method.model import Calcode
-
         settings: dict[str, Any] = {
             "miscoverage": miscoverage,
             "guard_miscoverage": miscoverage,
             "trim": trim_for(test),
             "random_state": random_state,
         }
-        model = Calcode(**(settings | self.changes))
-        model.fit(
-            reference=roles.reference, validation=roles.validation, gate=roles.gate, calibration=roles.calibration
-        )
-        decisions = model.decide(test)
-        return Prediction(
-            sets=decisions.sets,
-            top_label=decisions.top_label,
-            top_probability=decisions.top_probability,
-            # By the audit alone: what an empty set means is for the one who counts (METHOD.md 9).
-            deferred=~decisions.accepted,
-            p_values=decisions.p_audit,
-            details={
-                "diagnostic": model.audit_name_ or "none",
-                "bandwidth": model.bandwidth_,
-                "protected": " ".join(model.tail_classes_),
-                "in_every_set": " ".join(model.in_every_set_),
-            },
-        )
+        model = Calcode(**(settings | self.changes)).fit(**roles.by_name)
+        return model_prediction(model, test)
+
+
+def model_prediction(model: Calcode, test: Evidence) -> Prediction:
+    """What a fitted model says about images, with what it chose."""
+    decisions = model.decide(test)
+    return Prediction(
+        sets=decisions.sets,
+        top_label=decisions.top_label,
+        top_probability=decisions.top_probability,
+        # By the audit alone: what an empty set means is for the one who counts (METHOD.md 9).
+        deferred=~decisions.accepted,
+        p_values=decisions.p_audit,
+        details={
+            "diagnostic": model.audit_name_ or "none",
+            "bandwidth": model.bandwidth_,
+            "protected": " ".join(model.tail_classes_),
+            "in_every_set": " ".join(model.in_every_set_),
+        },
+    )
+
+
+_UNGUARDED = "Promises nothing: no class is guarded, and the level rule is `loo` (METHOD.md 10)."
+#: Setting and value of every ablation, its name, its title and what it does, in table order.
+_CHANGES: tuple[tuple[str, Any, str, str, str], ...] = (
+    (
+        *("keep_top", False, "paper-sets", "the paper's sets"),
+        "keep_top=False: the label ranked first may be missing from its own set, and an empty set is deferred.",
+    ),
+    (
+        *("protect", "none", "no-guard", "no guard"),
+        "protect='none': no class is guarded. With keep_top=False the decisions of localized calibration.",
+    ),
+    ("protect", "all", "guard-all", "guard all", "protect='all': every class is guarded, whatever validation says."),
+    ("audit", None, "no-audit", "no audit", "audit=None: every image is accepted, in every role."),
+    (
+        *("bandwidth", math.inf, "no-localization", "no localization"),
+        "bandwidth=inf: all calibration images weigh the same, also inside the guard.",
+    ),
+    ("trim", 0, "no-trimming", "no trimming", "trim=0: plain mean of the prompt probabilities."),
+)
+ABLATIONS = tuple(
+    CalcodeMethod(
+        replace(
+            RECORD,
+            name=f"calcode-{name}",
+            title=f"CALCoDe, {title}",
+            assumes=_UNGUARDED if value == "none" else RECORD.assumes,
+            differs=f"{what} {RECORD.differs}",
+        ),
+        {setting: value},
+    )
+    for setting, value, name, title, what in _CHANGES
+)
+METHODS = (CalcodeMethod(), *ABLATIONS)

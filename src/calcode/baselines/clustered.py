@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import prediction
+from calcode.baselines.split import prediction, robust
 from calcode.method.evidence import Evidence
 from calcode.method.quantiles import conformal_quantile, kth_smallest, smallest_finite_count
 from calcode.method.scores import aps_scores, label_sets, true_label_scores
@@ -166,3 +165,6 @@ class Clustered:
             "null_cluster_classes": int((clusters < 0).sum()),
         }
         return prediction(sets, probabilities, details=details)
+
+
+METHODS = (Clustered(),)

@@ -11,8 +11,8 @@ import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.aps import aps_prediction
-from calcode.baselines.evidence import averaged_logits
 from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.split import averaged_logits
 from calcode.method.evidence import Evidence
 
 RECORD = Record(
@@ -91,3 +91,6 @@ class ConfOt:
         adapted = transported_probabilities(pooled, label_marginal(labels, n_classes=test.n_classes))
         n = len(calibration)
         return aps_prediction(adapted[:n], labels, adapted[n:], miscoverage=miscoverage)
+
+
+METHODS = (ConfOt(),)

@@ -11,10 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.baselines.evidence import robust
 from calcode.baselines.greedy_vote import BLOCK, Rankings, label_steps
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import prediction
+from calcode.baselines.split import prediction, robust
 from calcode.method.evidence import Evidence, prompt_probabilities
 from calcode.method.quantiles import conformal_rank
 
@@ -185,3 +184,6 @@ class RValue:
         steps = _steps(roles, test, slots)
         sets = r_value_sets(steps, n_calibration=n, boundary_rank=rank)
         return prediction(sets, robust(test), details={"boundary_rank": rank})
+
+
+METHODS = (PublishedRValue(RECORDS["k"], later=0), PublishedRValue(RECORDS["k+1"], later=1), RValue())

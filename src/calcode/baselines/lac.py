@@ -7,11 +7,10 @@
 
 from __future__ import annotations
 
-from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import prediction, threshold
+from calcode.baselines.split import robust, split_prediction
 from calcode.method.evidence import Evidence
-from calcode.method.scores import label_sets, lac_scores
+from calcode.method.scores import lac_scores
 
 RECORD = Record(
     name="lac",
@@ -34,7 +33,9 @@ class SplitLac:
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """Sets may be empty; the seed is not used."""
         calibration = roles.calibration
-        limit = threshold(lac_scores(robust(calibration)), calibration.require_labels(), miscoverage=miscoverage)
         probabilities = robust(test)
-        sets = label_sets(lac_scores(probabilities), limit)
-        return prediction(sets, probabilities, details={"threshold": limit})
+        scores, own = lac_scores(robust(calibration)), lac_scores(probabilities)
+        return split_prediction(scores, calibration.require_labels(), own, probabilities, miscoverage=miscoverage)
+
+
+METHODS = (SplitLac(),)

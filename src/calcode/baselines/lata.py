@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.aps import aps_prediction
-from calcode.baselines.evidence import averaged_logits, softmax
 from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.split import averaged_logits, softmax
 from calcode.method.evidence import Evidence
 
 if TYPE_CHECKING:
@@ -223,3 +223,6 @@ class Lata:
         refined = refined_probabilities(softmax(pooled), graph)
         n = len(calibration)
         return aps_prediction(refined[:n], calibration.require_labels(), refined[n:], miscoverage=miscoverage)
+
+
+METHODS = (Lata(),)

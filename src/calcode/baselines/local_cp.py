@@ -8,9 +8,8 @@
 from __future__ import annotations
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import prediction
+from calcode.baselines.split import prediction, robust
 from calcode.method.bandwidth import choose_bandwidth
 from calcode.method.cross_fit import CrossFit
 from calcode.method.evidence import Evidence
@@ -109,3 +108,6 @@ class LocalCp:
         return localized_prediction(
             roles.validation, roles.calibration, test, level="exact", miscoverage=miscoverage, random_state=random_state
         )
+
+
+METHODS = (LocalCp(),)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import class_thresholds, prediction
+from calcode.baselines.split import class_thresholds, prediction, robust
 from calcode.method.evidence import Evidence
 from calcode.method.scores import aps_scores, label_sets
 
@@ -42,3 +41,6 @@ class Mondrian:
         sets = label_sets(aps_scores(probabilities), limits)
         details = {"infinite_thresholds": int(np.isinf(limits).sum())}
         return prediction(sets, probabilities, details=details)
+
+
+METHODS = (Mondrian(),)

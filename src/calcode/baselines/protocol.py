@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -78,14 +78,18 @@ class Roles:
     gate: Evidence
     calibration: Evidence
 
+    @property
+    def by_name(self) -> dict[str, Any]:
+        """The four roles, as `Calcode.fit` takes them."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            evidence: Evidence = getattr(self, entry.name)
+        for name, evidence in self.by_name.items():
             if len(evidence) == 0:
-                raise RoleError(f"{entry.name}: the role holds no image; give it at least one")
+                raise RoleError(f"{name}: the role holds no image; give it at least one")
             if evidence.classes != self.calibration.classes:
                 raise RoleError(
-                    f"{entry.name}: classes {list(evidence.classes)} are not those of calibration "
+                    f"{name}: classes {list(evidence.classes)} are not those of calibration "
                     f"{list(self.calibration.classes)}; restrict both to the same classes in the same order"
                 )
         for name in ("validation", "calibration"):

@@ -7,16 +7,13 @@ and `conventions.mapie_rule` reproduce ``clip_conformal``, ``raps_official`` and
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import prediction, threshold
+from calcode.baselines.split import robust, smallest_sets, split_prediction
 from calcode.method.evidence import Evidence
-from calcode.method.scores import label_ranks, label_sets, raps_scores, true_label_scores
+from calcode.method.scores import label_ranks, raps_scores, true_label_scores
 
 RECORD = Record(
     name="raps",
@@ -49,14 +46,11 @@ def tuned_free_ranks(probabilities: FloatArray, labels: IntArray, *, miscoverage
 def tune(probabilities: FloatArray, labels: IntArray, *, miscoverage: float) -> tuple[float, int]:
     """Penalty with the smallest mean set on the tuning images (the first of equals), and free ranks."""
     free_ranks = tuned_free_ranks(probabilities, labels, miscoverage=miscoverage)
-    best, smallest = PENALTIES[0], math.inf
-    for penalty in PENALTIES:
-        scores = raps_scores(probabilities, penalty=penalty, free_ranks=free_ranks)
-        limit = threshold(scores, labels, miscoverage=miscoverage)
-        size = float(label_sets(scores, limit).sum(axis=1).mean())
-        if size < smallest:
-            best, smallest = penalty, size
-    return best, free_ranks
+
+    def scores(penalty: float) -> FloatArray:
+        return raps_scores(probabilities, penalty=penalty, free_ranks=free_ranks)
+
+    return smallest_sets(scores, labels, PENALTIES, miscoverage=miscoverage), free_ranks
 
 
 class Raps:
@@ -68,9 +62,15 @@ class Raps:
         """Sets are prefixes of the ranking; the seed is not used."""
         validation, calibration = roles.validation, roles.calibration
         penalty, free_ranks = tune(robust(validation), validation.require_labels(), miscoverage=miscoverage)
-        scores = raps_scores(robust(calibration), penalty=penalty, free_ranks=free_ranks)
-        limit = threshold(scores, calibration.require_labels(), miscoverage=miscoverage)
         probabilities = robust(test)
-        sets = label_sets(raps_scores(probabilities, penalty=penalty, free_ranks=free_ranks), limit)
-        details = {"threshold": limit, "penalty": penalty, "free_ranks": free_ranks}
-        return prediction(sets, probabilities, details=details)
+        return split_prediction(
+            raps_scores(robust(calibration), penalty=penalty, free_ranks=free_ranks),
+            calibration.require_labels(),
+            raps_scores(probabilities, penalty=penalty, free_ranks=free_ranks),
+            probabilities,
+            miscoverage=miscoverage,
+            details={"penalty": penalty, "free_ranks": free_ranks},
+        )
+
+
+METHODS = (Raps(),)

@@ -6,16 +6,13 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import prediction, threshold
+from calcode.baselines.split import robust, smallest_sets, split_prediction
 from calcode.method.evidence import Evidence
-from calcode.method.scores import label_sets, saps_scores
+from calcode.method.scores import saps_scores
 
 RECORD = Record(
     name="saps",
@@ -35,14 +32,11 @@ PENALTIES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 
 
 def tune(probabilities: FloatArray, labels: IntArray, uniforms: FloatArray, *, miscoverage: float) -> float:
     """Rank weight with the smallest mean set on the tuning images, the first of equals."""
-    best, smallest = PENALTIES[0], math.inf
-    for penalty in PENALTIES:
-        scores = saps_scores(probabilities, uniforms, penalty=penalty)
-        limit = threshold(scores, labels, miscoverage=miscoverage)
-        size = float(label_sets(scores, limit).sum(axis=1).mean())
-        if size < smallest:
-            best, smallest = penalty, size
-    return best
+
+    def scores(penalty: float) -> FloatArray:
+        return saps_scores(probabilities, uniforms, penalty=penalty)
+
+    return smallest_sets(scores, labels, PENALTIES, miscoverage=miscoverage)
 
 
 class Saps:
@@ -56,8 +50,11 @@ class Saps:
         generator = np.random.default_rng(random_state)
         draws = [generator.random(len(role)) for role in (validation, calibration, test)]
         penalty = tune(robust(validation), validation.require_labels(), draws[0], miscoverage=miscoverage)
+        labels, probabilities = calibration.require_labels(), robust(test)
         scores = saps_scores(robust(calibration), draws[1], penalty=penalty)
-        limit = threshold(scores, calibration.require_labels(), miscoverage=miscoverage)
-        probabilities = robust(test)
-        sets = label_sets(saps_scores(probabilities, draws[2], penalty=penalty), limit)
-        return prediction(sets, probabilities, details={"threshold": limit, "penalty": penalty})
+        own = saps_scores(probabilities, draws[2], penalty=penalty)
+        details = {"penalty": penalty}
+        return split_prediction(scores, labels, own, probabilities, miscoverage=miscoverage, details=details)
+
+
+METHODS = (Saps(),)

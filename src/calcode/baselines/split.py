@@ -7,14 +7,36 @@ too), `scores.label_sets` its ``__sets``, also MAPIE's LAC and top-k sets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.baselines.protocol import Detail, Prediction
+from calcode.method.evidence import Evidence, prompt_probabilities, robust_probabilities
 from calcode.method.quantiles import conformal_quantile
-from calcode.method.scores import label_order, true_label_scores
+from calcode.method.scores import label_order, label_sets, true_label_scores
+
+
+def trim_for(evidence: Evidence) -> int:
+    """Values trimmed at each end: METHOD.md's 1, and 0 where two prompts leave nothing to trim."""
+    return min(1, (evidence.n_prompts - 1) // 2)
+
+
+def robust(evidence: Evidence) -> FloatArray:
+    """p_rob of METHOD.md 2; shape (n, K)."""
+    return robust_probabilities(evidence.prompt_logits, trim=trim_for(evidence))
+
+
+def averaged_logits(evidence: Evidence) -> FloatArray:
+    """Mean of the logits over prompts, the start of Conf-OT, temperature scaling and LATA; shape (n, K)."""
+    mean: FloatArray = evidence.prompt_logits.mean(axis=1)
+    return mean
+
+
+def softmax(logits: FloatArray) -> FloatArray:
+    """Softmax over classes of (n, K) logits: Eq. 4 with one prompt."""
+    return prompt_probabilities(logits[:, None, :])[:, 0]
 
 
 def threshold(scores: FloatArray, labels: IntArray, *, miscoverage: float) -> float:
@@ -65,3 +87,50 @@ def prediction(
         top_probability=probabilities[np.arange(len(top)), top],
         details={} if details is None else dict(details),
     )
+
+
+def split_prediction(
+    calibration: FloatArray,
+    labels: IntArray,
+    scores: FloatArray,
+    probabilities: FloatArray,
+    *,
+    miscoverage: float,
+    details: Mapping[str, Detail] | None = None,
+) -> Prediction:
+    """One threshold from the calibration scores, and the sets of the test images, for every method that ends in it.
+
+    Parameters
+    ----------
+    calibration : ndarray of shape (n, K)
+        Scores of every label of the calibration images.
+    labels : ndarray of shape (n,)
+    scores, probabilities : ndarray of shape (m, K)
+        Of the test images.
+    miscoverage : float
+    details : mapping, optional
+        Added to the threshold.
+    """
+    limit = threshold(calibration, labels, miscoverage=miscoverage)
+    return prediction(label_sets(scores, limit), probabilities, details={"threshold": limit, **(details or {})})
+
+
+def smallest_sets(
+    scores: Callable[[float], FloatArray], labels: IntArray, candidates: Sequence[float], *, miscoverage: float
+) -> float:
+    """The candidate with the smallest mean set on the tuning images, the first of equals.
+
+    Parameters
+    ----------
+    scores : callable
+        A candidate in, the scores of every label of the tuning images out, shape (n, K).
+    labels : ndarray of shape (n,)
+    candidates : sequence of float
+    miscoverage : float
+    """
+
+    def size(candidate: float) -> float:
+        own = scores(candidate)
+        return float(label_sets(own, threshold(own, labels, miscoverage=miscoverage)).sum(axis=1).mean())
+
+    return min(candidates, key=size)

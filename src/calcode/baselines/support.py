@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray
-from calcode.baselines.deferral import DEFERRAL_LEVEL
-from calcode.baselines.evidence import trim_for
 from calcode.baselines.protocol import Prediction, Roles
-from calcode.method.audit import AverageName, SupportAudit
+from calcode.baselines.split import robust, trim_for
+from calcode.method.audit import DIAGNOSTICS, AverageName, SupportAudit
 from calcode.method.evidence import Evidence
 
+#: Deferral level of METHOD.md 4.
+DEFERRAL_LEVEL = 0.05
 
-def fitted_audit(roles: Roles, *, random_state: int, average: AverageName = "median") -> SupportAudit:
+
+def fitted_audit(
+    roles: Roles, *, random_state: int, candidates: Sequence[str] = DIAGNOSTICS, average: AverageName = "median"
+) -> SupportAudit:
     """The audit of METHOD.md 4 as every composition here uses it.
 
     Parameters
     ----------
     roles : Roles
     random_state : int
+    candidates : sequence of str
+        Diagnostics to choose from.
     average : {"median", "mean"}
         Of the neighbours' distances.
     """
@@ -28,10 +35,22 @@ def fitted_audit(roles: Roles, *, random_state: int, average: AverageName = "med
         reference=roles.reference,
         validation=roles.validation,
         gate=roles.gate,
+        candidates=candidates,
         trim=trim_for(roles.reference),
         random_state=random_state,
         average=average,
     )
+
+
+def single_audits(roles: Roles, *, random_state: int) -> dict[str, SupportAudit]:
+    """One audit per diagnostic, each calibrated on the gate, in the order of METHOD.md 4."""
+    return {name: fitted_audit(roles, random_state=random_state, candidates=(name,)) for name in DIAGNOSTICS}
+
+
+def top_one_errors(evidence: Evidence) -> BoolArray:
+    """Images whose first-ranked class is wrong; shape (n,)."""
+    errors: BoolArray = robust(evidence).argmax(axis=1) != evidence.require_labels()
+    return errors
 
 
 def accepted_by(p_values: FloatArray) -> BoolArray:

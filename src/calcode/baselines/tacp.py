@@ -1,55 +1,45 @@
 """TACP and sTACP: a rank penalty that falls on head classes, or on classes by their prior. Reconstructions.
 
-`tail_scores` with the weights of `head_classes` (``tacp``) or of `class_prior` (``stacp``) reproduces golden
-``reconstructed_tacp`` ``*__cal`` and ``*__test``; `class_prior` and `head_classes` its ``prior`` and ``head``;
+`tail_scores` with the weights of `head_classes` (``tacp``) or of the prior (``stacp``) reproduces golden
+``reconstructed_tacp`` ``*__cal`` and ``*__test``; `conf_ot.label_marginal` and `head_classes` its ``prior`` and
+``head``;
 `split.threshold` and `scores.label_sets` its ``__q`` and ``__sets``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.baselines.conf_ot import label_marginal
-from calcode.baselines.evidence import robust
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import prediction, threshold
+from calcode.baselines.split import robust, split_prediction, threshold
 from calcode.method.cross_fit import fold_numbers
 from calcode.method.evidence import Evidence
 from calcode.method.scores import aps_scores, label_sets, rank_penalty
 
-_PAPER = "Liu, Huang, Ong, Conformal Prediction Meets Long-Tail Classification"
-_ASSUMES = "Calibration and test exchangeable: marginal coverage at least 1 - miscoverage. No promise by class."
-_SELECTS = (
-    "Class prior, penalty and free ranks on validation: five folds, least mean gap between class coverage and "
-    "target among settings whose pooled coverage is within 0.01 of the target, then smaller sets, then smaller penalty."
-)
-_DIFFERS = (
-    "No code was released: written from the formulas. Assumed: deterministic APS below, 1-based ranks, the grid and "
-    "the objective of the search."
-)
-
-TACP = Record(
-    name="tacp",
-    title="TACP-APS (reconstruction)",
-    paper=_PAPER,
-    venue="AAAI",
-    year=2026,
-    assumes=_ASSUMES,
-    selects=_SELECTS,
-    differs=_DIFFERS + " Head: fewest classes whose prior exceeds one half.",
-    reconstruction=True,
-)
 STACP = Record(
     name="stacp",
     title="sTACP-APS (reconstruction)",
-    paper=_PAPER,
+    paper="Liu, Huang, Ong, Conformal Prediction Meets Long-Tail Classification",
     venue="AAAI",
     year=2026,
-    assumes=_ASSUMES,
-    selects=_SELECTS,
-    differs=_DIFFERS,
+    assumes="Calibration and test exchangeable: marginal coverage at least 1 - miscoverage. No promise by class.",
+    selects="Class prior, penalty and free ranks on validation: five folds, least mean gap between class coverage and "
+    "target among settings whose pooled coverage is within 0.01 of the target, then smaller sets, then smaller "
+    "penalty.",
+    differs="No code was released: written from the formulas. Assumed: deterministic APS below, 1-based ranks, the "
+    "grid and the objective of the search.",
     reconstruction=True,
+)
+TACP = replace(
+    STACP,
+    name="tacp",
+    title="TACP-APS (reconstruction)",
+    differs=STACP.differs + " Head: fewest classes whose prior exceeds one half.",
 )
 
 #: Penalties of the grid; free ranks run over 0..K-1.
@@ -57,11 +47,6 @@ PENALTIES = (0.0, 0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
 #: By how much pooled coverage may fall short of the target.
 TOLERANCE = 0.01
 _FOLDS = 5
-
-
-def class_prior(labels: IntArray, *, n_classes: int) -> FloatArray:
-    """Share of each class among the labels; shape (K,)."""
-    return label_marginal(labels, n_classes=n_classes)
 
 
 def head_classes(prior: FloatArray, *, share: float = 0.5) -> BoolArray:
@@ -123,39 +108,36 @@ def select(
     return best[1], best[2]
 
 
-def _tail_prediction(
-    roles: Roles, test: Evidence, weights: FloatArray, *, miscoverage: float, random_state: int
-) -> Prediction:
-    validation, calibration = roles.validation, roles.calibration
-    penalty, free_ranks = select(
-        robust(validation), validation.require_labels(), weights, miscoverage=miscoverage, random_state=random_state
-    )
-    scores = tail_scores(robust(calibration), weights, penalty=penalty, free_ranks=free_ranks)
-    limit = threshold(scores, calibration.require_labels(), miscoverage=miscoverage)
-    probabilities = robust(test)
-    sets = label_sets(tail_scores(probabilities, weights, penalty=penalty, free_ranks=free_ranks), limit)
-    details = {"threshold": limit, "penalty": penalty, "free_ranks": free_ranks}
-    return prediction(sets, probabilities, details=details)
-
-
 class Tacp:
-    """Rank penalty on head classes."""
+    """A rank penalty with a weight per class from its prior: on head classes, or on every class in proportion.
 
-    record = TACP
+    Parameters
+    ----------
+    record : Record
+    weights : callable
+        The prior in, one weight per class out; shape (K,) both.
+    """
 
-    def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """The seed deals out the folds."""
-        prior = class_prior(roles.validation.require_labels(), n_classes=test.n_classes)
-        weights = head_classes(prior).astype(np.float64)
-        return _tail_prediction(roles, test, weights, miscoverage=miscoverage, random_state=random_state)
-
-
-class SoftTacp:
-    """Rank penalty on every class in proportion to its prior."""
-
-    record = STACP
+    def __init__(self, record: Record, weights: Callable[[FloatArray], FloatArray]) -> None:
+        self.record = record
+        self._weights = weights
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """The seed deals out the folds."""
-        prior = class_prior(roles.validation.require_labels(), n_classes=test.n_classes)
-        return _tail_prediction(roles, test, prior, miscoverage=miscoverage, random_state=random_state)
+        validation, calibration, probabilities = roles.validation, roles.calibration, robust(test)
+        labels = validation.require_labels()
+        weights = self._weights(label_marginal(labels, n_classes=test.n_classes))
+        penalty, free_ranks = select(
+            robust(validation), labels, weights, miscoverage=miscoverage, random_state=random_state
+        )
+        return split_prediction(
+            tail_scores(robust(calibration), weights, penalty=penalty, free_ranks=free_ranks),
+            calibration.require_labels(),
+            tail_scores(probabilities, weights, penalty=penalty, free_ranks=free_ranks),
+            probabilities,
+            miscoverage=miscoverage,
+            details={"penalty": penalty, "free_ranks": free_ranks},
+        )
+
+
+METHODS = (Tacp(TACP, lambda prior: head_classes(prior).astype(np.float64)), Tacp(STACP, lambda prior: prior))

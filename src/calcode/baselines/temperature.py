@@ -12,9 +12,8 @@ import math
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.evidence import averaged_logits, softmax
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import prediction
+from calcode.baselines.split import averaged_logits, prediction, softmax
 from calcode.baselines.top1 import singletons
 from calcode.method.evidence import Evidence
 
@@ -97,3 +96,6 @@ class TemperatureScaling:
         temperature = fit_temperature(averaged_logits(validation), validation.require_labels())
         probabilities = softmax(averaged_logits(test) / temperature)
         return prediction(singletons(probabilities), probabilities, details={"temperature": temperature})
+
+
+METHODS = (TemperatureScaling(),)

@@ -93,9 +93,7 @@ def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> C
     """
     cohorts = select_cohorts(images, setting)
     roles, test = cohorts.roles, cohorts.target
-    model = Calcode().fit(
-        reference=roles.reference, validation=roles.validation, gate=roles.gate, calibration=roles.calibration
-    )
+    model = Calcode().fit(**roles.by_name)
     decisions = model.decide(test.evidence)
     aps = METHODS["aps"]
     ordinary = aps.predict(

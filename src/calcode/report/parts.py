@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from calcode.report.charts import Chart, PlaneChart
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +52,7 @@ class Cell:
     below : str
         Small print under it, such as an interval.
     tag : str
-        A mark beside it, such as "protected".
+        A mark next to it, such as "protected".
     best : bool
         Bold, on the page and in LaTeX.
     alarm : bool
@@ -63,40 +68,55 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """Heading of a table column; numbers are set flush right."""
+    """A column of a table.
+
+    Attributes
+    ----------
+    heading : str
+    cell : callable or None
+        A row in, its text or `Cell` out; None where the rows are sequences and the column shows its own entry.
+    numeric : bool
+        Numbers are set flush right.
+    rank : callable or None
+        A row in, a number out: the row with the largest one has the best cell.
+    """
 
     heading: str
+    cell: Callable[[Any], str | Cell] | None = None
     numeric: bool = True
+    rank: Callable[[Any], float] | None = None
 
 
 def columns(*headings: str, words: int = 1) -> list[Column]:
-    """Columns by their headings: the first `words` of them hold words, the others numbers.
+    """Columns of rows that are sequences: the first `words` of them hold words, the others numbers.
 
     Examples
     --------
-    >>> columns("class", "n")
-    [Column(heading='class', numeric=False), Column(heading='n', numeric=True)]
+    >>> [(column.heading, column.numeric) for column in columns("class", "n")]
+    [('class', False), ('n', True)]
     """
     return [Column(heading, numeric=i >= words) for i, heading in enumerate(headings)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table whose first column names its rows.
+    """Rows and how each column shows them; the first column names the rows.
 
     Attributes
     ----------
     caption : str
         Says what the table shows, for readers who come to it alone.
     columns : sequence of Column
-    rows : sequence of sequences of str or Cell
-        One entry per column.
+    rows : DataFrame or sequence
+        Frames are shown row by row; other rows are whatever the columns expect.
     layout : {"stack", "matrix", "scroll"}
         On a phone every row becomes a card, or print becomes small, or the table scrolls and says so.
     name : str
         Of its LaTeX file; empty where there is none.
     reported : bool
         Whether the numbers are those of a publication.
+    within : callable or None
+        A row in, its group out: the best cell is looked for within each run of equal groups.
 
     Examples
     --------
@@ -107,17 +127,31 @@ class Table:
 
     caption: str
     columns: Sequence[Column]
-    rows: Sequence[Sequence[str | Cell]]
+    rows: pd.DataFrame | Sequence[Any]
     layout: Literal["stack", "matrix", "scroll"] = "stack"
     name: str = ""
     reported: bool = False
+    within: Callable[[Any], Any] | None = None
 
     kind: ClassVar[str] = "table"
 
     @property
     def cells(self) -> list[list[Cell]]:
-        """The rows, every entry a `Cell`."""
-        return [[entry if isinstance(entry, Cell) else Cell(entry) for entry in row] for row in self.rows]
+        """The rows as they are shown; the best cell of a ranked column is bold where there is something to choose."""
+        rows: Any = self.rows.itertuples(index=False) if hasattr(self.rows, "itertuples") else self.rows
+        lines: list[list[Cell]] = []
+        for _, members in groupby(rows, key=self.within or (lambda row: None)):
+            group = list(members)
+            shown = [[col.cell(row) if col.cell else row[j] for j, col in enumerate(self.columns)] for row in group]
+            cells = [[entry if isinstance(entry, Cell) else Cell(entry) for entry in line] for line in shown]
+            for j, column in enumerate(self.columns):
+                if column.rank is not None and len(group) > 1:
+                    ranks = [column.rank(row) for row in group]
+                    best = max((rank for rank in ranks if not math.isnan(rank)), default=math.nan)
+                    for line, rank in zip(cells, ranks, strict=True):
+                        line[j] = replace(line[j], best=rank == best)
+            lines += cells
+        return lines
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,12 @@ study's columns, and one table serves the terminal and LaTeX.
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import pandas as pd
@@ -24,14 +24,14 @@ from calcode.method.decisions import WORST_CLASS_MIN
 from calcode.method.evidence import Evidence
 from calcode.method.roles import checked_roles, identities
 from calcode.metrics import Summary, subgroup_rows
-from calcode.report.parts import Cell, Table
+from calcode.report.parts import Cell, Column, Table
 from calcode.report.wording import count, counted
 from calcode.study.decisions import MethodDecisions, decisions_from
 from calcode.study.figures import DETAILED, HITS, METHOD, TITLE, detailed, hits
 from calcode.study.methods import COMPLETE, named_methods
 from calcode.study.specification import Point
 from calcode.study.tables import Row, TableSchema, duration, flag, text
-from calcode.study.view import Col, estimate, view
+from calcode.study.view import estimate
 
 EXCHANGEABLE_NOTE = (
     "The test images are the file's own test role, chosen by the same conditions as the fitted roles: exchangeable "
@@ -125,7 +125,7 @@ class MethodRow:
     problem: str = ""
     warnings: tuple[str, ...] = ()
 
-    @functools.cached_property
+    @cached_property
     def summary(self) -> Summary | None:
         """Every metric of METHOD.md 11, or None where nothing was decided."""
         return None if self.decided is None else self.decided.summary(min_n=self.terms.min_n)
@@ -221,8 +221,7 @@ def compare_methods(
         raise EvidenceError("test: its images have no ids; give each one, so that roles can be told apart")
     if not (test.require_labels() >= 0).any():
         raise EvidenceError("test: no image has a diagnosis among the classes, so nothing can be judged")
-    names = ("reference", "validation", "gate", "calibration")
-    prompts, used = checked_roles({name: getattr(roles, name) for name in names})
+    prompts, used = checked_roles(roles.by_name)
     prompts.require(test, role="test")
     used.require_disjoint("test", identities(test))
     return (compared_row(method, roles, test, terms=terms or Terms()) for method in methods)
@@ -320,19 +319,19 @@ _HIT_WORDS = {(True, True): "both", (True, False): "cov", (False, True): "worst"
 _COLS = {
     col.heading: col
     for col in (
-        Col("method", lambda row: Cell(row.title, best=row.method == COMPLETE), numeric=False),
-        Col("coverage", lambda row: _with_interval(row, "coverage"), numeric=False),
-        Col("worst class", _worst, numeric=False),
-        Col("size", lambda row: _short(row.set_size, 2)),
-        Col("set size", lambda row: _with_interval(row, "set_size"), numeric=False),
-        Col("full", lambda row: _short(row.full_set_rate)),
-        Col("inform.", lambda row: _short(row.informative_rate)),
-        Col("single", _single_answers, numeric=False),
-        Col("defer", lambda row: _short(row.deferral)),
-        Col("sel.acc", lambda row: _short(row.selective_accuracy)),
-        Col("ECE", lambda row: _short(row.calibration_error)),
-        Col("hit", lambda row: _HIT_WORDS[bool(row.coverage_hit), bool(row.worst_class_hit)]),
-        Col("s", lambda row: "" if math.isnan(row.seconds) else f"{row.seconds:.1f}"),
+        Column("method", lambda row: Cell(row.title, best=row.method == COMPLETE), numeric=False),
+        Column("coverage", lambda row: _with_interval(row, "coverage"), numeric=False),
+        Column("worst class", _worst, numeric=False),
+        Column("size", lambda row: _short(row.set_size, 2)),
+        Column("set size", lambda row: _with_interval(row, "set_size"), numeric=False),
+        Column("full", lambda row: _short(row.full_set_rate)),
+        Column("inform.", lambda row: _short(row.informative_rate)),
+        Column("single", _single_answers, numeric=False),
+        Column("defer", lambda row: _short(row.deferral)),
+        Column("sel.acc", lambda row: _short(row.selective_accuracy)),
+        Column("ECE", lambda row: _short(row.calibration_error)),
+        Column("hit", lambda row: _HIT_WORDS[bool(row.coverage_hit), bool(row.worst_class_hit)]),
+        Column("s", lambda row: "" if math.isnan(row.seconds) else f"{row.seconds:.1f}"),
     )
 }
 RELIABILITY = ("method", "coverage", "worst class", "size", "full", "defer", "single", "hit")
@@ -350,19 +349,16 @@ def comparison_table(rows: Sequence[MethodRow], headings: Sequence[str], *, capt
         Such as `RELIABILITY`, `UTILITY` or `EVERYTHING`.
     caption : str
     """
-    frame = comparison_frame(rows)
-    made = view("comparison", caption, frame[frame["problem"] == ""], [_COLS[name] for name in headings])
-    judged = iter(made.cells)
-    failed = 0
-    lines = []
-    for row in rows:
+    failed = {row.record.name: f"none ({i})" for i, row in enumerate((row for row in rows if row.problem), 1)}
+
+    def shown(column: Column, position: int, row: Any) -> str | Cell:
         if row.problem:
-            failed += 1
-            blank = [Cell("")] * (len(headings) - 2)
-            lines.append([Cell(row.record.title), Cell(f"none ({failed})"), *blank])
-        else:
-            lines.append(next(judged))
-    return replace(made, rows=lines)
+            return str((row.title, failed[row.method], *[""] * len(headings))[position])
+        assert column.cell is not None, "every column here says what it shows"
+        return column.cell(row)
+
+    columns = [replace(_COLS[name], cell=partial(shown, _COLS[name], i)) for i, name in enumerate(headings)]
+    return Table(name="comparison", caption=caption, columns=columns, rows=comparison_frame(rows), layout="scroll")
 
 
 def comparison_notes(rows: Sequence[MethodRow]) -> list[str]:

@@ -6,7 +6,7 @@ Every table and bootstrap of the study is computed from these files.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,15 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray, TextArray
 from calcode.baselines.protocol import Prediction
+from calcode.baselines.registry import METHODS
 from calcode.errors import StudyError
 from calcode.method.evidence import Evidence
 from calcode.metrics import Outcome, Summary, summarize_sets
+from calcode.study.cohorts import SettingCohorts
+from calcode.study.jobs import Job, job
+from calcode.study.methods import at_point
+from calcode.study.specification import Backbone, Point, Setting, Study
+from calcode.study.tables import Row
 
 if TYPE_CHECKING:
     import pyarrow
@@ -97,6 +103,47 @@ class MethodDecisions:
         )
 
 
+def method_job(
+    study: Study,
+    method: str,
+    place: tuple[Setting, Backbone],
+    *,
+    point: Point | None = None,
+    seed: int | None = None,
+    resplit: int | None = None,
+    out_of_space: bool = False,
+) -> Job:
+    """The job that decides on a setting's target, or on its images beyond the label space.
+
+    Parameters
+    ----------
+    study : Study
+        Its first operating point and its first seed are used unless given.
+    method : str
+        Name in the registry.
+    place : (Setting, Backbone)
+    point : Point, optional
+    seed, resplit : int, optional
+    out_of_space : bool
+    """
+    chosen = study.point if point is None else point
+    options = {"method": method, **chosen.model_dump(exclude={"name"}), "seed": study.seed if seed is None else seed}
+    what = f"{method}-out-of-space" if out_of_space else method
+    options |= {"out_of_space": True} if out_of_space else {}
+    return job(f"{__name__}:decide", what, place, options, resplit=resplit)
+
+
+def decide(cohorts: SettingCohorts, options: Mapping[str, Any]) -> dict[str, MethodDecisions]:
+    """Decisions of a method on the target, or on the images that are kept apart."""
+    images = cohorts.out_of_space if options.get("out_of_space") else cohorts.target
+    assert images is not None, "planned only where a setting keeps images apart"
+    method = at_point(METHODS[options["method"]], options)
+    prediction = method.predict(
+        cohorts.roles, images.evidence, miscoverage=options["miscoverage"], random_state=options["seed"]
+    )
+    return {method.record.name: decisions_from(prediction, images.evidence)}
+
+
 def decisions_from(prediction: Prediction, test: Evidence) -> MethodDecisions:
     """The decisions of a compared method on the images that its prediction was made for."""
     accepted = prediction.accepted
@@ -151,6 +198,14 @@ def to_arrow(variants: Mapping[str, MethodDecisions]) -> pyarrow.Table:
         }
         tables.append(pa.table(columns))
     return pa.concat_tables(tables).replace_schema_metadata({_FACTS: json.dumps(facts).encode()})
+
+
+def rows_table(rows: Sequence[Row]) -> pyarrow.Table:
+    """Measured rows as a table; a cell that a row lacks is missing."""
+    import pyarrow as pa
+
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: [row.get(name) for row in rows] for name in names})
 
 
 def from_arrow(table: pyarrow.Table) -> dict[str, MethodDecisions]:

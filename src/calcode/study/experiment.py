@@ -2,23 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import pandas as pd
+
+from calcode.metrics import Summary
+from calcode.report.parts import Part
+from calcode.study.decisions import MethodDecisions, from_arrow
 from calcode.study.jobs import Job
-from calcode.study.results import Results
+from calcode.study.output import StudyOutput
+from calcode.study.pool import WARNINGS_KEY
 from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema
 
-if TYPE_CHECKING:
-    import pandas as pd
 
-    from calcode.report.parts import Part
-    from calcode.study.output import StudyOutput
+class Results:
+    """The files of a study's jobs.
+
+    Parameters
+    ----------
+    folder : Path
+        The study's output.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._decisions: dict[str, Mapping[str, MethodDecisions]] = {}
+        self._summaries: dict[tuple[str, str, int], Summary] = {}
+
+    def has(self, job: Job) -> bool:
+        """Whether the job was finished."""
+        return job.path(self._folder).is_file()
+
+    def warnings(self, job: Job) -> list[str]:
+        """What the job warned of."""
+        import pyarrow.parquet as pq
+
+        said: list[str] = json.loads(pq.read_schema(job.path(self._folder)).metadata[WARNINGS_KEY])
+        return said
+
+    def rows(self, job: Job) -> list[Row]:
+        """The rows of a job that measured something; none where it failed."""
+        import pyarrow.parquet as pq
+
+        return list(pq.read_table(job.path(self._folder)).to_pylist()) if self.has(job) else []
+
+    def measured(self, jobs: Iterable[Job]) -> list[Row]:
+        """The rows of several jobs, each with the names of its setting and backbone."""
+        return [{"setting": job.setting.name, "backbone": job.backbone} | row for job in jobs for row in self.rows(job)]
+
+    def variants(self, job: Job) -> Mapping[str, MethodDecisions]:
+        """The decisions of a job, by variant; none where it failed."""
+        import pyarrow.parquet as pq
+
+        if job.key not in self._decisions:
+            kept = from_arrow(pq.read_table(job.path(self._folder))) if self.has(job) else {}
+            self._decisions[job.key] = kept
+        return self._decisions[job.key]
+
+    def decided(self, job: Job, variant: str | None = None) -> tuple[MethodDecisions, Summary] | None:
+        """Decisions with every metric of METHOD.md 11; None where the job failed.
+
+        Parameters
+        ----------
+        job : Job
+        variant : str, optional
+            The only one unless given.
+        """
+        variants = self.variants(job)
+        name = next(iter(variants), "") if variant is None else variant
+        if name not in variants:
+            return None
+        key = (job.key, name, job.setting.min_n)
+        if key not in self._summaries:
+            self._summaries[key] = variants[name].summary(min_n=job.setting.min_n)
+        return variants[name], self._summaries[key]
+
 
 #: Rows of every table by its name.
-Tables = Mapping[str, "Sequence[Row] | pd.DataFrame"]
+Tables = Mapping[str, Sequence[Row] | pd.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -37,7 +103,7 @@ class Experiment:
     tables : callable
         The study and the finished work in, the rows of every table out.
     section : callable
-        The study's output in, the parts of its section out; none where there is nothing to show.
+        The study's output in, the parts of its section out. Called where one of the tables has rows.
     options : (str, type, default), optional
         Table of the study file that belongs to this experiment, the type that checks it, and its default.
     """

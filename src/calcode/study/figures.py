@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from calcode.metrics import Summary
-from calcode.study.methods import title_of
+from calcode.metrics import Estimate, Summary
+from calcode.study.methods import COMPLETE, title_of
 from calcode.study.specification import Backbone, Point, Setting
 from calcode.study.tables import Column, Row, averages, flag, integer, number, share, text
 
@@ -114,8 +114,7 @@ def detailed(summary: Summary, point: Point | None = None) -> Row:
     """The cells of `DETAILED` and, with an operating point, of `HITS`."""
     cells = figures(summary)
     for name in _WITH_INTERVAL:
-        estimate = getattr(summary, name)
-        cells |= {f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+        cells |= interval(name, getattr(summary, name))
     single = summary.singles
     cells |= {
         "empty_set_rate": summary.empty_set_rate.value,
@@ -134,6 +133,11 @@ def detailed(summary: Summary, point: Point | None = None) -> Row:
         "min_n": summary.min_n,
     }
     return cells if point is None else cells | hits(summary, point)
+
+
+def interval(name: str, estimate: Estimate) -> Row:
+    """The cells of a figure and of the ends of its interval."""
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
 def hits(summary: Summary, point: Point) -> Row:
@@ -164,6 +168,15 @@ def delta_columns(columns: Sequence[Column], what: str) -> tuple[Column, ...]:
     )
 
 
-def differences(first: Row, second: Row, names: Sequence[str] = FIGURE_NAMES) -> Row:
-    """first - second of every named column; undefined where one of them is."""
-    return {f"delta_{name}": first[name] - second[name] for name in names}
+def with_complete(frame: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
+    """The rows of all other methods, each next to the figures of the complete one, named `<figure>_complete`.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        With a column `method` and the cells of `FIGURES`.
+    on : sequence of str
+        Columns in which the two rows agree; a row without its partner is left out.
+    """
+    complete = frame[frame["method"] == COMPLETE][[*on, *FIGURE_NAMES]]
+    return frame[frame["method"] != COMPLETE].merge(complete, on=list(on), suffixes=("", "_complete"))

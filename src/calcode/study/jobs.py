@@ -22,7 +22,7 @@ _NO_PART = frozenset(
     {"backbones", "cli", "datasets", "demo", "engines", "monitor", "report", "service", "sklearn", "study"}
 )
 #: Files of the study that take part in every job.
-_SHARED = ("audits", "cohorts", "decisions", "method_decisions", "methods", "pool", "variants")
+_SHARED = ("cohorts", "decisions", "methods", "pool", "variants")
 _LIBRARIES = ("numpy", "scipy", "scikit-learn")
 #: Words for people; changing one repeats no work.
 _WORDS = {"short", "title", "description", "shifted", "min_n", "backbones"}
@@ -36,7 +36,7 @@ class Job:
     Attributes
     ----------
     runner : str
-        "module:function"; the function takes `SettingCohorts` and the options and gives an Arrow table.
+        "module:function"; the function takes `SettingCohorts` and the options and gives rows, or decisions by variant.
     what : str
         Short name for file names and progress, such as the method's.
     setting : Setting

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from calcode.baselines.ablations import ABLATIONS
-from calcode.baselines.calcode_method import CalcodeMethod
+from calcode.baselines.calcode_method import ABLATIONS, CalcodeMethod
 from calcode.baselines.protocol import Method
 from calcode.baselines.registry import METHODS
 from calcode.errors import StudyError

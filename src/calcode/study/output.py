@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from typing import Any
 import pandas as pd
 
 from calcode.errors import StudyError
+from calcode.report.charts import ReferenceLine
+from calcode.report.wording import short_percent
 from calcode.study.methods import COMPLETE, PAPER_SETS
-from calcode.study.registry import TABLES
-from calcode.study.run import MANIFEST
 from calcode.study.specification import ALL, SHIFTED, Setting, Study, checked_options
 
+MANIFEST = "manifest.json"
 #: An ordinary conformal predictor to compare with.
 ORDINARY = "aps"
 
@@ -49,6 +50,8 @@ class StudyOutput:
 
     def table(self, name: str, **wanted: object) -> pd.DataFrame:
         """A table, or its rows whose cells have the wanted values; without rows where its experiment was not run."""
+        from calcode.study.registry import TABLES
+
         if name not in self._tables:
             kept = (self.folder / "tables" / f"{name}.csv").is_file()
             schema = TABLES[name]
@@ -64,6 +67,11 @@ class StudyOutput:
         return self.study.point.target
 
     @property
+    def target_line(self) -> tuple[ReferenceLine]:
+        """The target as the reference of a chart."""
+        return (ReferenceLine(self.target, f"target {short_percent(self.target)}"),)
+
+    @property
     def settings(self) -> tuple[Setting, ...]:
         """The settings in the order of the study."""
         return self.study.settings
@@ -77,6 +85,11 @@ class StudyOutput:
     def average(self) -> str:
         """The average that is shown first: over the shifted settings, as in the paper, where there are any."""
         return SHIFTED if self.shifted else ALL
+
+    def averaged(self, means: pd.DataFrame) -> list[str]:
+        """The averages that are shown and have rows: the first one, and that over all settings."""
+        present = set(means["scope"])
+        return [scope for scope in dict.fromkeys((self.average, ALL)) if scope in present]
 
     def scope_words(self, scope: str) -> str:
         """A scope in words."""
@@ -127,6 +140,13 @@ class StudyOutput:
             for backbone in self.backbones
             if (setting.name, backbone) in present
         ]
+
+    def by_backbone(self, rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+        """The rows of every backbone that has some, with its title."""
+        for name, title in self.backbones.items():
+            own = rows[rows["backbone"] == name]
+            if len(own):
+                yield title, own
 
     def n_classes(self, setting: str, backbone: str) -> int:
         """Size of the label space of a combination."""

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import pandas as pd
 
 from calcode.files import replacing
 from calcode.report.figure_files import can_draw, write_figure
@@ -72,13 +73,12 @@ def write_report(folder: Path, *, page: Path | None = None) -> WrittenReport:
     WrittenReport
     """
     target = write_study_page(folder, page=page)
-    sections = report_sections(StudyOutput(folder))
     drawn = can_draw()
     latex: list[Path] = []
     figures: list[Path] = []
     for name in ("latex", "figures"):
         (folder / name).mkdir(exist_ok=True)
-    for section in sections:
+    for section in report_sections(StudyOutput(folder)):
         for table in section.tables:
             latex.append(folder / "latex" / f"{file_stem(table.name)}.tex")
             with replacing(latex[-1]) as temporary:
@@ -101,7 +101,8 @@ def report_sections(output: StudyOutput) -> list[Section]:
     """The summary, every experiment that has something to show, the paper's tables and the record of the run."""
     found = [Section(key="summary", title="In short", parts=summary_parts(output))]
     for name, experiment in EXPERIMENTS.items():
-        parts = tuple(experiment.section(output))
+        known = any(len(output.table(schema.name)) for schema in experiment.schemas)
+        parts = tuple(experiment.section(output)) if known else ()
         if parts:
             found.append(Section(key=name, title=experiment.title, parts=parts))
     return [
@@ -117,43 +118,46 @@ def report_sections(output: StudyOutput) -> list[Section]:
 
 def summary_parts(output: StudyOutput) -> tuple[Part, ...]:
     """A few sentences, one table, and the rest of the findings in a fold."""
+    failed = listed([entry["what"] for entry in output.manifest["failures"]])
+    missing = f"Failed, and missing here: {failed}. The record says why." if failed else ""
+    first = (setup_sentence, ordinary_sentence, complete_sentence, singles_sentence)
+    more = (better_sentence, full_sets_sentence, beyond_sentence, splits_sentence, observed_sentence)
+    folded = tuple(said for write in more if (said := write(output)))
+    table = summary_table(output)
+    return (
+        Text(sentences=tuple(filter(None, (*(write(output) for write in first), missing))), style="lead"),
+        *((table,) if table is not None else ()),
+        *((Fold(title="More findings", parts=(Text(sentences=folded, style="list"),)),) if folded else ()),
+    )
+
+
+def beyond_sentence(output: StudyOutput) -> str:
+    """How many images with a diagnosis beyond the label space the complete method defers."""
     said = [
         f"{percent(row.out_of_space_deferral)} of {count(row.n_out_of_space)} on {row.setting} with {row.backbone} "
         f"({percent(row.in_space_deferral)} of the others)"
         for row in output.table("out_of_space_detection", score=COMPLETE).itertuples(index=False)
     ]
-    beyond = f"Of images with a diagnosis that no set can hold, CALCoDe defers {listed(said)}." if said else ""
-    observed = ""
-    if output.shifted:
-        verb = "differ" if len(output.shifted) > 1 else "differs"
-        observed = (
-            f"{listed(output.shifted)} {verb} from the calibration images by more than chance: every figure there is "
-            "observed, and nothing is promised."
-        )
-    first = (setup_sentence(output), ordinary_sentence(output), complete_sentence(output), singles_sentence(output))
-    more = (better_sentence(output), full_sets_sentence(output), beyond, splits_sentence(output), observed)
-    failures = output.manifest["failures"]
-    missing = (
-        f"Failed, and missing here: {listed([entry['what'] for entry in failures])}. The record says why."
-        if failures
-        else ""
-    )
-    table = summary_table(output)
-    folded = tuple(filter(None, more))
+    return f"Of images with a diagnosis that no set can hold, CALCoDe defers {listed(said)}." if said else ""
+
+
+def observed_sentence(output: StudyOutput) -> str:
+    """On which settings nothing is promised."""
+    verb = "differ" if len(output.shifted) > 1 else "differs"
     return (
-        Text(sentences=tuple(filter(None, (*first, missing))), style="lead"),
-        *((table,) if table is not None else ()),
-        *((Fold(title="More findings", parts=(Text(sentences=folded, style="list"),)),) if folded else ()),
+        f"{listed(output.shifted)} {verb} from the calibration images by more than chance: every figure there is "
+        "observed, and nothing is promised."
+        if output.shifted
+        else ""
     )
 
 
 def setup_sentence(output: StudyOutput) -> str:
     """How many methods, images and backbones there are, and what is asked of the sets."""
     own = output.main[output.main["method"] == COMPLETE]
-    n = len(output.combinations())
-    if not n:
+    if not output.combinations():
         return "No combination of setting and backbone has a result."
-    images = {row.setting: row.n for row in own.itertuples(index=False)}
+    images = dict(zip(own["setting"], own["n"], strict=True))
     settings = listed([f"{name} ({counted(size, 'image')})" for name, size in images.items()])
     return (
         f"{counted(len(output.study.compared), 'method')} on {settings or counted(len(output.settings), 'setting')}, "
@@ -165,16 +169,11 @@ def setup_sentence(output: StudyOutput) -> str:
 def _reach(output: StudyOutput, method: str) -> str:
     """How often a method reaches the target, and where its worst class is covered least."""
     rows = output.main[output.main["method"] == method]
-    lowest = min(
-        (row for row in rows.itertuples(index=False) if row.worst_class),
-        key=lambda row: row.worst_class_coverage,
-        default=None,
-    )
-    least = (
-        f" Its least covered disease is {lowest.worst_class} on {output.where(lowest.setting, lowest.backbone)}: "
-        f"{percent(lowest.worst_class_coverage)} of {counted(lowest.worst_class_n, 'image')}."
-        if lowest is not None
-        else ""
+    judged = rows[rows["worst_class"] != ""].sort_values("worst_class_coverage", kind="stable")
+    least = "".join(
+        f" Its least covered disease is {row.worst_class} on {output.where(row.setting, row.backbone)}: "
+        f"{percent(row.worst_class_coverage)} of {counted(row.worst_class_n, 'image')}."
+        for row in judged.head(1).itertuples(index=False)
     )
     return (
         f"reaches the target over all diseases in {int(rows['coverage_hit'].sum())} of "
@@ -208,13 +207,9 @@ def singles_sentence(output: StudyOutput) -> str:
         for row in rows.itertuples(index=False)
         if row.n_single
     ]
-    if not len(rows):
-        return ""
-    return (
-        f"Answers of CALCoDe that are one diagnosis: {listed(said)}."
-        if said
-        else "No answer of CALCoDe is one diagnosis."
-    )
+    if said:
+        return f"Answers of CALCoDe that are one diagnosis: {listed(said)}."
+    return "No answer of CALCoDe is one diagnosis." if len(rows) else ""
 
 
 def better_sentence(output: StudyOutput) -> str:
@@ -223,24 +218,22 @@ def better_sentence(output: StudyOutput) -> str:
     if own is None or len(output.study.compared) < 2:
         return ""
 
-    def named(frame: Any) -> str:
-        rows = [
-            row
-            for row in frame[frame["scope"] == output.average].itertuples(index=False)
-            if row.method != COMPLETE and row.worst_class_coverage > own.worst_class_coverage
+    def named(frame: pd.DataFrame) -> str:
+        better = (frame["method"] != COMPLETE) & (frame["worst_class_coverage"] > own.worst_class_coverage)
+        rows = frame[better & (frame["scope"] == output.average)]
+        first = rows.sort_values("worst_class_coverage", ascending=False, kind="stable").head(_NAMED)
+        found = [
+            f"{row.title} ({percent(row.worst_class_coverage)}, {cost_words(row)})"
+            for row in first.itertuples(index=False)
         ]
-        rows.sort(key=lambda row: -row.worst_class_coverage)
-        found = [f"{row.title} ({percent(row.worst_class_coverage)}, {cost_words(row)})" for row in rows[:_NAMED]]
         return listed([*found, f"{len(rows) - _NAMED} more"] if len(rows) > _NAMED else found)
 
     average = f"{percent(own.worst_class_coverage)} on average, {cost_words(own)}"
     others = named(output.means[output.means["method"] != PAPER_SETS])
     variants = named(output.table("calcode_matched_ablation_means"))
-    first = (
-        f"Better than CALCoDe ({average}) on the least covered disease: {others}."
-        if others
-        else f"No other method covers its least covered disease better than CALCoDe ({average})."
-    )
+    first = f"No other method covers its least covered disease better than CALCoDe ({average})."
+    if others:
+        first = f"Better than CALCoDe ({average}) on the least covered disease: {others}."
     return f"{first} Of its own variants these do: {variants}." if variants else first
 
 
@@ -261,7 +254,7 @@ def full_sets_sentence(output: StudyOutput) -> str:
 def splits_sentence(output: StudyOutput) -> str:
     """How far the complete method's coverage moves when the same images are dealt into other roles."""
     rows = output.table("resplit_spread", method=COMPLETE, metric="coverage")
-    known = [row for row in rows.itertuples(index=False) if row.n_splits > 1]
+    known = list(rows[rows["n_splits"] > 1].itertuples(index=False))
     if not known:
         return ""
     widest = max(known, key=lambda row: row.highest - row.lowest)
@@ -305,18 +298,17 @@ def reported_parts(output: StudyOutput) -> tuple[Part, ...]:
     settings = [setting.name for setting in output.settings if paper_setting(setting.name)]
     backbones = [name for name in output.backbones if paper_backbone(name)]
     printed = counted(len(reported_tables()), "table")
+    cohorts = f"the cohorts {listed(settings)}" if settings else "no cohort"
+    models = f"the backbones {listed(backbones)}" if backbones else "no backbone"
+    sentence = f"The {printed} that the paper prints, as data. This study shares {cohorts} and {models} with it"
     if settings and backbones:
-        sentence = (
-            f"The {printed} that the paper prints, as data. This study shares the cohorts {listed(settings)} and the "
-            f"backbones {listed(backbones)} with it; where both have the same cell, the tables above show the paper's "
-            'number next to ours in a column marked "reported".'
+        sentence += (
+            "; where both have the same cell, the tables above show the paper's number next to ours in a column marked "
+            '"reported".'
         )
     else:
-        sentence = (
-            f"The {printed} that the paper prints, as data. This study shares "
-            f"{f'the cohorts {listed(settings)}' if settings else 'no cohort'} and "
-            f"{f'the backbones {listed(backbones)}' if backbones else 'no backbone'} with it, so no cell of the one is "
-            "a cell of the other: they are shown for orientation, not for comparison."
+        sentence += (
+            ", so no cell of the one is a cell of the other: they are shown for orientation, not for comparison."
         )
     folds = []
     for table in reported_tables().values():
@@ -371,16 +363,13 @@ def input_parts(output: StudyOutput) -> list[Part]:
     libraries = ", ".join(f"{name} {version}" for name, version in manifest["libraries"].items())
     commit = f" (commit {manifest['commit']})" if manifest.get("commit") else ""
     hardware = manifest.get("hardware") or {}
-    machine = ", ".join(
-        str(text)
-        for text in (
-            hardware.get("processor"),
-            counted(hardware["cores"], "core") if hardware.get("cores") else None,
-            f"{hardware['memory_gib']} GiB of memory" if hardware.get("memory_gib") else None,
-            hardware.get("system"),
-        )
-        if text
-    )
+    written = {
+        "processor": str,
+        "cores": lambda cores: counted(cores, "core"),
+        "memory_gib": lambda size: f"{size} GiB of memory",
+        "system": str,
+    }
+    machine = ", ".join(write(hardware[name]) for name, write in written.items() if hardware.get(name))
     caption = "Feature files with the SHA-256 of features and prompts; * stands for every setting."
     made = [f"calcode {manifest['calcode']}{commit}, Python {manifest['python']}, {libraries}."]
     return [
@@ -419,12 +408,10 @@ def duration_parts(output: StudyOutput) -> list[Part]:
         f"{count(reused)} had been finished before or failed."
     )
     slowest = sorted(timed.items(), key=lambda entry: -entry[1])[:_SLOWEST]
-    if not slowest:
-        return [Text(sentences=(sentence,))]
     table = Table(
         name="durations",
         caption=f"The {len(slowest)} longest jobs; manifest.json holds all of them.",
         columns=columns("job", "seconds"),
         rows=[[name.rsplit(".", 1)[0], number(seconds, digits=1)] for name, seconds in slowest],
     )
-    return [Text(sentences=(sentence,)), Fold(title="The longest jobs", parts=(table,))]
+    return [Text(sentences=(sentence,)), *([Fold(title="The longest jobs", parts=(table,))] if slowest else [])]

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -23,6 +23,7 @@ from calcode.cohorts import Cohort, open_features
 from calcode.errors import CalcodeWarning
 from calcode.files import replacing
 from calcode.study.cohorts import SettingCohorts, select_cohorts
+from calcode.study.decisions import rows_table, to_arrow
 from calcode.study.jobs import Job
 from calcode.study.specification import Setting
 
@@ -169,8 +170,9 @@ def run_job(job: Job, target: Path) -> Finished:
             warnings.simplefilter("always", CalcodeWarning)
             cohorts = _cohorts(job.features.path, job.features.prompts, job.setting, job.resplit)
             module, _, function = job.runner.partition(":")
-            table = getattr(importlib.import_module(module), function)(cohorts, job.options)
+            found = getattr(importlib.import_module(module), function)(cohorts, job.options)
         said = [str(entry.message) for entry in caught if issubclass(entry.category, CalcodeWarning)]
+        table = to_arrow(found) if isinstance(found, Mapping) else rows_table(found)
         metadata = dict(table.schema.metadata or {})
         metadata[WARNINGS_KEY] = json.dumps(list(dict.fromkeys(said))).encode()
         target.parent.mkdir(parents=True, exist_ok=True)

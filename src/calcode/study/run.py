@@ -17,14 +17,14 @@ from typing import Any
 from calcode import __version__
 from calcode.files import replacing
 from calcode.kernels.threads import available_cores
+from calcode.study.experiment import Results
 from calcode.study.jobs import Job, library_versions, plain
+from calcode.study.output import MANIFEST
 from calcode.study.pool import Finished, run_jobs
 from calcode.study.registry import EXPERIMENTS
-from calcode.study.results import Results
 from calcode.study.specification import Study
 from calcode.study.tables import TableSchema, write_schemas
 
-MANIFEST = "manifest.json"
 #: Libraries that a reader of a manifest may ask about, those of the pages included.
 _LIBRARIES = ("pandas", "pyarrow", "pydantic", "jinja2", "matplotlib", "faiss-cpu")
 

@@ -10,10 +10,11 @@ import copy
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from calcode.baselines.evidence import trim_for
-from calcode.baselines.protocol import Prediction, Roles
+from calcode.baselines.calcode_method import model_prediction
+from calcode.baselines.protocol import Roles
+from calcode.baselines.split import trim_for
 from calcode.cohorts import Cohort
 from calcode.errors import CalcodeWarning, SettingsError
 from calcode.method.evidence import Evidence
@@ -21,11 +22,9 @@ from calcode.method.model import Calcode
 from calcode.method.settings import Settings
 from calcode.method.tail import discover_tail
 from calcode.study.cohorts import SettingCohorts
-from calcode.study.decisions import MethodDecisions, decisions_from, to_arrow
-from calcode.study.specification import Study
-
-if TYPE_CHECKING:
-    import pyarrow
+from calcode.study.decisions import MethodDecisions, decisions_from
+from calcode.study.jobs import Job, job
+from calcode.study.specification import Backbone, Setting, Study
 
 #: Settings that each stage looks at, besides those of the stages before it.
 _AUDIT = ("audit", "n_neighbors", "trim", "fused", "random_state")
@@ -103,13 +102,18 @@ def point_options(study: Study) -> dict[str, Any]:
     return {"point": study.point.model_dump(exclude={"name"}), "seed": study.seed}
 
 
+def variants_job(study: Study, what: str, where: tuple[Setting, Backbone], variants: Mapping[str, Any]) -> Job:
+    """The job that decides with every variant on the target of a combination."""
+    return job(f"{__name__}:decide_variants", what, where, point_options(study) | {"variants": variants})
+
+
 def variant_models(cohorts: SettingCohorts, options: Mapping[str, Any]) -> VariantModels:
     """Models for the roles of a setting at the operating point of a job."""
     base = point_settings(options["point"], evidence=cohorts.roles.calibration, seed=options["seed"])
     return VariantModels(cohorts.roles, base)
 
 
-def decide_variants(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+def decide_variants(cohorts: SettingCohorts, options: Mapping[str, Any]) -> dict[str, MethodDecisions]:
     """Decisions on the target of every variant in `options["variants"]`, name to changed settings.
 
     A variant that these features do not allow, such as a trim that leaves no prompt over, is left out with a
@@ -127,26 +131,12 @@ def decide_variants(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyar
         if id(model) not in decided:
             decided[id(model)] = decided_by(model, cohorts.target)
         kept[name] = decided[id(model)]
-    return to_arrow(kept)
+    return kept
 
 
 def decided_by(model: Calcode, target: Cohort) -> MethodDecisions:
     """What a fitted model decides on images."""
-    decisions = model.decide(target.evidence)
-    prediction = Prediction(
-        sets=decisions.sets,
-        top_label=decisions.top_label,
-        top_probability=decisions.top_probability,
-        deferred=~decisions.accepted,
-        p_values=decisions.p_audit,
-        details={
-            "diagnostic": model.audit_name_ or "none",
-            "bandwidth": model.bandwidth_,
-            "protected": " ".join(model.tail_classes_),
-            "in_every_set": " ".join(model.in_every_set_),
-        },
-    )
-    return decisions_from(prediction, target.evidence)
+    return decisions_from(model_prediction(model, target.evidence), target.evidence)
 
 
 def _copied(model: Calcode, params: Mapping[str, Any]) -> Calcode:

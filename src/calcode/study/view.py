@@ -1,12 +1,11 @@
-"""Frames as tables of a page: columns that know their heading, their text and which cell is best."""
+"""How the frames of a study are shown: columns by their schema, cells of the figures, and words for them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -14,108 +13,82 @@ from calcode.metrics.intervals import Estimate
 from calcode.report.charts import Scale
 from calcode.report.parts import Cell, Column, Table
 from calcode.report.wording import count, counted, number, percent, percent_estimate, percent_interval, signed
+from calcode.study.figures import FIGURES, PLACE
 from calcode.study.methods import COMPLETE
+from calcode.study.output import StudyOutput
 from calcode.study.paper import Reported, reported_figures
-
-if TYPE_CHECKING:
-    from calcode.study.output import StudyOutput
+from calcode.study.tables import Column as SchemaColumn
+from calcode.study.tables import TableSchema
 
 #: A row of a frame, as `itertuples` gives it.
 RowTuple = Any
-
-
-@dataclass(frozen=True)
-class Col:
-    """A column of a table on the page.
-
-    Attributes
-    ----------
-    heading : str
-    cell : callable
-        A row in, its text or `Cell` out.
-    numeric : bool
-    rank : callable or None
-        A row in, a number out: the row with the largest one has the best cell.
-    """
-
-    heading: str
-    cell: Callable[[RowTuple], str | Cell]
-    numeric: bool = True
-    rank: Callable[[RowTuple], float] | None = None
 
 
 def view(
     name: str,
     caption: str,
     rows: pd.DataFrame | Sequence[RowTuple],
-    cols: Sequence[Col],
+    columns: Sequence[Column],
     *,
-    layout: Literal["stack", "matrix", "scroll"] = "scroll",
+    layout: Literal["stack", "scroll"] = "scroll",
     within: Callable[[RowTuple], Any] | None = None,
 ) -> Table:
-    """Rows of a frame as a table; the best cell of a ranked column is bold.
-
-    Parameters
-    ----------
-    name, caption, layout
-        As in `Table`.
-    rows : DataFrame or sequence of named tuples
-    cols : sequence of Col
-    within : callable, optional
-        A row in, its group out: the best cell is looked for within each run of equal groups.
-    """
-    given = list(rows.itertuples(index=False)) if isinstance(rows, pd.DataFrame) else list(rows)
-    lines: list[list[Cell]] = []
-    for _, members in groupby(given, key=within or (lambda row: None)):
-        group = list(members)
-        said = [[col.cell(row) for col in cols] for row in group]
-        cells = [[entry if isinstance(entry, Cell) else Cell(entry) for entry in line] for line in said]
-        for j, col in enumerate(cols):
-            if col.rank is not None and len(group) > 1:
-                ranks = [col.rank(row) for row in group]
-                best = max((rank for rank in ranks if not math.isnan(rank)), default=math.nan)
-                for line, rank in zip(cells, ranks, strict=True):
-                    line[j] = replace(line[j], best=rank == best)
-        lines += cells
-    columns = [Column(col.heading, numeric=col.numeric) for col in cols]
-    return Table(name=name, caption=caption, columns=columns, rows=lines, layout=layout)
+    """A table of a study, wide as a rule, so that it scrolls on a phone; the parameters are those of `Table`."""
+    return Table(name=name, caption=caption, rows=rows, columns=columns, layout=layout, within=within)
 
 
-def words(column: str, heading: str | None = None, *, empty: str = "") -> Col:
+def words(column: str, heading: str | None = None, *, empty: str = "") -> Column:
     """A column of words."""
-    return Col(
+    return Column(
         column.replace("_", " ") if heading is None else heading,
         lambda row: str(getattr(row, column)) or empty,
         numeric=False,
     )
 
 
-def shares(column: str, heading: str) -> Col:
-    """A column of percentages."""
-    return Col(heading, lambda row: percent(getattr(row, column)))
+def shown(
+    schema: TableSchema | Sequence[SchemaColumn], *wanted: str | tuple[str, str] | tuple[str, str, int]
+) -> tuple[Column, ...]:
+    """Columns of a table as its schema says: words, percentages, counts, numbers, differences with their sign.
+
+    Parameters
+    ----------
+    schema : TableSchema or sequence of columns
+    wanted : str, or (str, str), or (str, str, int)
+        Name, heading (the name unless given) and digits of a number (2 unless given).
+
+    Examples
+    --------
+    >>> [column.heading for column in shown(PLACE, "setting", ("backbone", "model"))]
+    ['setting', 'model']
+    """
+    known = {column.name: column for column in (schema.columns if isinstance(schema, TableSchema) else schema)}
+
+    def write(column: SchemaColumn, digits: int, row: RowTuple) -> str:
+        value = getattr(row, column.name)
+        if column.kind in ("text", "flag"):
+            return str(value)
+        if column.name.startswith("delta_"):
+            return signed(100 * value, digits=1) if column.unit == "share" else signed(value, digits=digits)
+        if column.kind == "integer":
+            return count(int(value))
+        return percent(value) if column.unit == "share" else number(value, digits=digits)
+
+    found = []
+    for entry in wanted:
+        name, heading, digits = (*((entry, entry) if isinstance(entry, str) else entry), 2)[:3]
+        column = known[name]
+        cell = partial(write, column, digits)
+        found.append(Column(heading.replace("_", " "), cell, numeric=column.kind in ("integer", "number")))
+    return tuple(found)
 
 
-def numbers(column: str, heading: str, digits: int = 2) -> Col:
-    """A column of numbers."""
-    return Col(heading, lambda row: number(getattr(row, column), digits=digits))
+def numbers(column: str, heading: str, digits: int = 2) -> Column:
+    """A column of numbers, whatever its schema says."""
+    return Column(heading, lambda row: number(getattr(row, column), digits=digits))
 
 
-def counts(column: str, heading: str) -> Col:
-    """A column of whole numbers."""
-    return Col(heading, lambda row: count(int(getattr(row, column))))
-
-
-def points(column: str, heading: str) -> Col:
-    """A column of differences of shares, in percentage points."""
-    return Col(heading, lambda row: signed(100 * getattr(row, column), digits=1))
-
-
-def changes(column: str, heading: str, digits: int = 2) -> Col:
-    """A column of differences of numbers."""
-    return Col(heading, lambda row: signed(getattr(row, column), digits=digits))
-
-
-PLACE_COLS = (words("setting"), words("backbone"))
+PLACE_COLS = shown(PLACE, "setting", "backbone")
 
 
 def estimate(row: RowTuple, name: str, *, n: str | None = None) -> Estimate:
@@ -157,24 +130,25 @@ def single_words(row: RowTuple) -> str:
 
 #: Columns of every table that shows methods: coverage never without what it cost.
 FIGURE_COLS = (
-    Col("coverage", lambda row: share_cell(row, "coverage"), rank=lambda row: row.coverage),
-    Col("worst class", worst_cell, rank=lambda row: row.worst_class_coverage),
-    Col("set size", size_cell, rank=lambda row: -row.set_size),
-    Col("full sets", lambda row: percent(row.full_set_rate), rank=lambda row: -row.full_set_rate),
-    Col("informative", lambda row: percent(row.informative_rate), rank=lambda row: row.informative_rate),
-    Col("single answers", single_words),
-    Col("deferred", deferral_cell),
+    Column("coverage", lambda row: share_cell(row, "coverage"), rank=lambda row: row.coverage),
+    Column("worst class", worst_cell, rank=lambda row: row.worst_class_coverage),
+    Column("set size", size_cell, rank=lambda row: -row.set_size),
+    Column("full sets", lambda row: percent(row.full_set_rate), rank=lambda row: -row.full_set_rate),
+    Column("informative", lambda row: percent(row.informative_rate), rank=lambda row: row.informative_rate),
+    Column("single answers", single_words),
+    Column("deferred", deferral_cell),
 )
 #: Further columns where a reader asks for everything.
-MORE_COLS = (
-    shares("singleton_rate", "one label"),
-    shares("selective_accuracy", "selective accuracy"),
-    numbers("calibration_error", "calibration error", 3),
+MORE_COLS = shown(
+    FIGURES,
+    ("singleton_rate", "one label"),
+    ("selective_accuracy", "selective accuracy"),
+    ("calibration_error", "calibration error", 3),
 )
 #: Of how many combinations the target is met.
 TARGET_COLS = (
-    Col("target met", lambda row: f"{row.coverage_hits} of {row.n_combinations}"),
-    Col("met by worst class", lambda row: f"{row.worst_class_hits} of {row.n_combinations}"),
+    Column("target met", lambda row: f"{row.coverage_hits} of {row.n_combinations}"),
+    Column("met by worst class", lambda row: f"{row.worst_class_hits} of {row.n_combinations}"),
 )
 
 
@@ -206,7 +180,7 @@ def reported_cols(
     rows: pd.DataFrame | Sequence[RowTuple],
     find: Callable[[RowTuple], Reported | None],
     write: Callable[[Mapping[str, str]], str] = reported_figures,
-) -> tuple[Col, ...]:
+) -> tuple[Column, ...]:
     """A column with what the paper prints, marked "reported"; none where it prints nothing for these rows.
 
     Parameters
@@ -224,7 +198,7 @@ def reported_cols(
         return Cell("") if found is None else Cell(write(found[1]), found[0].place)
 
     given = rows.itertuples(index=False) if isinstance(rows, pd.DataFrame) else rows
-    return (Col(f"reported: {heading}", cell),) if any(map(find, given)) else ()
+    return (Column(f"reported: {heading}", cell),) if any(map(find, given)) else ()
 
 
 def rounded_scale(values: Iterable[float], *, step: float, least: float = 0.0) -> Scale:

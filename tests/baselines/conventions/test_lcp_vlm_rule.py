@@ -7,7 +7,7 @@ import pytest
 from baselines.conventions import lcp_vlm_rule
 
 from calcode import CalcodeError
-from calcode.baselines.sigmoid import SigmoidKernel
+from calcode.baselines.lcp_vlm import SigmoidKernel
 from calcode.method.scores import aps_scores, label_sets, lac_scores, true_label_scores
 
 FILES = ["public", "public_ties"]

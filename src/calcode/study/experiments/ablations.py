@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from calcode.baselines.registry import METHODS
+from calcode.metrics.summary import Summary
 from calcode.report.parts import Fold, Part, Text
 from calcode.report.wording import counted, listed, percent, signed_points
-from calcode.study.experiment import Experiment, Tables
+from calcode.study.decisions import MethodDecisions, method_job
+from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import (
     DETAILED,
     FIGURE_NAMES,
@@ -22,24 +25,16 @@ from calcode.study.figures import (
     averages_with_hits,
     delta_columns,
     detailed,
-    differences,
     place,
+    with_complete,
 )
-from calcode.study.jobs import Job, job
-from calcode.study.method_decisions import method_job
+from calcode.study.jobs import Job
 from calcode.study.methods import ABLATION_NAMES, COMPLETE, changes_of
-from calcode.study.results import Results
-from calcode.study.specification import ALL, Backbone, Setting, Study
+from calcode.study.output import StudyOutput
+from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, flag, integer, number, text
-from calcode.study.variants import decide_variants, point_options
+from calcode.study.variants import variants_job
 from calcode.study.view import FIGURE_COLS, PLACE_COLS, TARGET_COLS, cost_words, only, view, words
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from calcode.study.output import StudyOutput
-
-__all__ = ["EXPERIMENT", "decide_variants"]
 
 SUMMARY = TableSchema(
     name="calcode_matched_ablation_summary",
@@ -78,7 +73,7 @@ CHECK = TableSchema(
 def ablation_job(study: Study, where: tuple[Setting, Backbone]) -> Job:
     """One job for all variants, which share the stages in which they agree."""
     variants = {name: changes_of(METHODS[name]) for name in (COMPLETE, *ABLATION_NAMES)}
-    return job(f"{__name__}:decide_variants", "ablations", where, point_options(study) | {"variants": variants})
+    return variants_job(study, "ablations", where, variants)
 
 
 def jobs(study: Study) -> list[Job]:
@@ -99,69 +94,51 @@ def tables(study: Study, results: Results) -> Tables:
         for name in results.variants(run):
             found = results.decided(run, name)
             assert found is not None, "its decisions are there"
-            decisions, summary = found
-            protected = {"protected": decisions.details["protected"]}
-            rows.append(place(*where, name) | detailed(summary, study.point) | protected)
+            protected = {"protected": found[0].details["protected"]}
+            rows.append(place(*where, name) | detailed(found[1], study.point) | protected)
         first, second = results.decided(method_job(study, COMPLETE, where)), results.decided(run, COMPLETE)
         if first is not None and second is not None:
-            ours, theirs = second[0], first[0]
-            n = differing = len(theirs)
-            # All of them if the two runs are not about the same images.
-            if ours.ids.tolist() == theirs.ids.tolist():
-                other = (ours.sets != theirs.sets).any(axis=1) | (ours.deferred != theirs.deferred)
-                other |= (ours.accepted != theirs.accepted) | (ours.top_label != theirs.top_label)
-                differing = int(other.sum())
-            checks.append(place(*where) | _check("decisions", n, n - differing, differing))
-            expected, got = detailed(first[1]), detailed(second[1])
-            checks += [
-                place(*where) | _check(name, expected[name], got[name], differing)
-                for name in expected
-                if not isinstance(expected[name], str)
-            ]
-    summary_frame = SUMMARY.frame(rows)
-    complete = {(row["setting"], row["backbone"]): row for row in rows if row["method"] == COMPLETE}
-    deltas = [
-        {key: row[key] for key in ("setting", "backbone", "method", "title")}
-        | differences(row, complete[row["setting"], row["backbone"]], FIGURE_NAMES)
-        for row in rows
-        if row["method"] != COMPLETE
-    ]
+            checks += [place(*where) | row for row in check_rows(first, second)]
+    summary = SUMMARY.frame(rows)
+    both = with_complete(summary, ("setting", "backbone"))
+    deltas = {f"delta_{name}": both[name] - both[f"{name}_complete"] for name in FIGURE_NAMES}
     return {
-        SUMMARY.name: summary_frame,
-        MEANS.name: averages_with_hits(summary_frame, study.scopes(), by=("method", "title")),
-        DELTAS.name: deltas,
+        SUMMARY.name: summary,
+        MEANS.name: averages_with_hits(summary, study.scopes(), by=("method", "title")),
+        DELTAS.name: both[["setting", "backbone", "method", "title"]].assign(**deltas),
         CHECK.name: checks,
     }
 
 
-def _check(metric: str, expected: Any, found: Any, differing: int) -> Row:
-    first, second = (np.nan if value is None else float(value) for value in (expected, found))
-    return {
-        "metric": metric,
-        "main_comparison": first,
-        "ablation": second,
-        "images_that_differ": differing,
-        "equal": bool(np.array_equal(first, second, equal_nan=True)),
-    }
+def check_rows(expected: tuple[MethodDecisions, Summary], found: tuple[MethodDecisions, Summary]) -> Iterator[Row]:
+    """The images and every figure of two runs of the complete method, next to each other."""
+    theirs, ours = expected[0], found[0]
+    n = differing = len(theirs)
+    # All of them if the two runs are not about the same images.
+    if ours.ids.tolist() == theirs.ids.tolist():
+        other = (ours.sets != theirs.sets).any(axis=1) | (ours.deferred != theirs.deferred)
+        other |= (ours.accepted != theirs.accepted) | (ours.top_label != theirs.top_label)
+        differing = int(other.sum())
+    second = detailed(found[1])
+    pairs: dict[str, tuple[Any, Any]] = {"decisions": (n, n - differing)}
+    pairs |= {name: (value, second[name]) for name, value in detailed(expected[1]).items()}
+    for metric, pair in pairs.items():
+        if not isinstance(pair[0], str):
+            first, other = (np.nan if value is None else float(value) for value in pair)
+            same = {"images_that_differ": differing, "equal": bool(np.array_equal(first, other, equal_nan=True))}
+            yield {"metric": metric, "main_comparison": first, "ablation": other} | same
 
 
 def section(output: StudyOutput) -> list[Part]:
     """Averages, the check against the main comparison, and every setting in a fold."""
     means = output.table(MEANS.name)
     parts: list[Part] = []
-    for scope in dict.fromkeys((output.average, ALL)):
+    for scope in output.averaged(means):
         rows = means[means["scope"] == scope]
-        if not len(rows):
-            continue
         title = output.scope_words(scope)
-        backbones = counted(len(output.backbones), "backbone")
-        table = view(
-            f"ablations-{scope}",
-            f"Averages over {title} and {backbones}.",
-            rows,
-            (words("title", "variant"), *FIGURE_COLS, *TARGET_COLS),
-            layout="stack",
-        )
+        caption = f"Averages over {title} and {counted(len(output.backbones), 'backbone')}."
+        cols = (words("title", "variant"), *FIGURE_COLS, *TARGET_COLS)
+        table = view(f"ablations-{scope}", caption, rows, cols, layout="stack")
         if scope == output.average:
             sentences = (
                 *ablation_sentences(list(rows.itertuples(index=False))),
@@ -170,17 +147,14 @@ def section(output: StudyOutput) -> list[Part]:
             parts += [Text(sentences=tuple(filter(None, sentences)), style="list"), table]
         else:
             parts.append(Fold(title=f"Averages over {title}", parts=(table,)))
-    each = output.table(SUMMARY.name)
-    if len(each):
-        table = view(
-            "ablations-each",
-            "Every setting and backbone, with the classes that the guard protects.",
-            each,
-            (*PLACE_COLS, words("title", "variant"), *FIGURE_COLS, words("protected", empty="none")),
-            within=lambda row: (row.setting, row.backbone),
-        )
-        parts.append(Fold(title="Every setting and backbone", parts=(table,)))
-    return parts
+    table = view(
+        "ablations-each",
+        "Every setting and backbone, with the classes that the guard protects.",
+        output.table(SUMMARY.name),
+        (*PLACE_COLS, words("title", "variant"), *FIGURE_COLS, words("protected", empty="none")),
+        within=lambda row: (row.setting, row.backbone),
+    )
+    return [*parts, Fold(title="Every setting and backbone", parts=(table,))]
 
 
 def ablation_sentences(rows: Sequence[Any]) -> list[str]:

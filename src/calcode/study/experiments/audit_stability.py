@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray
+from calcode.baselines.support import single_audits, top_one_errors
 from calcode.method.audit import DIAGNOSTICS, auroc
-from calcode.report.parts import Part, Text
+from calcode.report.parts import Column, Part, Text
 from calcode.report.wording import count, counted, number, percent
-from calcode.study.audits import single_audits, top_one_errors
 from calcode.study.cohorts import SettingCohorts
-from calcode.study.experiment import Experiment, Tables
+from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import PLACE
 from calcode.study.jobs import Job, job
+from calcode.study.output import StudyOutput
 from calcode.study.paper import reported_at
-from calcode.study.results import Results
 from calcode.study.specification import Study
-from calcode.study.tables import TableSchema, integer, share, text
+from calcode.study.tables import Row, TableSchema, integer, share, text
 from calcode.study.tables import number as number_column
-from calcode.study.view import PLACE_COLS, Col, numbers, reported_cols, shares, view, words
-
-if TYPE_CHECKING:
-    import pyarrow
-
-    from calcode.study.output import StudyOutput
+from calcode.study.view import PLACE_COLS, reported_cols, shown, view
 
 _N_RESAMPLES = 1000
 #: Bootstraps that must agree before a choice is called stable, as in the paper.
@@ -53,11 +48,9 @@ SCHEMA = TableSchema(
 )
 
 
-def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> list[Row]:
     """The row of a combination, without its name."""
-    import pyarrow as pa
-
-    audits = single_audits(cohorts.roles, seed=options["seed"])
+    audits = single_audits(cohorts.roles, random_state=options["seed"])
     validation = cohorts.roles.validation
     values = {name: audit.statistic(validation) for name, audit in audits.items()}
     errors = top_one_errors(validation)
@@ -77,7 +70,7 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
         **{f"auroc_{name}": aurocs[name] for name in DIAGNOSTICS},
         **{f"frequency_{name}": frequency[name] for name in DIAGNOSTICS},
     }
-    return pa.Table.from_pylist([row])
+    return [row]
 
 
 def chosen(aurocs: Mapping[str, float]) -> str:
@@ -119,8 +112,6 @@ def tables(study: Study, results: Results) -> Tables:
 def section(output: StudyOutput) -> list[Part]:
     """A sentence and a table, next to the paper's where it has the same cells."""
     rows = output.table(SCHEMA.name)
-    if not len(rows):
-        return []
     resamples = count(int(rows["n_resamples"].iloc[0]))
     table = view(
         "audit-stability",
@@ -129,12 +120,9 @@ def section(output: StudyOutput) -> list[Part]:
         rows,
         (
             *PLACE_COLS,
-            words("selected"),
-            numbers("auroc", "AUROC", 3),
-            numbers("margin", "margin", 3),
-            words("runner_up", "runner-up"),
-            shares("frequency", "selected again"),
-            Col("errors", lambda row: f"{count(row.n_errors)} of {count(row.n_validation)}"),
+            *shown(SCHEMA, "selected", ("auroc", "AUROC", 3), ("margin", "margin", 3), ("runner_up", "runner-up")),
+            *shown(SCHEMA, ("frequency", "selected again")),
+            Column("errors", lambda row: f"{count(row.n_errors)} of {count(row.n_validation)}"),
             *reported_cols(
                 "AUROC / margin / frequency",
                 rows,

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 
 from calcode.method.decisions import Action, choose_actions
 from calcode.report.parts import Part, Text
 from calcode.report.wording import count, percent
-from calcode.study.decisions import MethodDecisions
-from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import DETAILED, METHOD_PLACE, detailed, place
+from calcode.study.decisions import MethodDecisions, method_job
+from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.figures import DETAILED, METHOD_PLACE, detailed
 from calcode.study.jobs import Job
-from calcode.study.method_decisions import method_job
+from calcode.study.methods import title_of
+from calcode.study.output import StudyOutput
 from calcode.study.paper import FOUR, paper_backbone, paper_setting, reported, reported_row
-from calcode.study.results import Results
-from calcode.study.specification import Backbone, Setting, Study
+from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, integer, share
-from calcode.study.view import FIGURE_COLS, PLACE_COLS, cost_words, counts, numbers, reported_cols, shares, view, words
-
-if TYPE_CHECKING:
-    from calcode.study.output import StudyOutput
+from calcode.study.view import FIGURE_COLS, cost_words, reported_cols, shown, view
 
 #: Split CP, local CP, Conf-OT and the audited base layer without guard.
 _METHODS = ("lac", "local-cp", "conf-ot", "calcode-no-guard")
@@ -45,25 +39,20 @@ SCHEMA = TableSchema(
 )
 
 
-def _runs(study: Study) -> Iterator[tuple[tuple[Setting, Backbone], str, Job]]:
-    for where in study.combinations():
-        if len(study.classes_of(*where)) == 2:
-            for method in _METHODS:
-                yield where, method, method_job(study, method, where)
-
-
 def jobs(study: Study) -> list[Job]:
     """Four methods on every setting with two classes."""
-    return [entry[-1] for entry in _runs(study)]
+    binary = [where for where in study.combinations() if len(study.classes_of(*where)) == 2]
+    return [method_job(study, method, where) for where in binary for method in _METHODS]
 
 
 def tables(study: Study, results: Results) -> Tables:
     """The figures and the utility of every run."""
     rows: list[Row] = []
-    for where, method, run in _runs(study):
+    for run in jobs(study):
         found = results.decided(run)
         if found is not None:
-            rows.append(place(*where, method) | detailed(found[1]) | utility(found[0]))
+            head = {"setting": run.setting.name, "backbone": run.backbone, "method": run.what}
+            rows.append(head | {"title": title_of(run.what)} | detailed(found[1]) | utility(found[0]))
     return {SCHEMA.name: rows}
 
 
@@ -89,15 +78,8 @@ def utility(decisions: MethodDecisions) -> Row:
 
 def section(output: StudyOutput) -> list[Part]:
     """Figures, then what is left when full and empty sets are deferred."""
-    frame = output.table(SCHEMA.name)
-    rows = list(frame.itertuples(index=False))
-    if not rows:
-        return []
-    head = (*PLACE_COLS, words("title", "method"))
-
-    def group(row: Any) -> tuple[str, str]:
-        return row.setting, row.backbone
-
+    rows = output.table(SCHEMA.name)
+    head = shown(SCHEMA, "setting", "backbone", ("title", "method"))
     figures = view(
         "binary-stress-test",
         "Two classes: a set of both says nothing.",
@@ -107,7 +89,7 @@ def section(output: StudyOutput) -> list[Part]:
             *FIGURE_COLS,
             *reported_cols(FOUR, rows, lambda row: reported_row(row.setting, row.backbone, row.method)),
         ),
-        within=group,
+        within=lambda row: (row.setting, row.backbone),
     )
     known = reported_cols(
         "informative / deferred / coverage of single answers",
@@ -126,27 +108,20 @@ def section(output: StudyOutput) -> list[Part]:
         rows,
         (
             *head,
-            shares("original_informative", "informative before"),
-            shares("utility_deferral", "deferred after"),
-            shares("singleton_coverage", "coverage of single answers"),
-            counts("n_singletons", "single answers"),
-            shares("selective_accuracy", "selective accuracy"),
-            numbers("calibration_error", "calibration error", 3),
+            *shown(SCHEMA, ("original_informative", "informative before"), ("utility_deferral", "deferred after")),
+            *shown(SCHEMA, ("singleton_coverage", "coverage of single answers"), ("n_singletons", "single answers")),
+            *shown(SCHEMA, "selective_accuracy", ("calibration_error", "calibration error", 3)),
             *known,
         ),
     )
-    return [Text(sentences=(binary_sentence(rows),)), figures, left]
-
-
-def binary_sentence(rows: Sequence[Any]) -> str:
-    """Which run leaves most single answers, and how often these are right."""
-    most = max(rows, key=lambda row: row.original_informative)
-    return (
+    most = max(rows.itertuples(index=False), key=lambda row: row.original_informative)
+    sentence = (
         f"{most.title} on {most.setting} with {most.backbone} gives most single answers: for "
         f"{percent(most.original_informative)} of the images, right in {percent(most.singleton_coverage)} of "
         f"{count(most.n_singletons)}; coverage of its sets {percent(most.coverage)} with "
         f"{cost_words(most, n_classes=2)}."
     )
+    return [Text(sentences=(sentence,)), figures, left]
 
 
 EXPERIMENT = Experiment("binary-stress", "Two classes", (SCHEMA,), jobs, tables, section)

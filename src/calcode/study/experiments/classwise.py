@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
 
-from calcode.report.charts import ChartRow, ReferenceLine, RowChart, share_scale
-from calcode.report.parts import Figure, Part
+from calcode.report.charts import ChartRow, RowChart, share_scale
+from calcode.report.parts import Column, Figure, Part
 from calcode.report.wording import FEW, count, listed, percent, short_percent
-from calcode.study.experiment import Experiment, Tables
-from calcode.study.experiments.main_comparison import jobs, runs
-from calcode.study.figures import RUN_PLACE, place
+from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.experiments.main_comparison import decided_runs, jobs
+from calcode.study.figures import RUN_PLACE, interval
 from calcode.study.methods import COMPLETE, title_of
-from calcode.study.results import Results
+from calcode.study.output import StudyOutput
 from calcode.study.specification import Setting, Study
 from calcode.study.tables import Row, TableSchema, flag, integer, number, share, text
-from calcode.study.view import Col, cost_words, estimate, numbers, series_of, share_cell, shares, view, words
-
-if TYPE_CHECKING:
-    from calcode.study.output import StudyOutput
+from calcode.study.view import cost_words, estimate, series_of, share_cell, shown, view
 
 #: Methods with a lane of their own in the figure, as many as a row has room for.
 _LANES = 3
@@ -48,28 +43,14 @@ SCHEMA = TableSchema(
 def tables(study: Study, results: Results) -> Tables:
     """Every class of every run of the main comparison."""
     rows: list[Row] = []
-    for point, (setting, backbone), seed, method, run in runs(study):
-        found = results.decided(run)
-        if found is None:
-            continue
-        decisions, summary = found
+    measured = ("n", "set_size", "full_set_rate", "deferral", "informative_rate")
+    for head, _, decisions, summary in decided_runs(study, results):
         always = str(decisions.details.get("in_every_set", "")).split()
-        head = place(setting, backbone, method) | {"operating_point": point.name, "seed": seed}
         rows += [
             head
-            | {
-                "class_name": entry.name,
-                "n": entry.n,
-                "n_answered": entry.coverage.n,
-                "coverage": entry.coverage.value,
-                "coverage_low": entry.coverage.low,
-                "coverage_high": entry.coverage.high,
-                "set_size": entry.set_size,
-                "full_set_rate": entry.full_set_rate,
-                "deferral": entry.deferral,
-                "informative_rate": entry.informative_rate,
-                "in_every_set": entry.name in always,
-            }
+            | {"class_name": entry.name, "n_answered": entry.coverage.n, "in_every_set": entry.name in always}
+            | interval("coverage", entry.coverage)
+            | {name: getattr(entry, name) for name in measured}
             for entry in summary.classwise
         ]
     return {SCHEMA.name: rows}
@@ -83,29 +64,27 @@ def section(output: StudyOutput) -> list[Part]:
     names = [*dict.fromkeys([*first, *rest])][: _LANES - 1]
     drawn = {name: series[name] for name in [*names, COMPLETE] if name is not None}
     rows = output.table(SCHEMA.name, operating_point=output.study.point.name, seed=output.study.seed)
-    figures = [
-        class_figure(output, setting, rows[rows["setting"] == setting.name], drawn) for setting in output.settings
+    return [
+        class_figure(output, setting, own, drawn)
+        for setting in output.settings
+        if (own := rows[rows["setting"] == setting.name])["method"].isin(drawn).any()
     ]
-    return [figure for figure in figures if figure is not None]
 
 
-def class_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame, drawn: dict[str, int]) -> Figure | None:
+def class_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame, drawn: dict[str, int]) -> Figure:
     """Coverage of every class on a setting, one chart per backbone, with every number behind it."""
     own = rows[rows["method"].isin(drawn)]
-    if not len(own):
-        return None
     # One axis for all charts of the figure, so that they can be compared.
     scale = share_scale([*own["coverage_low"], output.target])
     charts = tuple(
         RowChart(
             heading=title if len(output.backbones) > 1 else "",
-            rows=class_rows(own[own["backbone"] == backbone], drawn),
-            references=(ReferenceLine(output.target, f"target {short_percent(output.target)}"),),
+            rows=class_rows(members, drawn),
+            references=output.target_line,
             low=scale.low,
             high=scale.high,
         )
-        for backbone, title in output.backbones.items()
-        if (own["backbone"] == backbone).any()
+        for title, members in output.by_backbone(own)
     )
     legend = []
     for name, mark in drawn.items():
@@ -116,15 +95,11 @@ def class_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame, draw
         f"Every class of {setting.name}, with 95 % Wilson intervals; n: answered of all images of the class.",
         rows[rows["method"].isin(output.shown)],
         (
-            words("backbone"),
-            words("class_name", "class"),
-            words("title", "method"),
-            Col("n", lambda row: f"{count(row.n_answered)} of {count(row.n)}"),
-            Col("coverage", lambda row: share_cell(row, "coverage", tag="in every set" * row.in_every_set)),
-            numbers("set_size", "set size"),
-            shares("full_set_rate", "full sets"),
-            shares("informative_rate", "informative"),
-            shares("deferral", "deferred"),
+            *shown(SCHEMA, "backbone", ("class_name", "class"), ("title", "method")),
+            Column("n", lambda row: f"{count(row.n_answered)} of {count(row.n)}"),
+            Column("coverage", lambda row: share_cell(row, "coverage", tag="in every set" * row.in_every_set)),
+            *shown(SCHEMA, "set_size", ("full_set_rate", "full sets"), ("informative_rate", "informative")),
+            *shown(SCHEMA, ("deferral", "deferred")),
         ),
     )
     return Figure(
@@ -141,22 +116,14 @@ def class_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame, draw
 def class_rows(rows: pd.DataFrame, drawn: dict[str, int]) -> tuple[ChartRow, ...]:
     """One row per class, with the marks of the drawn methods."""
     found = []
-    for name, members in rows.groupby("class_name", sort=False):
+    for label, members in rows.groupby("class_name", sort=False):
         own = {row.method: row for row in members.itertuples(index=False)}
         first = own.get(COMPLETE, next(iter(own.values())))
         few = ", few" if 0 < first.n_answered < FEW else ""
         always = "; in every set of CALCoDe, for lack of calibration images" if first.in_every_set else ""
-        found.append(
-            ChartRow(
-                label=str(name),
-                note=f"{count(first.n_answered)} of {count(first.n)} answered{few}{always}",
-                values={
-                    mark: estimate(own[method], "coverage", n="n_answered")
-                    for method, mark in drawn.items()
-                    if method in own
-                },
-            )
-        )
+        note = f"{count(first.n_answered)} of {count(first.n)} answered{few}{always}"
+        values = {drawn[name]: estimate(own[name], "coverage", n="n_answered") for name in drawn if name in own}
+        found.append(ChartRow(label=str(label), note=note, values=values))
     return tuple(found)
 
 

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import pandas as pd
 
 from calcode.method.decisions import Costs, selective_risk
 from calcode.metrics import Summary
-from calcode.report.parts import Fold, Part, Text
+from calcode.report.parts import Column, Fold, Part, Text
 from calcode.report.wording import counted, listed, number
-from calcode.study.experiment import Experiment, Tables
+from calcode.study.decisions import method_job
+from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.experiments.ablations import ablation_job
 from calcode.study.figures import METHOD, METHOD_PLACE, REGIME, SCOPE, TITLE, place
 from calcode.study.jobs import Job
-from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE
-from calcode.study.results import Results
+from calcode.study.output import StudyOutput
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, averages, flag, integer, share
 from calcode.study.tables import number as number_column
-from calcode.study.view import Col, numbers, shares, view, words
-
-if TYPE_CHECKING:
-    from calcode.study.output import StudyOutput
+from calcode.study.view import shown, view, words
 
 #: The audited base layer, which the paper's cost table calls "no class-tail guard".
 UNGUARDED = "calcode-no-guard"
@@ -84,33 +82,33 @@ def risk_cells(summary: Summary, costs: Costs) -> Row:
     return dict(zip(MEASURED, values, strict=True))
 
 
-def _runs(study: Study, where: tuple[Setting, Backbone]) -> Iterator[tuple[str, Job]]:
-    for method in study.compared:
-        if method != UNGUARDED:
-            yield method, method_job(study, method, where)
-    yield UNGUARDED, ablation_job(study, where)
+def risk_runs(study: Study) -> Iterator[tuple[tuple[Setting, Backbone], str, Job]]:
+    """Every compared method, and the unguarded variant, on every combination."""
+    for where in study.combinations():
+        for method in study.compared:
+            if method != UNGUARDED:
+                yield where, method, method_job(study, method, where)
+        yield where, UNGUARDED, ablation_job(study, where)
 
 
 def jobs(study: Study) -> list[Job]:
     """The compared methods and the unguarded variant."""
-    return [run for where in study.combinations() for _, run in _runs(study, where)]
+    return [run for _, _, run in risk_runs(study)]
 
 
 def tables(study: Study, results: Results) -> Tables:
     """Risks, and their averages."""
     rows: list[Row] = []
-    for where in study.combinations():
-        for method, run in _runs(study, where):
-            found = results.decided(run, method)
-            for regime in study.costs if found is not None else ():
-                costs = {
-                    "regime": regime.name,
-                    "cost_error": regime.error,
-                    "cost_set": regime.set_size,
-                    "cost_deferral": regime.deferral,
-                }
-                assert found is not None, "as the loop says"
-                rows.append(place(*where, method) | costs | risk_cells(found[1], regime.costs))
+    for where, method, run in risk_runs(study):
+        found = results.decided(run, method)
+        if found is not None:
+            rows += [
+                place(*where, method)
+                | {"regime": regime.name, "cost_error": regime.error}
+                | {"cost_set": regime.set_size, "cost_deferral": regime.deferral}
+                | risk_cells(found[1], regime.costs)
+                for regime in study.costs
+            ]
     frame = SUMMARY.frame(rows)
     means = averages(frame, study.scopes(), by=("method", "title", "regime"), of=MEASURED)
     if len(means):
@@ -128,11 +126,11 @@ def section(output: StudyOutput) -> list[Part]:
     risks = rows.set_index(["method", "regime"])["risk"]
     first = rows.drop_duplicates("method")
 
-    def risk(name: str) -> Col:
-        def value(row: Any) -> float:
-            return float(risks.get((row.method, name), float("nan")))
+    def risk(regime: str, row: Any) -> str:
+        return number(risks[row.method, regime], digits=3)
 
-        return Col(name, lambda row: number(value(row), digits=3), rank=lambda row: -value(row))
+    def rank(regime: str, row: Any) -> float:
+        return -float(risks[row.method, regime])
 
     costs = "; ".join(f"{r.name} ({r.error:g}, {r.set_size:g}, {r.deferral:g})" for r in regimes.values())
     table = view(
@@ -142,11 +140,8 @@ def section(output: StudyOutput) -> list[Part]:
         first,
         (
             words("title", "method"),
-            *(risk(name) for name in regimes),
-            shares("coverage", "coverage"),
-            shares("worst_class_coverage", "worst class"),
-            numbers("set_size", "set size"),
-            shares("rejected", "deferred"),
+            *(Column(name, partial(risk, name), rank=partial(rank, name)) for name in regimes),
+            *shown(AVERAGE, "coverage", ("worst_class_coverage", "worst class"), "set_size", ("rejected", "deferred")),
         ),
     )
     fold = Fold(title=f"Risk of all {counted(len(first), 'method')}", parts=(table,))

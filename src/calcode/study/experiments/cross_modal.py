@@ -4,32 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from calcode.arrays import FloatArray
 from calcode.baselines.protocol import Roles
+from calcode.baselines.support import top_one_errors
 from calcode.method.audit import SupportAudit, auroc, neighbour_distance, rank_p_values
 from calcode.method.evidence import Evidence, robust_probabilities
-from calcode.report.parts import Cell, Part, Text
+from calcode.report.parts import Column, Part, Text
 from calcode.report.wording import counted, listed, signed, signed_points
-from calcode.study.audits import top_one_errors
 from calcode.study.cohorts import SettingCohorts
-from calcode.study.decisions import to_arrow
-from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import FIGURE_NAMES, FIGURES, PLACE, delta_columns, differences, figures, place
+from calcode.study.decisions import MethodDecisions
+from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.figures import FIGURE_NAMES, FIGURES, PLACE, delta_columns, figures
 from calcode.study.jobs import Job, job
-from calcode.study.results import Results
-from calcode.study.specification import Backbone, Setting, Study
+from calcode.study.output import StudyOutput
+from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, flag, number, share, text
 from calcode.study.variants import decided_by, point_options, variant_models
-from calcode.study.view import PLACE_COLS, Col, numbers, view, words
-
-if TYPE_CHECKING:
-    import pyarrow
-
-    from calcode.study.output import StudyOutput
+from calcode.study.view import PLACE_COLS, shown, view
 
 DISAGREEMENT, FUSED = "disagreement", "fused disagreement"
 AUROC_GAIN = 0.02
@@ -150,7 +145,7 @@ def disagreement_audits(roles: Roles, *, trim: int, n_neighbors: int) -> dict[st
     return audits
 
 
-def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> dict[str, MethodDecisions]:
     """Decisions with the method's own audit and, where the filter lets it pass, with the disagreement."""
     models = variant_models(cohorts, options)
     baseline = models.fitted({})
@@ -185,52 +180,48 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
         model.audit_ = audits[selected]
         model.discover_tail(validation=cohorts.roles.validation)
         variants[_SWITCHED] = decided_by(model.calibrate(calibration=cohorts.roles.calibration), cohorts.target)
-    return to_arrow(variants)
-
-
-def _job(study: Study, where: tuple[Setting, Backbone]) -> Job:
-    return job(f"{__name__}:measure", "cross-modal", where, point_options(study))
+    return variants
 
 
 def jobs(study: Study) -> list[Job]:
     """One per combination."""
-    return [_job(study, where) for where in study.combinations()]
+    return [job(f"{__name__}:measure", "cross-modal", where, point_options(study)) for where in study.combinations()]
 
 
 def tables(study: Study, results: Results) -> Tables:
     """What was selected and what it changed."""
     noted = [column.name for column in SCHEMA.columns[2:10]]
     rows: list[Row] = []
-    for where in study.combinations():
-        before, after = (results.decided(_job(study, where), name) for name in (_BASELINE, _SWITCHED))
+    for run in jobs(study):
+        before, after = (results.decided(run, name) for name in (_BASELINE, _SWITCHED))
         if before is None:
             continue
         deltas: Row = {f"delta_{name}": None for name in FIGURE_NAMES}
         if after is not None:
-            deltas = differences(figures(after[1]), figures(before[1]))
-        rows.append(place(*where) | {name: before[0].details[name] for name in noted} | deltas)
+            new, old = figures(after[1]), figures(before[1])
+            deltas = {f"delta_{name}": new[name] - old[name] for name in FIGURE_NAMES}
+        head = {"setting": run.setting.name, "backbone": run.backbone}
+        rows.append(head | {name: before[0].details[name] for name in noted} | deltas)
     return {SCHEMA.name: rows}
 
 
 def section(output: StudyOutput) -> list[Part]:
     """Where the disagreement passed the filter, and what that did."""
     rows = output.table(SCHEMA.name)
-    if not len(rows):
-        return []
-
-    def change(column: str, heading: str, factor: float = 100.0, digits: int = 1) -> Col:
-        def cell(row: Any) -> Cell:
-            return Cell(signed(factor * getattr(row, column), digits=digits) if row.switched else "no switch")
-
-        return Col(heading, cell)
-
-    switched = (
-        change("delta_worst_class_coverage", "worst class, points"),
-        change("delta_set_size", "set size", 1.0, 2),
-        change("delta_full_set_rate", "full sets, points"),
-        change("delta_deferral", "deferred, points"),
-        change("delta_selective_accuracy", "selective accuracy, points"),
+    changes = shown(
+        SCHEMA,
+        ("delta_worst_class_coverage", "worst class, points"),
+        ("delta_set_size", "set size"),
+        ("delta_full_set_rate", "full sets, points"),
+        ("delta_deferral", "deferred, points"),
+        ("delta_selective_accuracy", "selective accuracy, points"),
     )
+
+    def where_switched(column: Column) -> Column:
+        write = column.cell
+        assert write is not None, "as `shown` makes it"
+        return replace(column, cell=lambda row: write(row) if row.switched else "no switch")
+
     table = view(
         "cross-modal",
         "AUROC for top-1 errors on validation of the method's own diagnostic, of the disagreement, and of the fused "
@@ -238,12 +229,10 @@ def section(output: StudyOutput) -> list[Part]:
         rows,
         (
             *PLACE_COLS,
-            words("baseline_audit", "own diagnostic"),
-            numbers("baseline_auroc", "its AUROC", 3),
-            numbers("disagreement_auroc", "disagreement", 3),
-            numbers("fused_disagreement_auroc", "fused", 3),
-            words("selected_audit", "audit after the filter"),
-            *(switched if rows["switched"].any() else ()),
+            *shown(SCHEMA, ("baseline_audit", "own diagnostic"), ("baseline_auroc", "its AUROC", 3)),
+            *shown(SCHEMA, ("disagreement_auroc", "disagreement", 3), ("fused_disagreement_auroc", "fused", 3)),
+            *shown(SCHEMA, ("selected_audit", "audit after the filter")),
+            *(map(where_switched, changes) if rows["switched"].any() else ()),
         ),
     )
     return [Text(sentences=(switch_sentence(list(rows.itertuples(index=False))),)), table]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -17,22 +17,17 @@ from calcode.report.charts import Axis, Marks, PlaneChart, plain_number
 from calcode.report.parts import Figure, Fold, Part, Text
 from calcode.report.wording import listed, percent
 from calcode.report.wording import number as number_words
-from calcode.study.cohorts import FITTED_ROLES, SettingCohorts
-from calcode.study.experiment import Experiment, Tables
+from calcode.study.cohorts import SettingCohorts
+from calcode.study.decisions import method_job
+from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import PLACE, place
 from calcode.study.jobs import Job, job
-from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE
+from calcode.study.output import StudyOutput
 from calcode.study.paper import reported_at
-from calcode.study.results import Results
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, integer, number, share, text
-from calcode.study.view import PLACE_COLS, counts, numbers, reported_cols, rounded_scale, view, words
-
-if TYPE_CHECKING:
-    import pyarrow
-
-    from calcode.study.output import StudyOutput
+from calcode.study.view import PLACE_COLS, numbers, reported_cols, rounded_scale, shown, view
 
 _N_NEIGHBORS = 10
 _QUANTILES = (0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95)
@@ -107,34 +102,27 @@ PROJECTION = TableSchema(
 )
 
 
-def _domains(cohorts: SettingCohorts) -> dict[str, Cohort]:
+def domains(cohorts: SettingCohorts) -> dict[str, Cohort]:
+    """Held-out source images, target images, and those outside the label space, where there are any."""
     found = {"source": cohorts.held_out, "target": cohorts.target, "outside": cohorts.out_of_space}
     return {name: cohort for name, cohort in found.items() if cohort is not None}
 
 
-def measure_distances(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+def measure_distances(cohorts: SettingCohorts, options: Mapping[str, Any]) -> list[Row]:
     """Both support distances of every source, target and out-of-space image."""
-    import pyarrow as pa
-
     del options
-    tables = []
-    for domain, cohort in _domains(cohorts).items():
-        own = class_distances(cohort.evidence, reference=cohorts.roles.reference)
-        tables.append(
-            pa.table(
-                {
-                    "domain": pa.array([domain] * len(cohort), type=pa.string()),
-                    "in_space": pa.array(cohort.evidence.in_space),
-                    "distance": neighbour_distance(
-                        cohort.evidence.embeddings,
-                        reference=cohorts.roles.reference.embeddings,
-                        n_neighbors=_N_NEIGHBORS,
-                    ),
-                    "class_distance": pa.array(own, mask=np.isnan(own)),
-                }
-            )
-        )
-    return pa.concat_tables(tables)
+    reference, rows = cohorts.roles.reference, list[Row]()
+    for domain, cohort in domains(cohorts).items():
+        images = cohort.evidence
+        any_class = neighbour_distance(
+            images.embeddings, reference=reference.embeddings, n_neighbors=_N_NEIGHBORS
+        ).tolist()
+        own_class = class_distances(images, reference=reference).tolist()
+        rows += [
+            {"domain": domain, "in_space": inside, "distance": distance, "class_distance": own}
+            for inside, distance, own in zip(images.in_space.tolist(), any_class, own_class, strict=True)
+        ]
+    return rows
 
 
 def class_distances(evidence: Evidence, *, reference: Evidence) -> FloatArray:
@@ -150,12 +138,9 @@ def class_distances(evidence: Evidence, *, reference: Evidence) -> FloatArray:
     return distances
 
 
-def measure_geometry(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+def measure_geometry(cohorts: SettingCohorts, options: Mapping[str, Any]) -> list[Row]:
     """Probe and spectrum of the source."""
-    import pyarrow as pa
-
-    source = _source_embeddings(cohorts)
-    shares = _spectrum(source)[0]
+    _, shares, _ = spectrum(cohorts)
     positive = shares[shares > 0]
     # Held-out source images, or the reference where the target are those very images.
     held_out = cohorts.held_out
@@ -173,7 +158,7 @@ def measure_geometry(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pya
         "n_target": int(inside.sum()),
         "dimension": cohorts.roles.reference.dimension,
     }
-    return pa.Table.from_pylist([row])
+    return [row]
 
 
 def domain_probe(source: FloatArray, target: FloatArray, *, seed: int) -> float:
@@ -198,54 +183,40 @@ def domain_probe(source: FloatArray, target: FloatArray, *, seed: int) -> float:
     return float(balanced_accuracy_score(domain, guessed))
 
 
-def measure_projection(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+def measure_projection(cohorts: SettingCohorts, options: Mapping[str, Any]) -> list[Row]:
     """Drawn images of every domain in the plane of the source's two largest components."""
-    import pyarrow as pa
-
-    source = _source_embeddings(cohorts)
-    shares, vectors = _spectrum(source)
+    centre, shares, vectors = spectrum(cohorts)
+    variances = {"variance_1": float(shares[0]), "variance_2": float(shares[1])}
     plane = vectors[:, :2]
     # The sign of a component means nothing; fix it by its largest entry.
     plane = plane * np.sign(plane[np.abs(plane).argmax(axis=0), [0, 1]])
-    tables = []
-    for domain, cohort in _domains(cohorts).items():
+    rows: list[Row] = []
+    for domain, cohort in domains(cohorts).items():
         mask = np.zeros(len(cohort), dtype=bool)
         mask[np.random.default_rng(options["seed"]).permutation(len(cohort))[: options["n_images"]]] = True
         chosen = cohort[mask]
-        places = (chosen.evidence.embeddings - source.mean(axis=0)) @ plane
-        tables.append(
-            pa.table(
-                {
-                    "domain": [domain] * len(chosen),
-                    "id": chosen.column("id").tolist(),
-                    "label_name": chosen.column("label_name").tolist(),
-                    "component_1": places[:, 0],
-                    "component_2": places[:, 1],
-                    "variance_1": [float(shares[0])] * len(chosen),
-                    "variance_2": [float(shares[1])] * len(chosen),
-                }
-            )
-        )
-    return pa.concat_tables(tables)
+        places = (chosen.evidence.embeddings - centre) @ plane
+        names = zip(chosen.column("id").tolist(), chosen.column("label_name").tolist(), places.tolist(), strict=True)
+        rows += [
+            {"domain": domain, "id": name, "label_name": label, "component_1": x, "component_2": y} | variances
+            for name, label, (x, y) in names
+        ]
+    return rows
 
 
-def _source_embeddings(cohorts: SettingCohorts) -> FloatArray:
-    """All source images: the fitted roles and the held-out one."""
-    parts = [getattr(cohorts.roles, role).embeddings for role in FITTED_ROLES]
+def spectrum(cohorts: SettingCohorts) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Mean of all source images, normalised eigenvalues of their covariance, largest first, and vectors as columns."""
+    parts = [part.embeddings for part in cohorts.roles.by_name.values()]
     if cohorts.held_out is not None:
         parts.append(cohorts.held_out.evidence.embeddings)
-    return np.concatenate(parts)
-
-
-def _spectrum(embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Normalised eigenvalues of the covariance, largest first, and their vectors as columns."""
-    values, vectors = np.linalg.eigh(np.cov(embeddings, rowvar=False))
+    source = np.concatenate(parts)
+    values, vectors = np.linalg.eigh(np.cov(source, rowvar=False))
     values = np.maximum(values[::-1], 0.0)
-    shares: FloatArray = values / values.sum()
-    return shares, vectors[:, ::-1]
+    return source.mean(axis=0), values / values.sum(), vectors[:, ::-1]
 
 
-def _jobs(study: Study, where: tuple[Setting, Backbone]) -> dict[str, Job]:
+def geometry_jobs(study: Study, where: tuple[Setting, Backbone]) -> dict[str, Job]:
+    """The jobs of a combination by what they measure, and the method's own."""
     options = {
         "distances": {},
         "geometry": {"seed": study.seed},
@@ -257,7 +228,7 @@ def _jobs(study: Study, where: tuple[Setting, Backbone]) -> dict[str, Job]:
 
 def jobs(study: Study) -> list[Job]:
     """Distances, geometry, projection and the method's decisions."""
-    return [run for where in study.combinations() for run in _jobs(study, where).values()]
+    return [run for where in study.combinations() for run in geometry_jobs(study, where).values()]
 
 
 def tables(study: Study, results: Results) -> Tables:
@@ -266,17 +237,15 @@ def tables(study: Study, results: Results) -> Tables:
     quantiles: list[Row] = []
     projection: list[Row] = []
     for where in study.combinations():
-        work, head = _jobs(study, where), place(*where)
+        work, head = geometry_jobs(study, where), place(*where)
         projection += results.measured([work["projection"]])
-        distances = pd.DataFrame(results.rows(work["distances"]))
-        values = {}
-        if len(distances):
-            kept = distances[distances["in_space"] == (distances["domain"] != "outside")]
-            values = {
-                (domain, scope): own[scope].dropna().to_numpy(dtype=np.float64)
-                for domain, own in kept.groupby("domain", sort=False)
-                for scope in _NEIGHBOURS
-            }
+        distances = pd.DataFrame(results.rows(work["distances"]), columns=["domain", "in_space", *_NEIGHBOURS])
+        kept = distances[distances["in_space"] == (distances["domain"] != "outside")]
+        values = {
+            (domain, scope): own[scope].dropna().to_numpy(dtype=np.float64)
+            for domain, own in kept.groupby("domain", sort=False)
+            for scope in _NEIGHBOURS
+        }
         quantiles += [
             head
             | {"domain": domain, "neighbours": _NEIGHBOURS[scope], "quantile": quantile}
@@ -309,7 +278,7 @@ def section(output: StudyOutput) -> list[Part]:
         parts.append(Text(sentences=(geometry_sentence(list(rows.itertuples(index=False))),)))
         cols = (
             *PLACE_COLS,
-            *(numbers(name, heading, digits) for name, heading, digits in _SHOWN),
+            *(numbers(*entry) for entry in _SHOWN),
             *reported_cols(
                 "the same in this order",
                 rows,
@@ -355,8 +324,7 @@ def distance_table(rows: pd.DataFrame) -> Part:
         "Quantiles of the median cosine distance to the 10 nearest reference images, of any class or the same.",
         wide,
         (
-            *(words(key) for key in keys[:-1]),
-            counts("n", "images"),
+            *shown(DISTANCES, *keys[:-1], ("n", "images")),
             *(numbers(f"q{i}", f"{level:g}", 3) for i, level in enumerate(levels)),
         ),
     )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import pandas as pd
 
 from calcode.baselines.registry import METHODS
-from calcode.report.parts import Cell, Fold, Part, Table, Text, columns
+from calcode.metrics import Summary
+from calcode.report.parts import Cell, Column, Fold, Part, Table, Text, columns
 from calcode.report.wording import count, counted, listed, number, percent, short_percent
-from calcode.study.experiment import Experiment, Tables
+from calcode.study.decisions import MethodDecisions, method_job
+from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import (
     BACKBONE,
     DETAILED,
@@ -27,21 +31,19 @@ from calcode.study.figures import (
     averages_with_hits,
     delta_columns,
     detailed,
-    differences,
     place,
+    with_complete,
 )
 from calcode.study.jobs import Job
-from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE, PAPER, PAPER_SETS, title_of
+from calcode.study.output import StudyOutput
 from calcode.study.paper import FOUR, paper_backbones, paper_setting, reported_figures, reported_row, reported_tables
-from calcode.study.results import Results
-from calcode.study.specification import ALL, Backbone, Point, Setting, Study
+from calcode.study.specification import Backbone, Point, Setting, Study
 from calcode.study.tables import Row, TableSchema, flag, text
 from calcode.study.view import (
     FIGURE_COLS,
     MORE_COLS,
     TARGET_COLS,
-    Col,
     cost_words,
     coverage_words,
     only,
@@ -50,10 +52,9 @@ from calcode.study.view import (
     words,
 )
 
-if TYPE_CHECKING:
-    from calcode.study.output import StudyOutput
-
-_PLACE = ("operating_point", "setting", "backbone", "seed")
+_PLACE = ["operating_point", "setting", "backbone", "seed"]
+#: What CALCoDe chooses on the way.
+_CHOSEN = ("diagnostic", "bandwidth", "protected", "in_every_set")
 
 SUMMARY = TableSchema(
     name="recent_baselines_summary",
@@ -107,39 +108,33 @@ def jobs(study: Study) -> list[Job]:
     return [run[-1] for run in runs(study)]
 
 
-def summary_rows(study: Study, results: Results) -> list[Row]:
-    """The rows of the summary; a run that failed has none."""
-    rows: list[Row] = []
-    for point, (setting, backbone), seed, method, run in runs(study):
+def decided_runs(study: Study, results: Results) -> Iterator[tuple[Row, Point, MethodDecisions, Summary]]:
+    """The runs that did not fail: the cells that name one, its operating point, its decisions and their metrics."""
+    for point, combination, seed, method, run in runs(study):
         found = results.decided(run)
         if found is not None:
-            decisions, summary = found
-            head = place(setting, backbone, method) | {
-                "operating_point": point.name,
-                "shifted": setting.shifted,
-                "seed": seed,
-                "defers": decisions.defers,
-            }
-            chosen = {
-                name: str(decisions.details.get(name, ""))
-                for name in ("diagnostic", "bandwidth", "protected", "in_every_set")
-            }
-            rows.append(head | detailed(summary, point) | chosen)
-    return rows
+            yield place(*combination, method) | {"operating_point": point.name, "seed": seed}, point, *found
+
+
+def summary_rows(study: Study, results: Results) -> list[Row]:
+    """The rows of the summary; a run that failed has none."""
+    shifted = {setting.name: setting.shifted for setting in study.settings}
+    return [
+        head
+        | {"shifted": shifted[head["setting"]], "defers": decisions.defers}
+        | detailed(summary, point)
+        | {name: str(decisions.details.get(name, "")) for name in _CHOSEN}
+        for head, point, decisions, summary in decided_runs(study, results)
+    ]
 
 
 def tables(study: Study, results: Results) -> Tables:
     """All three tables."""
-    rows = summary_rows(study, results)
-    summary = SUMMARY.frame(rows)
+    summary = SUMMARY.frame(summary_rows(study, results))
     means = averages_with_hits(summary, study.scopes(), by=("operating_point", "method", "title"))
-    complete = {tuple(row[key] for key in _PLACE): row for row in rows if row["method"] == COMPLETE}
-    deltas = [
-        {key: row[key] for key in (*_PLACE, "method", "title")} | differences(complete[where], row, FIGURE_NAMES)
-        for row in rows
-        if row["method"] != COMPLETE and (where := tuple(row[key] for key in _PLACE)) in complete
-    ]
-    return {SUMMARY.name: summary, MEANS.name: means, DELTAS.name: deltas}
+    both = with_complete(summary, _PLACE)
+    deltas = {f"delta_{name}": both[f"{name}_complete"] - both[name] for name in FIGURE_NAMES}
+    return {SUMMARY.name: summary, MEANS.name: means, DELTAS.name: both[[*_PLACE, "method", "title"]].assign(**deltas)}
 
 
 # ---------------------------------------------------------------------- the page
@@ -147,22 +142,17 @@ def tables(study: Study, results: Results) -> Tables:
 
 def section(output: StudyOutput) -> list[Part]:
     """Averages, the paper's Table 1 with its layout, then every setting in a fold."""
-    if not len(output.main):
-        return []
     parts: list[Part] = []
-    for scope in dict.fromkeys((output.average, ALL)):
+    for scope in output.averaged(output.means):
         parts += averages_parts(output, scope, first=scope == output.average)
     parts += [part for setting in output.settings for part in paper_layout(output, setting)]
-    note = reconstruction_words(output)
-    parts += [Text(sentences=(note,))] if note else []
+    parts += [Text(sentences=(note,)) for note in filter(None, [reconstruction_words(output)])]
     return [*parts, *(fold for setting in output.settings for fold in setting_parts(output, setting))]
 
 
 def averages_parts(output: StudyOutput, scope: str, *, first: bool) -> list[Part]:
     """Averages over a scope: the shown methods and all of them, or, further down, all in one fold."""
     rows = output.means[output.means["scope"] == scope]
-    if not len(rows):
-        return []
     title = output.scope_words(scope)
     backbones = counted(len(output.backbones), "backbone")
     caption = (
@@ -201,59 +191,47 @@ def paper_layout(output: StudyOutput, setting: Setting) -> list[Part]:
     if not methods:
         return []
     defers = set(rows[rows["defers"]]["method"])
-
-    def four(row: Any, deferring: bool) -> str:
-        shown = (row.coverage, row.worst_class_coverage, row.set_size, row.deferral)
-        written = [number(value, digits=digits) for value, digits in zip(shown, (3, 3, 2, 3), strict=True)]
-        return "/".join(written if deferring else [*written[:3], "--"])
-
     cells = {(row.method, row.backbone): row for row in rows.itertuples(index=False)}
-    found = {
-        method: [*(cells.get((method, name)) for name in output.backbones), output.mean(setting.name, method)]
-        for method in methods
-    }
-    best = [
-        max((row.worst_class_coverage for row in column if row is not None), default=0.0)
-        for column in zip(*found.values(), strict=True)
-    ]
-    body = [
-        [
-            Cell(title_of(method)),
-            *(
-                Cell("") if row is None else Cell(four(row, method in defers), best=row.worst_class_coverage == top)
-                for row, top in zip(own_rows, best, strict=True)
-            ),
-        ]
-        for method, own_rows in found.items()
-    ]
+    cells |= {(method, "average"): output.mean(setting.name, method) for method in methods}
+
+    def four(backbone: str, method: str) -> str:
+        row = cells.get((method, backbone))
+        if row is None:
+            return ""
+        shown = (number(row.coverage, digits=3), number(row.worst_class_coverage, digits=3), number(row.set_size))
+        return "/".join((*shown, number(row.deferral, digits=3) if method in defers else "--"))
+
+    def worst(backbone: str, method: str) -> float:
+        return float(getattr(cells.get((method, backbone)), "worst_class_coverage", math.nan))
+
     own = Table(
         name=f"table1-{setting.name}",
         caption=f"{setting.name} in the layout of the paper's Table 1: coverage / worst-class coverage / mean set size "
         "/ deferral; -- where a method cannot defer; bold: the best worst class. CALCoDe keeps the first-ranked label, "
         "the paper's sets do not.",
-        columns=columns("method", *output.backbones, "average"),
-        rows=body,
-        layout="stack",
+        columns=[
+            Column("method", title_of, numeric=False),
+            *(Column(name, partial(four, name), rank=partial(worst, name)) for name in (*output.backbones, "average")),
+        ],
+        rows=methods,
     )
-    table = reported_tables()["main_comparison"]
-    printed_rows = [row for row in table.rows if row["setting"] == paper_setting(setting.name)]
+    table, papers = reported_tables()["main_comparison"], paper_setting(setting.name)
+    printed_rows = [row for row in table.rows if row["setting"] == papers]
     fold = []
     if printed_rows:
         backbones = [*paper_backbones(), "average"]
         figures = {(row["printed_name"], row["backbone"]): reported_figures(row) for row in printed_rows}
         printed = Table(
             name=f"reported-table1-{setting.name}",
-            caption=f"({table.place}): {paper_setting(setting.name)}, coverage / worst-class coverage / set size / "
-            "deferral.",
+            caption=f"({table.place}): {papers}, coverage / worst-class coverage / set size / deferral.",
             columns=columns("method", *backbones),
             rows=[
                 [name, *(figures.get((name, backbone), "") for backbone in backbones)]
                 for name in dict.fromkeys(row["printed_name"] for row in printed_rows)
             ],
-            layout="stack",
             reported=True,
         )
-        fold = [Fold(title=f"What the paper prints for {paper_setting(setting.name)}", parts=(printed,))]
+        fold = [Fold(title=f"What the paper prints for {papers}", parts=(printed,))]
     if setting.shifted:
         return [own, *fold]
     return [Fold(title=f"{setting.name} in the layout of the paper's Table 1", parts=(own, *fold))]
@@ -267,11 +245,11 @@ def reconstruction_words(output: StudyOutput) -> str:
         for name in output.study.compared
         if name in present and METHODS[name].record.reconstruction
     ]
-    if not found:
-        return ""
     return (
         f"Reconstructions: no code was published for {listed(found)}. They were built from the description, and "
         "their numbers say nothing about the authors' own code."
+        if found
+        else ""
     )
 
 
@@ -279,14 +257,12 @@ def setting_parts(output: StudyOutput, setting: Setting) -> list[Part]:
     """Sentences and tables of every backbone on a setting, in a fold."""
     parts: list[Part] = [Text(sentences=(setting.description,))] if setting.description else []
     found = output.main[output.main["setting"] == setting.name]
-    for backbone, title in output.backbones.items():
-        rows = found[found["backbone"] == backbone]
-        if len(rows):
-            sentences = setting_sentences(
-                output, list(rows.itertuples(index=False)), n_classes=output.n_classes(setting.name, backbone)
-            )
-            parts += [Text(heading=title, level=4, sentences=sentences, style="list")]
-            parts += method_tables(output, setting, backbone, rows)
+    for title, rows in output.by_backbone(found):
+        backbone = str(rows["backbone"].iloc[0])
+        n_classes = output.n_classes(setting.name, backbone)
+        sentences = setting_sentences(output, list(rows.itertuples(index=False)), n_classes=n_classes)
+        parts += [Text(heading=title, level=4, sentences=sentences, style="list")]
+        parts += method_tables(output, setting, backbone, rows)
     badge = "shifted: every figure is observed only" if setting.shifted else "same source as the calibration images"
     head = Text(heading=f"{setting.name}: {setting.title}", badge=badge, calm=not setting.shifted)
     return [head, Fold(title=f"{setting.name}, method by method", parts=tuple(parts))] if len(found) else []
@@ -316,19 +292,11 @@ def setting_sentences(output: StudyOutput, rows: Sequence[Any], *, n_classes: in
 
 def choice_sentence(row: Any) -> str:
     """The audit, the bandwidth, the protected classes and the classes that are in every set."""
-    protected = row.protected.split()
-    guard = (
-        f"it protects {listed(protected)}"
-        if protected
-        else "it protects no class, so its sets are those of the localized rule"
-    )
-    always = (
-        f"; in every set, for lack of calibration images: {listed(row.in_every_set.split())}"
-        if row.in_every_set
-        else ""
-    )
+    protected = listed(row.protected.split()) or "no class, so its sets are those of the localized rule"
+    everywhere = listed(row.in_every_set.split())
+    always = f"; in every set, for lack of calibration images: {everywhere}" if everywhere else ""
     bandwidth = number(float(row.bandwidth), digits=3) if row.bandwidth else "none"
-    return f"Chosen on validation: the audit {row.diagnostic}, bandwidth {bandwidth}; {guard}{always}."
+    return f"Chosen on validation: the audit {row.diagnostic}, bandwidth {bandwidth}; it protects {protected}{always}."
 
 
 def method_tables(output: StudyOutput, setting: Setting, backbone: str, rows: pd.DataFrame) -> list[Part]:
@@ -341,18 +309,14 @@ def method_tables(output: StudyOutput, setting: Setting, backbone: str, rows: pd
         f"simultaneous over classes with at least {setting.min_n} answered images; bootstrap for the set size; Wilson "
         f"for the rest.{cannot}"
     )
-    named = Col("method", lambda row: Cell(row.title, f"n = {count(row.n_answered)} answered"), numeric=False)
+    named = Column("method", lambda row: Cell(row.title, f"n = {count(row.n_answered)} answered"), numeric=False)
     extra = reported_cols(FOUR, shown, lambda row: reported_row(row.setting, row.backbone, row.method))
     first = view(f"comparison-{stem}", caption, shown, (named, *FIGURE_COLS, *extra), layout="stack")
     if len(rows) == len(shown):
         return [first]
-    every = view(
-        f"comparison-{stem}-all",
-        f"{where}: all {counted(len(rows), 'method')}.",
-        rows,
-        (words("title", "method"), *FIGURE_COLS, *MORE_COLS),
-    )
-    return [first, Fold(title=f"All {counted(len(rows), 'method')} on {where}", parts=(every,))]
+    n, cols = counted(len(rows), "method"), (words("title", "method"), *FIGURE_COLS, *MORE_COLS)
+    every = view(f"comparison-{stem}-all", f"{where}: all {n}.", rows, cols)
+    return [first, Fold(title=f"All {n} on {where}", parts=(every,))]
 
 
 EXPERIMENT = Experiment("main-comparison", "Main comparison", (SUMMARY, MEANS, DELTAS), jobs, tables, section)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 from pydantic import Field
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
+from calcode.baselines.support import single_audits
 from calcode.errors import CalcodeWarning
 from calcode.method.audit import BASE_DIAGNOSTICS, SupportAudit
 from calcode.method.evidence import Evidence, robust_probabilities
@@ -18,24 +20,17 @@ from calcode.method.model import Calcode
 from calcode.metrics.intervals import proportion
 from calcode.monitor import CapitalMonitor, CoverageProcess, ExchangeabilityMartingale, miss_lines
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart, from_zero
-from calcode.report.parts import Figure, Part, Table, Text, columns
+from calcode.report.parts import Column, Figure, Part, Table, Text, columns
 from calcode.report.wording import count, number, percent
-from calcode.study.audits import single_audits
-from calcode.study.cohorts import FITTED_ROLES, SettingCohorts
-from calcode.study.experiment import Experiment, Tables
+from calcode.study.cohorts import SettingCohorts
+from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import PLACE
 from calcode.study.jobs import Job, job
-from calcode.study.results import Results
+from calcode.study.output import StudyOutput
 from calcode.study.specification import Study
-from calcode.study.tables import TableSchema, integer, share, text
+from calcode.study.tables import Row, TableSchema, integer, share, text
 from calcode.study.tables import number as number_column
-from calcode.study.view import PLACE_COLS, Col, RowTuple, shares, view, words
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow
-
-    from calcode.study.output import StudyOutput
+from calcode.study.view import PLACE_COLS, RowTuple, shown, view
 
 _LEVEL = 0.01
 #: Images of a stream while nothing changes, and those before a change.
@@ -69,7 +64,7 @@ SCHEMA = TableSchema(
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Images:
+class Images:
     """What the monitors look at, for n images."""
 
     groups: IntArray
@@ -80,9 +75,7 @@ class _Images:
     missed: BoolArray
 
     @classmethod
-    def measure(
-        cls, evidence: Evidence, *, audits: Mapping[str, SupportAudit], model: Calcode, fitted: bool
-    ) -> _Images:
+    def measure(cls, evidence: Evidence, *, audits: Mapping[str, SupportAudit], model: Calcode, fitted: bool) -> Images:
         """`fitted`: the model was fitted on these images, so it decides on none of them."""
         labels = evidence.require_labels()
         robust = robust_probabilities(evidence.prompt_logits, trim=model.settings_.trim)
@@ -99,9 +92,9 @@ class _Images:
             missed=~covered,
         )
 
-    def joined(self, other: _Images) -> _Images:
+    def joined(self, other: Images) -> Images:
         """Both, one after the other; their groups differ, because roles share none."""
-        return _Images(
+        return Images(
             groups=np.concatenate([self.groups, other.groups + self.n_groups]),
             labels=np.concatenate([self.labels, other.labels]),
             diagnostics={n: np.concatenate([v, other.diagnostics[n]]) for n, v in self.diagnostics.items()},
@@ -123,38 +116,24 @@ class _Images:
         return drawn
 
 
-class _Tally:
-    """Alarms of one kind of monitor over the streams."""
-
-    def __init__(self) -> None:
-        self.false: list[bool] = []
-        self.delays: list[float] = []
-
-    def row(self) -> dict[str, Any]:
-        """The figures of a table row."""
-        delays = np.array(self.delays)
-        detected = float(np.isfinite(delays).mean()) if len(delays) else np.nan
-        return {
-            "false_alarms": float(np.mean(self.false)),
-            "detected": detected,
-            "median_delay": float(np.median(delays)) if detected > 0.5 else np.nan,
-        }
+#: Whether a stream without a change raised an alarm, and the delay after a change where there is one.
+Outcome = tuple[bool, float | None]
+#: Monitor, statistic, audit rate and votes.
+Kind = tuple[str, str, float, str]
 
 
-def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> list[Row]:
     """The rows of a combination, without its name; none where the source has no held-out images."""
-    import pyarrow as pa
-
     if cohorts.held_out is None:
-        return pa.table({"monitor": pa.array([], type=pa.string())})
+        return []
     roles = cohorts.roles
     with warnings.catch_warnings():
         # Classes with few images are named where the method itself is shown.
         warnings.simplefilter("ignore", CalcodeWarning)
-        model = Calcode(random_state=options["seed"]).fit(**{role: getattr(roles, role) for role in FITTED_ROLES})
-    audits = single_audits(roles, seed=options["seed"])
+        model = Calcode(random_state=options["seed"]).fit(**roles.by_name)
+    audits = single_audits(roles, random_state=options["seed"])
     gate, calibration, calm, changed = (
-        _Images.measure(evidence, audits=audits, model=model, fitted=fitted)
+        Images.measure(evidence, audits=audits, model=model, fitted=fitted)
         for evidence, fitted in (
             (roles.gate, True),
             (roles.calibration, True),
@@ -164,38 +143,35 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
     )
     lines = list(miss_lines(model).values())
     gate_and_calm, calibration_and_calm = gate.joined(calm), calibration.joined(calm)
-    tallies: dict[tuple[str, str, float, str], _Tally] = {}
+    outcomes: dict[Kind, list[Outcome]] = {}
     for stream in range(options["n_streams"]):
         rng = np.random.default_rng([options["seed"], stream])
         after = changed.representatives(rng) if cohorts.setting.shifted else None
         supports = support_streams(gate_and_calm, gate.n_groups, changed, after, rng)
         labels = label_streams(calibration_and_calm, calibration.n_groups, calm, changed, after, lines, rng)
-        for key, (false, delay) in {**supports, **labels}.items():
-            tally = tallies.setdefault(key, _Tally())
-            tally.false.append(false)
-            if delay is not None:
-                tally.delays.append(delay)
-    return pa.Table.from_pylist(
-        [
+        for key, outcome in {**supports, **labels}.items():
+            outcomes.setdefault(key, []).append(outcome)
+    rows = []
+    for (monitor, statistic, rate, votes), found in outcomes.items():
+        delays = np.array([delay for _, delay in found if delay is not None])
+        detected = float(np.isfinite(delays).mean()) if len(delays) else np.nan
+        rows.append(
             {"monitor": monitor, "statistic": statistic, "audit_rate": rate, "votes": votes}
             | {"level": _LEVEL, "n_streams": options["n_streams"], "n_images": _LONGEST, "n_calm": _N_CALM}
-            | tally.row()
-            for (monitor, statistic, rate, votes), tally in tallies.items()
-        ]
-    )
-
-
-_Outcome = tuple[bool, float | None]
+            | {"false_alarms": float(np.mean([false for false, _ in found])), "detected": detected}
+            | {"median_delay": float(np.median(delays)) if detected > 0.5 else np.nan}
+        )
+    return rows
 
 
 def support_streams(
-    home: _Images, n_gate: int, changed: _Images, after: IntArray | None, rng: np.random.Generator
-) -> dict[tuple[str, str, float, str], _Outcome]:
-    """M1 on every diagnostic, with gate and calm images dealt anew; and once with every image of a group."""
+    home: Images, n_gate: int, changed: Images, after: IntArray | None, rng: np.random.Generator
+) -> dict[Kind, Outcome]:
+    """M1 on every diagnostic, with gate and calm images in another order; and once with every image of a group."""
     dealt = home.representatives(rng)
     gate, calm = dealt[:n_gate], dealt[n_gate:][:_LONGEST]
     seed = int(rng.integers(2**31))
-    outcomes: dict[tuple[str, str, float, str], _Outcome] = {}
+    outcomes: dict[Kind, Outcome] = {}
     for name, values in home.diagnostics.items():
         false = _alarm_at(values[gate], values[calm], seed=seed) is not None
         delay = None
@@ -230,19 +206,19 @@ def _delay(alarm_at: int | None, n_calm: int) -> float:
 
 
 def label_streams(
-    home: _Images,
+    home: Images,
     n_reference: int,
-    calm: _Images,
-    changed: _Images,
+    calm: Images,
+    changed: Images,
     after: IntArray | None,
     lines: Sequence[float],
     rng: np.random.Generator,
-) -> dict[tuple[str, str, float, str], _Outcome]:
-    """M2 and M3 at every audit rate; reference and calm images of M2 are dealt anew."""
+) -> dict[Kind, Outcome]:
+    """M2 and M3 at every audit rate; reference and calm images of M2 are dealt out again."""
     dealt = home.representatives(rng)
     before = calm.representatives(rng)[:_LONGEST]
     seed = int(rng.integers(2**31))
-    outcomes: dict[tuple[str, str, float, str], _Outcome] = {}
+    outcomes: dict[Kind, Outcome] = {}
     for rate in _AUDIT_RATES:
         drawn = rng.random((2, _LONGEST + len(changed.labels))) < rate
         for monitor, source, rows in (("M2", home, dealt[n_reference:][:_LONGEST]), ("M3", calm, before)):
@@ -263,7 +239,7 @@ def label_streams(
 _Event = tuple[int, int, float, bool]
 
 
-def _events(images: _Images, rows: IntArray, drawn: BoolArray, *, first: int = 0) -> list[_Event]:
+def _events(images: Images, rows: IntArray, drawn: BoolArray, *, first: int = 0) -> list[_Event]:
     """Reviewed and accepted cases in order: number of the image, class, score, miss."""
     return [
         (first + position + 1, int(images.labels[row]), float(images.scores[row]), bool(images.missed[row]))
@@ -273,7 +249,7 @@ def _events(images: _Images, rows: IntArray, drawn: BoolArray, *, first: int = 0
 
 
 def _class_monitors(
-    monitor: str, home: _Images, reference: IntArray, lines: Sequence[float], seed: int
+    monitor: str, home: Images, reference: IntArray, lines: Sequence[float], seed: int
 ) -> list[CapitalMonitor]:
     """One per class, each with its share of the level."""
     alpha = _LEVEL / len(lines)
@@ -308,17 +284,17 @@ def tables(study: Study, results: Results) -> Tables:
 def section(output: StudyOutput) -> list[Part]:
     """What was found, delays side by side, and false alarms as a figure with every number behind it."""
     rows = output.table(SCHEMA.name)
-    if not len(rows):
-        return []
     streams = f"{count(int(rows['n_streams'].iloc[0]))} streams"
     sentences = (
-        f"Monitors at level {_LEVEL:g} on {streams} of up to {count(_LONGEST)} source images. Gate, order and draws "
-        "are dealt anew for each. A monitor keeps its level if false alarms stay near it or below.",
+        f"Monitors at level {_LEVEL:g} on {streams} of up to {count(_LONGEST)} source images. Each has its own deal "
+        "of gate and stream, its own order and draws. A monitor keeps its level if false alarms stay near it or below.",
         "With every image of a lesion voting, the same monitor is no longer valid: images of a lesion are alike.",
         "A silent M3 says that misses stay within the line of their class, not that nothing has changed.",
     )
-    shown = {row.Index: proportion(round(row.false_alarms * row.n_streams), row.n_streams) for row in rows.itertuples()}
-    highest = from_zero([estimate.high for estimate in shown.values()]).high
+    alarms = {
+        row.Index: proportion(round(row.false_alarms * row.n_streams), row.n_streams) for row in rows.itertuples()
+    }
+    highest = from_zero([estimate.high for estimate in alarms.values()]).high
     figure = Figure(
         heading="False alarms while nothing changes",
         sentence=f"Share of {streams} with a false alarm, with its 95 % interval; the line is the level.",
@@ -329,8 +305,8 @@ def section(output: StudyOutput) -> list[Part]:
                 rows=[
                     ChartRow(
                         label=f"{row.monitor} {row.statistic}",
-                        note=_how(row),
-                        values={0: shown[row.Index]},
+                        note=votes_words(row),
+                        values={0: alarms[row.Index]},
                         marked=row.votes == _EVERY,
                     )
                     for row in group.itertuples()
@@ -347,30 +323,27 @@ def section(output: StudyOutput) -> list[Part]:
             rows,
             (
                 *PLACE_COLS,
-                words("monitor"),
-                words("statistic"),
-                Col("votes", _how, numeric=False),
-                shares("false_alarms", "false alarms"),
-                Col("change seen", lambda row: "" if np.isnan(row.detected) else percent(row.detected)),
+                *shown(SCHEMA, "monitor", "statistic"),
+                Column("votes", votes_words, numeric=False),
+                *shown(SCHEMA, "false_alarms"),
+                Column("change seen", lambda row: "" if np.isnan(row.detected) else percent(row.detected)),
             ),
         ),
         name="monitoring-false-alarms",
     )
     changed = rows[rows["detected"].notna()]
-    parts: list[Part] = [Text(sentences=sentences)]
-    if len(changed):
-        parts.append(delay_table(changed))
-    return [*parts, figure]
+    return [Text(sentences=sentences), *([delay_table(changed)] if len(changed) else []), figure]
 
 
-def _how(row: RowTuple) -> str:
+def votes_words(row: RowTuple) -> str:
+    """Whose image counts, in words."""
     return str(row.votes) if row.audit_rate == 0 else f"{percent(row.audit_rate, digits=0)} reviewed"
 
 
 def delay_table(changed: pd.DataFrame) -> Table:
     """One row per monitor, one column per combination with a change."""
     delays = {
-        (row.monitor, row.statistic, _how(row), row.setting, row.backbone): row.median_delay
+        (row.monitor, row.statistic, votes_words(row), row.setting, row.backbone): row.median_delay
         for row in changed.itertuples()
     }
     places = list(dict.fromkeys(key[3:] for key in delays))

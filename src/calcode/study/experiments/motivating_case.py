@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import AfterValidator, Field
+from pydantic import Field, field_validator
 
 from calcode.errors import StudyError
 from calcode.metrics.intervals import Estimate
-from calcode.report.charts import ChartRow, ReferenceLine, RowChart, share_scale
+from calcode.report.charts import ChartRow, RowChart, share_scale
 from calcode.report.parts import Figure, Part
-from calcode.report.wording import FEW, count, counted, listed, percent, percent_estimate, short_percent
-from calcode.study.decisions import MethodDecisions
-from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import METHOD, PLACE, TITLE, place
+from calcode.report.wording import FEW, count, counted, listed, percent, percent_estimate
+from calcode.study.decisions import MethodDecisions, method_job
+from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.figures import METHOD, PLACE, TITLE, interval, place
 from calcode.study.jobs import Job
-from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE, GROUPS, named_methods
-from calcode.study.results import Results
+from calcode.study.output import StudyOutput
 from calcode.study.specification import Backbone, Entry, Setting, Study
 from calcode.study.tables import Row, TableSchema, flag, integer, number, share, text
 from calcode.study.view import cost_words, estimate
-
-if TYPE_CHECKING:
-    from calcode.study.output import StudyOutput
 
 SCHEMA = TableSchema(
     name="motivating_case",
@@ -58,22 +54,25 @@ SCHEMA = TableSchema(
 )
 
 
-def _one_method(name: str) -> str:
-    if name in GROUPS:
-        raise StudyError(f"{name!r} is a group; name one method")
-    return named_methods([name])[0]
-
-
 class Case(Entry):
     """One [[motivating_cases]] of a study file; the comparator's worst class unless one is named."""
 
     setting: str
     backbone: str
-    comparator: Annotated[str, AfterValidator(_one_method)]
+    comparator: str
     class_name: str | None = Field(default=None, alias="class")
 
+    @field_validator("comparator")
+    @classmethod
+    def one_method(cls, name: str) -> str:
+        """A known method, no group."""
+        if name in GROUPS:
+            raise StudyError(f"{name!r} is a group; name one method")
+        return named_methods([name])[0]
 
-def _runs(study: Study) -> list[tuple[Case, tuple[Setting, Backbone], dict[str, Job]]]:
+
+def case_runs(study: Study) -> list[tuple[Case, tuple[Setting, Backbone], dict[str, Job]]]:
+    """Every case with its combination and its two jobs; none where its optional backbone is left out."""
     found = []
     for case in study.options["motivating_cases"]:
         settings = [setting.name for setting in study.settings]
@@ -82,24 +81,23 @@ def _runs(study: Study) -> list[tuple[Case, tuple[Setting, Backbone], dict[str, 
         backbones = [*(backbone.name for backbone in study.backbones), *study.left_out]
         if case.backbone not in backbones:
             raise StudyError(f"motivating_cases.backbone: {case.backbone!r} is none of {backbones}")
-        # No combination where the case's optional backbone is left out.
-        for where in study.combinations():
-            if (where[0].name, where[1].name) != (case.setting, case.backbone):
-                continue
-            runs = {method: method_job(study, method, where) for method in (case.comparator, COMPLETE)}
-            found.append((case, where, runs))
+        found += [
+            (case, where, {method: method_job(study, method, where) for method in (case.comparator, COMPLETE)})
+            for where in study.combinations()
+            if (where[0].name, where[1].name) == (case.setting, case.backbone)
+        ]
     return found
 
 
 def jobs(study: Study) -> list[Job]:
     """The comparator and the complete method."""
-    return [run for _, _, runs in _runs(study) for run in runs.values()]
+    return [run for _, _, runs in case_runs(study) for run in runs.values()]
 
 
 def tables(study: Study, results: Results) -> Tables:
     """Every class under both methods, with the image on the chosen one."""
     rows: list[Row] = []
-    for case, where, runs in _runs(study):
+    for case, where, runs in case_runs(study):
         found = {name: results.decided(run) for name, run in runs.items()}
         theirs, ours = found[case.comparator], found[COMPLETE]
         if theirs is None or ours is None:
@@ -126,14 +124,10 @@ def tables(study: Study, results: Results) -> Tables:
                     "class_name": entry.name,
                     "chosen_class": entry.name == class_name,
                     "marginal_coverage": summary.coverage.value,
-                    "class_coverage": entry.coverage.value,
-                    "class_coverage_low": entry.coverage.low,
-                    "class_coverage_high": entry.coverage.high,
                     "class_n_answered": entry.coverage.n,
-                    "set_size": summary.set_size.value,
-                    "full_set_rate": summary.full_set_rate.value,
-                    "deferral": summary.deferral.value,
                 }
+                | interval("class_coverage", entry.coverage)
+                | {name: getattr(summary, name).value for name in ("set_size", "full_set_rate", "deferral")}
                 | (shown if entry.name == class_name else dict.fromkeys(shown))
                 for entry in summary.classwise
             ]
@@ -170,23 +164,15 @@ def case_figure(output: StudyOutput, rows: pd.DataFrame, i: int) -> Figure:
     marginal = {series[row.method]: Estimate(row.marginal_coverage, math.nan, math.nan, 0) for row in chosen}
     lines = [ChartRow(label="all classes", values=marginal)]
     for name, members in rows.groupby("class_name", sort=False):
-        own = list(members.itertuples(index=False))
-        n = max(row.class_n_answered for row in own)
-        lines.append(
-            ChartRow(
-                label=str(name),
-                note=f"{counted(n, 'image')}{', few' if n < FEW else ''}",
-                values={series[row.method]: estimate(row, "class_coverage", n="class_n_answered") for row in own},
-                marked=name == first.class_name,
-            )
-        )
+        n = members["class_n_answered"].max()
+        note = f"{counted(n, 'image')}{', few' if n < FEW else ''}"
+        values = {
+            series[row.method]: estimate(row, "class_coverage", n="class_n_answered")
+            for row in members.itertuples(index=False)
+        }
+        lines.append(ChartRow(label=str(name), note=note, values=values, marked=name == first.class_name))
     scale = share_scale([*rows["class_coverage_low"], output.target])
-    chart = RowChart(
-        rows=tuple(lines),
-        references=(ReferenceLine(output.target, f"target {short_percent(output.target)}"),),
-        low=scale.low,
-        high=scale.high,
-    )
+    chart = RowChart(rows=lines, references=output.target_line, low=scale.low, high=scale.high)
     return Figure(
         name=f"motivating-case-{i}",
         heading=f"{first.class_name} on {first.setting} with {first.backbone}",

@@ -9,7 +9,7 @@ import importlib.metadata
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,23 +18,18 @@ from calcode.arrays import FloatArray, IntArray
 from calcode.kernels import cosine_distances, nearest_distances, row_blocks
 from calcode.kernels.neighbours import library_installed
 from calcode.method.model import Calcode
-from calcode.report.parts import Part, Text
+from calcode.report.parts import Column, Part, Text
 from calcode.report.wording import listed, percent
 from calcode.report.wording import number as number_words
-from calcode.study.cohorts import FITTED_ROLES, SettingCohorts
-from calcode.study.experiment import Experiment, Tables
+from calcode.study.cohorts import SettingCohorts
+from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import PLACE
 from calcode.study.jobs import Job, job
-from calcode.study.results import Results
+from calcode.study.output import StudyOutput
 from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, duration, integer, number, share, text
 from calcode.study.variants import point_options, point_settings
-from calcode.study.view import PLACE_COLS, Col, counts, numbers, view, words
-
-if TYPE_CHECKING:
-    import pyarrow
-
-    from calcode.study.output import StudyOutput
+from calcode.study.view import shown, view
 
 N_NEIGHBORS = 10
 CONNECTIVITY = 32
@@ -70,14 +65,12 @@ SCHEMA = TableSchema(
 )
 
 
-def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> list[Row]:
     """The rows of a combination, without their names."""
-    import pyarrow as pa
-
     reference = cohorts.roles.reference.embeddings
     queries = cohorts.target.evidence.embeddings
     settings = point_settings(options["point"], evidence=cohorts.roles.calibration, seed=options["seed"])
-    roles = {role: getattr(cohorts.roles, role) for role in FITTED_ROLES}
+    roles = cohorts.roles.by_name
     model, fit_seconds = _timed(lambda: Calcode(**settings).fit(**roles))
     _, decide_seconds = _timed(lambda: model.decide(cohorts.target.evidence))
     n_images = len(queries) + sum(map(len, roles.values()))
@@ -103,13 +96,8 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
         found, seconds = _timed(lambda: built(queries))
         times = {"query_milliseconds": 1e3 * seconds / len(queries), "build_seconds": build_seconds}
         rows.append(common | approximate | times | agreement(queries, reference, found=found, truth=truth))
-    # Every row with every column, so that the file has one schema whatever was measured.
-    kinds = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64(), "flag": pa.bool_()}
-    columns = [column for column in SCHEMA.columns if column not in PLACE]
-    return pa.Table.from_pylist(
-        [{column.name: row.get(column.name) for column in columns} for row in rows],
-        schema=pa.schema([pa.field(column.name, kinds[column.kind]) for column in columns]),
-    )
+    # Every row with every column, whatever was measured.
+    return [dict.fromkeys(column.name for column in SCHEMA.columns if column not in PLACE) | row for row in rows]
 
 
 def exact_neighbours(queries: FloatArray, reference: FloatArray) -> IntArray:
@@ -203,14 +191,12 @@ def tables(study: Study, results: Results) -> Tables:
 def section(output: StudyOutput) -> list[Part]:
     """Speed and exactness of the neighbour search, sizes and times."""
     rows = output.table(SCHEMA.name)
-    if not len(rows):
-        return []
 
-    def searched(column: str, heading: str, write: Callable[[float], str]) -> Col:
+    def searched(column: str, heading: str, write: Callable[[float], str]) -> Column:
         def cell(row: Any) -> str:
             return "not measured" if np.isnan(row.recall_at_10) else write(getattr(row, column))
 
-        return Col(heading, cell)
+        return Column(heading, cell)
 
     table = view(
         "neighbours",
@@ -218,16 +204,13 @@ def section(output: StudyOutput) -> list[Part]:
         "error of the median distance.",
         rows,
         (
-            *PLACE_COLS,
-            words("index"),
+            *shown(SCHEMA, "setting", "backbone", "index"),
             searched("query_milliseconds", "ms per query", lambda value: f"{value:.4f}"),
             searched("recall_at_10", "recall@10", lambda value: f"{value:.3f}"),
             searched("support_error_p95", "support error", lambda value: f"{value:.1e}" if value else "0"),
-            counts("n_reference", "reference"),
-            counts("dimension", "dimension"),
-            Col("cache, MB", lambda row: number_words(row.cache_bytes / 1e6, digits=1)),
-            numbers("fit_seconds", "fit, s"),
-            numbers("decide_seconds", "decide, s"),
+            *shown(SCHEMA, ("n_reference", "reference"), "dimension"),
+            Column("cache, MB", lambda row: number_words(row.cache_bytes / 1e6, digits=1)),
+            *shown(SCHEMA, ("fit_seconds", "fit, s"), ("decide_seconds", "decide, s")),
         ),
     )
     return [Text(sentences=(neighbours_sentence(rows),)), table]

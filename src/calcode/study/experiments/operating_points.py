@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import Any
 
 from calcode.method.decisions import Costs, selective_risk
 from calcode.method.model import Calcode
 from calcode.method.operating_point import RELAXATIONS, OperatingPoint, least_risk, select_operating_point
-from calcode.report.parts import Fold, Part, Text
+from calcode.report.parts import Column, Fold, Part, Text
 from calcode.report.wording import counted, percent, short_percent, signed, signed_points
 from calcode.report.wording import number as number_words
 from calcode.study.cohorts import SettingCohorts
-from calcode.study.decisions import to_arrow
-from calcode.study.experiment import Experiment, Tables
+from calcode.study.decisions import MethodDecisions
+from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.experiments.cost_risk import MEASURED, risk_cells
-from calcode.study.figures import PLACE, REGIME, SCOPE, place
+from calcode.study.figures import PLACE, REGIME, SCOPE
 from calcode.study.jobs import Job, job
-from calcode.study.results import Results
-from calcode.study.specification import Backbone, Setting, Study
+from calcode.study.output import StudyOutput
+from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, averages, flag, integer, number, share, text
 from calcode.study.variants import decided_by, point_options, point_settings, variant_models
-from calcode.study.view import PLACE_COLS, Col, changes, numbers, points, shares, view, words
-
-if TYPE_CHECKING:
-    import pyarrow
-
-    from calcode.study.output import StudyOutput
+from calcode.study.view import shown, view, words
 
 _FIXED = "fixed"
 _DELTAS = (
@@ -78,7 +74,7 @@ DELTAS = TableSchema(
 )
 
 
-def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> dict[str, MethodDecisions]:
     """Decisions at the fixed point and at the point of every regime, all without guard."""
     models = variant_models(cohorts, options)
     base = point_settings(options["point"], evidence=cohorts.roles.calibration, seed=options["seed"])
@@ -104,7 +100,7 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Tabl
             "validation_coverage": point.chosen.coverage,
         }
         variants[regime] = replace(decided, details={**decided.details, **notes})
-    return to_arrow(variants)
+    return variants
 
 
 def repriced(scored: OperatingPoint, costs: Costs, *, n_classes: int) -> OperatingPoint:
@@ -135,35 +131,30 @@ def repriced(scored: OperatingPoint, costs: Costs, *, n_classes: int) -> Operati
     return OperatingPoint(chosen=chosen, relaxed=relaxed, points=candidates, costs=costs)
 
 
-def _job(study: Study, where: tuple[Setting, Backbone]) -> Job:
-    costs = {regime.name: regime.model_dump(exclude={"name"}) for regime in study.costs}
-    return job(f"{__name__}:measure", "operating-points", where, point_options(study) | {"costs": costs})
-
-
 def jobs(study: Study) -> list[Job]:
     """One per combination."""
-    return [_job(study, where) for where in study.combinations()]
+    costs = {"costs": {regime.name: regime.model_dump(exclude={"name"}) for regime in study.costs}}
+    options = point_options(study) | costs
+    return [job(f"{__name__}:measure", "operating-points", where, options) for where in study.combinations()]
 
 
 def tables(study: Study, results: Results) -> Tables:
     """Chosen points and average changes."""
     rows: list[Row] = []
-    for where in study.combinations():
-        run = _job(study, where)
-        for regime in study.costs:
-            chosen, fixed = (results.decided(run, variant) for variant in (regime.name, _FIXED))
-            if chosen is None or fixed is None:
-                continue
-            details = chosen[0].details
-            names = ("target_coverage", "deferral_level", "relaxed", "validation_risk", "validation_coverage")
-            after, before = (risk_cells(found[1], regime.costs) for found in (chosen, fixed))
-            rows.append(
-                place(*where)
-                | {"regime": regime.name, "feasible": not details["relaxed"]}
-                | {name: details[name] for name in names}
-                | after
-                | {f"delta_{name}": after[name] - before[name] for name in MEASURED}
-            )
+    noted = ("target_coverage", "deferral_level", "relaxed", "validation_risk", "validation_coverage")
+    for run, regime in product(jobs(study), study.costs):
+        chosen, fixed = (results.decided(run, variant) for variant in (regime.name, _FIXED))
+        if chosen is None or fixed is None:
+            continue
+        details = chosen[0].details
+        after, before = (risk_cells(found[1], regime.costs) for found in (chosen, fixed))
+        rows.append(
+            {"setting": run.setting.name, "backbone": run.backbone, "regime": regime.name}
+            | {"feasible": not details["relaxed"]}
+            | {name: details[name] for name in noted}
+            | after
+            | {f"delta_{name}": after[name] - before[name] for name in MEASURED}
+        )
     frame = POINTS.frame(rows)
     given_up = {
         f"n_relaxed_{name}": frame["relaxed"].str.split().map(lambda names, name=name: name in names)
@@ -192,16 +183,12 @@ def section(output: StudyOutput) -> list[Part]:
         "The point chosen on validation for every setting, backbone and regime, and what it does.",
         output.table(POINTS.name),
         (
-            *PLACE_COLS,
-            words("regime"),
-            Col("target coverage", lambda row: short_percent(row.target_coverage)),
-            Col("deferral level", lambda row: short_percent(row.deferral_level)),
+            *shown(POINTS, "setting", "backbone", "regime"),
+            Column("target coverage", lambda row: short_percent(row.target_coverage)),
+            Column("deferral level", lambda row: short_percent(row.deferral_level)),
             words("relaxed", "given up", empty="nothing"),
-            numbers("risk", "risk", 3),
-            shares("coverage", "coverage"),
-            shares("worst_class_coverage", "worst class"),
-            numbers("set_size", "set size"),
-            shares("rejected", "deferred"),
+            *shown(POINTS, ("risk", "risk", 3), "coverage", ("worst_class_coverage", "worst class"), "set_size"),
+            *shown(POINTS, ("rejected", "deferred")),
         ),
     )
     table = view(
@@ -210,16 +197,13 @@ def section(output: StudyOutput) -> list[Part]:
         "choice adds no guarantee.",
         rows,
         (
-            words("scope"),
-            words("regime"),
-            Col("chosen deferral level", lambda row: short_percent(row.chosen_deferral_level)),
-            changes("delta_risk", "risk", 3),
-            points("delta_coverage", "coverage, points"),
-            points("delta_worst_class_coverage", "worst class, points"),
-            changes("delta_set_size", "set size"),
-            points("delta_rejected", "deferred, points"),
-            shares("chosen_rejected", "deferred at the chosen point"),
-            Col("relaxed", lambda row: f"{row.n_relaxed} of {row.n_combinations}"),
+            *shown(DELTAS, "scope", "regime"),
+            Column("chosen deferral level", lambda row: short_percent(row.chosen_deferral_level)),
+            *shown(DELTAS, ("delta_risk", "risk", 3), ("delta_coverage", "coverage, points")),
+            *shown(DELTAS, ("delta_worst_class_coverage", "worst class, points"), ("delta_set_size", "set size")),
+            *shown(DELTAS, ("delta_rejected", "deferred, points")),
+            *shown(DELTAS, ("chosen_rejected", "deferred at the chosen point")),
+            Column("relaxed", lambda row: f"{row.n_relaxed} of {row.n_combinations}"),
         ),
     )
     sentences = tuple(chosen_sentence(row) for row in first.itertuples(index=False))

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from calcode.arrays import BoolArray
+from calcode.baselines.support import single_audits
 from calcode.method.audit import DIAGNOSTICS, auroc
 from calcode.metrics.intervals import Estimate, proportion
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart
-from calcode.report.parts import Figure, Part
+from calcode.report.parts import Column, Figure, Part
 from calcode.report.wording import count, listed, number, percent
-from calcode.study.audits import single_audits
 from calcode.study.cohorts import SettingCohorts
-from calcode.study.experiment import Experiment, Tables
-from calcode.study.figures import PLACE, place
+from calcode.study.decisions import method_job
+from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.figures import PLACE, interval, place
 from calcode.study.jobs import Job, job
-from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE
-from calcode.study.results import Results
+from calcode.study.output import StudyOutput
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, flag, integer, share, text
 from calcode.study.tables import number as number_column
-from calcode.study.view import Col, counts, estimate, numbers, share_cell, shares, view, words
-
-if TYPE_CHECKING:
-    import pyarrow
-
-    from calcode.study.output import StudyOutput
+from calcode.study.view import estimate, share_cell, shown, view, words
 
 SCHEMA = TableSchema(
     name="out_of_space_detection",
@@ -53,77 +47,67 @@ SCHEMA = TableSchema(
 )
 
 
-def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> list[Row]:
     """Every diagnostic's statistic and p-value on every target image, in the label space and beyond."""
-    import pyarrow as pa
-
-    audits = single_audits(cohorts.roles, seed=options["seed"])
-    tables = []
+    audits = single_audits(cohorts.roles, random_state=options["seed"])
+    rows: list[Row] = []
     for cohort in filter(None, (cohorts.target, cohorts.out_of_space)):
-        columns = {"id": cohort.column("id").tolist(), "outside": ~cohort.evidence.in_space}
-        for name, audit in audits.items():
-            columns[f"statistic_{name}"] = audit.statistic(cohort.evidence)
-            columns[f"p_value_{name}"] = audit.p_values(cohort.evidence)
-        tables.append(pa.table(columns))
-    return pa.concat_tables(tables)
+        columns = {"id": cohort.column("id"), "outside": ~cohort.evidence.in_space}
+        columns |= {f"statistic_{name}": audit.statistic(cohort.evidence) for name, audit in audits.items()}
+        columns |= {f"p_value_{name}": audit.p_values(cohort.evidence) for name, audit in audits.items()}
+        rows += pd.DataFrame(columns).to_dict("records")
+    return rows
 
 
-def _combinations(study: Study) -> Iterator[tuple[Setting, Backbone]]:
-    return (where for where in study.combinations() if where[0].out_of_space)
+def beyond_runs(study: Study) -> Iterator[tuple[tuple[Setting, Backbone], Job, list[Job]]]:
+    """Combinations with diagnoses beyond the label space, the job with their scores, and the method's decisions.
 
-
-def _scores(study: Study, where: tuple[Setting, Backbone]) -> Job:
-    return job(f"{__name__}:measure", "scores", where, {"seed": study.seed})
-
-
-def _decisions(study: Study, where: tuple[Setting, Backbone]) -> list[Job]:
-    """The method on the target and, where they are kept apart, on the images beyond the label space."""
-    apart = [True] if where[0].out_of_space_rows == "apart" else []
-    return [method_job(study, COMPLETE, where, out_of_space=beyond) for beyond in [False, *apart]]
+    The method decides on the target and, where they are kept apart, on the images beyond the label space.
+    """
+    for where in study.combinations():
+        if where[0].out_of_space:
+            apart = [True] if where[0].out_of_space_rows == "apart" else []
+            decided = [method_job(study, COMPLETE, where, out_of_space=beyond) for beyond in [False, *apart]]
+            yield where, job(f"{__name__}:measure", "scores", where, {"seed": study.seed}), decided
 
 
 def jobs(study: Study) -> list[Job]:
     """Settings with out-of-space diagnoses alone."""
-    return [run for where in _combinations(study) for run in (_scores(study, where), *_decisions(study, where))]
+    return [run for _, scores, decided in beyond_runs(study) for run in (scores, *decided)]
 
 
 def tables(study: Study, results: Results) -> Tables:
     """Every score, then the method itself."""
     rows: list[Row] = []
-    for where in _combinations(study):
-        decided = [next(iter(results.variants(run).values()), None) for run in _decisions(study, where)]
+    for where, run, method_runs in beyond_runs(study):
+        decided = [next(iter(results.variants(entry).values()), None) for entry in method_runs]
         present = [entry for entry in decided if entry is not None]
         selected = present[0].details["diagnostic"] if present else None
-        scores = _scores(study, where)
-        if results.has(scores):
-            columns = results.table(scores)
-            outside = columns["outside"].to_numpy()
-            for name in DIAGNOSTICS:
-                deferred = columns[f"p_value_{name}"].to_numpy() < study.point.deferral_level
-                area = auroc(columns[f"statistic_{name}"].to_numpy(), outside)
-                head = place(*where) | {"score": name, "selected": name == selected}
-                rows.append(head | _cells(area, deferred, outside))
-        if len(present) == len(decided) and present:
-            outside = np.concatenate([entry.labels < 0 for entry in present])
-            deferred = np.concatenate([entry.deferred for entry in present])
-            area = auroc(-np.concatenate([entry.p_values for entry in present]), outside)
-            head = place(*where) | {"score": COMPLETE, "selected": True}
-            rows.append(head | _cells(area, deferred, outside))
+        scores = pd.DataFrame(results.rows(run))
+        # Per score: the statistic, whether an image is deferred, and whether it lies outside.
+        found: dict[str, Sequence[Any]] = {
+            name: (
+                scores[f"statistic_{name}"],
+                scores[f"p_value_{name}"] < study.point.deferral_level,
+                scores["outside"],
+            )
+            for name in (DIAGNOSTICS if len(scores) else ())
+        }
+        if len(present) == len(decided):
+            columns = [(-entry.p_values, entry.deferred, entry.labels < 0) for entry in present]
+            found[COMPLETE] = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
+        for name, (statistic, deferred, outside) in found.items():
+            inside, beyond = (
+                proportion(float(deferred[mask].sum()), float(mask.sum())) for mask in (~outside, outside)
+            )
+            rows.append(
+                place(*where)
+                | {"score": name, "selected": name in (selected, COMPLETE)}
+                | {"auroc": auroc(np.asarray(statistic), np.asarray(outside))}
+                | {"in_space_deferral": inside.value, "n_in_space": inside.n, "n_out_of_space": beyond.n}
+                | interval("out_of_space_deferral", beyond)
+            )
     return {SCHEMA.name: rows}
-
-
-def _cells(area: float, deferred: BoolArray, outside: BoolArray) -> Row:
-    inside = proportion(float(deferred[~outside].sum()), float((~outside).sum()))
-    beyond = proportion(float(deferred[outside].sum()), float(outside.sum()))
-    return {
-        "auroc": area,
-        "in_space_deferral": inside.value,
-        "out_of_space_deferral": beyond.value,
-        "out_of_space_deferral_low": beyond.low,
-        "out_of_space_deferral_high": beyond.high,
-        "n_in_space": inside.n,
-        "n_out_of_space": beyond.n,
-    }
 
 
 def section(output: StudyOutput) -> list[Part]:
@@ -136,15 +120,9 @@ def section(output: StudyOutput) -> list[Part]:
     return parts
 
 
-def _title(row: Any) -> str:
+def score_title(row: Any) -> str:
+    """A score in words."""
     return "CALCoDe as it decides" if row.score == COMPLETE else str(row.score)
-
-
-def _by_backbone(output: StudyOutput, rows: pd.DataFrame) -> Iterator[tuple[str, list[Any]]]:
-    for backbone, title in output.backbones.items():
-        own = list(rows[rows["backbone"] == backbone].itertuples(index=False))
-        if own:
-            yield title, own
 
 
 def auroc_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -> Figure:
@@ -154,19 +132,19 @@ def auroc_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -> F
             heading=title,
             rows=tuple(
                 ChartRow(
-                    label=_title(row),
+                    label=score_title(row),
                     note="selected by the method" if row.selected and row.score != COMPLETE else "",
                     values={2: float(row.auroc)},
                     marked=row.score == COMPLETE,
                 )
-                for row in own
+                for row in own.itertuples(index=False)
             ),
             references=(ReferenceLine(0.5, "0.5: no better than chance"),),
             low=0.0,
             high=1.0,
             unit="number",
         )
-        for title, own in _by_backbone(output, rows)
+        for title, own in output.by_backbone(rows)
     )
     table = view(
         f"outside-{setting.name}",
@@ -174,11 +152,10 @@ def auroc_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -> F
         rows,
         (
             words("backbone"),
-            Col("score", _title, numeric=False),
-            numbers("auroc", "AUROC", 3),
-            shares("in_space_deferral", "deferred inside"),
-            Col("deferred outside", lambda row: share_cell(row, "out_of_space_deferral")),
-            counts("n_out_of_space", "n outside"),
+            Column("score", score_title, numeric=False),
+            *shown(SCHEMA, ("auroc", "AUROC", 3), ("in_space_deferral", "deferred inside")),
+            Column("deferred outside", lambda row: share_cell(row, "out_of_space_deferral")),
+            *shown(SCHEMA, ("n_out_of_space", "n outside")),
         ),
     )
     return Figure(
@@ -213,7 +190,7 @@ def deferral_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -
             heading=title,
             rows=tuple(
                 ChartRow(
-                    label=_title(row),
+                    label=score_title(row),
                     note=f"{count(row.n_in_space)} inside, {count(row.n_out_of_space)} outside",
                     values={
                         inside: Estimate(row.in_space_deferral, np.nan, np.nan, row.n_in_space),
@@ -221,12 +198,12 @@ def deferral_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -
                     },
                     marked=row.score == COMPLETE,
                 )
-                for row in own
+                for row in own.itertuples(index=False)
             ),
             low=0.0,
             high=1.0,
         )
-        for title, own in _by_backbone(output, rows)
+        for title, own in output.by_backbone(rows)
     )
     return Figure(
         name=f"outside-deferral-{setting.name}",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from itertools import product
+from typing import Annotated, Any
 
 import pandas as pd
 from pydantic import Field
@@ -14,22 +16,18 @@ from calcode.metrics import paired_difference
 from calcode.metrics.comparisons import Difference
 from calcode.metrics.intervals import Estimate
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart
-from calcode.report.parts import Cell, Figure, Part
+from calcode.report.parts import Cell, Column, Figure, Part
 from calcode.report.wording import counted, listed, signed
-from calcode.study.decisions import MethodDecisions
-from calcode.study.experiment import Experiment, Tables
+from calcode.study.decisions import method_job
+from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import SETTING
 from calcode.study.jobs import Job
-from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE, title_of
+from calcode.study.output import StudyOutput
 from calcode.study.paper import Reported, has_papers_backbones, paper_setting, reported
-from calcode.study.results import Results
-from calcode.study.specification import Setting, Study
+from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, flag, integer, number, text
-from calcode.study.view import Col, reported_cols, rounded_scale, view, words
-
-if TYPE_CHECKING:
-    from calcode.study.output import StudyOutput
+from calcode.study.view import reported_cols, rounded_scale, shown, view
 
 #: Figures with charts of their own, in words; the table holds all of them.
 _DRAWN = {"worst_class_coverage": "coverage of the worst class", "coverage": "coverage"}
@@ -67,68 +65,47 @@ def jobs(study: Study) -> list[Job]:
 def tables(study: Study, results: Results) -> Tables:
     """Differences of every metric, setting by setting."""
     rows: list[Row] = []
-    for setting in study.settings:
-        places = [where for where in study.combinations() if where[0].name == setting.name]
-        for comparator in study.comparators:
-            pairs = []
-            for where in places:
-                own, other = (results.decided(method_job(study, name, where)) for name in (COMPLETE, comparator))
-                if own is not None and other is not None:
-                    pairs.append((own[0], other[0]))
-            if pairs:
-                rows += compared_rows(study, setting, comparator, pairs)
-    return {SCHEMA.name: rows}
-
-
-def compared_rows(
-    study: Study, setting: Setting, comparator: str, pairs: list[tuple[MethodDecisions, MethodDecisions]]
-) -> list[Row]:
-    """Differences of every metric between the two methods of all pairs."""
-    for first, second in pairs:
-        if first.ids.tolist() != second.ids.tolist():
-            raise StudyError(f"{setting.name}: {comparator} was run on other images than {COMPLETE}")
     n_resamples: int = study.options["bootstrap_resamples"]
-    difference = paired_difference(
-        [first.outcome for first, _ in pairs],
-        [second.outcome for _, second in pairs],
-        labels=[first.labels for first, _ in pairs],
-        min_n=setting.min_n,
-        n_resamples=n_resamples,
-        random_state=study.seed,
-    )
-    values = [(entry.name, getattr(difference, entry.name)) for entry in fields(difference)]
-    return [
-        {
-            "setting": setting.name,
-            "comparator": comparator,
-            "comparator_title": title_of(comparator),
-            "metric": name,
-            "difference": entry.value,
-            "low": entry.low,
-            "high": entry.high,
-            "excludes_zero": bool(entry.low > 0 or entry.high < 0),
-            "n_backbones": difference.n_backbones,
-            "n_resamples": n_resamples,
-            "min_n": setting.min_n,
-        }
-        for name, entry in values
-        if isinstance(entry, Difference)
-    ]
+    for setting, comparator in product(study.settings, study.comparators):
+        pairs = []
+        for where in study.combinations():
+            own, other = (results.decided(method_job(study, name, where)) for name in (COMPLETE, comparator))
+            if where[0].name == setting.name and own is not None and other is not None:
+                pairs.append((own[0], other[0]))
+                if own[0].ids.tolist() != other[0].ids.tolist():
+                    raise StudyError(f"{setting.name}: {comparator} was run on other images than {COMPLETE}")
+        if not pairs:
+            continue
+        difference = paired_difference(
+            [first.outcome for first, _ in pairs],
+            [second.outcome for _, second in pairs],
+            labels=[first.labels for first, _ in pairs],
+            min_n=setting.min_n,
+            n_resamples=n_resamples,
+            random_state=study.seed,
+        )
+        head = {"setting": setting.name, "comparator": comparator, "comparator_title": title_of(comparator)}
+        sizes = {"n_backbones": difference.n_backbones, "n_resamples": n_resamples, "min_n": setting.min_n}
+        rows += [
+            head
+            | {"metric": entry.name, "difference": found.value, "low": found.low, "high": found.high}
+            | {"excludes_zero": bool(found.low > 0 or found.high < 0)}
+            | sizes
+            for entry in fields(difference)
+            if isinstance(found := getattr(difference, entry.name), Difference)
+        ]
+    return {SCHEMA.name: rows}
 
 
 def section(output: StudyOutput) -> list[Part]:
     """One figure per drawn metric, then the table behind both."""
     rows = output.table(SCHEMA.name)
-    if not len(rows):
-        return []
     figures = [difference_figure(output, rows[rows["metric"] == metric], metric) for metric in _DRAWN]
-    return [*(figure for figure in figures if figure is not None), difference_table(output, rows)]
+    return [*figures, difference_table(output, rows)]
 
 
-def difference_figure(output: StudyOutput, rows: pd.DataFrame, metric: str) -> Figure | None:
+def difference_figure(output: StudyOutput, rows: pd.DataFrame, metric: str) -> Figure:
     """Differences of one metric, one chart per setting."""
-    if not len(rows):
-        return None
     # One axis for all charts of the figure, so that they can be compared.
     ends = [*rows["low"], *rows["high"], *rows["difference"], 0.0]
     scale = rounded_scale(ends, step=0.05, least=0.1)
@@ -188,31 +165,28 @@ def difference_table(output: StudyOutput, rows: pd.DataFrame) -> Part:
     by_metric = {(row.setting, row.comparator, row.metric): row for row in rows.itertuples(index=False)}
     pairs = rows.drop_duplicates(["setting", "comparator"])
 
-    def metric_col(metric: str) -> Col:
-        def cell(row: Any) -> Cell:
-            found = by_metric.get((row.setting, row.comparator, metric))
-            return Cell("") if found is None else difference_cell(found)
+    def cell(metric: str, row: Any) -> Cell:
+        found = by_metric.get((row.setting, row.comparator, metric))
+        return Cell("") if found is None else difference_cell(found)
 
-        return Col(metric.replace("_", " "), cell)
+    def find(metric: str, row: Any) -> Reported | None:
+        return reported("paired_bootstrap", setting=paper_setting(row.setting), method=row.comparator, metric=metric)
 
-    def printed(metric: str) -> tuple[Col, ...]:
-        def find(row: Any) -> Reported | None:
-            return reported(
-                "paired_bootstrap", setting=paper_setting(row.setting), method=row.comparator, metric=metric
-            )
+    def write(cells: Mapping[str, str]) -> str:
+        return f"{cells['difference']} ({cells['low']} to {cells['high']})"
 
-        return reported_cols(
-            _DRAWN[metric], pairs, find, lambda cells: f"{cells['difference']} ({cells['low']} to {cells['high']})"
-        )
-
-    known = has_papers_backbones(output.backbones)
-    extra = [col for metric in _DRAWN for col in printed(metric)] if known else []
+    known = [
+        column
+        for metric, title in (_DRAWN if has_papers_backbones(output.backbones) else {}).items()
+        for column in reported_cols(title, pairs, partial(find, metric), write)
+    ]
+    every = [Column(metric.replace("_", " "), partial(cell, metric)) for metric in metrics]
     backbones = counted(int(rows["n_backbones"].max()), "backbone")
     return view(
         "paired-bootstrap",
         f"CALCoDe minus comparator, averaged over {backbones}, with 95 % intervals; shares in percentage points.",
         pairs,
-        (words("setting"), words("comparator_title", "comparator"), *map(metric_col, metrics), *extra),
+        (*shown(SCHEMA, "setting", ("comparator_title", "comparator")), *every, *known),
     )
 
 

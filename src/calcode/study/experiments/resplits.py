@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import Annotated, Any
 
 import pandas as pd
 from pydantic import Field
 
 from calcode.metrics.intervals import Estimate
-from calcode.report.charts import ChartRow, ReferenceLine, RowChart, share_scale
-from calcode.report.parts import Cell, Figure, Part
-from calcode.report.wording import listed, percent, short_percent
+from calcode.report.charts import ChartRow, RowChart, share_scale
+from calcode.report.parts import Cell, Column, Figure, Part
+from calcode.report.wording import listed, percent
 from calcode.report.wording import number as number_words
-from calcode.study.experiment import Experiment, Tables
+from calcode.study.decisions import method_job
+from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import DETAILED, FIGURE_NAMES, HITS, METHOD_PLACE, detailed, place
 from calcode.study.jobs import Job
-from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE
-from calcode.study.results import Results
+from calcode.study.output import StudyOutput
 from calcode.study.specification import Backbone, Entry, Methods, Setting, Study
 from calcode.study.tables import Row, TableSchema, integer, number, text
-from calcode.study.view import PLACE_COLS, Col, view, words
-
-if TYPE_CHECKING:
-    from calcode.study.output import StudyOutput
+from calcode.study.view import shown, view
 
 #: Figures of which the largest value is the worst one; of all others it is the smallest.
 _LARGER_IS_WORSE = frozenset({"set_size", "full_set_rate", "deferral", "calibration_error"})
@@ -48,7 +46,7 @@ _SHOWN = {
 SPLITS = TableSchema(
     name="resplit_summary",
     about="One row per setting, backbone, method and split: 'given' is the split of the features, the others deal the "
-    "source images into the same roles anew, by group and at the same sizes.",
+    "source images into the same roles again, by group and at the same sizes.",
     columns=(*METHOD_PLACE, text("split", "'given', or the seed of the new deal."), *DETAILED, *HITS),
     key=("setting", "backbone", "method", "split"),
 )
@@ -78,7 +76,8 @@ class Options(Entry):
     methods: Methods = ("aps", "mondrian", "localized-calibration", "calcode")
 
 
-def _runs(study: Study) -> Iterator[tuple[tuple[Setting, Backbone], str, str, Job]]:
+def split_runs(study: Study) -> Iterator[tuple[tuple[Setting, Backbone], str, str, Job]]:
+    """Every method on the given split and on the new ones; none unless re-splits are asked for."""
     options: Options = study.options["resplits"]
     seeds = range(study.seed + 1, study.seed + 1 + options.n)
     for where in study.combinations() if options.n else ():
@@ -90,13 +89,13 @@ def _runs(study: Study) -> Iterator[tuple[tuple[Setting, Backbone], str, str, Jo
 
 def jobs(study: Study) -> list[Job]:
     """The chosen methods on every split; none unless re-splits are asked for."""
-    return [entry[-1] for entry in _runs(study)]
+    return [entry[-1] for entry in split_runs(study)]
 
 
 def tables(study: Study, results: Results) -> Tables:
     """Every split, and what they have in common."""
     rows: list[Row] = []
-    for where, method, split, run in _runs(study):
+    for where, method, split, run in split_runs(study):
         found = results.decided(run)
         if found is not None:
             rows.append(place(*where, method) | {"split": split} | detailed(found[1], study.point))
@@ -133,8 +132,6 @@ def spread(rows: pd.DataFrame, metric: str) -> Row:
 def section(output: StudyOutput) -> list[Part]:
     """Mean and range over new deals of the roles, with the given split next to them."""
     rows = output.table(SPREAD.name)
-    if not len(rows):
-        return []
     drawn = (("coverage", "coverage"), ("worst_class_coverage", "coverage of the worst class"))
     figures = [split_figure(output, rows[rows["metric"] == metric], metric, what) for metric, what in drawn]
     return [*figures, spread_table(rows)]
@@ -147,28 +144,22 @@ def split_figure(output: StudyOutput, rows: pd.DataFrame, metric: str, what: str
     charts = []
     for setting, backbone in output.combinations():
         own = rows[(rows["setting"] == setting.name) & (rows["backbone"] == backbone)]
-        if len(own):
-            observed = " (observed)" if setting.shifted else ""
-            charts.append(
-                RowChart(
-                    heading=f"{output.where(setting.name, backbone)}{observed}",
-                    rows=[
-                        ChartRow(
-                            label=row.title,
-                            note=f"{row.n_splits} splits, s.d. {100 * row.standard_deviation:.1f} points",
-                            values={
-                                2: Estimate(row.mean, row.lowest, row.highest, 0),
-                                0: Estimate(row.given, math.nan, math.nan, 0),
-                            },
-                            marked=row.method == COMPLETE,
-                        )
-                        for row in own.itertuples(index=False)
-                    ],
-                    references=(ReferenceLine(output.target, f"target {short_percent(output.target)}"),),
-                    low=scale.low,
-                    high=scale.high,
-                )
+        lines = [
+            ChartRow(
+                label=row.title,
+                note=f"{row.n_splits} splits, s.d. {100 * row.standard_deviation:.1f} points",
+                values={
+                    2: Estimate(row.mean, row.lowest, row.highest, 0),
+                    0: Estimate(row.given, math.nan, math.nan, 0),
+                },
+                marked=row.method == COMPLETE,
             )
+            for row in own.itertuples(index=False)
+        ]
+        if lines:
+            heading = f"{output.where(setting.name, backbone)}{' (observed)' if setting.shifted else ''}"
+            references = output.target_line
+            charts.append(RowChart(heading=heading, rows=lines, references=references, low=scale.low, high=scale.high))
     return Figure(
         name=f"resplits-{metric}",
         heading=f"{what.capitalize()} over new deals of the roles",
@@ -194,10 +185,8 @@ def spread_sentence(rows: Sequence[Any], *, what: str) -> str:
     if max(row.n_splits for row in rows) < _ENOUGH:
         verdict = f"Fewer than {_ENOUGH} splits say little about their spread."
     elif unusual:
-        verdict = (
-            f"The given split lies {_UNUSUAL:g} standard deviations or more from the mean of the others for "
-            f"{listed(unusual)}."
-        )
+        far = f"{_UNUSUAL:g} standard deviations or more from the mean of the others"
+        verdict = f"The given split lies {far} for {listed(unusual)}."
     else:
         verdict = f"The given split lies within {_UNUSUAL:g} standard deviations of the mean everywhere."
     return f"CALCoDe's {what}: {own}. {verdict} The table gives set size, full sets and deferral."
@@ -207,20 +196,19 @@ def spread_table(rows: pd.DataFrame) -> Part:
     """One row per method, one column per figure."""
     cells = {(*(getattr(row, key) for key in _PLACE), row.metric): row for row in rows.itertuples(index=False)}
 
-    def metric_col(metric: str, heading: str) -> Col:
+    def cell(metric: str, row: Any) -> Cell:
         write = number_words if metric == "set_size" else percent
-
-        def cell(row: Any) -> Cell:
-            found = cells[(*(getattr(row, key) for key in _PLACE), metric)]
-            return Cell(write(found.mean), f"{write(found.worst)}; {write(found.given)}")
-
-        return Col(heading, cell)
+        found = cells[(*(getattr(row, key) for key in _PLACE), metric)]
+        return Cell(write(found.mean), f"{write(found.worst)}; {write(found.given)}")
 
     return view(
         "resplits",
         "Mean over new deals of the roles by group; below it the worst of them, and the given split.",
         rows.drop_duplicates(_PLACE),
-        (*PLACE_COLS, words("title", "method"), *(metric_col(name, heading) for name, heading in _SHOWN.items())),
+        (
+            *shown(SPREAD, "setting", "backbone", ("title", "method")),
+            *(Column(heading, partial(cell, name)) for name, heading in _SHOWN.items()),
+        ),
     )
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from itertools import product
+from typing import Annotated, Any
 
 import pandas as pd
 from pydantic import Field
 
 from calcode.method.localized import LevelName
 from calcode.report.charts import Axis, Marks, PlaneChart, plain_number
-from calcode.report.parts import Figure, Fold, Part, Text
+from calcode.report.parts import Column, Figure, Fold, Part, Text
 from calcode.report.wording import listed, number, percent, short_percent, signed, signed_points
-from calcode.study.experiment import Experiment, Tables
+from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import (
     DETAILED,
     FIGURE_NAMES,
@@ -24,21 +25,15 @@ from calcode.study.figures import (
     SCOPE,
     averages_with_hits,
     detailed,
-    place,
 )
-from calcode.study.jobs import Job, job
+from calcode.study.jobs import Job
+from calcode.study.output import StudyOutput
 from calcode.study.paper import FOUR, Reported, has_papers_backbones, paper_setting, reported
-from calcode.study.results import Results
-from calcode.study.specification import SHIFTED, Backbone, Entry, Setting, Share, Study
+from calcode.study.specification import SHIFTED, Entry, Share, Study
 from calcode.study.tables import Row, TableSchema, text
 from calcode.study.tables import number as number_column
-from calcode.study.variants import decide_variants, point_options
-from calcode.study.view import FIGURE_COLS, Col, cost_words, numbers, reported_cols, rounded_scale, view, words
-
-if TYPE_CHECKING:
-    from calcode.study.output import StudyOutput
-
-__all__ = ["EXPERIMENT", "decide_variants"]
+from calcode.study.variants import variants_job
+from calcode.study.view import FIGURE_COLS, cost_words, reported_cols, rounded_scale, shown, view, words
 
 _MARGIN, _GUARD = "discovery_margin", "guard_level"
 _VALUE = text("value", "The value that was tried.")
@@ -103,6 +98,9 @@ GUARD = TableSchema(
 )
 
 
+_GUARD_COL = Column("guard level", lambda row: short_percent(row.guard_level))
+
+
 class Options(Entry):
     """[sensitivities] of a study file: the values that are tried."""
 
@@ -116,7 +114,7 @@ class Options(Entry):
     level: tuple[LevelName, ...] = ("loo", "exact", "upper", "certified")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Variation:
     """One change of one setting."""
 
@@ -136,55 +134,44 @@ def variations(study: Study) -> list[Variation]:
     tried: Options = study.options["sensitivities"]
     usual = round(1.0 - study.point.guard_miscoverage, 12)
 
-    def guarded(level: float) -> dict[str, Any]:
-        return {"guard_miscoverage": round(1.0 - level, 12)}
-
-    margins = [
-        Variation(parameter=_MARGIN, value=gamma, guard_level=level, changes=guarded(level) | {_MARGIN: gamma})
-        for level in tried.guard_level
-        for gamma in tried.discovery_margin
+    guards = {level: {"guard_miscoverage": round(1.0 - level, 12)} for level in tried.guard_level}
+    return [
+        *(
+            Variation(_MARGIN, gamma, level, guard | {_MARGIN: gamma})
+            for level, guard in guards.items()
+            for gamma in tried.discovery_margin
+        ),
+        *(Variation(_GUARD, level, level, guard) for level, guard in guards.items()),
+        *(
+            Variation(name, value, usual, {name: value})
+            for name in ("deferral_level", "support_budget", "trim", "n_neighbors", "n_folds", "level")
+            for value in getattr(tried, name)
+        ),
     ]
-    guards = [
-        Variation(parameter=_GUARD, value=level, guard_level=level, changes=guarded(level))
-        for level in tried.guard_level
-    ]
-    others = [
-        Variation(parameter=name, value=value, guard_level=usual, changes={name: value})
-        for name in ("deferral_level", "support_budget", "trim", "n_neighbors", "n_folds", "level")
-        for value in getattr(tried, name)
-    ]
-    return [*margins, *guards, *others]
-
-
-def _job(study: Study, where: tuple[Setting, Backbone]) -> Job:
-    variants = {variation.name: variation.changes for variation in variations(study)}
-    return job(f"{__name__}:decide_variants", "sensitivity", where, point_options(study) | {"variants": variants})
 
 
 def jobs(study: Study) -> list[Job]:
     """One job per combination, in which the variants share their stages."""
-    return [_job(study, where) for where in study.combinations()]
+    variants = {variation.name: variation.changes for variation in variations(study)}
+    return [variants_job(study, "sensitivity", where, variants) for where in study.combinations()]
 
 
 def tables(study: Study, results: Results) -> Tables:
     """The summary and its averages."""
     rows: list[Row] = []
-    for where in study.combinations():
-        for variation in variations(study):
-            found = results.decided(_job(study, where), variation.name)
-            if found is None:
-                continue
-            details = found[0].details
-            head = place(*where) | {
-                "parameter": variation.parameter,
-                "value": str(variation.value),
-                "guard_level": variation.guard_level,
-                "diagnostic": details["diagnostic"],
-                "bandwidth": details["bandwidth"],
-                "protected": details["protected"],
-                "n_protected": len(str(details["protected"]).split()),
-            }
-            rows.append(head | detailed(found[1], study.point))
+    for run, variation in product(jobs(study), variations(study)):
+        found = results.decided(run, variation.name)
+        if found is None:
+            continue
+        decisions, summary = found
+        chosen = {name: decisions.details[name] for name in ("diagnostic", "bandwidth", "protected")}
+        rows.append(
+            {"setting": run.setting.name, "backbone": run.backbone, "parameter": variation.parameter}
+            | {"value": str(variation.value), "guard_level": variation.guard_level}
+            | chosen
+            | {"n_protected": len(str(chosen["protected"]).split())}
+            | detailed(summary, study.point)
+        )
     frame = SUMMARY.frame(rows)
     scopes, of = study.scopes(), (*FIGURE_NAMES, "n_protected")
     margins = frame[frame["parameter"] == _MARGIN].assign(discovery_margin=lambda own: own["value"].astype(float))
@@ -209,23 +196,23 @@ def section(output: StudyOutput) -> list[Part]:
         sentence = guard_sentence(list(guard.itertuples(index=False)))
         parts += [Text(heading="Guard level", sentences=(sentence,)), guard_table(output)]
     others = output.table(AVERAGE.name, scope=output.average)
-    if len(others):
-        table = view(
-            "sensitivity",
-            f"One setting of the method changed at a time, everything else unchanged; averages over {title} and all "
-            "backbones.",
-            others,
-            (
-                Col("setting of the method", lambda row: _NAMES[row.parameter], numeric=False),
-                words("value"),
-                Col("guard level", lambda row: short_percent(row.guard_level)),
-                *FIGURE_COLS,
-            ),
-            within=lambda row: row.parameter,
-        )
-        parts.append(Text(heading="One setting at a time", sentences=sensitivity_sentences(others)))
-        parts.append(Fold(title="Every value that was tried", parts=(table,)))
-    return parts
+    if not len(others):
+        return parts
+    table = view(
+        "sensitivity",
+        f"One setting of the method changed at a time, everything else unchanged; averages over {title} and all "
+        "backbones.",
+        others,
+        (
+            Column("setting of the method", lambda row: _NAMES[row.parameter], numeric=False),
+            words("value"),
+            _GUARD_COL,
+            *FIGURE_COLS,
+        ),
+        within=lambda row: row.parameter,
+    )
+    parts.append(Text(heading="One setting at a time", sentences=sensitivity_sentences(others)))
+    return [*parts, Fold(title="Every value that was tried", parts=(table,))]
 
 
 def gamma_parts(output: StudyOutput) -> list[Part]:
@@ -233,15 +220,17 @@ def gamma_parts(output: StudyOutput) -> list[Part]:
     rows = output.table(GAMMA.name, scope=output.average)
     if not len(rows):
         return []
-    across = Axis(
-        title="discovery margin gamma",
-        low=rows["discovery_margin"].min(),
-        high=rows["discovery_margin"].max(),
-        tick_text=plain_number,
-    )
+    low, high = rows["discovery_margin"].min(), rows["discovery_margin"].max()
+    across = Axis(title="discovery margin gamma", low=low, high=high, tick_text=plain_number)
+    drawn = {"worst_class_coverage": "coverage of the worst class", "set_size": "labels per set"}
     levels = sorted(set(rows["guard_level"]))
     papers = sorted(str(paper_setting(setting.name)) for setting in output.settings if setting.shifted)
     eight = has_papers_backbones(output.backbones) and papers == ["ISIC 2019", "PAD-UFES-20"]
+
+    def printed(row: Any) -> Reported | None:
+        cells = {"guard_level": f"{row.guard_level:.2f}", "discovery_margin": f"{row.discovery_margin:.2f}"}
+        return reported("gamma_sensitivity", **cells) if row.scope == SHIFTED else None
+
     numbers_table = view(
         "gamma-sensitivity",
         "The discovery margin gamma: a class is protected if its held-out validation coverage falls below the target "
@@ -249,11 +238,11 @@ def gamma_parts(output: StudyOutput) -> list[Part]:
         output.table(GAMMA.name).sort_values("scope", key=lambda scopes: scopes != output.average, kind="stable"),
         (
             words("scope"),
-            Col("guard level", lambda row: short_percent(row.guard_level)),
-            Col("gamma", lambda row: plain_number(row.discovery_margin)),
-            numbers("n_protected", "protected classes"),
+            _GUARD_COL,
+            Column("gamma", lambda row: plain_number(row.discovery_margin)),
+            *shown([_N_PROTECTED], ("n_protected", "protected classes")),
             *FIGURE_COLS,
-            *(reported_cols(FOUR, rows, _reported_gamma) if eight else ()),
+            *(reported_cols(FOUR, rows, printed) if eight else ()),
         ),
     )
     return [
@@ -264,13 +253,9 @@ def gamma_parts(output: StudyOutput) -> list[Part]:
             legend=tuple((i, f"guard level {short_percent(level)}") for i, level in enumerate(levels)),
             charts=tuple(
                 gamma_chart(rows, levels, across, column=column, title=title)
-                for column, title in (
-                    ("worst_class_coverage", "coverage of the worst class"),
-                    ("set_size", "labels per set"),
-                )
-            )
-            if across.low < across.high
-            else (),
+                for column, title in drawn.items()
+                if low < high
+            ),
             numbers=numbers_table,
             numbers_title="The numbers, with set size, full sets and deferral",
         )
@@ -284,26 +269,12 @@ def gamma_chart(rows: pd.DataFrame, levels: Sequence[float], across: Axis, *, co
     marks = []
     for i, level in enumerate(levels):
         own = rows[rows["guard_level"] == level].sort_values("discovery_margin")
-        marks.append(
-            Marks(
-                series=i,
-                name=f"guard level {short_percent(level)}",
-                across=tuple(own["discovery_margin"]),
-                up=tuple(own[column]),
-                labels=tuple(
-                    f"gamma {row.discovery_margin:g}: {cost_words(row)}" for row in own.itertuples(index=False)
-                ),
-                joined=True,
-            )
-        )
+        labels = tuple(f"gamma {row.discovery_margin:g}: {cost_words(row)}" for row in own.itertuples(index=False))
+        name, x, y = f"guard level {short_percent(level)}", tuple(own["discovery_margin"]), tuple(own[column])
+        marks.append(Marks(series=i, name=name, across=x, up=y, labels=labels, joined=True))
     tick_text = short_percent if share else plain_number
     up = Axis(title=title, low=scale.low, high=scale.high, tick_text=tick_text)
-    return PlaneChart(heading=title.capitalize(), marks=tuple(marks), across=across, up=up)
-
-
-def _reported_gamma(row: Any) -> Reported | None:
-    level, margin = f"{row.guard_level:.2f}", f"{row.discovery_margin:.2f}"
-    return reported("gamma_sensitivity", guard_level=level, discovery_margin=margin) if row.scope == SHIFTED else None
+    return PlaneChart(heading=title.capitalize(), marks=marks, across=across, up=up)
 
 
 def gamma_sentence(rows: pd.DataFrame, scope: str) -> str:
@@ -347,8 +318,8 @@ def guard_table(output: StudyOutput) -> Part:
         output.table(GUARD.name),
         (
             words("scope"),
-            Col("guard level", lambda row: short_percent(row.guard_level)),
-            numbers("n_protected", "protected classes"),
+            _GUARD_COL,
+            *shown([_N_PROTECTED], ("n_protected", "protected classes")),
             *FIGURE_COLS,
             *(reported_cols(FOUR, output.table(GUARD.name), printed) if known else ()),
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,37 +15,34 @@ from calcode.method.evidence import Evidence, one_per_group, robust_probabilitie
 from calcode.method.model import Calcode
 from calcode.metrics.intervals import Estimate
 from calcode.report.charts import ChartRow, RowChart
-from calcode.report.parts import Figure, Part, Text
+from calcode.report.parts import Column, Figure, Part, Text
 from calcode.report.wording import count, percent
 from calcode.site.alternatives import ALTERNATIVES
 from calcode.site.model import SiteModel
 from calcode.site.review_bias import REMEDIES, triggered_review
 from calcode.site.simulation import DrawFigures, draw_cases, fitted_on, site_figures
 from calcode.study.cohorts import SettingCohorts
-from calcode.study.experiment import Experiment, Tables
+from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import PLACE
 from calcode.study.jobs import Job, job
-from calcode.study.results import Results
+from calcode.study.output import StudyOutput
 from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, integer, number, share, text
-from calcode.study.view import PLACE_COLS, Col, counts, numbers, shares, view, words
-
-if TYPE_CHECKING:
-    import pyarrow
-
-    from calcode.study.output import StudyOutput
+from calcode.study.view import PLACE_COLS, estimate, shown, view, words
 
 RANDOM, ARCHIVE = "random", "archive"
 _DESIGNS = {RANDOM: "consecutive", ARCHIVE: "archive"}
 #: Labels at which alternatives, levels and triggers are compared.
 _COMPARED = 200
 _LEVEL = 0.05
+#: Figures of a draw that have another name in the tables.
+_MEASURED = {"worst_class_coverage": "worst_coverage", "informative_rate": "informative"}
 #: Patients that a review by trigger and coin needs to say anything.
 _FEWEST_PATIENTS = 200
 _CAVEATS = (
     "The adapter's four numbers were chosen on labels of PAD and Rosendahl, so that sizes are a little optimistic. "
     "Archive draws are simulated from the same cohort. The spread is over draws of labels; two sites are two sites. A "
-    "worst class must be read beside the one that an exactly valid method would show."
+    "worst class must be compared with the one that an exactly valid method would show."
 )
 
 
@@ -92,7 +89,7 @@ BIAS = TableSchema(
     about="One row per shifted setting, backbone, trigger and remedy: what calibrating on triggered cases costs.",
     columns=(
         *PLACE,
-        text("trigger", "Why a case was reviewed, beside the coin."),
+        text("trigger", "Why a case was reviewed, apart from the coin."),
         text("remedy", "'ignored', 'weighted', or 'coin' (drawn cases calibrate, the others train)."),
         number("n_labels", "Reviewed cases, mean over draws."),
         share("malignant_coverage", "Smallest coverage of a malignant class, mean over draws."),
@@ -126,68 +123,53 @@ SHARP = TableSchema(
 # ---------------------------------------------------------------------- measuring
 
 
-def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> list[Row]:
     """Rows of `site_recalibration` for a combination, without its name."""
-    import pyarrow as pa
-
-    cohort = cohorts.target.evidence
-    rows: list[Row] = []
-    if _sizes(cohort, options):
-        rows = [
-            {"method": name, "n_labels": n, **averaged(figures)}
-            for name, n, figures in all_draws(_home(cohorts), cohorts, cohort, options)
-        ]
-    return pa.Table.from_pylist(rows)
+    # The numbers of reviewed cases that leave a fifth of the patients for the test.
+    most = len(one_per_group(cohorts.target.evidence, random_state=0)) * 4 // 5
+    sizes = [n for n in options["labels"] if n <= most]
+    return [
+        {"method": name, "n_labels": n, **averaged(figures)}
+        for name, n, figures in (all_draws(cohorts, sizes, options) if sizes else ())
+    ]
 
 
-def _sizes(cohort: Evidence, options: Mapping[str, Any]) -> list[int]:
-    """The numbers of reviewed cases that leave a fifth of the patients for the test."""
-    most = len(one_per_group(cohort, random_state=0)) * 4 // 5
-    return [n for n in options["labels"] if n <= most]
-
-
-def _home(cohorts: SettingCohorts) -> Calcode:
-    roles = cohorts.roles
+def home_model(cohorts: SettingCohorts) -> Calcode:
+    """The method with its defaults on the source; what it warns of is said where the method itself is shown."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalcodeWarning)
-        return Calcode().fit(
-            reference=roles.reference, validation=roles.validation, gate=roles.gate, calibration=roles.calibration
-        )
+        return Calcode().fit(**cohorts.roles.by_name)
 
 
 def all_draws(
-    home: Calcode, cohorts: SettingCohorts, cohort: Evidence, options: Mapping[str, Any]
+    cohorts: SettingCohorts, sizes: Sequence[int], options: Mapping[str, Any]
 ) -> Iterator[tuple[str, int, list[DrawFigures]]]:
     """Every method with its number of labels and the figures of all draws."""
+    home, cohort = home_model(cohorts), cohorts.target.evidence
     seeds = range(options["seed"], options["seed"] + options["draws"])
 
     def site(design: str, n: int, *, level: float = _LEVEL, **settings: Any) -> list[DrawFigures]:
         found = []
+        settings |= {"sampling": _DESIGNS[design], "miscoverage": level}
         for seed in seeds:
             cases = draw_cases(home, cohort, n=n, design=_DESIGNS[design], seed=seed, level=level)
-            model = fitted_on(
-                home, cohort, cases, sampling=_DESIGNS[design], miscoverage=level, random_state=seed, **settings
-            )
+            model = fitted_on(home, cohort, cases, random_state=seed, **settings)
             found.append(site_figures(model, cohort[cases.test]))
         return found
 
-    sizes = _sizes(cohort, options)
     for design in (RANDOM, ARCHIVE):
         for n in sizes:
             yield f"site, {design}", n, site(design, n)
     compared = min(_COMPARED, sizes[-1])
-    yield ("site, random, thinned, levels by count", compared, site(RANDOM, compared, slack="thin", rare="count"))
+    yield "site, random, thinned, levels by count", compared, site(RANDOM, compared, slack="thin", rare="count")
     for level in (0.025, 0.1):
-        yield f"site, random, miscoverage {level:g}", compared, site(RANDOM, compared, level=level)
-        if sizes[-1] >= 2 * compared:
-            yield (f"site, random, miscoverage {level:g}", 2 * compared, site(RANDOM, 2 * compared, level=level))
+        for n in (compared, 2 * compared):
+            if n <= sizes[-1]:
+                yield f"site, random, miscoverage {level:g}", n, site(RANDOM, n, level=level)
     yield "site, random, assured at 0.9", sizes[-1], site(RANDOM, sizes[-1], assurance=0.9)
+    drawn = [draw_cases(home, cohort, n=compared, design="consecutive", seed=seed) for seed in seeds]
     for name, alternative in ALTERNATIVES.items():
-        found = []
-        for seed in seeds:
-            cases = draw_cases(home, cohort, n=compared, design="consecutive", seed=seed)
-            found.append(alternative(cohorts.roles.calibration, cohort, cases))
-        yield name, compared, found
+        yield name, compared, [alternative(cohorts.roles.calibration, cohort, cases) for cases in drawn]
 
 
 def averaged(figures: Sequence[DrawFigures]) -> Row:
@@ -197,21 +179,14 @@ def averaged(figures: Sequence[DrawFigures]) -> Row:
     singles = sum(entry.n_single for entry in figures)
     right = sum(entry.n_single_right for entry in figures)
 
-    def mean(name: str) -> float:
-        return float(np.mean([getattr(entry, name) for entry in figures]))
-
-    return {
+    means = {
+        name: float(np.mean([getattr(entry, _MEASURED.get(name, name)) for entry in figures]))
+        for name in (*_MEASURED, "coverage", "ideal_worst", "set_size", "full_set_rate", "deferral", "single_rate")
+    }
+    return means | {
         "n_draws": len(figures),
-        "coverage": mean("coverage"),
-        "worst_class_coverage": mean("worst_coverage"),
-        "ideal_worst": mean("ideal_worst"),
-        "set_size": mean("set_size"),
-        "informative_rate": mean("informative"),
         "informative_rate_low": float(low),
         "informative_rate_high": float(high),
-        "full_set_rate": mean("full_set_rate"),
-        "deferral": mean("deferral"),
-        "single_rate": mean("single_rate"),
         "single_right": right / singles if singles else math.nan,
     }
 
@@ -219,13 +194,11 @@ def averaged(figures: Sequence[DrawFigures]) -> Row:
 # ---------------------------------------------------------------------- review bias
 
 
-def measure_bias(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+def measure_bias(cohorts: SettingCohorts, options: Mapping[str, Any]) -> list[Row]:
     """Rows of `site_review_bias` for a combination, without its name."""
-    import pyarrow as pa
-
-    home, cohort = _home(cohorts), cohorts.target.evidence
+    home, cohort = home_model(cohorts), cohorts.target.evidence
     if len(one_per_group(cohort, random_state=0)) < _FEWEST_PATIENTS:
-        return pa.Table.from_pylist([])
+        return []
     malignant = [k for k, name in enumerate(cohort.classes) if name in options["malignant"]]
     robust = robust_probabilities(cohort.prompt_logits, trim=1)
     distance = home.audit_.distances(cohort) if home.audit_ is not None else np.zeros(len(cohort))
@@ -234,51 +207,35 @@ def measure_bias(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow
         "model unsure": robust.max(axis=1) <= np.median(robust.max(axis=1)),
         "unlike home": distance >= np.median(distance),
     }
+    names = [cohort.classes[k] for k in malignant]
+    seeds = range(options["seed"], options["seed"] + options["draws"])
     rows = []
     for trigger, fired in triggers.items():
-        seeds = range(options["seed"], options["seed"] + options["draws"])
         drawn = [triggered_review(home, cohort, fired, seed=seed) for seed in seeds]
         for remedy in REMEDIES:
             figures = [entry[remedy][0] for entry in drawn]
-            names = [cohort.classes[k] for k in malignant]
             worst = [min((f.by_class.get(name, 1.0) for name in names), default=math.nan) for f in figures]
-            rows.append(
-                {
-                    "trigger": trigger,
-                    "remedy": remedy,
-                    "n_labels": float(np.mean([entry[remedy][1] for entry in drawn])),
-                    "malignant_coverage": float(np.mean(worst)),
-                    **averaged(figures),
-                }
-            )
-    return pa.Table.from_pylist(rows)
+            labels = float(np.mean([entry[remedy][1] for entry in drawn]))
+            head = {"trigger": trigger, "remedy": remedy, "n_labels": labels}
+            rows.append(head | {"malignant_coverage": float(np.mean(worst))} | averaged(figures))
+    return rows
 
 
 # ---------------------------------------------------------------------- sharp mode
 
 
-def measure_sharp(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+def measure_sharp(cohorts: SettingCohorts, options: Mapping[str, Any]) -> list[Row]:
     """The row of `site_sharp_mode` for a combination, without its name."""
-    import pyarrow as pa
-
     site, test = sharp_model(cohorts, seed=options["seed"])
     figures = site_figures(site, test)
     certificate = site.certify_singles(cohorts.roles.reference)
-    row = {
-        "n_labels": len(site.bag_),
-        "n_images": figures.n_images,
-        "coverage": figures.coverage,
-        "set_size": figures.set_size,
-        "informative_rate": figures.informative,
-        "full_set_rate": figures.full_set_rate,
-        "deferral": figures.deferral,
-        "n_single": figures.n_single,
-        "n_single_right": figures.n_single_right,
-        "n_checked": certificate.n,
-        "n_wrong": certificate.wrong,
-        "certified": "yes" if certificate.certified else "no",
-    }
-    return pa.Table.from_pylist([row])
+    same = ("n_images", "coverage", "set_size", "full_set_rate", "deferral", "n_single", "n_single_right")
+    return [
+        {name: getattr(figures, name) for name in same}
+        | {"n_labels": len(site.bag_), "informative_rate": figures.informative}
+        | {"n_checked": certificate.n, "n_wrong": certificate.wrong}
+        | {"certified": "yes" if certificate.certified else "no"}
+    ]
 
 
 def sharp_model(cohorts: SettingCohorts, *, seed: int = 0) -> tuple[SiteModel, Evidence]:
@@ -305,28 +262,27 @@ def sharp_model(cohorts: SettingCohorts, *, seed: int = 0) -> tuple[SiteModel, E
 # ---------------------------------------------------------------------- jobs and tables
 
 
-def _jobs(study: Study, what: str) -> list[Job]:
+def jobs_by_table(study: Study) -> dict[str, list[Job]]:
     """Sharp mode where nothing is shifted, everything else where something is."""
     options = {"seed": study.seed} | study.options["site"].model_dump(mode="json")
-    return [
-        job(f"{__name__}:{what}", what.replace("_", "-"), where, options)
-        for where in study.combinations()
-        if where[0].shifted is (what != "measure_sharp")
-    ]
+    return {
+        schema.name: [
+            job(f"{__name__}:{what}", what.replace("_", "-"), where, options)
+            for where in study.combinations()
+            if where[0].shifted is (schema is not SHARP)
+        ]
+        for schema, what in ((SCHEMA, "measure"), (BIAS, "measure_bias"), (SHARP, "measure_sharp"))
+    }
 
 
 def jobs(study: Study) -> list[Job]:
     """Two per shifted combination, one per combination without a shift."""
-    return [run for what in ("measure", "measure_bias", "measure_sharp") for run in _jobs(study, what)]
+    return [run for runs in jobs_by_table(study).values() for run in runs]
 
 
 def tables(study: Study, results: Results) -> Tables:
     """The measured rows with their names."""
-    return {
-        SCHEMA.name: results.measured(_jobs(study, "measure")),
-        BIAS.name: results.measured(_jobs(study, "measure_bias")),
-        SHARP.name: results.measured(_jobs(study, "measure_sharp")),
-    }
+    return {name: results.measured(runs) for name, runs in jobs_by_table(study).items()}
 
 
 # ---------------------------------------------------------------------- the page
@@ -346,7 +302,7 @@ def section(output: StudyOutput) -> list[Part]:
             "Reviewed local cases, and what else one could do with them: one image of every patient that was not "
             "reviewed, mean over draws. Ideal: the worst class that an exactly valid method would show.",
             found,
-            (words("method"), counts("n_labels", "labels"), *_COLUMNS),
+            (*shown(SCHEMA, "method", ("n_labels", "labels")), *_COLUMNS),
         ),
         (
             "site-review-bias",
@@ -354,10 +310,8 @@ def section(output: StudyOutput) -> list[Part]:
             "probability, or with the coin's cases alone.",
             bias,
             (
-                words("trigger"),
-                words("remedy"),
-                numbers("n_labels", "labels", 0),
-                shares("malignant_coverage", "worst malignant class"),
+                *shown(BIAS, "trigger", "remedy", ("n_labels", "labels", 0)),
+                *shown(BIAS, ("malignant_coverage", "worst malignant class")),
                 *_COLUMNS,
             ),
         ),
@@ -376,16 +330,13 @@ def section(output: StudyOutput) -> list[Part]:
 
 def curve_figure(rows: Sequence[Any], *, title: str) -> Figure:
     """Informative rate against the number of reviewed cases, at random and from an archive."""
-    sizes = sorted({row.n_labels for row in rows if row.method in (f"site, {RANDOM}", f"site, {ARCHIVE}")})
-    chart = []
-    for n in sizes:
-        values = {
-            series: Estimate(row.informative_rate, row.informative_rate_low, row.informative_rate_high, row.n_draws)
-            for series, design in ((0, RANDOM), (2, ARCHIVE))
-            for row in rows
-            if row.method == f"site, {design}" and row.n_labels == n
-        }
-        chart.append(ChartRow(label=f"{count(n)} reviewed cases", values=values))
+    series = {f"site, {RANDOM}": 0, f"site, {ARCHIVE}": 2}
+    values: dict[int, dict[int, Estimate | float]] = {}
+    for row in sorted(
+        (row for row in rows if row.method in series), key=lambda row: (row.n_labels, series[row.method])
+    ):
+        values.setdefault(row.n_labels, {})[series[row.method]] = estimate(row, "informative_rate", n="n_draws")
+    chart = [ChartRow(label=f"{count(n)} reviewed cases", values=found) for n, found in values.items()]
     return Figure(
         heading=f"Informative answers against reviewed cases: {title}",
         sentence="The mean over draws of the reviewed cases; eight of ten draws lie within the line.",
@@ -395,12 +346,12 @@ def curve_figure(rows: Sequence[Any], *, title: str) -> Figure:
     )
 
 
-_COST = (shares("full_set_rate", "full sets"), shares("deferral", "deferred"))
+_COST = shown(_FIGURES, ("full_set_rate", "full sets"), ("deferral", "deferred"))
 _COLUMNS = (
-    shares("coverage", "coverage"),
-    Col("worst class", lambda row: f"{percent(row.worst_class_coverage)} (ideal {percent(row.ideal_worst)})"),
-    numbers("set_size", "set size", 2),
-    Col(
+    *shown(_FIGURES, "coverage"),
+    Column("worst class", lambda row: f"{percent(row.worst_class_coverage)} (ideal {percent(row.ideal_worst)})"),
+    *shown(_FIGURES, "set_size"),
+    Column(
         "informative",
         lambda row: (
             f"{percent(row.informative_rate)} ({percent(row.informative_rate_low)} to "
@@ -408,24 +359,22 @@ _COLUMNS = (
         ),
     ),
     *_COST,
-    Col(
+    Column(
         "one answer",
         lambda row: "none" if not row.single_rate else f"{percent(row.single_rate)}, {percent(row.single_right)} right",
     ),
 )
 
 _SHARP_COLUMNS = (
-    shares("coverage", "coverage"),
-    numbers("set_size", "set size", 2),
-    shares("informative_rate", "informative"),
+    *shown(SHARP, "coverage", "set_size", ("informative_rate", "informative")),
     *_COST,
-    Col(
+    Column(
         "one answer",
         lambda row: (
             f"{percent(row.n_single / row.n_images)}, {count(row.n_single_right)} of {count(row.n_single)} right"
         ),
     ),
-    Col("checked", lambda row: f"{count(row.n_wrong)} of {count(row.n_checked)} wrong"),
+    Column("checked", lambda row: f"{count(row.n_wrong)} of {count(row.n_checked)} wrong"),
     words("certified"),
 )
 

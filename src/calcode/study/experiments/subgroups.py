@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from calcode.arrays import AnyArray
 from calcode.metrics import subgroup_rows
-from calcode.report.parts import Fold, Part, Text
+from calcode.report.parts import Column, Fold, Part, Text
 from calcode.report.wording import FEW, count, percent_estimate
 from calcode.study.cohorts import SettingCohorts
-from calcode.study.experiment import Experiment, Tables
+from calcode.study.decisions import method_job
+from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import DETAILED, METHOD_PLACE, detailed, place
 from calcode.study.jobs import Job, job
-from calcode.study.method_decisions import method_job
 from calcode.study.methods import COMPLETE
-from calcode.study.results import Results
+from calcode.study.output import StudyOutput
 from calcode.study.specification import Backbone, Entry, Methods, Setting, Study
 from calcode.study.tables import Row, TableSchema, text
-from calcode.study.view import FIGURE_COLS, PLACE_COLS, Col, cost_words, estimate, view, words
-
-if TYPE_CHECKING:
-    import pyarrow
-
-    from calcode.study.output import StudyOutput
+from calcode.study.view import FIGURE_COLS, PLACE_COLS, cost_words, estimate, view, words
 
 #: Numbers with more values than this are put into bands.
 _MANY_VALUES = 8
@@ -52,14 +49,12 @@ class Options(Entry):
     methods: Methods = (COMPLETE,)
 
 
-def describe(cohorts: SettingCohorts, options: Mapping[str, Any]) -> pyarrow.Table:
+def describe(cohorts: SettingCohorts, options: Mapping[str, Any]) -> list[Row]:
     """Id and the asked columns of every target image; a column the features lack is left out."""
-    import pyarrow as pa
-
     target = cohorts.target
     present = [name for name in options["columns"] if name in target.metadata]
     columns = {"id": target.column("id").tolist()} | {name: banded(target.metadata[name]) for name in present}
-    return pa.table({name: pa.array(values, type=pa.string()) for name, values in columns.items()})
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
 
 
 def banded(values: AnyArray) -> list[str | None]:
@@ -81,57 +76,48 @@ def banded(values: AnyArray) -> list[str | None]:
     return [None if np.isnan(low) else f"{low:g} to {low + _BAND - 1:g}" for low in lows]
 
 
-def _description(study: Study, where: tuple[Setting, Backbone]) -> Job:
-    columns = {"columns": list(study.options["subgroups"].columns)}
-    return job(f"{__name__}:describe", "target", where, columns)
+def subgroup_runs(study: Study) -> Iterator[tuple[tuple[Setting, Backbone], Job, dict[str, Job]]]:
+    """Every combination with the job that describes its images and those that decide on them, by method."""
+    options: Options = study.options["subgroups"]
+    for where in study.combinations() if options.columns else ():
+        description = job(f"{__name__}:describe", "target", where, {"columns": list(options.columns)})
+        yield where, description, {method: method_job(study, method, where) for method in options.methods}
 
 
 def jobs(study: Study) -> list[Job]:
     """The decisions, and the columns of the images they are about."""
-    options: Options = study.options["subgroups"]
-    return [
-        run
-        for where in (study.combinations() if options.columns else ())
-        for run in (_description(study, where), *(method_job(study, method, where) for method in options.methods))
-    ]
+    return [run for _, description, runs in subgroup_runs(study) for run in (description, *runs.values())]
 
 
 def tables(study: Study, results: Results) -> Tables:
     """Every value of every column."""
-    options: Options = study.options["subgroups"]
     rows: list[Row] = []
-    for where in study.combinations() if options.columns else ():
-        description = _description(study, where)
-        if not results.has(description):
-            continue
-        columns = results.table(description)
-        for method in options.methods:
-            found = results.decided(method_job(study, method, where))
-            if found is None:
+    for where, description, runs in subgroup_runs(study):
+        images = pd.DataFrame(results.rows(description), dtype=object)
+        for method, run in runs.items():
+            found = results.decided(run)
+            if found is None or not len(images):
                 continue
             decisions, _ = found
-            assert decisions.ids.tolist() == columns["id"].to_pylist(), "both jobs read the same target"
-            for column in columns.column_names[1:]:
-                groups = subgroup_rows(columns[column].to_pylist())
-                for value in sorted(groups, key=_order):
+            assert decisions.ids.tolist() == images["id"].tolist(), "both jobs read the same target"
+            for column in images.columns[1:]:
+                groups = subgroup_rows(images[column].tolist())
+                for value in sorted(groups, key=value_order):
                     summary = decisions[groups[value]].summary(min_n=where[0].min_n)
                     rows.append(place(*where, method) | {"column": column, "value": value} | detailed(summary))
     return {SCHEMA.name: rows}
 
 
-def _order(value: str) -> tuple[bool, float, str]:
-    """Bands and numbers in their order, then words, "unknown" last."""
-    try:
-        return (value == "unknown", float(value.split(" ")[0]), value)
-    except ValueError:
-        return (value == "unknown", float("inf"), value)
+def value_order(value: str) -> tuple[bool, float, str]:
+    """Sorts bands and numbers in their order, then words, "unknown" last."""
+    first = value.split(" ")[0]
+    number = float(first) if re.fullmatch(r"-?\d+(\.\d+)?(e[+-]\d+)?", first) else math.inf
+    return value == "unknown", number, value
 
 
 def section(output: StudyOutput) -> list[Part]:
     """A sentence per column, and every subgroup in a fold."""
     rows = output.table(SCHEMA.name)
-    if not len(rows):
-        return []
     sentences = [subgroup_sentence(own, str(column)) for column, own in rows.groupby("column", sort=False)]
     table = view(
         "subgroups",
@@ -139,9 +125,9 @@ def section(output: StudyOutput) -> list[Part]:
         rows,
         (
             *PLACE_COLS,
-            Col("subgroup", lambda row: f"{row.column}: {row.value}", numeric=False),
+            Column("subgroup", lambda row: f"{row.column}: {row.value}", numeric=False),
             words("title", "method"),
-            Col("n", lambda row: f"{count(row.n_answered)} of {count(row.n)}"),
+            Column("n", lambda row: f"{count(row.n_answered)} of {count(row.n)}"),
             *FIGURE_COLS,
         ),
         within=lambda row: (row.setting, row.backbone, row.column, row.value),

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from calcode.report.charts import MUTED, Axis, Marks, PlaneChart, ReferenceLine
+from calcode.report.charts import MUTED, Axis, Marks, PlaneChart
 from calcode.report.parts import Figure, Part
-from calcode.report.wording import listed, percent, short_percent
-from calcode.study.experiment import Experiment, Tables
+from calcode.report.wording import listed, percent
+from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.experiments.main_comparison import jobs, summary_rows
 from calcode.study.figures import FIGURES, HITS, METHOD_MEANS, METHOD_PLACE, SINGLES, averages_with_hits
 from calcode.study.methods import COMPLETE, PAPER_SETS, title_of
-from calcode.study.results import Results
+from calcode.study.output import StudyOutput
 from calcode.study.specification import Study
 from calcode.study.tables import TableSchema
 from calcode.study.view import FIGURE_COLS, TARGET_COLS, cost_words, only, series_of, view, words
-
-if TYPE_CHECKING:
-    from calcode.study.output import StudyOutput
 
 COMPARISON = TableSchema(
     name="utility_calcode_comparison",
@@ -50,31 +47,24 @@ def tables(study: Study, results: Results) -> Tables:
 def section(output: StudyOutput) -> list[Part]:
     """Coverage of the worst class against informative answers, one chart per setting."""
     means = output.table(MEANS.name)
-    found = {
-        setting.name: list(means[means["scope"] == setting.name].itertuples(index=False)) for setting in output.settings
-    }
-    charts = tuple(utility_chart(output, name, rows) for name, rows in found.items() if rows)
-    if not charts:
-        return []
+    alone = means[means["scope"].isin([setting.name for setting in output.settings])]
+    found = {str(scope): list(rows.itertuples(index=False)) for scope, rows in alone.groupby("scope", sort=False)}
     series = series_of(output)
-    legend = [(mark, title_of(name)) for name, mark in series.items()]
-    if len(output.study.compared) > len(series):
-        legend.append((MUTED, "other methods"))
-    numbers = view(
-        "reliability-utility",
-        "Averages over backbones, setting by setting.",
-        [row for rows in found.values() for row in rows],
-        (words("scope", "setting"), words("title", "method"), *FIGURE_COLS, *TARGET_COLS),
-        within=lambda row: row.scope,
-    )
+    others = [(MUTED, "other methods")] if len(output.study.compared) > len(series) else []
     return [
         Figure(
             name="reliability-utility",
             heading="Coverage of the worst class against informative answers",
             sentence=utility_sentence(found),
-            legend=tuple(legend),
-            charts=charts,
-            numbers=numbers,
+            legend=(*((mark, title_of(name)) for name, mark in series.items()), *others),
+            charts=tuple(utility_chart(output, scope, rows) for scope, rows in found.items()),
+            numbers=view(
+                "reliability-utility",
+                "Averages over backbones, setting by setting.",
+                alone,
+                (words("scope", "setting"), words("title", "method"), *FIGURE_COLS, *TARGET_COLS),
+                within=lambda row: row.scope,
+            ),
             numbers_title="The numbers, with set size, full sets and deferral",
         )
     ]
@@ -85,7 +75,7 @@ def utility_chart(output: StudyOutput, scope: str, rows: Sequence[Any]) -> Plane
     series = series_of(output)
     groups = {MUTED: ("other methods", [row for row in rows if row.method not in series])}
     groups |= {mark: (title_of(name), [row for row in rows if row.method == name]) for name, mark in series.items()}
-    marks = tuple(
+    marks = [
         Marks(
             series=mark,
             name=name,
@@ -99,13 +89,13 @@ def utility_chart(output: StudyOutput, scope: str, rows: Sequence[Any]) -> Plane
         )
         for mark, (name, own) in groups.items()
         if own
-    )
+    ]
     return PlaneChart(
         heading=scope,
         marks=marks,
         across=Axis(title="informative answers", low=0.0, high=1.0),
         up=Axis(title="coverage of the worst class", low=0.0, high=1.0),
-        references=(ReferenceLine(output.target, f"target {short_percent(output.target)}"),),
+        references=output.target_line,
     )
 
 
