@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -363,7 +364,7 @@ def input_parts(output: StudyOutput) -> list[Part]:
     libraries = ", ".join(f"{name} {version}" for name, version in manifest["libraries"].items())
     commit = f" (commit {manifest['commit']})" if manifest.get("commit") else ""
     hardware = manifest.get("hardware") or {}
-    written = {
+    written: dict[str, Callable[[Any], str]] = {
         "processor": str,
         "cores": lambda cores: counted(cores, "core"),
         "memory_gib": lambda size: f"{size} GiB of memory",
