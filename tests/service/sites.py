@@ -314,3 +314,10 @@ def assert_nothing_lost(log: Log, receipts: dict[str, dict[str, Any]]) -> int:
     lost = [receipt for receipt in receipts.values() if stored.get(receipt["seq"]) != receipt["hash"]]
     assert lost == []
     return int(n)
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)

@@ -25,6 +25,7 @@ from service.sites import (
     make_site,
     post,
     token_for,
+    wait_until,
 )
 
 from calcode.service import schema
@@ -40,13 +41,6 @@ def opened(site: Site) -> Log:
     log = Log(Database(site.settings.database_url))
     schema.upgrade(log.database)
     return log
-
-
-def wait_until(condition: object, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
 
 
 @pytest.mark.timeout(600)

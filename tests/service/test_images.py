@@ -6,57 +6,24 @@ import base64
 import hashlib
 import io
 import json
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from service.sites import ROOT, Site, running, sign
+from service.pictures import TOWER, make_picture_site
+from service.sites import Site, running
 
-from calcode import Calcode, CalcodeWarning, Evidence
 from calcode.backbones import load_backbone
 from calcode.backbones.backbone import encode_images
-from calcode.cohorts import Prompts, write_prompts
-from calcode.method.signatures import write_private_key
 from calcode.service.operations import erase, opened
 
 pytest.importorskip("onnxruntime")
-TOWER = ROOT / "tests" / "data" / "backbones" / "tiny_tower.onnx"
 
 
 @pytest.fixture(scope="module")
 def picture_site(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """A site whose model was fitted on embeddings like those of the tiny tower."""
-    folder = tmp_path_factory.mktemp("pictures")
-    dimension = load_backbone(TOWER).card.dimension
-    rng = np.random.default_rng(0)
-    prompts = Prompts(text=rng.normal(size=(3, 4, dimension)), temperature=0.2, classes=["a", "b", "c"])
-
-    def role(n: int) -> Evidence:
-        rows = rng.normal(size=(n, dimension))
-        labels = rng.integers(3, size=n)
-        return Evidence.from_text(
-            embeddings=rows / np.linalg.norm(rows, axis=1, keepdims=True),
-            text=prompts.text,
-            temperature=0.2,
-            labels=labels,
-            classes=prompts.classes,
-            prompt_digest=prompts.digest,
-        )
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalcodeWarning)
-        model = Calcode().fit(reference=role(80), validation=role(80), gate=role(80), calibration=role(80))
-    model.save(folder / "model.safetensors")
-    write_prompts(folder / "p.prompts.safetensors", prompts)
-    write_private_key(folder / "signer.key")
-    sign(folder / "model.safetensors", folder / "signer.key")
-    (folder / "site.toml").write_text(
-        'name = "hospital/pictures"\ndata = "data"\nport = 0\n[[lines]]\nprompts = "p.prompts.safetensors"\n'
-        f'model = "model.safetensors"\ntrusted = ["signer.key.pub"]\nimage_tower = "{TOWER}"\n'
-    )
-    return Site(file=folder / "site.toml", key=folder / "signer.key", prompts=prompts)
+    return make_picture_site(tmp_path_factory.mktemp("pictures"))
 
 
 def png(seed: int, size: tuple[int, int] = (40, 30)) -> bytes:

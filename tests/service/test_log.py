@@ -26,7 +26,7 @@ from calcode.service.people import make_token, revoke_token, set_roles
 from calcode.service.problems import Problem
 from calcode.service.sampling import Policy, close_visits, later, policy_event, policy_in_force
 from calcode.service.service import Service
-from calcode.service.tables import DECISION, DERIVED, EVENT, HEAD, REVIEW, SECRET_PART, TASK
+from calcode.service.tables import DECISION, DERIVED, EVENT, HEAD, REVIEW, SECRET_PART, TASK, WORKING
 
 
 def note(n: int) -> Event:
@@ -39,11 +39,11 @@ def append(log: Log, *events: Event) -> None:
 
 
 def contents(database: Database) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every derived table, leases left out."""
+    """Every row of every derived table, working state left out."""
     found = {}
     with database.reading() as connection:
         for table in DERIVED:
-            columns = [c for c in table.columns if table is not TASK or not c.name.startswith("lease")]
+            columns = [column for column in table.columns if column not in WORKING]
             found[table.name] = sorted(map(tuple, connection.execute(select(*columns)).all()), key=repr)
     return found
 

@@ -83,6 +83,8 @@ class Case:
     image_draw, second_draw : float
         Which image stands for the patient (S1), and whether a second person reads it.
     parts : tuple of SecretPart
+    deliver : mapping of str to str
+        Who gets a report, and of which kind.
     """
 
     line: str
@@ -100,6 +102,7 @@ class Case:
     actor: str
     traceparent: str | None
     parts: tuple[SecretPart, ...]
+    deliver: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +117,8 @@ class Admission:
     secret : SiteSecret
         Of the line.
     retention : Retention
+    deliver : mapping of str to str
+        Who gets a report on a patient, and of which kind.
     """
 
     line: str
@@ -121,6 +126,7 @@ class Admission:
     prompt_digest: str
     secret: SiteSecret
     retention: Retention
+    deliver: Mapping[str, str]
 
     def vector(self, request: DecisionRequest) -> NDArray[np.float32]:
         """The embedding of a request as float32; finite, of the line's dimension, not zero."""
@@ -199,6 +205,7 @@ class Admission:
             actor=actor,
             traceparent=traceparent,
             parts=tuple(parts),
+            deliver={} if request.group is None else self.deliver,
         )
 
 

@@ -20,6 +20,7 @@ from calcode.backbones import load_backbone
 from calcode.backbones.backbone import Backbone, encode_images
 from calcode.datasets import Unreadable, image_or_reason
 from calcode.datasets.workers import CRASHED, DecodingPool
+from calcode.errors import OutputError
 from calcode.files import replacing
 from calcode.service.problems import Problem
 
@@ -46,16 +47,21 @@ class Images:
             content = base64.b64decode(encoded, validate=True)
         except binascii.Error:
             raise Problem(422, "image: not base64.") from None
-        return content, await asyncio.to_thread(self._embedded, content)
+        return content, await asyncio.to_thread(self.embed, content)
 
-    def _embedded(self, content: bytes) -> NDArray[np.float32]:
-        # Under its final name only if it could be decoded.
-        with replacing(self._folder / hashlib.sha256(content).hexdigest()) as temporary, self._turn:
-            temporary.write_bytes(content)
-            (picture,) = self._pool.results(self._pool.submit([os.fspath(temporary)]))
-            if isinstance(picture, Unreadable):
-                raise Problem(422, f"image: {picture.reason}.")
-            vector: NDArray[np.float32] = encode_images(self._tower, [picture])[0]
+    def embed(self, content: bytes) -> NDArray[np.float32]:
+        """Keep a picture and embed it; shape (d,). One at a time."""
+        try:
+            # Under its final name only if it could be decoded.
+            with replacing(self._folder / hashlib.sha256(content).hexdigest()) as temporary, self._turn:
+                temporary.write_bytes(content)
+                (picture,) = self._pool.results(self._pool.submit([os.fspath(temporary)]))
+                if isinstance(picture, Unreadable):
+                    raise Problem(422, f"image: {picture.reason}.")
+                vector: NDArray[np.float32] = encode_images(self._tower, [picture])[0]
+        except OutputError:
+            sentence = "The picture cannot be written (disk full?): nothing was decided. Repeat the request later."
+            raise Problem(507, sentence, headers={"Retry-After": "2"}) from None
         return vector
 
 

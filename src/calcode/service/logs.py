@@ -8,22 +8,38 @@ import sys
 import time
 
 #: Everything a line may hold besides time, level, logger and event.
-FIELDS = ("method", "route", "status", "ms", "error", "at_line", "model", "seq", "records", "folder", "port", "url")
+FIELDS = (
+    "method",
+    "route",
+    "status",
+    "ms",
+    "error",
+    "at_line",
+    "model",
+    "seq",
+    "records",
+    "folder",
+    "port",
+    "url",
+    "target",
+)
 
 
 class AllowListFormatter(logging.Formatter):
     """A record as JSON: its unformatted message and the fields of the list.
 
-    Arguments of a message are left out: they may hold anything. An exception is named by its type and place.
+    Arguments of a message are left out, and so are the messages of libraries, some of which quote what they read:
+    either may hold anything. An exception is named by its type and place.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
+        ours = record.name.partition(".")[0] == "calcode" and isinstance(record.msg, str)
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": record.msg if isinstance(record.msg, str) else type(record.msg).__name__,
+            "event": record.msg if ours else f"{record.funcName}:{record.lineno}",
         }
         line |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
         if record.exc_info and record.exc_info[0] is not None:
@@ -43,4 +59,6 @@ def set_up_logs() -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
+    # A warning may quote a header of a DICOM file.
+    logging.captureWarnings(True)
     logging.getLogger("calcode.service").setLevel(logging.INFO)

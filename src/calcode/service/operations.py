@@ -25,7 +25,7 @@ from calcode.service.keys import checkpoint_key, site_secret
 from calcode.service.log import Event, Log, utc
 from calcode.service.models import Models
 from calcode.service.settings import SiteSettings
-from calcode.service.tables import CHECKPOINT, DECISION, DERIVED, EVENT, SECRET_PART, TASK
+from calcode.service.tables import CHECKPOINT, DECISION, DERIVED, EVENT, SECRET_PART, WORKING
 
 #: A disk that claims to be faster than this does not write through.
 _HONEST_SECONDS = 0.05e-3
@@ -238,9 +238,7 @@ def _derived(database: Database) -> dict[str, list[str]]:
         return {
             table.name: sorted(
                 repr(tuple(row))
-                for row in connection.execute(
-                    select(*(c for c in table.columns if table is not TASK or not c.name.startswith("lease")))
-                )
+                for row in connection.execute(select(*(column for column in table.columns if column not in WORKING)))
             )
             for table in DERIVED
         }

@@ -23,6 +23,7 @@ from calcode.service.tables import (
     HEAD,
     MODEL,
     MONITOR,
+    OUTBOX,
     POLICY,
     PROTOCOL,
     RECALIBRATION,
@@ -113,7 +114,28 @@ def _decision(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     made = [Change(DECISION, row)]
     if body["task"] is not None:
         made.append(_task(fact, decision=fact.id, line=body["line"], why=body["task"], due_at=body.get("due_at")))
+    for target, kind in body.get("deliver", {}).items():
+        report = {
+            "id": f"{fact.id}/{target}",
+            "seq": fact.seq,
+            "decision": fact.id,
+            "kind": kind,
+            "target": target,
+            "queued_at": fact.at,
+            "payload_digest": None,
+            "done_at": None,
+            "receipt": None,
+            "attempts": 0,
+            "next_at": fact.at,
+            "fault": None,
+        }
+        made.append(Change(OUTBOX, report))
     return made
+
+
+def _delivery(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+    values = {"done_at": fact.at, "payload_digest": body["payload"], "receipt": body["receipt"]}
+    return [Change(OUTBOX, values, {"id": body["row"]})]
 
 
 def _task(fact: Fact, *, decision: str, line: str, why: str, due_at: str | None) -> Change:
@@ -278,6 +300,7 @@ def _recalibration(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
 
 _RULES: dict[str, Callable[[Fact, Mapping[str, Any]], list[Change]]] = {
     "decision": _decision,
+    "delivery": _delivery,
     "shadow_decision": _shadow_decision,
     "visits_closed": _visits_closed,
     "task_opened": _task_opened,

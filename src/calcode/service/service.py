@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,7 +18,7 @@ from sqlalchemy import func, select
 
 from calcode import __version__
 from calcode.errors import ServiceError
-from calcode.service import schema
+from calcode.service import outbox, schema
 from calcode.service.admission import Admission
 from calcode.service.checkpoints import Checkpoints
 from calcode.service.database import STORAGE_ERRORS, Database, only_service
@@ -108,6 +109,7 @@ class Service:
                     prompt_digest=models.prompts.digest,
                     secret=self.secret.for_line(line),
                     retention=site.retention,
+                    deliver={e.name: e.kind for e in site.deliveries if e.kind == "fhir" and e.serves(line)},
                 )
                 for line, models in self.models.items()
             }
@@ -117,6 +119,16 @@ class Service:
             self._stack.callback(self._end)
             self._keeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
             self._keeper.start()
+            if site.deliveries:
+                from calcode.service.hospital.couriers import running_couriers
+
+                self._stack.enter_context(running_couriers(self, site.deliveries))
+            #: Where DICOM is listened for; 0 without a gateway.
+            self.dicom_port = 0
+            if site.dicom is not None:
+                from calcode.service.hospital.gateway import opened_gateway
+
+                self.dicom_port = self._stack.enter_context(opened_gateway(self, site.dicom))
         except BaseException:
             self._stack.close()
             raise
@@ -263,6 +275,12 @@ class Service:
         with self.database.reading() as connection:
             query = select(func.count()).select_from(TASK).where(TASK.c.state == "open")
             metrics.open_tasks.set(connection.execute(query).scalar_one())
+            waiting = outbox.waiting(connection)
+        for delivery in self.site.deliveries:
+            found = waiting.get(delivery.name)
+            age = 0.0 if found is None else time.time() - datetime.fromisoformat(found.since).timestamp()
+            metrics.outbox_rows.labels(delivery.name).set(0 if found is None else found.rows)
+            metrics.outbox_age.labels(delivery.name).set(max(0.0, age))
         metrics.waiting.set(self.writer.n_waiting)
         metrics.ready.set(self.ready())
         metrics.records.set(size)

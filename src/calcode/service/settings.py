@@ -6,7 +6,7 @@ import ipaddress
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -97,6 +97,101 @@ class OidcSettings(_Table):
     roles: dict[str, list[str]]
 
 
+_AeTitle = Annotated[str, Field(pattern=r"^[A-Z0-9_-]{1,16}$")]
+
+
+class TlsSettings(_Table):
+    """Our certificate, and the authority that the other side's must come from (files, PEM)."""
+
+    certificate: str
+    key: str
+    ca: str
+
+
+class PeerSettings(_Table):
+    """Who may send images by DICOM: all that is given here must be true of the sender."""
+
+    ae_title: _AeTitle
+    #: Addresses it sends from.
+    networks: list[str] = Field(min_length=1)
+    #: SHA-256 of its own certificate, where TLS is on; an AE title alone proves nothing.
+    certificate_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+
+    @field_validator("networks")
+    @classmethod
+    def _networks(cls, values: list[str]) -> list[str]:
+        return _checked_networks(values)
+
+
+class DicomSettings(_Table):
+    """The DICOM gateway (C-ECHO, C-STORE)."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=11112, ge=0, le=65535)
+    #: Our AE titles, and the line that decides on what is sent to each.
+    titles: dict[_AeTitle, str] = Field(min_length=1)
+    peers: list[PeerSettings] = Field(min_length=1)
+    tls: TlsSettings | None = None
+    #: Keep only pixels and what decodes them; false keeps objects as they came.
+    deidentify: bool = True
+    #: Largest object, and connections at a time.
+    object_bytes: int = Field(default=256_000_000, ge=1000)
+    associations: int = Field(default=10, ge=1)
+
+    @model_validator(mode="after")
+    def _certificates_need_tls(self) -> Self:
+        if self.tls is None and any(peer.certificate_sha256 is not None for peer in self.peers):
+            raise ValueError("certificate_sha256: there are no certificates without a table [dicom.tls]")
+        return self
+
+
+class _DeliverySettings(_Table):
+    #: Named in the log and in metrics.
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
+    #: Whose answers are sent; of all lines where none is named.
+    lines: list[str] | None = None
+
+    def serves(self, line: str) -> bool:
+        """Whether answers of a line are sent here."""
+        return self.lines is None or line in self.lines
+
+
+class DicomDelivery(_DeliverySettings):
+    """Structured reports to a PACS by C-STORE."""
+
+    kind: Literal["dicom"]
+    host: str
+    port: int = Field(ge=1, le=65535)
+    called: _AeTitle
+    calling: _AeTitle = "CALCODE"
+    tls: TlsSettings | None = None
+
+
+class _WebDelivery(_DeliverySettings):
+    url: Annotated[str, Field(pattern=r"^https?://")]
+    #: File with the value of the Authorization header.
+    authorization_file: str | None = None
+    #: Authority of the server's certificate (PEM), where the system does not know it.
+    ca: str | None = None
+
+
+class StowDelivery(_WebDelivery):
+    """Structured reports to a DICOMweb server by STOW-RS; the URL ends before `/studies`."""
+
+    kind: Literal["stow"]
+
+
+class FhirDelivery(_WebDelivery):
+    """DiagnosticReport and Observation to a FHIR R4 server, at its base URL."""
+
+    kind: Literal["fhir"]
+    #: Whose patient identifiers the requests carry (`urn:oid:...`).
+    patient_system: str | None = None
+
+
+Delivery = Annotated[DicomDelivery | StowDelivery | FhirDelivery, Field(discriminator="kind")]
+
+
 class Retention(_Table):
     """After how many days personal content is due for deletion; None: never by itself."""
 
@@ -132,18 +227,33 @@ class SiteSettings(_Table):
     checkpoints: CheckpointSettings = CheckpointSettings()
     oidc: OidcSettings | None = None
     retention: Retention = Retention()
+    dicom: DicomSettings | None = None
+    #: Where answers are sent besides to who asked.
+    deliveries: list[Delivery] = []
 
     @field_validator("local_networks")
     @classmethod
     def _networks(cls, values: list[str]) -> list[str]:
-        for value in values:
-            ipaddress.ip_network(value)
-        return values
+        return _checked_networks(values)
 
     @model_validator(mode="after")
     def _different_lines(self) -> Self:
         if len({line.name for line in self.lines}) < len(self.lines):
             raise ValueError("lines: two lines have the same name")
+        return self
+
+    @model_validator(mode="after")
+    def _known_lines(self) -> Self:
+        names = {line.name for line in self.lines}
+        if len({entry.name for entry in self.deliveries}) < len(self.deliveries):
+            raise ValueError("deliveries: two have the same name")
+        titles = {} if self.dicom is None else self.dicom.titles
+        for place, named in (
+            ("dicom.titles", titles.values()),
+            *((f"deliveries.{e.name}", e.lines or ()) for e in self.deliveries),
+        ):
+            if unknown := sorted(set(named) - names):
+                raise ValueError(f"{place}: there is no line {', '.join(unknown)}")
         return self
 
     @property
@@ -154,6 +264,12 @@ class SiteSettings(_Table):
     def path(self, name: str) -> Path:
         """A file in the data folder."""
         return Path(self.data) / name
+
+
+def _checked_networks(values: list[str]) -> list[str]:
+    for value in values:
+        ipaddress.ip_network(value)
+    return values
 
 
 def read_site(path: str | os.PathLike[str]) -> SiteSettings:
@@ -199,4 +315,17 @@ def read_site(path: str | os.PathLike[str]) -> SiteSettings:
     if site.oidc is not None:
         secret = absolute(site.oidc.client_secret_file)
         update["oidc"] = site.oidc.model_copy(update={"client_secret_file": secret})
+
+    def with_files(table: DicomSettings | Delivery) -> DicomSettings | Delivery:
+        changed: dict[str, object] = {
+            name: absolute(getattr(table, name)) for name in ("ca", "authorization_file") if hasattr(table, name)
+        }
+        tls = getattr(table, "tls", None)
+        if tls is not None:
+            changed["tls"] = TlsSettings(**{name: str(absolute(value)) for name, value in tls.model_dump().items()})
+        return table.model_copy(update=changed)
+
+    if site.dicom is not None:
+        update["dicom"] = with_files(site.dicom)
+    update["deliveries"] = [with_files(entry) for entry in site.deliveries]
     return site.model_copy(update=update)

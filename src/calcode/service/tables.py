@@ -158,6 +158,26 @@ REVIEW = Table(
     _text("supersedes", null=True),
     Index("review_decision", "decision"),
 )
+#: Reports on their way; see `outbox`.
+OUTBOX = Table(
+    "outbox",
+    METADATA,
+    _text("id", key=True),
+    # Of the decision.
+    _seq(key=False),
+    _text("decision"),
+    _text("kind"),
+    _text("target"),
+    _text("queued_at"),
+    _text("payload_digest", null=True),
+    _text("done_at", null=True),
+    _text("receipt", null=True),
+    Column("attempts", Integer, nullable=False),
+    _text("next_at"),
+    _text("fault", null=True),
+    Index("outbox_waiting", "target", "done_at", "next_at"),
+    Index("outbox_decision", "decision"),
+)
 #: The same model may stand on several lines.
 MODEL = Table(
     "model",
@@ -286,6 +306,7 @@ DERIVED = (
     SHADOW_DECISION,
     TASK,
     REVIEW,
+    OUTBOX,
     MODEL,
     DEPLOYMENT,
     PROTOCOL,
@@ -296,6 +317,8 @@ DERIVED = (
     ACCOUNT,
     TOKEN,
 )
+#: Working state in derived tables: no events, forgotten by a rebuild.
+WORKING = frozenset({TASK.c.lease_by, TASK.c.lease_until, OUTBOX.c.attempts, OUTBOX.c.next_at, OUTBOX.c.fault})
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:

@@ -321,6 +321,8 @@ def _decision_event(case: Case, outcome: dict[str, Any], *, place: Place, policy
         body["due_at"] = due
     if case.traceparent is not None:
         body["traceparent"] = case.traceparent
+    if case.deliver:
+        body["deliver"] = case.deliver
     return Event(kind="decision", actor=case.actor, body=body, parts=case.parts)
 
 

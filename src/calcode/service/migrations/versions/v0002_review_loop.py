@@ -43,6 +43,7 @@ def upgrade() -> None:
     op.add_column("protocol", sa.Column("line", sa.Text(), nullable=False, server_default=""))
     _reviews()
     _loop()
+    _outbox()
 
 
 def _reviews() -> None:
@@ -121,3 +122,25 @@ def _loop() -> None:
         sa.Column("state", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("line", "name"),
     )
+
+
+def _outbox() -> None:
+    """Reports on their way."""
+    op.create_table(
+        "outbox",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
+        sa.Column("decision", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("queued_at", sa.Text(), nullable=False),
+        sa.Column("payload_digest", sa.Text(), nullable=True),
+        sa.Column("done_at", sa.Text(), nullable=True),
+        sa.Column("receipt", sa.Text(), nullable=True),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("next_at", sa.Text(), nullable=False),
+        sa.Column("fault", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("outbox_waiting", "outbox", ["target", "done_at", "next_at"], unique=False)
+    op.create_index("outbox_decision", "outbox", ["decision"], unique=False)

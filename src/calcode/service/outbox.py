@@ -1,0 +1,111 @@
+"""What must leave the service: rows written with the decision, taken under a lease, done when the receiver has it.
+
+At least once: a row is done only after the receiver confirmed it, and a report carries the same UID at every attempt.
+Attempts, the next time and the last fault are working state and no events; a rebuild forgets them and tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, Select, func, select
+
+from calcode.service.log import Event, Transaction, utc
+from calcode.service.tables import OUTBOX
+
+#: How long one attempt may take before another process tries the row.
+LEASE = timedelta(seconds=60)
+_LONGEST = timedelta(hours=1)
+
+
+class Waiting(NamedTuple):
+    """What waits for one receiver."""
+
+    rows: int
+    #: UTC time of the oldest.
+    since: str
+    attempts: int
+    #: Kind of the last fault; None before the first.
+    fault: str | None
+
+
+def waiting(connection: Connection) -> dict[str, Waiting]:
+    """What waits, by the name of the receiver."""
+    columns = (
+        OUTBOX.c.target,
+        func.count(),
+        func.min(OUTBOX.c.queued_at),
+        func.max(OUTBOX.c.attempts),
+        func.max(OUTBOX.c.fault),
+    )
+    rows = connection.execute(select(*columns).where(OUTBOX.c.done_at.is_(None)).group_by(OUTBOX.c.target))
+    return {target: Waiting(*facts) for target, *facts in rows}
+
+
+def deliveries(connection: Connection, decision: str) -> Sequence[Row[Any]]:
+    """The rows of one decision: kind, target, queued_at, attempts, next_at, fault, done_at, receipt."""
+    return connection.execute(select(OUTBOX).where(OUTBOX.c.decision == decision).order_by(OUTBOX.c.target)).all()
+
+
+def any_due(connection: Connection, target: str) -> bool:
+    """Whether a row for a receiver may be tried now."""
+    return connection.execute(_due(target).limit(1)).first() is not None
+
+
+def lease(connection: Connection, target: str, *, most: int) -> Sequence[Row[Any]]:
+    """Take rows that are due, oldest first: nobody else tries them until the lease ends, also if this process dies."""
+    # Rows that another process is taking are passed over. SQLite knows no row locks and needs none: one writer.
+    rows = connection.execute(_due(target).order_by(OUTBOX.c.seq).limit(most).with_for_update(skip_locked=True)).all()
+    for row in rows:
+        values = {"attempts": row.attempts + 1, "next_at": _after(LEASE)}
+        connection.execute(OUTBOX.update().where(OUTBOX.c.id == row.id).values(values))
+    return rows
+
+
+def _due(target: str) -> Select[Any]:
+    mine = (OUTBOX.c.target == target, OUTBOX.c.done_at.is_(None), OUTBOX.c.next_at <= _after(timedelta(0)))
+    return select(OUTBOX).where(*mine)
+
+
+def give_back(connection: Connection, row: Row[Any], *, fault: str, again: bool) -> None:
+    """Free a row that was not delivered.
+
+    Parameters
+    ----------
+    connection : Connection
+    row : Row
+        As `lease` gave it.
+    fault : str
+        Kind of fault, without anything about a person.
+    again : bool
+        True if the receiver was not reached: the row is due at once. False if it refused this row: it waits, twice as
+        long each time, at most an hour.
+    """
+    pause = timedelta(0) if again else min(_LONGEST, timedelta(seconds=2 ** min(row.attempts + 1, 12)))
+    connection.execute(OUTBOX.update().where(OUTBOX.c.id == row.id).values(fault=fault, next_at=_after(pause)))
+
+
+def retry(connection: Connection, target: str | None = None) -> int:
+    """Make all waiting rows due now; their number."""
+    chosen = OUTBOX.c.done_at.is_(None) if target is None else (OUTBOX.c.target == target) & OUTBOX.c.done_at.is_(None)
+    return int(connection.execute(OUTBOX.update().where(chosen).values(next_at=_after(timedelta(0)))).rowcount)
+
+
+def delivered(transaction: Transaction, row: Row[Any], *, payload_digest: str | None, receipt: str) -> None:
+    """Record that the receiver has it, or that it can never be sent (without a payload)."""
+    body = {
+        "row": row.id,
+        "kind": row.kind,
+        "target": row.target,
+        "payload": payload_digest,
+        "receipt": receipt,
+        "attempts": row.attempts + 1,
+        "failed": payload_digest is None,
+    }
+    transaction.append([Event(kind="delivery", actor="service", subject=row.decision, body=body)])
+
+
+def _after(pause: timedelta) -> str:
+    return utc((datetime.now(UTC) + pause).timestamp())

@@ -1,0 +1,411 @@
+"""The DICOM gateway and the outbox with real parts: dcmtk sends, Orthanc receives, and goes down and comes back."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pynetdicom")
+pytest.importorskip("onnxruntime")
+
+from pydicom import Dataset, dcmread
+from pydicom.uid import RLELossless
+from service.archives import archive, echo, require, send
+from service.dicom_objects import IDENTIFIERS, photograph
+from service.pictures import make_picture_site
+from service.sites import Process, free_port, make_site, running, wait_until
+from sqlalchemy import select
+
+from calcode.errors import ServiceError
+from calcode.service import outbox
+from calcode.service.hospital.statement import Statement
+from calcode.service.operations import erase, opened
+from calcode.service.service import Service
+from calcode.service.tables import DECISION, EVENT, SECRET_PART
+
+GATEWAY = """
+[dicom]
+port = 0
+titles = {{ CALCODE = "default" }}
+{more}
+[[dicom.peers]]
+ae_title = "CAMERA"
+networks = ["127.0.0.0/8"]
+"""
+
+
+def gateway(more: str = "") -> str:
+    return GATEWAY.format(more=more)
+
+
+@contextmanager
+def listening(folder: Path, tables: str) -> Iterator[Service]:
+    with running(make_picture_site(folder, tables=tables)) as (service, _):
+        yield service
+
+
+def decisions(service: Service) -> list[Any]:
+    with service.database.reading() as connection:
+        return list(connection.execute(select(DECISION).order_by(DECISION.c.seq)).all())
+
+
+def refusals(service: Service) -> list[dict[str, Any]]:
+    query = select(EVENT.c.body).where(EVENT.c.kind == "refused").order_by(EVENT.c.seq)
+    with service.database.reading() as connection:
+        return [json.loads(body) for body in connection.execute(query).scalars()]
+
+
+# ---------------------------------------------------------------------- who may send, and what
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A gateway without deliveries."""
+    with listening(tmp_path_factory.mktemp("plain"), gateway("object_bytes = 200_000")) as service:
+        yield service
+
+
+def test_only_known_titles_are_answered(plain: Service) -> None:
+    assert echo(plain.dicom_port) == 0
+    before = len(refusals(plain))
+    assert echo(plain.dicom_port, calling="STRANGER") != 0
+    assert echo(plain.dicom_port, called="OTHER") != 0
+    wait_until(lambda: len(refusals(plain)) == before + 2, 5)
+    assert {entry["status"] for entry in refusals(plain)[before:]} == {403}
+
+
+def test_a_known_title_from_another_address_is_refused(tmp_path: Path) -> None:
+    tables = gateway().replace("127.0.0.0/8", "10.0.0.0/8")
+    with listening(tmp_path, tables) as service:
+        assert echo(service.dicom_port) != 0
+
+
+def test_an_object_is_decided_once_however_often_it_is_sent(plain: Service, tmp_path: Path) -> None:
+    image = photograph(1)
+    code, said = send(plain.dicom_port, image, image, folder=tmp_path)
+    assert code == 0, said
+    assert send(plain.dicom_port, image, folder=tmp_path)[0] == 0
+    (row,) = [row for row in decisions(plain) if row.device == "CAMERA"]
+    secret = plain.secret.for_line("default")
+    assert row.group_digest == secret.pseudonym("group", "PATIENT-4711")
+    assert row.study_digest == secret.pseudonym("study", "1.2.3.4711.1")
+    other = photograph(1)
+    other.PixelData = photograph(2).PixelData
+    said = send(plain.dicom_port, other, folder=tmp_path)[1]
+    assert "0xc001" in said, said
+    assert "used before" in said
+
+
+def test_compressed_objects_are_decided_like_plain_ones(plain: Service, tmp_path: Path) -> None:
+    image = photograph(20)
+    image.compress(RLELossless)
+    image.SOPInstanceUID = image.file_meta.MediaStorageSOPInstanceUID = "1.2.3.4711.1.1.20"
+    before = len(decisions(plain))
+    require("storescu")
+    (tmp_path / "rle.dcm").write_bytes(b"")
+    image.save_as(tmp_path / "rle.dcm", enforce_file_format=True)
+    command = ["storescu", "-xr", "-aet", "CAMERA", "-aec", "CALCODE", "127.0.0.1", str(plain.dicom_port)]
+    assert subprocess.run([*command, str(tmp_path / "rle.dcm")], check=False).returncode == 0
+    same = photograph(20)
+    same.SOPInstanceUID = same.file_meta.MediaStorageSOPInstanceUID = "1.2.3.4711.1.1.21"
+    assert send(plain.dicom_port, same, folder=tmp_path)[0] == 0
+    first, second = decisions(plain)[before:]
+    assert (first.action, first.released_set, first.p_audit) == (second.action, second.released_set, second.p_audit)
+
+
+def _bomb() -> Dataset:
+    """A small object that says it has four billion pixels."""
+    image = photograph(30)
+    image.Rows = image.Columns = 65_000
+    return image
+
+
+def _broken() -> Dataset:
+    image = photograph(31)
+    image.PixelData = image.PixelData[:100]
+    return image
+
+
+def _with_text() -> Dataset:
+    image = photograph(32)
+    image.BurnedInAnnotation = "YES"
+    return image
+
+
+@pytest.mark.parametrize("image", [_bomb(), _broken(), _with_text()], ids=["bomb", "broken", "text in pixels"])
+def test_what_cannot_be_decided_is_refused_recorded_and_not_kept(
+    plain: Service, tmp_path: Path, image: Dataset
+) -> None:
+    before, kept = len(refusals(plain)), sorted(Path(plain.site.data, "images").iterdir())
+    decided = len(decisions(plain))
+    said = send(plain.dicom_port, image, folder=tmp_path)[1]
+    assert "0xc000" in said, said
+    (entry,) = refusals(plain)[before:]
+    assert entry["status"] == 422
+    assert not any(word in json.dumps(entry) for word in IDENTIFIERS)
+    assert sorted(Path(plain.site.data, "images").iterdir()) == kept
+    assert len(decisions(plain)) == decided
+    assert echo(plain.dicom_port) == 0
+
+
+def test_an_object_above_the_limit_ends_the_association(plain: Service, tmp_path: Path) -> None:
+    before = len(refusals(plain))
+    code, said = send(plain.dicom_port, photograph(40, size=(400, 400)), folder=tmp_path)
+    assert code != 0
+    assert "abort" in said.lower(), said
+    (entry,) = refusals(plain)[before:]
+    assert entry["status"] == 413
+    assert echo(plain.dicom_port) == 0
+
+
+def test_a_line_without_a_tower_does_not_start_a_gateway(tmp_path: Path) -> None:
+    site = make_site(tmp_path, lines=gateway().replace("default", "skin"))
+    with pytest.raises(ServiceError, match="image_tower"), Service(site.settings):
+        pass
+
+
+def test_titles_and_deliveries_name_lines_that_exist(tmp_path: Path) -> None:
+    site = make_picture_site(tmp_path, tables=gateway().replace('"default"', '"eye"'))
+    with pytest.raises(ServiceError, match="no line eye"):
+        _ = site.settings
+
+
+# ---------------------------------------------------------------------- TLS
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority, the service's certificate, a camera's, and one of another authority."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    folder = tmp_path_factory.mktemp("certificates")
+    now = datetime.datetime.now(datetime.UTC)
+
+    def made(name: str, issuer: tuple[Any, Any] | None) -> tuple[Any, Any]:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(subject if issuer is None else issuer[1].subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=2))
+            .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+            .sign(key if issuer is None else issuer[0], hashes.SHA256())
+        )
+        (folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        (folder / f"{name}.sha256").write_text(certificate.fingerprint(hashes.SHA256()).hex())
+        (folder / f"{name}.key").write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return key, certificate
+
+    authority = made("authority", None)
+    for name in ("service", "camera", "scanner"):
+        made(name, authority)
+    made("forger", None)
+    return folder
+
+
+def test_with_tls_a_peer_needs_the_certificate_that_belongs_to_its_title(certificates: Path, tmp_path: Path) -> None:
+    files = {name: str(certificates / name) for name in ("service.pem", "service.key", "authority.pem")}
+    tables = gateway() + f'certificate_sha256 = "{(certificates / "camera.sha256").read_text()}"\n'
+    tables += (
+        f'[dicom.tls]\ncertificate = "{files["service.pem"]}"\nkey = "{files["service.key"]}"\n'
+        f'ca = "{files["authority.pem"]}"\n'
+    )
+
+    def as_(name: str) -> tuple[str, ...]:
+        own = ("+tls", str(certificates / f"{name}.key"), str(certificates / f"{name}.pem"))
+        return (*own, "+cf", files["authority.pem"])
+
+    with listening(tmp_path, tables) as service:
+        assert echo(service.dicom_port, tls=as_("camera")) == 0
+        code, said = send(service.dicom_port, photograph(1), folder=tmp_path, tls=as_("camera"))
+        assert code == 0, said
+        assert len(decisions(service)) == 1
+        # Of the same authority, with the camera's title; of another authority; without any certificate.
+        assert echo(service.dicom_port, tls=as_("scanner")) != 0
+        assert echo(service.dicom_port, tls=as_("forger")) != 0
+        assert echo(service.dicom_port) != 0
+        assert echo(service.dicom_port, tls=as_("camera")) == 0
+
+
+# ---------------------------------------------------------------------- where identifiers are, and where not
+
+
+def test_identifiers_are_in_secret_parts_only(tmp_path: Path) -> None:
+    import urllib.request
+
+    port = free_port()
+    site = make_picture_site(tmp_path, tables=gateway().replace("port = 0", f"port = {port}"))
+    process = Process(site).start()
+    try:
+        assert send(port, photograph(1), _with_text(), folder=tmp_path)[0] != 0
+        send(port, _bomb(), folder=tmp_path)
+        with urllib.request.urlopen(f"http://127.0.0.1:{process.port}/metrics", timeout=5) as answer:
+            metrics = answer.read()
+    finally:
+        process.stop()
+    lines = (site.folder / "stderr.log").read_bytes()
+    (stored,) = (site.folder / "data" / "images").iterdir()
+    with opened(site.settings) as log, log.database.reading() as connection:
+        records = "\n".join(connection.execute(select(EVENT.c.body)).scalars()).encode()
+        actors = "\n".join(connection.execute(select(EVENT.c.actor)).scalars()).encode()
+        parts = connection.execute(select(SECRET_PART.c.name, SECRET_PART.c.content)).all()
+    assert b"dicom_listening" in lines
+    for word in IDENTIFIERS:
+        for content in (lines, metrics, stored.read_bytes(), records, actors):
+            assert word.encode() not in content, word
+    assert {part.name for part in parts} == {"embedding", "identity", "image", "dicom"}
+    assert any(b"Wunderlich" in bytes(part.content) for part in parts)
+    with opened(site.settings) as log:
+        assert erase(site.settings, log, group="PATIENT-4711", decision=None, why="test") == 4
+    assert not stored.exists()
+
+
+# ---------------------------------------------------------------------- a full disk
+
+
+def test_a_full_disk_answers_a700_and_takes_the_object_when_there_is_room(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a small file system can only be mounted as root")
+    try:
+        site = make_picture_site(tmp_path, tables=gateway())
+        site.file.write_text(site.file.read_text().replace('data = "data"', f'data = "{disk}"'))
+        with running(site) as (service, _):
+            assert send(service.dicom_port, photograph(1), folder=tmp_path)[0] == 0
+            with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+                while filler.write(bytes(4096)) == 4096:
+                    pass
+            said = send(service.dicom_port, photograph(2), folder=tmp_path)[1]
+            assert "0xa700" in said, said
+            assert len(decisions(service)) == 1
+            (disk / "filler").unlink()
+            assert send(service.dicom_port, photograph(2), folder=tmp_path)[0] == 0
+            assert len(decisions(service)) == 2
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+# ---------------------------------------------------------------------- the way out
+
+
+class Records(BaseHTTPRequestHandler):
+    """A FHIR server of the one kind that is needed: transactions with conditional creates, kept by identifier."""
+
+    def do_POST(self) -> None:
+        bundle = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert self.headers["Content-Type"] == "application/fhir+json"
+        for entry in bundle["entry"]:
+            self.server.kept.setdefault(entry["request"]["ifNoneExist"], entry["resource"])  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"resourceType": "Bundle", "type": "transaction-response"}')
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def records() -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Records)
+    server.kept = {}  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def waits(service: Service) -> dict[str, outbox.Waiting]:
+    with service.database.reading() as connection:
+        return outbox.waiting(connection)
+
+
+def uid_of(service: Service, decision: str) -> str:
+    with service.database.reading() as connection:
+        body = json.loads(connection.execute(select(EVENT.c.body).where(EVENT.c.id == decision)).scalar_one())
+    words = {name: body[name] for name in ("line", "model", "action", "reason")}
+    return Statement(decision=decision, seq=1, at="", diagnoses=(), promises=(), **words).uid("report")
+
+
+def test_answers_reach_the_archive_by_both_ways_and_the_record_by_fhir_also_after_the_archive_was_down(
+    tmp_path: Path, records: ThreadingHTTPServer
+) -> None:
+    require("dsrdump")
+    with archive(tmp_path / "first") as pacs, archive(tmp_path / "second") as web:
+        tables = gateway() + (
+            f'[[deliveries]]\nname = "pacs"\nkind = "dicom"\nhost = "127.0.0.1"\nport = {pacs.dicom}\n'
+            f'called = "ARCHIVE"\n[[deliveries]]\nname = "web"\nkind = "stow"\nurl = "{web.web}"\n'
+            f'[[deliveries]]\nname = "record"\nkind = "fhir"\nurl = "http://127.0.0.1:{records.server_port}"\n'
+            'patient_system = "urn:oid:1.2.3"\n'
+        )
+        with listening(tmp_path, tables) as service:
+            assert send(service.dicom_port, photograph(1), folder=tmp_path)[0] == 0
+            wait_until(lambda: not waits(service), 15)
+            (first,) = decisions(service)
+            for found in (pacs, web):
+                (report,) = found.reports()
+                assert report["00080018"]["Value"] == [uid_of(service, first.id)]
+                assert report["0020000D"]["Value"] == ["1.2.3.4711.1"]
+            (file,) = web.report_files(tmp_path)
+            shown = subprocess.run(["dsrdump", "+Pl", str(file)], capture_output=True, text=True, check=True).stdout
+            assert "Research software, not a medical device" in shown
+            assert first.model in shown
+            (reference,) = [item for item in _items(dcmread(file)) if item.ValueType == "IMAGE"]
+            assert reference.ReferencedSOPSequence[0].ReferencedSOPInstanceUID == "1.2.3.4711.1.1.1"
+            kept = records.kept  # type: ignore[attr-defined]
+            assert sorted(resource["resourceType"] for resource in kept.values()) == ["DiagnosticReport", "Observation"]
+            assert {resource["subject"]["identifier"]["value"] for resource in kept.values()} == {"PATIENT-4711"}
+
+            # Both archives fail; objects are still taken, and what must leave waits.
+            pacs.stop()
+            web.stop()
+            images = [photograph(seed) for seed in (2, 3)]
+            assert send(service.dicom_port, *images, folder=tmp_path)[0] == 0
+            wait_until(lambda: {name: w.rows for name, w in waits(service).items()} == {"pacs": 2, "web": 2}, 15)
+            wait_until(lambda: all(entry.fault is not None for entry in waits(service).values()), 15)
+            wait_until(lambda: b'calcode_outbox_rows{target="pacs"} 2.0' in service.metrics.text(), 5)
+            wait_until(lambda: b'calcode_outbox_age_seconds{target="pacs"} 0.0' not in service.metrics.text(), 5)
+            pacs.start()
+            web.start()
+            wait_until(lambda: not waits(service), 20)
+            wanted = {uid_of(service, row.id) for row in decisions(service)}
+            assert len(wanted) == 3
+            for found in (pacs, web):
+                assert {report["00080018"]["Value"][0] for report in found.reports()} == wanted
+            with service.database.reading() as connection:
+                rows = outbox.deliveries(connection, decisions(service)[1].id)
+                events = connection.execute(select(EVENT.c.kind).where(EVENT.c.kind == "delivery")).all()
+            assert {row.target: row.receipt for row in rows} == {
+                "pacs": "C-STORE 0x0000",
+                "web": "HTTP 200",
+                "record": "HTTP 200",
+            }
+            assert all(row.payload_digest is not None and row.done_at is not None for row in rows)
+            assert len(events) == 9
+
+
+def _items(dataset: Dataset) -> Iterator[Dataset]:
+    for item in dataset.get("ContentSequence", ()):
+        yield item
+        yield from _items(item)
