@@ -15,7 +15,8 @@ PAGE = (ROOT / "docs" / "service.md").read_text()
 def test_every_test_that_the_page_names_exists() -> None:
     named = re.findall(r"`(?:(test_\w+\.py)::)?(test_\w+)`", PAGE)
     assert len(named) >= 14
-    sources = {path.name: path.read_text() for path in (ROOT / "tests" / "service").glob("test_*.py")}
+    folders = [ROOT / "tests" / room for room in ("service", "browser")]
+    sources = {path.name: path.read_text() for folder in folders for path in folder.glob("test_*.py")}
     for file, function in named:
         where = sources[file] if file else "\n".join(sources.values())
         assert f"def {function}(" in where, (file, function)
