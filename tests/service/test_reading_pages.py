@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from calcode.service import reviews
 from calcode.service.service import Service
-from calcode.service.tables import DECISION, EVENT, REVIEW, TASK
+from calcode.service.tables import DECISION, EVENT, OUTBOX, REVIEW, TASK
 
 EVIL = '<script>alert("x")</script>'
 
@@ -227,6 +227,26 @@ def test_a_case_shows_its_place_in_the_log_its_proof_and_who_saw_it(service: Ser
         seen = select(EVENT).where(EVENT.c.kind == "case_viewed", EVENT.c.subject == row.id, EVENT.c.actor == "olga")
         assert connection.execute(seen).first() is not None
         assert not reviews.open_for(connection, row.id, "olga")
+
+
+def test_a_case_says_where_its_report_went_and_the_start_page_which_receiver_is_down(service: Service) -> None:
+    row = rows(service, select(DECISION).order_by(DECISION.c.seq))[0]
+    shared = {"seq": row.seq, "decision": row.id, "queued_at": "2026-05-03T10:00:00.000000Z", "attempts": 3}
+    shared |= {"payload_digest": None, "next_at": "2026-05-03T10:00:00.000000Z", "fault": "refused", "receipt": None}
+    values = [
+        {**shared, "id": "1", "kind": "dicom", "target": "pacs", "done_at": "2026-05-03T10:01:00.000000Z"},
+        {**shared, "id": "2", "kind": "fhir", "target": "ehr", "done_at": None},
+    ]
+    known = OUTBOX.c.keys()
+    service.change(
+        lambda t: [t.connection.execute(OUTBOX.insert().values(**{k: v[k] for k in known if k in v})) for v in values]
+    )
+    auditor = Person(service, "olga", "auditor")
+    page = auditor.get(f"/cases/{row.id}").text
+    assert re.search(r"pacs</th>.*?received.*?3 May 2026, 10:01", page, re.DOTALL)
+    assert re.search(r"ehr</th>.*?waits since", page, re.DOTALL)
+    assert "1 report waits for ehr" in auditor.get("/").text
+    service.change(lambda t: t.connection.execute(OUTBOX.delete()))
 
 
 def test_who_judges_models_sees_no_patient(service: Service) -> None:

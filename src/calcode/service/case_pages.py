@@ -18,6 +18,7 @@ from calcode.service.decision_routes import record_of
 from calcode.service.explanation import explanation_of
 from calcode.service.keys import checkpoint_key
 from calcode.service.log import Transaction
+from calcode.service.outbox import deliveries
 from calcode.service.pages import READERS, Form, field, page_role, page_router, render, see
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
@@ -72,6 +73,7 @@ def case_page(id: str, request: Request, service: ServiceHere, principal: _Reade
         readings = reviews.readings(connection, id)
         tasks = connection.execute(select(TASK).where(TASK.c.decision == id).order_by(TASK.c.opened_at)).all()
         happened = _history(connection, record, tasks, readings)
+        sent = deliveries(connection, id)
 
     def seen(transaction: Transaction) -> None:
         reviews.view(transaction, id, reviewer=subject, what="history")
@@ -90,6 +92,7 @@ def case_page(id: str, request: Request, service: ServiceHere, principal: _Reade
         "open_tasks": [task for task in tasks if task.state == "open"],
         "readings": readings,
         "happened": happened,
+        "deliveries": sent,
         "explanation": None if hidden else explanation_of(record, service),
         "proved": _proved(service, record),
         "may_wish": clinician and not tasks,

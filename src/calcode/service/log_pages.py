@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -19,7 +19,6 @@ from calcode.service.people import Principal
 from calcode.service.problems import Problem
 from calcode.service.projections import KINDS
 from calcode.service.requests import ServiceHere
-from calcode.service.service import Service
 from calcode.service.tables import CHECKPOINT, EVENT
 
 router = page_router()
@@ -47,6 +46,8 @@ def log_page(
         query = query.where(EVENT.c.seq < before)
     with service.database.reading() as connection:
         rows = connection.execute(query).all()
+        newest = connection.execute(select(CHECKPOINT).order_by(CHECKPOINT.c.size.desc()).limit(10)).all()
+    size, head = service.log.head()
     records = [
         {**row._mapping, "shown": json.dumps(json.loads(row.body), indent=1, ensure_ascii=False)}
         for row in rows[:_PAGE]
@@ -57,7 +58,12 @@ def log_page(
         "kinds": sorted(KINDS),
         "kind": kind,
         "text": text,
-        **_exposure(service),
+        "size": size,
+        "head": head,
+        "checkpoints": newest,
+        "exposed": size - service.checkpoints.sent,
+        "down": len(service.checkpoints.down),
+        "folders": len(service.site.checkpoints.folders),
     }
     return render(request, "log.html", context)
 
@@ -99,19 +105,3 @@ def checkpoint(size: int, service: ServiceHere, principal: _Auditor) -> Response
         raise Problem(404, "There is no checkpoint of this size.")
     headers = {"Content-Disposition": f'attachment; filename="{size:012d}.checkpoint"'}
     return Response(note, media_type="text/plain; charset=utf-8", headers=headers)
-
-
-def _exposure(service: Service) -> dict[str, Any]:
-    """What the newest checkpoints cover, and how much of the log none of them does."""
-    size, head = service.log.head()
-    with service.database.reading() as connection:
-        newest = connection.execute(select(CHECKPOINT).order_by(CHECKPOINT.c.size.desc()).limit(10)).all()
-    sent = service.checkpoints.sent
-    return {
-        "size": size,
-        "head": head,
-        "checkpoints": newest,
-        "exposed": size - sent,
-        "down": len(service.checkpoints.down),
-        "folders": len(service.site.checkpoints.folders),
-    }

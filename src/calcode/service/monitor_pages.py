@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request, Response
 from pydantic import ValidationError
-from sqlalchemy import Connection
 
 from calcode.report.monitor_page import monitor_sections
 from calcode.service.alarms import CLOSING_ROLES, all_alarms
@@ -61,7 +61,7 @@ def monitor_page(
             "words": ALARM_WORDS,
             "closes": bool(principal.roles & set(CLOSING_ROLES)),
             "readers": agreement(connection, name),
-            "labels": _label_counts(connection, name),
+            "labels": Counter(case.state for case in reviewed_cases(connection, name) if case.drawn),
             "watched": states[-1] if states else None,
             "earlier": states[:-1],
             "on_alarm": service.models[name].in_force.on_alarm,
@@ -71,15 +71,6 @@ def monitor_page(
         sections = monitor_sections(states[-1].watch, model_name=f"model {states[-1].model[:12]}")
         context["sections"] = [(section, *_TITLES[section.key]) for section in sections if section.key in _TITLES]
     return render(request, "monitor.html", context)
-
-
-def _label_counts(connection: Connection, line: str) -> dict[str, int]:
-    """How the drawn cases of a line stand: labelled, waiting, missing and the rest."""
-    counts: dict[str, int] = {}
-    for case in reviewed_cases(connection, line):
-        if case.drawn:
-            counts[case.state] = counts.get(case.state, 0) + 1
-    return counts
 
 
 @router.post("/monitor/close")

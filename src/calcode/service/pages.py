@@ -184,19 +184,14 @@ def set_session(request: Request, response: Response, token: str) -> None:
 
 
 def _set_cookie(request: Request, response: Response, name: str, value: str, *, seconds: int | None) -> None:
-    response.set_cookie(
-        name, value, httponly=True, samesite="strict", secure=not _http_on_loopback(request), max_age=seconds
-    )
-
-
-def _http_on_loopback(request: Request) -> bool:
-    """Whether the page was asked for by plain HTTP on this machine, where no TLS is needed."""
+    """A cookie that is sent by TLS alone, unless the page was asked for by plain HTTP on this machine."""
     host = request.url.hostname or ""
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = False
-    return loopback and request.url.scheme == "http"
+    secure = request.url.scheme == "https" or not loopback
+    response.set_cookie(name, value, httponly=True, samesite="strict", secure=secure, max_age=seconds)
 
 
 # ---------------------------------------------------------------------- forms
