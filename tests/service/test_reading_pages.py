@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,6 +133,26 @@ def test_a_second_reader_sees_nothing_of_the_first_and_a_third_settles(service: 
     assert anna.get(f"/review/{settle.id}", follow_redirects=False).headers["location"].endswith("answer?line=&site=")
     read(cleo, settle.id, "c3")
     assert rows(service, select(REVIEW).where(REVIEW.c.task == settle.id))[0].source == "consensus"
+
+
+def test_the_heading_says_what_the_answer_is_worth(service: Service) -> None:
+    """A set that holds every diagnosis names the reader's too, and that is no agreement."""
+    anna = Person(service, "anna", "clinician")
+    titles = {}
+    for _ in range(6):
+        task = opened(anna)
+        row = decision_of(service, task)
+        read(anna, task, "c0")
+        title = re.findall(r"<h1>(.*?)</h1>", anna.get(f"/review/{task}/answer").text)[0]
+        named = json.loads(row.released_set)
+        expected = "names your" if "c0" in named else "does not name your"
+        if row.action == "defer":
+            expected = "gave no answer"
+        elif len(named) == 4:
+            expected = "names every diagnosis"
+        titles[row.id] = (title, expected)
+    assert all(expected in title for title, expected in titles.values()), titles
+    assert len({expected for _, expected in titles.values()}) > 1
 
 
 def test_somebody_was_faster_and_a_lease_keeps_others_out(service: Service) -> None:

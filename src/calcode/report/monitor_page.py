@@ -150,7 +150,7 @@ def coverage_parts(watch: Watch) -> tuple[Text | Figure | Table, ...]:
     rows = [
         ChartRow(
             label=name,
-            note=f"{entry.counts.hits + entry.counts.misses:,} labels",
+            note=f"{(n := entry.counts.hits + entry.counts.misses):,} label{'s' * (n != 1)}",
             values={
                 0: Estimate(
                     value=entry.counts.coverage(missing_as=True),

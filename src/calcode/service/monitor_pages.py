@@ -12,6 +12,7 @@ from calcode.report.monitor_page import monitor_sections
 from calcode.service.alarms import CLOSING_ROLES, all_alarms
 from calcode.service.labels import agreement, reviewed_cases
 from calcode.service.loop_routes import Closing, close_alarm
+from calcode.service.models import InForce
 from calcode.service.pages import READERS, Form, field, own_lines, page_role, page_router, reason_of, render, see
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
@@ -19,11 +20,16 @@ from calcode.service.requests import ServiceHere, line_of
 
 router = page_router()
 _Reader = Annotated[Principal, Depends(page_role(*READERS))]
-#: What an alarm means to a clinician.
+#: What an alarm means to a clinician, and what to look at.
 ALARM_WORDS = {
     "M1": "New images look different from those that the model was checked with.",
     "M2": "Images of {name} look different from before.",
     "M3": "The model leaves out {name} more often than it may.",
+}
+_LOOK_AT = {
+    "M1": "Look at the newest images: is there a new camera, light, crop or kind of patient?",
+    "M2": "Compare the newest cases of {name} with older ones: camera, choice of patients, way of diagnosing.",
+    "M3": "Do not rely on {name} being named. Look at the newest cases that were missed.",
 }
 #: Plain titles of the report's sections, a sentence below those that are open at first, none for the folded ones.
 _TITLES = {
@@ -51,6 +57,8 @@ def monitor_page(
         raise Problem(404, "No line is yours. Ask the administrator.")
     name = line_of(service, principal, line or lines[0])
     states = service.monitors[name].states()
+    # An alarm of this second counts from the next decision on; the page says so already.
+    service.models[name].follow()
     with service.database.reading() as connection:
         alarms = all_alarms(connection, name)
         context = {
@@ -59,18 +67,28 @@ def monitor_page(
             "open_alarms": [alarm for alarm in alarms if alarm["closed_by"] is None],
             "closed_alarms": [alarm for alarm in alarms if alarm["closed_by"] is not None],
             "words": ALARM_WORDS,
+            "look_at": _LOOK_AT,
             "closes": bool(principal.roles & set(CLOSING_ROLES)),
             "readers": agreement(connection, name),
             "labels": Counter(case.state for case in reviewed_cases(connection, name) if case.drawn),
             "watched": states[-1] if states else None,
             "earlier": states[:-1],
-            "on_alarm": service.models[name].in_force.on_alarm,
+            "effect": _effect(service.models[name].in_force),
             "sections": [],
         }
     if states:
         sections = monitor_sections(states[-1].watch, model_name=f"model {states[-1].model[:12]}")
         context["sections"] = [(section, *_TITLES[section.key]) for section in sections if section.key in _TITLES]
     return render(request, "monitor.html", context)
+
+
+def _effect(in_force: InForce) -> str:
+    """What open alarms make of the answers now (SITE.md S7, SERVICE.md 9)."""
+    if in_force.alarm is None or (in_force.champion.kind == "home" and in_force.on_alarm != "defer_all"):
+        return "The answers stay as they are until two people have decided."
+    if in_force.on_alarm == "full_set":
+        return "Until two people have decided, every answer names all diagnoses."
+    return "Until two people have decided, every case is left to a clinician."
 
 
 @router.post("/monitor/close")
