@@ -16,7 +16,7 @@ from calcode.service.audit.parts import secret_part
 from calcode.service.labels import checked_label, reviews_of, second_drawn, standing
 from calcode.service.log import Event, Transaction
 from calcode.service.problems import Problem
-from calcode.service.sampling import task_event
+from calcode.service.sampling import due_at, task_event
 from calcode.service.tables import DECISION, EVENT, REVIEW, SECRET_PART, TASK
 
 LEASE_SECONDS = 15 * 60.0
@@ -203,7 +203,7 @@ def read_second(transaction: Transaction, task: str, *, reviewer: str) -> str:
         select(TASK).where(TASK.c.decision == row.decision, TASK.c.why == "second", TASK.c.state == "open")
     ).first()
     if second is None:
-        event = task_event(connection, row.decision, line=row.line, why="second", actor=reviewer)
+        event = task_event(row.decision, line=row.line, why="second", actor=reviewer, due=due_at(connection, row.line))
         transaction.append([event])
         taken = take(transaction, event.id, reviewer=reviewer)
     else:
@@ -270,7 +270,7 @@ def wish(transaction: Transaction, decision: str, *, actor: str, comment: str) -
     before = connection.execute(select(TASK.c.id).where(TASK.c.decision == decision)).scalar()
     if before is not None:
         return str(before)
-    event = task_event(connection, decision, line=row.line, why="wish", actor=actor)
+    event = task_event(decision, line=row.line, why="wish", actor=actor, due=due_at(connection, row.line))
     if comment:
         part = secret_part("comment", comment.encode(), media_type="text/plain")
         event.body, event.parts = {**event.body, "parts": {"comment": part.digest}}, (part,)
@@ -397,4 +397,5 @@ def _open_what_follows(transaction: Transaction, decision: str) -> None:
     elif len(readers) == 1 and now.state in ("pending", "disputed"):
         why = "second"
     if why is not None and why not in opened:
-        transaction.append([task_event(connection, decision, line=row.line, why=why, actor="service")])
+        due = due_at(connection, row.line)
+        transaction.append([task_event(decision, line=row.line, why=why, actor="service", due=due)])

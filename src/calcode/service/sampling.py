@@ -187,9 +187,10 @@ def close_visits(transaction: Transaction, *, now: str | None = None) -> int:
     # A deferral or a wish opened the task before; the case is drawn all the same.
     ids = [row.id for row in drawn]
     tasks = set(connection.execute(select(TASK.c.decision).where(TASK.c.decision.in_(ids))).scalars())
+    due = {line: due_at(connection, line) for line in by_line}
     for row in sorted(drawn, key=lambda row: int(row.seq)):
         if row.id not in tasks:
-            events.append(task_event(connection, row.id, line=row.line, why="sample", actor="service"))
+            events.append(task_event(row.id, line=row.line, why="sample", actor="service", due=due[row.line]))
     transaction.append(events)
     return len(chosen)
 
@@ -204,10 +205,14 @@ def settled_upto(connection: Connection, line: str) -> int:
     return int(connection.execute(select(func.max(DECISION.c.seq)).where(DECISION.c.line == line)).scalar() or 0)
 
 
-def task_event(connection: Connection, decision: str, *, line: str, why: str, actor: str) -> Event:
-    """The event that opens a task about a decision; the id of the task is that of the event."""
+def due_at(connection: Connection, line: str) -> str | None:
+    """When the label of a case that is sent to its reader now is due."""
     policy = policy_in_force(connection, line)
-    due = None if policy is None else later(utc(time.time()), days=policy.due_days)
+    return None if policy is None else later(utc(time.time()), days=policy.due_days)
+
+
+def task_event(decision: str, *, line: str, why: str, actor: str, due: str | None) -> Event:
+    """The event that opens a task about a decision; the id of the task is that of the event."""
     body = {"decision": decision, "line": line, "why": why, "due_at": due}
     return Event(kind="task_opened", actor=actor, subject=decision, body=body)
 
