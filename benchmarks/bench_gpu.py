@@ -116,7 +116,7 @@ def resident(torch: Any, world: World, model: Calcode, *, options: argparse.Name
     assert audit is not None
     columns = [
         torch.tensor(points, dtype=torch.float32, device="cuda").T.contiguous()
-        for points in (model.fitted_rule.embeddings, audit.reference)
+        for points in (model.rule_.embeddings, audit.reference)
     ]
     single = raw.float()
     result: dict[str, Any] = {"audit": audit.name}
@@ -144,7 +144,7 @@ def resident(torch: Any, world: World, model: Calcode, *, options: argparse.Name
 
 def differing(torch: Any, world: World, model: Calcode, decider: DeviceDecider, *, n: int) -> dict[str, int]:
     """Rows in which the device and the CPU differ, on fresh images and on copies of calibration images."""
-    rule = model.fitted_rule
+    rule = model.rule_
     copies = rule.embeddings[:: max(1, len(rule.embeddings) * 10 // n)]
     fresh = world.evidence(n, seed=11)
     evidence = Evidence.from_text(

@@ -61,7 +61,7 @@ ROOMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )
 
 # Methods of a room that lead to a room further down, imported inside the method, when it is called.
-WHEN_ASKED: dict[str, tuple[str, ...]] = {"method": ("cohorts", "metrics")}
+WHEN_ASKED: dict[str, tuple[str, ...]] = {"method": ("cohorts", "metrics", "site")}
 
 # Libraries beyond the standard one that a room may load when it is itself imported.
 AT_ONCE: dict[str, frozenset[str]] = {

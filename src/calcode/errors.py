@@ -23,8 +23,8 @@ class MismatchError(CalcodeError):
     """Evidence that differs from what the model was fitted on (classes, prompts, backbone)."""
 
 
-class NotFittedError(CalcodeError):
-    """A step was called before the step it builds on."""
+class NotFittedError(CalcodeError, AttributeError):
+    """A step was called, or a result asked for, before the step that makes it; `hasattr` is False then."""
 
 
 class FeatureFileError(CalcodeError):

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,9 @@ _LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, private: bool = True) -> Iterator[Path]:
-    """A temporary file beside `path`, renamed to it when the block ends well and removed when it does not.
+    """A temporary file in the folder of `path`, renamed to it when the block ends well and removed when it does not.
 
-    It lies in the same folder, because only within one file system is a rename atomic. What an earlier process
+    Only within one file system is a rename atomic. What an earlier process
     left there when it was killed is removed.
 
     Parameters
@@ -61,7 +61,7 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
     """`replacing` for files that belong together: every one is written before the first is renamed.
 
     The last of several is the one that makes no sense without the others. Its old file goes before they change, so
-    that whatever stops the process in between, an old last file never stands beside new others.
+    that whatever stops the process in between, an old last file is never found with new others.
     """
     finals = [Path(path) for path in paths]
     mode = os.environ.get(MODE_VARIABLE, "")
@@ -71,7 +71,14 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
     try:
         with ExitStack() as handles:
             for final in finals:
-                _remove_leftovers(final)
+                # What a killed process left of this file goes; a file that somebody is writing is locked, and stays.
+                left = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{12}}\.part")
+                for entry in os.scandir(final.parent) if os.name == "posix" and final.parent.is_dir() else ():
+                    with suppress(OSError):
+                        if left.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                            with open(entry.path, "rb") as leftover:
+                                if _lock(leftover.fileno()):
+                                    os.unlink(entry.path)
                 temporary = final.with_name(f".{final.name}.{os.urandom(6).hex()}.part")
                 if not final.parent.is_dir():
                     raise OutputError(f"{final}: the folder {final.parent} does not exist; create it first")
@@ -109,19 +116,6 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
     finally:
         for temporary in temporaries:
             temporary.unlink(missing_ok=True)
-
-
-def _remove_leftovers(final: Path) -> None:
-    """Delete what a killed process left of this file; a file that somebody is writing is locked, and stays."""
-    if os.name != "posix" or not final.parent.is_dir():
-        return
-    pattern = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{12}}\.part")
-    with suppress(OSError), os.scandir(final.parent) as entries:
-        for entry in entries:
-            if pattern.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                with suppress(OSError), open(entry.path, "rb") as leftover:
-                    if _lock(leftover.fileno()):
-                        os.unlink(entry.path)
 
 
 def _lock(handle: int) -> bool:
@@ -198,19 +192,11 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-#: Made once: a new encoder for every value would cost as much as the encoding.
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def canonical_json(value: object) -> str:
-    """JSON that is the same text for the same value: sorted keys, no spaces, no NaN.
-
-    Examples
-    --------
-    >>> canonical_json({"b": 1, "a": [True]})
-    '{"a":[true],"b":1}'
-    """
-    return _CANONICAL.encode(value)
+#: JSON that is the same text for the same value: sorted keys, no spaces, no NaN. Made once, because a new encoder for
+#: every value would cost as much as the encoding.
+canonical_json: Callable[[object], str] = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+).encode
 
 
 def parsed_json(text: str | bytes, *, source: object) -> Any:

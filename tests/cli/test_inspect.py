@@ -10,7 +10,7 @@ from typing import Any
 from cli_cases import call
 
 from calcode import Calcode
-from calcode.cli.screen import DEVICE_NOTE
+from calcode.cli.running import DEVICE_NOTE
 from calcode.report.model_facts import audit_sentence, changed_settings, guard_sentences
 
 

@@ -217,7 +217,7 @@ def test_a_model_without_gate_distances_turns_support_off_and_says_so(clinic: Pa
     model = Calcode.load("model.safetensors")
     assert model.audit_ is not None
     model.audit_ = replace(model.audit_, gate_distances=None)
-    model._digest = None
+    vars(model).pop("digest_", None)
     model.save("old.safetensors")
     result = run("monitor", "old.safetensors", "day-2.parquet", "-o", "m.html")
     assert result.exit_code == 0, result.output
@@ -229,7 +229,7 @@ def test_a_recalibrated_model_goes_on_at_half_the_level(clinic: Path, run: Run) 
     model = Calcode.load("model.safetensors")
     run("monitor", "model.safetensors", "day-1.parquet", "--state", "s.json")
     model.settings_ = model.settings_.__class__(**(model.settings_.get_params() | {"random_state": 1}))
-    model._digest = None
+    vars(model).pop("digest_", None)
     model.save("next.safetensors")
     before = Watch.load("s.json")
     result = run("monitor", "next.safetensors", "day-2.parquet", "--state", "s.json", "--recalibrated")

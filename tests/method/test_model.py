@@ -275,20 +275,20 @@ def test_staged_fitting_equals_fit_and_keeps_its_order() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalcodeWarning)
         staged = Calcode()
-        with pytest.raises(NotFittedError, match="discover_tail: call fit_audit first"):
+        with pytest.raises(NotFittedError, match="call fit_audit first"):
             staged.discover_tail(validation=ROLES["validation"])
         staged.fit_audit(**{name: ROLES[name] for name in ("reference", "validation", "gate")})
-        with pytest.raises(NotFittedError, match="calibrate: call discover_tail first"):
+        with pytest.raises(NotFittedError, match="call discover_tail first"):
             staged.calibrate(calibration=ROLES["calibration"])
         with pytest.raises(RoleError, match="validation: not the images that fit_audit was given"):
             staged.discover_tail(validation=ROLES["gate"])
         staged.discover_tail(validation=ROLES["validation"])
-        with pytest.raises(NotFittedError, match="decide: call fit first"):
+        with pytest.raises(NotFittedError, match="call fit first"):
             staged.decide(ROLES["test"])
         staged.calibrate(calibration=ROLES["calibration"])
     whole = fit_quietly(Calcode(), ROLES)
     assert staged.digest_ == whole.digest_
-    with pytest.raises(NotFittedError, match="decide: call fit first"):  # a new audit makes the rest stale
+    with pytest.raises(NotFittedError, match="call fit first"):  # a new audit makes the rest stale
         staged.fit_audit(**{n: ROLES[n] for n in ("reference", "validation", "gate")}).decide(ROLES["test"])
 
 

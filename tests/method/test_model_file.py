@@ -168,7 +168,7 @@ def test_foreign_and_missing_files_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_an_unfitted_model_is_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(NotFittedError, match="save: call fit first"):
+    with pytest.raises(NotFittedError, match="call fit first"):
         Calcode().save(tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 

@@ -98,8 +98,8 @@ def test_what_float32_gets_wrong_is_settled_in_float64(tiled: bool, monkeypatch:
     monkeypatch.setattr(ScreenedAnchors, "query_rows", coarse)
     wrong = search.thresholds(embeddings)
     assert any((one != other).any() for one, other in zip(wrong, expected, strict=True))
-    doubt = ScreenedAnchors.doubt
-    monkeypatch.setattr(ScreenedAnchors, "doubt", lambda *args, **named: 1e6 * doubt(*args, **named))
+    assert search._screen is not None
+    monkeypatch.setattr(search._screen[0], "_widest", 1e6)  # as if the points lay so far apart
     for one, other in zip(search.thresholds(embeddings), expected, strict=True):
         np.testing.assert_array_equal(one, other)
 

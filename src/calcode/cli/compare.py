@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calcode.cli.options import Conditions, FeatureFileArgument, PromptFile, names_in, option_group
-from calcode.cli.running import Command, ExitCode
+from calcode.cli.running import Command, ExitCode, Screen, counted, terminal_table
 from calcode.errors import CalcodeError, FeatureFileError, RoleError, SettingsError
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from calcode.baselines import Method, Roles
     from calcode.cli.rows import Choice
-    from calcode.cli.screen import Screen
     from calcode.cohorts import Cohort
     from calcode.study.comparison import MethodRow, Terms
 
@@ -140,7 +139,6 @@ def compare(
     """
     from calcode.baselines import Roles
     from calcode.cli.rows import Choice, read_fitted_roles, row_filter
-    from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
 
     chosen = _chosen(names_in(methods) or ["all"])
@@ -265,8 +263,6 @@ class _Comparison:
 
     def sentence(self) -> str:
         """Which images, and how many."""
-        from calcode.cli.screen import counted
-
         evidence = self.test.evidence
         inside = int(evidence.in_space.sum())
         outside = f", {len(evidence) - inside:,} outside them" if inside < len(evidence) else ""
@@ -314,7 +310,6 @@ def _show(about: _Comparison, rows: list[MethodRow], groups: dict[str, list[Meth
     """One wide table, or two narrow ones where the terminal has no room for it."""
     from rich.console import Console
 
-    from calcode.cli.screen import counted, terminal_table
     from calcode.study.comparison import (
         EVERYTHING,
         RELIABILITY,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calcode.cli.options import AsJson, names_in, option_group
-from calcode.cli.running import Command, ExitCode, guarded
+from calcode.cli.running import Command, ExitCode, Screen, guarded, plain_table
 from calcode.errors import CalcodeWarning
 
 if TYPE_CHECKING:
@@ -74,7 +74,6 @@ def check(
     roles, groups that straddle roles, and images that are too small. The exit code is 1 if something must be
     fixed.
     """
-    from calcode.cli.screen import Screen, plain_table
     from calcode.datasets.check import Level, check_listing, role_totals
 
     if folder.is_file() and dataset == "csv" and csv is None:
@@ -119,7 +118,6 @@ def check(
 
 def list_(as_json: AsJson = False) -> None:
     """Show the data sets that can be read by name, and what their folders must hold."""
-    from calcode.cli.screen import Screen, plain_table
     from calcode.datasets import DATASETS
 
     screen = Screen()

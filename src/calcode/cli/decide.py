@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, ModelFile, PromptFile, RoleName
-from calcode.cli.running import Command, output_file
+from calcode.cli.running import Command, Screen, output_file, plain_table
 
 if TYPE_CHECKING:
     from calcode.engines.local import DecidedFile
@@ -52,7 +52,6 @@ def decide(
     used. Images that the model was fitted on are refused. A deferred image shows no set.
     """
     from calcode.cli.rows import Choice
-    from calcode.cli.screen import Screen, plain_table
     from calcode.cohorts import open_features
 
     target = output_file(output, suffixes=(".parquet", ".csv"), inputs=(model, features, prompts))

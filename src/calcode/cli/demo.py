@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calcode.cli.options import AsJson
-from calcode.cli.running import START, Command, show_warnings
+from calcode.cli.running import START, Command, Screen, show_warnings
 from calcode.errors import CalcodeWarning
 
 if TYPE_CHECKING:
-    from calcode.cli.screen import Screen
     from calcode.demo.cohorts import Comparison
     from calcode.demo.site import SiteDemo
 
@@ -45,8 +44,6 @@ def demo(
     another hospital (ROSENDAHL). Compares split APS, the localized sets and CALCoDe, and writes a page. Every setting
     is the default. Needs calcode-demo-data (CC BY-NC 4.0), which 'make install' or 'pip install ./demo-data' brings.
     """
-    from calcode.cli.screen import Screen
-
     screen = Screen()
     if image is not None:
         _explain(image, as_json=as_json, screen=screen)

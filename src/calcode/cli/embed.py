@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calcode.cli.options import AsJson, option_group
-from calcode.cli.running import Command, output_file
+from calcode.cli.running import Command, Screen, output_file
 
 if TYPE_CHECKING:
     from calcode.backbones import Backbone
-    from calcode.cli.screen import Screen
     from calcode.cohorts import Prompts
     from calcode.datasets import ImageListing, PromptTemplates
     from calcode.engines.embedding import EmbedSummary, Progress
@@ -115,7 +114,6 @@ def embed(
     HF_HUB_OFFLINE=1 only models already on this machine are used.
     """
     from calcode.backbones import embed_prompts, load_backbone
-    from calcode.cli.screen import Screen
     from calcode.cohorts import Prompts
 
     target = output_file(output, suffixes=(".parquet",))

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, PromptFile, RoleName
-from calcode.cli.running import Command
+from calcode.cli.running import Command, Screen
 
 if TYPE_CHECKING:
     from calcode.cli.rows import Choice, Judged
-    from calcode.cli.screen import Screen
     from calcode.metrics import Summary
 
 _FROM_MODEL_ONLY = ("selective_accuracy", "calibration_error")
@@ -45,7 +44,6 @@ def evaluate(
     exchangeable with the calibration images every figure is an observation.
     """
     from calcode.cli.rows import Choice, warn_of_unknown_labels
-    from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
     from calcode.metrics import summarize, summarize_by
 

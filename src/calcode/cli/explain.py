@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calcode.cli.options import AsJson, FeatureFileArgument, ModelFile, PromptFile, names_in
-from calcode.cli.running import Command
+from calcode.cli.running import Command, Screen, plain_table
 from calcode.errors import FeatureFileError, RoleError
 
 if TYPE_CHECKING:
-    from calcode.cli.screen import Screen
     from calcode.cohorts import FeatureFile
     from calcode.method.evidence import Evidence
     from calcode.method.explain import Explanation
@@ -63,7 +62,6 @@ def explain(
     were right on the labelled images of the role test, where FEATURES has them.
     """
     from calcode.cli.rows import remembered
-    from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
     from calcode.method.explain import explain as explained
     from calcode.site import SiteModel, load_model
@@ -173,8 +171,6 @@ def _record(model: Calcode | SiteModel, file: FeatureFile) -> str:
 
 def show_explanation(explanation: Explanation, *, name: str, screen: Screen) -> None:
     """The answer first, then why, then what is near, then the numbers."""
-    from calcode.cli.screen import plain_table
-
     screen.heading(name)
     screen.say(explanation.answer, style="bold")
     strange = explanation.farther_than is not None and explanation.farther_than >= 0.99

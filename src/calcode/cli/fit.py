@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, PromptFile, names_in, option_group
-from calcode.cli.running import Command, output_file
+from calcode.cli.running import Command, Screen, output_file
 from calcode.errors import SettingsError
 from calcode.method.model import Calcode
 from calcode.method.settings import SETTINGS, Setting
@@ -77,7 +77,6 @@ def fit(
     The model file holds embeddings, which are patient-derived data: store and share it accordingly.
     """
     from calcode.cli.rows import read_fitted_roles, row_filter
-    from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
     from calcode.engines.local import require_device
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from calcode.cli.options import AsJson, ModelFile
-from calcode.cli.running import Command
+from calcode.cli.running import DEVICE_NOTE, Command, Screen, plain_table
 
 if TYPE_CHECKING:
-    from calcode.cli.screen import Screen
     from calcode.method.model import Calcode
 
 
@@ -20,7 +19,6 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
     """
     import warnings
 
-    from calcode.cli.screen import Screen
     from calcode.errors import CalcodeWarning
     from calcode.report.model_facts import model_facts
     from calcode.site import SiteModel, load_model
@@ -42,7 +40,6 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
     if as_json:
         screen.emit("inspect", {"file": str(model), **model_facts(fitted)})
     else:
-        from calcode.cli.screen import DEVICE_NOTE, plain_table
         from calcode.method.quantiles import smallest_finite_count
         from calcode.metrics.summary_text import number
         from calcode.report.model_facts import changed_settings, guard_sentences, images_text
@@ -98,7 +95,6 @@ COMMAND = Command(
 
 
 def _show_audit(model: Calcode, screen: Screen) -> None:
-    from calcode.cli.screen import plain_table
     from calcode.metrics.summary_text import number
     from calcode.report.model_facts import audit_candidates, audit_sentence
 
@@ -115,7 +111,6 @@ def _show_audit(model: Calcode, screen: Screen) -> None:
 
 
 def _show_local(model: Calcode, screen: Screen) -> None:
-    from calcode.cli.screen import plain_table
     from calcode.metrics.summary_text import number
     from calcode.report.model_facts import bandwidth_sentence, level_sentence
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from calcode.cli.options import AsJson, ModelFile, PromptFile
-from calcode.cli.running import Command, ExitCode, output_file
+from calcode.cli.running import Command, ExitCode, Screen, output_file, plain_table
 from calcode.errors import FeatureFileError, MismatchError
 
 if TYPE_CHECKING:
-    from calcode.cli.screen import Screen
     from calcode.cohorts import FeatureFile
     from calcode.method.decisions import Decisions
     from calcode.method.evidence import Evidence
@@ -93,7 +92,6 @@ def monitor(
     A home model is watched against its home gate and a site model against its site gate. Exit code 3 says that an
     alarm was raised, now or in an earlier run of the same --state.
     """
-    from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
     from calcode.monitor import replay
     from calcode.site import load_model
@@ -355,7 +353,6 @@ def _show(
             f"{1 / watch.support.alpha:,.0f}."
         )
     screen.say()
-    from calcode.cli.screen import plain_table
 
     table = plain_table("class", "labels", "coverage", "interval", "size", "full", "M2", "M3")
     for name, entry in watch.classes.items():

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, ModelFile, PromptFile, RoleName
-from calcode.cli.running import Command, output_file
+from calcode.cli.running import Command, Screen, output_file
 
 if TYPE_CHECKING:
     from calcode.cli.rows import Choice, Judged
-    from calcode.cli.screen import Screen
     from calcode.method.model import Calcode
     from calcode.report import MethodResult, ReportCohort
     from calcode.site import SiteModel
@@ -50,7 +49,6 @@ def report(
     from dataclasses import replace
 
     from calcode.cli.rows import Choice, judged
-    from calcode.cli.screen import Screen
     from calcode.cohorts import open_features
     from calcode.report import cohort_figures, write_report
     from calcode.site import SiteModel, load_model

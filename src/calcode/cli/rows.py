@@ -15,7 +15,7 @@ import numpy as np
 import typer
 
 from calcode.arrays import AnyArray, IntArray
-from calcode.cli.screen import Screen
+from calcode.cli.running import Screen
 from calcode.cohorts import ROLES, Cohort, FeatureFile, decisions_from, read_decisions
 from calcode.engines.local import LARGEST_BLOCK, naming, require_classes
 from calcode.errors import CalcodeWarning, FeatureFileError, NothingChosenError, RoleError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calcode.cli.options import AsJson
-from calcode.cli.running import Command
+from calcode.cli.running import Command, Screen
 from calcode.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ def serve(
     settings = read_site(site)
 
     def listening(port: int, service: Service) -> None:
-        from calcode.cli.screen import Screen
 
         url = f"http://{settings.host}:{port}/"
         if as_json:

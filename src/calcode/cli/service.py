@@ -18,7 +18,7 @@ _DELETED = "Deleted {} parts; the records stay and the log still verifies."
 
 def tell(command: str, *lines: str, as_json: bool, facts: dict[str, Any]) -> None:
     """The result of a command: sentences, or one JSON object."""
-    from calcode.cli.screen import Screen
+    from calcode.cli.running import Screen
 
     if as_json:
         Screen().emit(command, facts)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calcode.cli.options import AsJson, FeatureFileArgument, ModelFile, PromptFile, names_in, option_group
-from calcode.cli.running import Command, guarded, output_file
+from calcode.cli.running import Command, Screen, guarded, output_file, plain_table
 
 if TYPE_CHECKING:
-    from calcode.cli.screen import Screen
     from calcode.cohorts import Cohort
     from calcode.method.evidence import Evidence
     from calcode.method.model import Calcode
@@ -109,7 +108,6 @@ def plan(
     """
     import numpy as np
 
-    from calcode.cli.screen import Screen
     from calcode.site.plan import CoinFile, plan_archive, plan_coin, plan_consecutive
     from calcode.site.sheet import write_sheet
 
@@ -236,8 +234,6 @@ def fit(
     label are counted: their share weakens the promise. The site model takes the place of the model in decide,
     evaluate, report, inspect and explain. It holds embeddings of patients: keep it at the site.
     """
-    from calcode.cli.screen import Screen
-
     target = output_file(output, suffixes=(".safetensors",), inputs=(model, features, review, prompts))
     screen = Screen()
     with screen.working(f"Reading {features}"):
@@ -276,7 +272,6 @@ def curve(
     """
     import warnings
 
-    from calcode.cli.screen import Screen, plain_table
     from calcode.errors import CalcodeWarning
     from calcode.method.evidence import one_per_group
     from calcode.site.expected import learning_curve
@@ -434,7 +429,6 @@ def _plan_facts(planned: ReviewPlan, home: Calcode, levels: dict[str, float]) ->
 def _show_plan(
     facts: dict[str, Any], planned: ReviewPlan, *, design: Design, target: Path, coin: Path, screen: Screen
 ) -> None:
-    from calcode.cli.screen import plain_table
 
     screen.say(f"{facts['cases']:,} cases to review, one image per patient, chosen by {design.value}.")
     if planned.already:
@@ -487,8 +481,6 @@ def site_facts(site: SiteModel) -> dict[str, Any]:
 
 def show_site(site: SiteModel, facts: dict[str, Any], *, screen: Screen) -> None:
     """Labels, levels and promises of a site model in words."""
-    from calcode.cli.screen import plain_table
-
     screen.say(
         f"{facts['reviewed']:,} reviewed cases calibrate; {facts['trainers']} more train; {facts['unlabelled']} got no "
         f"label ({facts['unlabelled_share']:.1%}), {facts['outside']} are outside the label space, "

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from calcode.cli.options import AsJson, FeatureFileArgument, PromptFile
-from calcode.cli.running import Command, output_file
+from calcode.cli.running import Command, Screen, output_file, plain_table
 
 
 def split(
@@ -45,7 +45,6 @@ def split(
     images of each class every role got, and which classes have too few calibration images for a finite guard.
     """
     from calcode.cli.rows import warn_of_unknown_labels
-    from calcode.cli.screen import Screen
     from calcode.cohorts import open_features, role_counts, split_roles, write_roles
     from calcode.errors import CalcodeWarning, FeatureFileError, SettingsError
 
@@ -96,8 +95,6 @@ def split(
             },
         )
     else:
-        from calcode.cli.screen import plain_table
-
         table = plain_table("class", *counts.roles, "total")
         for name, row in zip(counts.classes, counts.counts, strict=True):
             table.add_row(name, *[f"{value:,}" for value in row], f"{row.sum():,}")

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calcode.cli.options import AsJson
-from calcode.cli.running import Command, ExitCode, guarded, output_file
+from calcode.cli.running import Command, ExitCode, Screen, guarded, output_file
 
 if TYPE_CHECKING:
-    from calcode.cli.screen import Screen
     from calcode.study import Study, StudyRun
 
 PANEL = "For a publication or a decision to deploy"
@@ -32,7 +31,6 @@ def init(
     """
     from importlib.resources import files
 
-    from calcode.cli.screen import Screen
     from calcode.files import replacing
 
     if path.exists():
@@ -70,7 +68,6 @@ def run(
     Finished work is not repeated, so an interrupted run continues where it stopped. One failing combination
     does not stop the others: it is reported at the end, and the exit code is 1.
     """
-    from calcode.cli.screen import Screen
     from calcode.study import plan, read_study, run_study, write_study_page
 
     screen = Screen()
@@ -157,7 +154,6 @@ def report(
     Everything is read from the folder's tables and manifest; nothing is computed again. LaTeX tables go to
     FOLDER/latex, figures to FOLDER/figures. Figures need the extra `figures`.
     """
-    from calcode.cli.screen import Screen
     from calcode.study import write_report
 
     screen = Screen()

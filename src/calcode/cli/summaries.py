@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from calcode.cli.screen import Screen, plain_table
+from calcode.cli.running import Screen, plain_table
 from calcode.method.model import Calcode
 from calcode.metrics import Summary
 from calcode.metrics.intervals import Estimate

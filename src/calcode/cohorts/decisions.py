@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from calcode.cohorts.parquet import damage_named, opened_parquet
+from calcode.cohorts.parquet import RowReader, damage_named
 from calcode.errors import FeatureFileError, MismatchError
 from calcode.files import canonical_json, parsed_json, replacing_together, require_regular
 from calcode.method.artifact import has_type
@@ -41,6 +41,7 @@ _VERSION = 1
 _FACTS = {"format": str, "version": int, "model_digest": str, "classes": tuple[str, ...], "promises": tuple[str, ...]}
 #: A site's threshold may be this far below zero.
 _SLACK = 1e-9
+_TWICE = "{}: column {!r} names an image twice; keep one decision for each"
 _FIXED = ("action", "reason", "label", "released_set", "p_audit", "model_digest")
 
 
@@ -102,7 +103,7 @@ def decisions_table(
     """
     import pyarrow as pa
 
-    n = len(decisions)
+    n = len(decisions.action)
     names = pa.array(decisions.classes, type=pa.string())
     released = decisions.released_sets
     offsets = np.concatenate([[0], np.cumsum(released.sum(axis=1))]).astype(np.int32)
@@ -186,11 +187,31 @@ class DecisionWriter:
         """Add a block that is a table already, as `decisions_table` makes it and `read_decisions` gives it back."""
         if self._stack is None or self._temporary is None:
             raise FeatureFileError("DecisionWriter: not open; use it as `with DecisionWriter(path) as writer:`")
-        content = _flat(table) if self._path.suffix == ".csv" else table
-        if self._writer is None:
-            import pyarrow.csv
-            import pyarrow.parquet
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.csv
+        import pyarrow.parquet
 
+        content = table
+        if self._path.suffix == ".csv":
+            # Plain columns only.
+            classes = [name for name in table.column_names if name.startswith(THRESHOLD_PREFIX)]
+            joined = [name.removeprefix(THRESHOLD_PREFIX) for name in classes if SET_SEPARATOR in name]
+            if joined:
+                raise FeatureFileError(
+                    f"classes: {joined} contain {SET_SEPARATOR!r}, which separates the names of a set in CSV; write "
+                    ".parquet"
+                )
+            for i, field in enumerate(table.schema):
+                column = table[field.name]
+                if pa.types.is_dictionary(field.type):
+                    column = column.cast(pa.string())
+                elif field.name == "released_set":
+                    column = pc.binary_join(column, SET_SEPARATOR)
+                if pa.types.is_string(column.type):
+                    column = pc.replace_substring_regex(column, _RUNS, r"'\1")
+                content = content.set_column(i, field.name, column)
+        if self._writer is None:
             self._schema = table.schema
             writer: Any
             if self._path.suffix == ".csv":
@@ -215,48 +236,18 @@ class DecisionWriter:
         stack, self._stack = self._stack, None
         if stack is None:
             return
-        if error is None:
-            try:
-                if self._writer is None:
-                    raise FeatureFileError(f"{self._path}: no decisions were appended, so nothing was written")
-                _require_different(self._who, n_rows=self._rows, column=self._schema.names[0], file=self._path)
-            except FeatureFileError as fault:
-                stack.__exit__(FeatureFileError, fault, None)
-                raise
-        stack.__exit__(kind, error, traceback)
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
-
-def _require_different(who: Sequence[pyarrow.Array], *, n_rows: int, column: str, file: Path) -> None:
-    """Raise unless the ids or row numbers, in chunks, are all there and all different."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if n_rows and pc.count_distinct(pa.chunked_array(who)).as_py() != n_rows:
-        raise FeatureFileError(f"{file}: column {column!r} names an image twice; keep one decision for each")
-
-
-def _flat(table: pyarrow.Table) -> pyarrow.Table:
-    """The table with plain columns only, as CSV needs it."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    classes = [name.removeprefix(THRESHOLD_PREFIX) for name in table.column_names if name.startswith(THRESHOLD_PREFIX)]
-    joined = [name for name in classes if SET_SEPARATOR in name]
-    if joined:
-        raise FeatureFileError(
-            f"classes: {joined} contain {SET_SEPARATOR!r}, which separates the names of a set in CSV; write .parquet"
-        )
-    columns = []
-    for field in table.schema:
-        column = table[field.name]
-        if pa.types.is_dictionary(field.type):
-            column = column.cast(pa.string())
-        elif field.name == "released_set":
-            column = pc.binary_join(column, SET_SEPARATOR)
-        if pa.types.is_string(column.type):
-            column = pc.replace_substring_regex(column, _RUNS, r"'\1")
-        columns.append(column)
-    return pa.table(columns, names=table.column_names)
+        if error is None and self._writer is None:
+            error = FeatureFileError(f"{self._path}: no decisions were appended, so nothing was written")
+        elif error is None and pc.count_distinct(pa.chunked_array(self._who)).as_py() != self._rows:
+            error = FeatureFileError(_TWICE.format(self._path, self._schema.names[0]))
+        else:
+            stack.__exit__(kind, error, traceback)
+            return
+        stack.__exit__(type(error), error, None)
+        raise error
 
 
 def read_decisions(path: str | os.PathLike[str]) -> pyarrow.Table:
@@ -344,8 +335,9 @@ def decisions_from(table: pyarrow.Table) -> Decisions:
 
 
 def _from_parquet(file: Path) -> pyarrow.Table:
-    with opened_parquet(file) as content:
-        table = content.read()
+    with closing(RowReader(file)) as reader:
+        reader.columns = reader.schema.names
+        table = reader.table(0, reader.n_rows)
     try:
         facts = decision_facts(table)
     except ValueError as error:
@@ -476,4 +468,5 @@ def _check_content(table: pyarrow.Table, *, file: Path) -> None:
             row = int(wrong.argmax())
             raise FeatureFileError(f"{file}: row {row}: {fault}; the file was changed after it was written")
     who = table.column_names[0]
-    _require_different(table[who].chunks, n_rows=table.num_rows, column=who, file=file)
+    if pc.count_distinct(table[who]).as_py() != table.num_rows:
+        raise FeatureFileError(_TWICE.format(file, who))

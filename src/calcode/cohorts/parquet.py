@@ -41,8 +41,8 @@ _MOST_PARTS = 100_000
 
 def file_schema(path: Path) -> pyarrow.Schema:
     """The Arrow schema of a Parquet file."""
-    with opened_parquet(path) as file:
-        return file.schema_arrow
+    with closing(RowReader(path)) as reader:
+        return reader.schema
 
 
 def stream_tables(path: Path, *, columns: Sequence[str], batch_size: int) -> Iterator[pyarrow.Table]:
@@ -65,21 +65,6 @@ def damage_named(path: Path) -> Iterator[None]:
         ) from error
     except (pa.ArrowException, OSError, EOFError) as error:
         raise FeatureFileError(f"{path}: truncated, damaged or not Parquet ({error})") from error
-
-
-def opened_parquet(path: Path) -> pyarrow.parquet.ParquetFile:
-    """A Parquet file, open; its pages are checked as they are read."""
-    import pyarrow.parquet as pq
-
-    require_regular(path)
-    with damage_named(path):
-        return pq.ParquetFile(
-            path,
-            buffer_size=_BUFFER_BYTES if path.stat().st_size > _SMALL_FILE else 0,
-            pre_buffer=False,
-            page_checksum_verification=True,
-            thrift_container_size_limit=_MOST_PARTS,
-        )
 
 
 class RowReader:
@@ -110,7 +95,18 @@ class RowReader:
         self._path = path
         self.columns = list(columns)
         self._batch_size = batch_size
-        self._file = opened_parquet(path)
+        import pyarrow.parquet as pq
+
+        require_regular(path)
+        with damage_named(path):
+            # Pages are checked as they are read.
+            self._file = pq.ParquetFile(
+                path,
+                buffer_size=_BUFFER_BYTES if path.stat().st_size > _SMALL_FILE else 0,
+                pre_buffer=False,
+                page_checksum_verification=True,
+                thrift_container_size_limit=_MOST_PARTS,
+            )
         self.close = self._file.close
         self.schema: pyarrow.Schema = self._file.schema_arrow
         metadata = self._file.metadata
@@ -135,6 +131,8 @@ class RowReader:
         """Rows `start` to `stop` of the file, the latter not included."""
         import pyarrow as pa
 
+        if start == stop == 0:
+            return self.schema.empty_table().select(self.columns)
         if not 0 <= start < stop <= self.n_rows:
             raise FeatureFileError(f"{self._path}: it has {self.n_rows} rows, not {start} to {stop}")
         group = int(np.searchsorted(self._first_rows, start, side="right")) - 1

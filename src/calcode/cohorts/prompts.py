@@ -14,13 +14,24 @@ from numpy.typing import ArrayLike, NDArray
 
 from calcode.errors import CalcodeError, EvidenceError, FeatureFileError
 from calcode.files import canonical_json, parsed_json, replacing, require_regular, require_small_archive
-from calcode.method.evidence import checked_temperature
+from calcode.method.artifact import has_type
+from calcode.method.evidence import checked_classes, checked_temperature
 
 #: Ending of a prompt file: `derm.parquet` has its prompts in `derm.prompts.safetensors`.
 PROMPTS_SUFFIX = ".prompts.safetensors"
 #: The one metadata key; safetensors writes several keys in random order.
 _METADATA_KEY = "calcode-prompts"
 _VERSION = 1
+#: What the metadata say, by name and type; a number of JSON may be whole.
+_FACTS = {
+    "version": int,
+    "classes": tuple[Any, ...],
+    "templates": tuple[Any, ...],
+    "label_texts": tuple[Any, ...],
+    "temperature": int | float,
+    "shape": tuple[int, ...],
+    "digest": str,
+}
 #: Name of the older layout, one archive per folder.
 _ARCHIVE_NAME = "prompts.npz"
 
@@ -46,6 +57,8 @@ class Prompts:
     ----------
     digest : str
         `prompt_digest` of what decides the logits; a fitted model refuses evidence made with another one.
+    largest_odds : float
+        Bound on how many times as likely as another class any class can be, for any image.
 
     Examples
     --------
@@ -59,6 +72,7 @@ class Prompts:
     templates: tuple[str, ...] = ()
     label_texts: tuple[str, ...] = ()
     digest: str = field(init=False)
+    largest_odds: float = field(init=False)
 
     def __init__(
         self,
@@ -69,9 +83,7 @@ class Prompts:
         templates: Sequence[str] = (),
         label_texts: Sequence[str] = (),
     ) -> None:
-        names = tuple(str(name) for name in classes)
-        if len(names) < 2 or len(set(names)) != len(names):
-            raise EvidenceError(f"classes: {list(names)} must be two or more different names")
+        names = checked_classes(classes)
         try:
             bank = np.array(text, dtype=np.float32)
         except (TypeError, ValueError) as error:
@@ -89,6 +101,9 @@ class Prompts:
             )
         bank.flags.writeable = False
         number = checked_temperature(temperature)
+        unit = bank / np.linalg.norm(bank, axis=2, keepdims=True)
+        # No image favours one prompt over another by more than their distance, at most twice that to their mean.
+        apart = 2 * np.linalg.norm(unit - unit.mean(axis=0), axis=2).max()
         values: dict[str, Any] = {
             "text": bank,
             "temperature": number,
@@ -96,6 +111,7 @@ class Prompts:
             "templates": tuple(str(text) for text in templates),
             "label_texts": tuple(str(text) for text in label_texts),
             "digest": prompt_digest(text=bank, temperature=number, classes=names),
+            "largest_odds": float(np.exp(min(apart / number, 700.0))),
         }
         for name, count, noun in (("templates", bank.shape[1], "prompts"), ("label_texts", len(names), "classes")):
             if len(values[name]) not in (0, count):
@@ -120,14 +136,6 @@ class Prompts:
     def n_prompts(self) -> int:
         """Number M of prompts per class."""
         return int(self.text.shape[1])
-
-    @property
-    def largest_odds(self) -> float:
-        """Bound on how many times as likely as another class any class can be, for any image."""
-        unit = self.text / np.linalg.norm(self.text, axis=2, keepdims=True)
-        # No image favours one prompt over another by more than their distance, at most twice that to their mean.
-        apart = 2 * np.linalg.norm(unit - unit.mean(axis=0), axis=2).max()
-        return float(np.exp(min(apart / self.temperature, 700.0)))
 
 
 def prompt_digest(*, text: NDArray[np.float32], temperature: float, classes: Sequence[str]) -> str:
@@ -196,16 +204,51 @@ def read_prompts(path: str | os.PathLike[str]) -> Prompts:
     FeatureFileError
         If the file is missing, truncated, foreign, newer than this version, or does not match its digest.
     """
-    file = Path(path)
-    require_regular(file)
+    from safetensors import SafetensorError, safe_open
+
+    file = require_regular(path)
     if file.suffix not in {".safetensors", ".npz"}:
         raise FeatureFileError(f"{file}: prompts are read from .safetensors or .npz, not from {file.suffix!r}")
     try:
-        return _from_archive(file) if file.suffix == ".npz" else _from_safetensors(file)
+        if file.suffix == ".npz":
+            return _from_archive(file)
+        with safe_open(str(file), framework="numpy") as content:
+            metadata = content.metadata() or {}
+            text = content.get_tensor("text") if "text" in content.keys() else None  # noqa: SIM118
+        if _METADATA_KEY not in metadata or text is None:
+            raise FeatureFileError(
+                f"{file}: a safetensors file, but not of prompts (needs the tensor 'text' and "
+                f"the metadata key {_METADATA_KEY!r}); write it with write_prompts"
+            )
+        facts = parsed_json(metadata[_METADATA_KEY], source=f"{file}: its metadata")
+        found = facts if isinstance(facts, dict) else {}
+        wrong = [name for name, kind in _FACTS.items() if not has_type(found.get(name), kind)]
+        if "version" not in wrong and found["version"] > _VERSION:
+            raise FeatureFileError(
+                f"{file}: written in version {found['version']} of the prompt format and this is version "
+                f"{_VERSION}; install a newer calcode"
+            )
+        if wrong:
+            raise FeatureFileError(f"{file}: its metadata lack {wrong}, or hold another type there")
+        if text.dtype != np.float32 or list(text.shape) != found["shape"]:
+            raise FeatureFileError(
+                f"{file}: text is {text.dtype} of shape {text.shape}, its metadata say float32 of {found['shape']}"
+            )
+        prompts = Prompts(
+            text=text, **{name: found[name] for name in ("temperature", "classes", "templates", "label_texts")}
+        )
+        if prompts.digest != found["digest"]:
+            raise FeatureFileError(
+                f"{file}: altered since it was written (digest {prompts.digest[:12]}, recorded "
+                f"{found['digest'][:12]}); take the original file or write the prompts again"
+            )
+        return prompts
     except FeatureFileError:
         raise
     except CalcodeError as error:
         raise FeatureFileError(f"{file}: {error}") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FeatureFileError(f"{file}: truncated, or not a safetensors file ({error})") from error
 
 
 def prompts_beside(path: str | os.PathLike[str]) -> Path:
@@ -219,68 +262,6 @@ def prompts_beside(path: str | os.PathLike[str]) -> Path:
         f"{file}: no prompts beside it (looked for {candidates[0].name} and {candidates[1].name}); "
         "'calcode embed' writes both files; otherwise name the prompt file (--prompts, or prompts= in Python)"
     )
-
-
-def _from_safetensors(file: Path) -> Prompts:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(file), framework="numpy") as content:
-            metadata = content.metadata() or {}
-            names = list(content.keys())
-            text = content.get_tensor("text") if "text" in names else None
-    except (SafetensorError, OSError, ValueError) as error:
-        raise FeatureFileError(f"{file}: truncated, or not a safetensors file ({error})") from error
-    if _METADATA_KEY not in metadata or text is None:
-        raise FeatureFileError(
-            f"{file}: a safetensors file, but not of prompts (needs the tensor 'text' and "
-            f"the metadata key {_METADATA_KEY!r}); write it with write_prompts"
-        )
-    facts = _parsed_facts(metadata[_METADATA_KEY], file=file)
-    if text.dtype != np.float32 or list(text.shape) != facts["shape"]:
-        raise FeatureFileError(
-            f"{file}: text is {text.dtype} of shape {text.shape}, its metadata say float32 of {facts['shape']}"
-        )
-    prompts = Prompts(
-        text=text,
-        temperature=facts["temperature"],
-        classes=facts["classes"],
-        templates=facts["templates"],
-        label_texts=facts["label_texts"],
-    )
-    if prompts.digest != facts["digest"]:
-        raise FeatureFileError(
-            f"{file}: altered since it was written (digest {prompts.digest[:12]}, recorded "
-            f"{facts['digest'][:12]}); take the original file or write the prompts again"
-        )
-    return prompts
-
-
-def _parsed_facts(text: str, *, file: Path) -> dict[str, Any]:
-    facts = parsed_json(text, source=f"{file}: its metadata")
-    needed: dict[str, Any] = {
-        "version": int,
-        "classes": list,
-        "templates": list,
-        "label_texts": list,
-        "temperature": int | float,
-        "shape": list,
-        "digest": str,
-    }
-    found = facts if isinstance(facts, dict) else {}
-    wrong = [
-        name
-        for name, kind in needed.items()
-        if not isinstance(found.get(name), kind) or isinstance(found.get(name), bool)
-    ]
-    if "version" not in wrong and found["version"] > _VERSION:
-        raise FeatureFileError(
-            f"{file}: written in version {found['version']} of the prompt format and this is version "
-            f"{_VERSION}; install a newer calcode"
-        )
-    if wrong:
-        raise FeatureFileError(f"{file}: its metadata lack {wrong}, or hold another type there")
-    return found
 
 
 def _from_archive(file: Path) -> Prompts:

@@ -76,7 +76,7 @@ class DeviceBlocks:
         self._text = text / torch.linalg.vector_norm(text, dim=2, keepdim=True)
         self._thread = local()
         self._opened: list[RowReader] = []
-        with closing(job.reader()) as reader:
+        with closing(RowReader(job.features_path, columns=job.columns)) as reader:
             spans = reader.spans(at_least=min(_LARGEST_SPAN, self._decider.block_rows))
             # What is asked of evidence is asked of the first row: the others come from the same file.
             first = self._evidence(reader.table(0, 1))
@@ -101,7 +101,7 @@ class DeviceBlocks:
         import torch
 
         if not hasattr(self._thread, "reader"):
-            self._thread.reader = self._job.reader()
+            self._thread.reader = RowReader(self._job.features_path, columns=self._job.columns)
             self._opened.append(self._thread.reader)
         table = self._thread.reader.table(rows.start, rows.stop)
         chosen = self._job.features.chosen_rows(table, role=self._job.role, where=self._job.where)

@@ -33,7 +33,7 @@ class HomeAnswers:
     def __init__(self, model: Calcode, *, device: str, precision: Precision) -> None:
         import torch
 
-        rule = model.fitted_rule
+        rule = model.rule_
         self._model = model
         self._guards = [guard for guard in model.guards_ if guard.searches]
         self._search = DeviceThresholds(

@@ -159,6 +159,8 @@ class DecideJob:
         Images decided at a time.
     ranges : tuple of range
         The rows of the file, `block` at a time.
+    columns : tuple of str
+        Columns of the feature file that a decision looks at.
     model : Calcode, SiteModel or None
         Loaded already, in the process that made the job.
     """
@@ -172,17 +174,11 @@ class DecideJob:
     device: str | None = None
     block: int
     ranges: tuple[range, ...]
+    columns: tuple[str, ...]
     model: Calcode | SiteModel | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"model": None}
-
-    def reader(self) -> RowReader:
-        """The columns of the feature file that a decision looks at; for one thread."""
-        columns = [
-            name for name in self.features.contents.columns if self.where is not None or name in RESERVED_COLUMNS
-        ]
-        return RowReader(self.features_path, columns=columns)
 
     @classmethod
     def checked(
@@ -224,6 +220,7 @@ class DecideJob:
             device=device,
             block=block,
             ranges=tuple(range(start, min(start + block, n)) for start in range(0, n, block)),
+            columns=tuple(name for name in file.contents.columns if where is not None or name in RESERVED_COLUMNS),
             model=fitted,
         )
 
@@ -242,7 +239,7 @@ class BlockDecider:
         if self.model.digest_ != job.model_digest:
             raise MismatchError(f"{job.model_path}: another model than at the start of the job; start again")
         self.model.prepare()
-        self.reader = job.reader()
+        self.reader = RowReader(job.features_path, columns=job.columns)
         self.close = self.reader.close
         self.ranges = job.ranges
         #: What a pipeline does with every range, and how many threads may do it at once.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from calcode.kernels.distances import (
     PairDistances,
     PairMasses,
-    cosine_distances,
     nearest_distances,
     negative_squares,
     pair_masses,
@@ -17,6 +16,7 @@ from calcode.kernels.masses import (
     CutSearch,
     Weigh,
     Weights,
+    cosine_distances,
     first_reaching,
     kernel_weights,
     mass_error,

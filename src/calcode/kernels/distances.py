@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.kernels.masses import prefix_masses, weights_from_squares
+from calcode.kernels.masses import cosine_distances, prefix_masses, weights_from_squares
 from calcode.kernels.threads import products_on_one_core, row_blocks, run_blocks, slices
 
 if TYPE_CHECKING:
@@ -18,25 +18,8 @@ if TYPE_CHECKING:
 #: Columns are compared in this many equal strides.
 _STRIDES = 16
 
-#: Largest pairwise matrix that is kept (256 MiB); a larger one is multiplied anew on every pass.
+#: Largest pairwise matrix that is kept (256 MiB); a larger one is multiplied on every pass.
 _KEPT_NUMBERS = 1 << 25
-
-
-def cosine_distances(left: FloatArray, right: FloatArray) -> FloatArray:
-    """1 - cos between unit rows.
-
-    Parameters
-    ----------
-    left : ndarray of shape (m, d)
-    right : ndarray of shape (n, d)
-
-    Returns
-    -------
-    ndarray of shape (m, n)
-        May be a rounding error below zero.
-    """
-    product = left @ right.T
-    return np.subtract(1.0, product, out=product)
 
 
 def negative_squares(left: FloatArray, right: FloatArray) -> FloatArray:

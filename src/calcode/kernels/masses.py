@@ -1,4 +1,4 @@
-"""Kernel weights, the masses summed from them (METHOD.md 5, Eq. 11), and where a mass reaches a cut (METHOD.md 8).
+"""Distances, kernel weights, their masses (METHOD.md 5, Eq. 11), and where a mass reaches a cut (METHOD.md 8).
 
 The points stand in ascending order of their scores. `first_reaching` serves one rule over all of them, `CutSearch`
 several at once, of which each counts all points or those of one class. Weights are summed in groups of `CHUNK` columns
@@ -37,6 +37,23 @@ _SHORT_CHUNK = 16
 #: Points beyond which a product of whole rows would have too few of them (`product_blocks`).
 TILED_FROM = 1 << 15
 _COLUMNS = 4096
+
+
+def cosine_distances(left: FloatArray, right: FloatArray) -> FloatArray:
+    """1 - cos between unit rows.
+
+    Parameters
+    ----------
+    left : ndarray of shape (m, d)
+    right : ndarray of shape (n, d)
+
+    Returns
+    -------
+    ndarray of shape (m, n)
+        May be a rounding error below zero.
+    """
+    product = left @ right.T
+    return np.subtract(1.0, product, out=product)
 
 
 def kernel_weights(distances: FloatArray, *, bandwidth: float) -> FloatArray:
@@ -290,9 +307,26 @@ class CutSearch:
             if len(self._tiles) > 1:
                 weights = weigh(rows, tile)
                 ends = before + self._group_ends(weights, tile)
-            found = self._inside(weights, tile, ends=ends, before=before, bounds=bounds[rows])
-            for whole, part in zip((positions, margins), found, strict=True):
-                whole[here] = part[here[rows]]
+            # The group of columns in which a bound is reached, and then the column.
+            bound, members = bounds[rows], self._members[weights.dtype][tile]
+            group = np.minimum(np.count_nonzero(ends < bound, axis=0), len(ends) - 1)
+            earlier = np.take_along_axis(ends, np.maximum(group - 1, 0)[None], axis=0)[0]
+            start = np.where(group > 0, earlier, before)
+            columns = group[:, :, None] * CHUNK + np.arange(CHUNK)
+            own = np.take_along_axis(weights, columns.reshape(len(rows), -1), axis=1).reshape(columns.shape)
+            if not self._everything:
+                own = own * members[columns, np.arange(len(self._cuts))[:, None]]
+            inside = start[:, :, None] + np.cumsum(own, axis=2, dtype=np.float64)
+            step = np.count_nonzero(inside < bound[:, :, None], axis=2)
+            at = np.minimum(step, CHUNK - 1)[:, :, None]
+            after = np.where(step < CHUNK, np.take_along_axis(inside, at, axis=2)[:, :, 0], np.inf)
+            last = np.take_along_axis(inside, np.maximum(step - 1, 0)[:, :, None], axis=2)[:, :, 0]
+            short = np.where(step > 0, last, start)
+            # No mass lies below: that is exact and cannot cross the cut.
+            below = np.where(short > 0.0, bound - short, np.inf)
+            above = np.subtract(after, bound, out=np.full_like(bound, np.inf), where=np.isfinite(after))
+            found = np.where(step < CHUNK, tile.start + group * CHUNK + step, self.width)
+            positions[here], margins[here] = found[here[rows]], np.minimum(above, below)[here[rows]]
         return positions, margins / scale / mass_error(scale)
 
     def _group_ends(self, weights: Weights, tile: slice) -> FloatArray:
@@ -304,27 +338,3 @@ class CutSearch:
             members = self._members[weights.dtype][tile].reshape(width // CHUNK, CHUNK, -1)
             sums = np.matmul(weights.reshape(m, width // CHUNK, CHUNK).transpose(1, 0, 2), members)
         return np.cumsum(sums, axis=0, dtype=np.float64)
-
-    def _inside(
-        self, weights: Weights, tile: slice, *, ends: FloatArray, before: FloatArray, bounds: FloatArray
-    ) -> tuple[IntArray, FloatArray]:
-        """Columns of a tile at which the bounds are reached, and the distance to the nearer mass; each (m, rules)."""
-        n_groups, m, n_rules = ends.shape
-        group = np.minimum(np.count_nonzero(ends < bounds, axis=0), n_groups - 1)
-        earlier = np.take_along_axis(ends, np.maximum(group - 1, 0)[None], axis=0)[0]
-        start = np.where(group > 0, earlier, before)
-        columns = group[:, :, None] * CHUNK + np.arange(CHUNK)
-        own = np.take_along_axis(weights, columns.reshape(m, -1), axis=1).reshape(columns.shape)
-        if not self._everything:
-            own = own * self._members[weights.dtype][tile][columns, np.arange(n_rules)[:, None]]
-        inside = start[:, :, None] + np.cumsum(own, axis=2, dtype=np.float64)
-        step = np.count_nonzero(inside < bounds[:, :, None], axis=2)
-        at = np.minimum(step, CHUNK - 1)[:, :, None]
-        reached = np.where(step < CHUNK, np.take_along_axis(inside, at, axis=2)[:, :, 0], np.inf)
-        last = np.take_along_axis(inside, np.maximum(step - 1, 0)[:, :, None], axis=2)[:, :, 0]
-        short = np.where(step > 0, last, start)
-        # No mass lies below: that is exact and cannot cross the cut.
-        below = np.where(short > 0.0, bounds - short, np.inf)
-        positions = np.where(step < CHUNK, tile.start + group * CHUNK + step, self.width)
-        above = np.subtract(reached, bounds, out=np.full_like(bounds, np.inf), where=np.isfinite(reached))
-        return positions, np.minimum(above, below)

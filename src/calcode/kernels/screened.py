@@ -91,7 +91,12 @@ class ScreenedAnchors:
         asked for once. Tiles are multiplied when they are asked for.
         """
         prepared = self.query_rows(queries, scale=1.0 / bandwidth)
-        doubt = self.doubt(prepared, bandwidth=bandwidth)
+        # Margins, as `first_reaching` gives them, up to which float64 must decide. A distance that is off by e moves a
+        # weight by about 2 (d / h) (e / h) of itself, and e grows with the squared lengths around the mean; weights and
+        # their sums are rounded too, whatever the bandwidth. `mass_error` is what is left of each.
+        doubt = 1.0 + np.asarray(prepared[:, -1], dtype=np.float64) + 0.5 * self._widest / bandwidth
+        if np.isinf(bandwidth):
+            doubt[:] = 0.0  # weights of one, and whole numbers of them, are exact
 
         def weights_of(scaled: SingleArray) -> SingleArray:
             """exp(-(d / h)^2) of distances over h, which are overwritten."""
@@ -108,24 +113,6 @@ class ScreenedAnchors:
         for part in slices(len(scaled), step=max(_WEIGHED_ROWS, _CACHED_NUMBERS // max(1, self.width))):
             weights = weights_of(scaled[part])
             yield part, lambda rows, tile, weights=weights: weights, doubt[part]  # type: ignore[misc]
-
-    def doubt(self, prepared: SingleArray, *, bandwidth: float) -> FloatArray:
-        """Margins, as `first_reaching` gives them, up to which float64 must decide; shape (m,).
-
-        A distance that is off by e moves a weight by about 2 (d / h) (e / h) of itself, and e grows with the squared
-        lengths around the mean; weights and their sums are rounded too, whatever the bandwidth. `mass_error` is what is
-        left of each.
-
-        Parameters
-        ----------
-        prepared : ndarray of shape (m, d + 2)
-            `query_rows` with the scale 1 / h.
-        bandwidth : float
-            h.
-        """
-        if np.isinf(bandwidth):
-            return np.zeros(len(prepared))  # weights of one, and whole numbers of them, are exact
-        return 1.0 + np.asarray(prepared[:, -1], dtype=np.float64) + 0.5 * self._widest / bandwidth
 
     def nearest(self, queries: FloatArray, *, n_neighbors: int) -> tuple[FloatArray, FloatArray]:
         """The smallest screened distances of each query, and a bound on what float32 changed in them.

@@ -33,15 +33,6 @@ def thread_count() -> int:
     return min(cores, int(asked)) if asked.isascii() and asked.isdigit() and int(asked) > 0 else cores
 
 
-def _leave_control() -> None:
-    """Let any thread lift the limit: newer threadpoolctl would heed the one that set it only."""
-    import threadpoolctl
-
-    clear = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
-    if clear is not None:
-        clear()
-
-
 class _OneCoreEach:
     """Matrix products on one core each for as long as anybody is inside; a context manager.
 
@@ -54,16 +45,20 @@ class _OneCoreEach:
         self._inside = 0
         self._blas: ThreadpoolController | None = None
         self._limiter: Any = None
+        self._leave_control: Callable[[], None] = lambda: None
 
     def __enter__(self) -> None:
         with self._lock:
             if self._inside == 0:
                 if self._blas is None:  # finding the libraries takes a millisecond, so it is done once
-                    from threadpoolctl import ThreadpoolController
+                    from threadpoolctl import OpenBLASController, ThreadpoolController
 
                     self._blas = ThreadpoolController()
+                    # Any thread may lift the limit: newer threadpoolctl would heed the one that set it only.
+                    clear = getattr(OpenBLASController, "clear_controlling_thread", None)
+                    self._leave_control = clear or self._leave_control
                 self._limiter = self._blas.limit(limits=1, user_api="blas")
-                _leave_control()
+                self._leave_control()
             self._inside += 1
 
     def __exit__(
@@ -73,7 +68,7 @@ class _OneCoreEach:
             self._inside -= 1
             if self._inside == 0:
                 self._limiter.restore_original_limits()
-                _leave_control()
+                self._leave_control()
 
 
 #: `with products_on_one_core:` for code that runs at the same time as other work of this process.

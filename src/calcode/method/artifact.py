@@ -40,6 +40,10 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 Restored = TypeVar("Restored")
 
 
+class Sha256(str):
+    """The type, for `has_type`, of a text of 64 hexadecimal digits."""
+
+
 class Artifact(NamedTuple):
     """The content of a model file: one whose digest was found right, or one that is about to be written."""
 
@@ -55,7 +59,7 @@ def write_artifact(path: Path, *, key: str, metadata: dict[str, Any], tensors: d
     from safetensors.numpy import save
 
     complete = metadata | {"digest": content_digest(tensors, metadata)}
-    content = save(tensors, metadata={key: metadata_text(complete)})
+    content = save(tensors, metadata={key: canonical_json(numbers_out(complete))})
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
@@ -113,7 +117,7 @@ def making_sense(what: str) -> Iterator[None]:
 
 def content_digest(tensors: dict[str, AnyArray], metadata: dict[str, Any]) -> str:
     """SHA-256 over the canonical JSON and the tensors' bytes."""
-    digest = hashlib.sha256(metadata_text(metadata).encode())
+    digest = hashlib.sha256(canonical_json(numbers_out(metadata)).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype.str} {tensor.shape}".encode())
@@ -121,22 +125,18 @@ def content_digest(tensors: dict[str, AnyArray], metadata: dict[str, Any]) -> st
     return digest.hexdigest()
 
 
-def metadata_text(value: Any) -> str:
-    """Canonical JSON, in which nan and infinity travel as {"number": "inf"}: JSON knows neither."""
-    return canonical_json(_numbers_out(value))
-
-
 def plain_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     """The metadata as they come back from a file."""
-    plain: dict[str, Any] = _numbers_back(parsed_json(metadata_text(metadata), source="metadata"))
+    plain: dict[str, Any] = _numbers_back(parsed_json(canonical_json(numbers_out(metadata)), source="metadata"))
     return plain
 
 
-def _numbers_out(value: Any) -> Any:
+def numbers_out(value: Any) -> Any:
+    """Plain values for JSON, in which nan and infinity travel as {"number": "inf"}: JSON knows neither."""
     if isinstance(value, dict):
-        return {key: _numbers_out(entry) for key, entry in value.items()}
+        return {key: numbers_out(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_numbers_out(entry) for entry in value]
+        return [numbers_out(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return {"number": repr(value)}
     return value
@@ -164,7 +164,7 @@ class TensorRule:
         Bounds of the values; NaN and infinity are outside any.
     dtype : str
     ascending : bool
-        Whether a value never follows a larger one; rows of bytes are compared as text and are all different.
+        Whether a value never follows a larger one; rows of 32 bytes are compared as text and are all different.
     unit : bool
         Whether rows have length one.
     """
@@ -205,21 +205,11 @@ def check_tensors(tensors: Mapping[str, AnyArray], rules: Mapping[str, TensorRul
         elif rule.unit and np.abs(np.einsum("ij,ij->i", tensor, tensor) - 1.0).max() > _UNIT_SLACK:
             fault = "has rows that are not of length one"
         elif rule.ascending:
-            values = tensor if tensor.ndim == 1 else as_hashes(tensor)
+            values = tensor if tensor.ndim == 1 else tensor.view("S32")[:, 0]
             wrong = values[1:] < values[:-1] if tensor.ndim == 1 else values[1:] <= values[:-1]
             fault = "is not in ascending order" if wrong.any() else ""
         if fault:
             raise ArtifactError(f"tensor '{name}' {fault}")
-
-
-def as_hashes(tensor: AnyArray) -> AnyArray:
-    """Rows of bytes as an array of byte texts."""
-    return np.ascontiguousarray(tensor).view(f"S{tensor.shape[1]}").reshape(len(tensor))
-
-
-def is_sha256(value: object) -> bool:
-    """Whether a value is a SHA-256 in hexadecimal digits."""
-    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
 def refuse(contradictions: Mapping[str, bool]) -> None:
@@ -243,6 +233,10 @@ def restored(kind: type[Restored], values: Any) -> Restored:
 def has_type(value: Any, hint: Any) -> bool:
     """Whether a JSON value has the type of an annotation; a list stands for a tuple."""
     origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if hint is Sha256:
+        return type(value) is str and _SHA256.fullmatch(value) is not None
     if origin is Literal:
         return value in arguments
     if origin is UnionType:

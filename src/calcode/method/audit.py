@@ -291,10 +291,26 @@ class SupportAudit:
         return self.values(evidence, "distance")
 
     def p_values(self, evidence: Evidence) -> FloatArray:
-        """p_audit(x) of Eq. 9; shape (n,)."""
+        """p_audit(x) of Eq. 9, equal to that of float64 values; shape (n,).
+
+        Distances are looked at in float32 first; where a gate value lies within reach of the error, in float64.
+        """
+        screened = self.graph is None and self.own_rows_count and self.device is None
+        ranks = []
+        for name, gate in (self.gate_base if self.name == "fused" else {self.name: self.gate_values}).items():
+            if name != "distance" or not screened:
+                values = self.values(evidence, name)
+            else:
+                nearest, errors = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
+                values = _averaged(nearest, average=self.average)
+                low, high = (
+                    np.searchsorted(gate, values - RANK_TOLERANCE + shift, side="left") for shift in (-errors, errors)
+                )
+                unclear = np.flatnonzero(low != high)
+                values[unclear] = self.values(evidence[unclear], name)
+            ranks.append(rank_p_values(values, sorted_gate=gate))
         if self.name != "fused":
-            return self._ranks(evidence, self.name, sorted_gate=self.gate_values)
-        ranks = [self._ranks(evidence, name, sorted_gate=self.gate_base[name]) for name in BASE_DIAGNOSTICS]
+            return ranks[0]
         return rank_p_values(1.0 - np.minimum.reduce(ranks), sorted_gate=self.gate_values)
 
     def without_own_rows(self) -> SupportAudit:
@@ -339,23 +355,6 @@ class SupportAudit:
     @cached_property
     def _anchors(self) -> ScreenedAnchors:
         return ScreenedAnchors(self.reference)
-
-    def _ranks(self, evidence: Evidence, name: str, *, sorted_gate: FloatArray) -> FloatArray:
-        """Gate ranks of one base diagnostic, equal to those of its float64 values.
-
-        Distances are looked at in float32 first; where a gate value lies within reach of the error, in float64.
-        """
-        plain = self.graph is None and self.own_rows_count and self.device is None
-        if name != "distance" or not plain:
-            return rank_p_values(self.values(evidence, name), sorted_gate=sorted_gate)
-        nearest, errors = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
-        values = _averaged(nearest, average=self.average)
-        low, high = (
-            np.searchsorted(sorted_gate, values - RANK_TOLERANCE + shift, side="left") for shift in (-errors, errors)
-        )
-        unclear = np.flatnonzero(low != high)
-        values[unclear] = self.values(evidence[unclear], name)
-        return rank_p_values(values, sorted_gate=sorted_gate)
 
 
 def fused_rank(values: dict[str, FloatArray], *, sorted_gate: dict[str, FloatArray]) -> FloatArray:

@@ -19,7 +19,7 @@ NORM_TOLERANCE = 0.01
 TRIM_EPSILON = 1e-12
 #: Those of frozen models are near 0.01.
 _SMALLEST_TEMPERATURE = 1e-12
-#: Rows per product in `text_logits`; a fixed shape makes a row's logits independent of its batch.
+#: Rows per product of logits; a fixed shape makes a row's logits independent of its batch.
 _PRODUCT_ROWS = 64
 
 
@@ -118,11 +118,25 @@ class Evidence:
         """
         names = checked_classes(classes)
         vectors = _unit_rows(embeddings, name="embeddings")
-        n = len(vectors)
+        n, dimension = vectors.shape
+        bank = np.asarray(text, dtype=np.float64)
+        if bank.ndim != 3 or bank.shape[0] != len(names) or bank.shape[2] != dimension:
+            raise EvidenceError(
+                f"text: shape {bank.shape} is not (classes, prompts, dimensions) = ({len(names)}, M, {dimension})"
+            )
+        checked_temperature(temperature)
+        k, m, _ = bank.shape
+        # Columns ordered (prompt, class), so that the reshape below yields (n, M, K).
+        columns = _unit_rows(bank.transpose(1, 0, 2).reshape(m * k, dimension), name="text").T
+        cosines, padded = np.empty((n, m * k)), np.zeros((_PRODUCT_ROWS, dimension))
+        for start in range(0, n, _PRODUCT_ROWS):
+            rows = vectors[start : start + _PRODUCT_ROWS]
+            padded[: len(rows)] = rows
+            cosines[start : start + len(rows)] = (padded @ columns)[: len(rows)]
         evidence = object.__new__(cls)
         evidence._store(
             embeddings=vectors,
-            prompt_logits=text_logits(vectors, text, temperature=temperature, n_classes=len(names)),
+            prompt_logits=(cosines / temperature).reshape(n, m, k),
             labels=None if labels is None else checked_labels(labels, n=n, n_classes=len(names)),
             classes=names,
             ids=_text_column(ids, n=n, name="ids"),
@@ -298,36 +312,6 @@ def robust_probabilities(prompt_logits: FloatArray, *, trim: int) -> FloatArray:
     average = kept.mean(axis=1)
     robust: FloatArray = average / (average.sum(axis=1, keepdims=True) + TRIM_EPSILON)
     return robust
-
-
-def text_logits(embeddings: FloatArray, text: ArrayLike, *, temperature: float, n_classes: int) -> FloatArray:
-    """cos(image, prompt) / temperature as (n, M, K), the same bits whatever the batch (Eq. 4).
-
-    Parameters
-    ----------
-    embeddings : ndarray of shape (n, d)
-        Unit rows.
-    text : array_like of shape (K, M, d)
-    temperature : float
-    n_classes : int
-        K, to tell a swapped axis from a valid bank.
-    """
-    bank = np.asarray(text, dtype=np.float64)
-    if bank.ndim != 3 or bank.shape[0] != n_classes or bank.shape[2] != embeddings.shape[1]:
-        raise EvidenceError(
-            f"text: shape {bank.shape} is not (classes, prompts, dimensions) = ({n_classes}, M, {embeddings.shape[1]})"
-        )
-    checked_temperature(temperature)
-    k, m, d = bank.shape
-    # Columns ordered (prompt, class), so that the reshape below yields (n, M, K).
-    columns = _unit_rows(bank.transpose(1, 0, 2).reshape(m * k, d), name="text").T
-    cosines = np.empty((len(embeddings), m * k))
-    padded = np.zeros((_PRODUCT_ROWS, d))
-    for start in range(0, len(embeddings), _PRODUCT_ROWS):
-        rows = embeddings[start : start + _PRODUCT_ROWS]
-        padded[: len(rows)] = rows
-        cosines[start : start + len(rows)] = (padded @ columns)[: len(rows)]
-    return (cosines / temperature).reshape(len(embeddings), m, k)
 
 
 def checked_temperature(temperature: object) -> float:

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -44,6 +44,9 @@ from calcode.method.tail import (
     discover_tail,
     in_every_set_sentence,
 )
+
+#: The step that makes what is missing, where it is not the last one.
+_MADE_BY = {"audit_": "fit_audit", "bandwidth_": "discover_tail"}
 
 
 class Calcode(Settings):
@@ -170,13 +173,12 @@ class Calcode(Settings):
 
     def discover_tail(self, *, validation: Evidence, device: str | None = None) -> Self:
         """Choose the bandwidth and the protected classes on accepted validation (METHOD.md 6 and 7)."""
-        self._require("audit_", before="discover_tail", call="fit_audit")
-        settings = self.settings_
+        audit, settings = self.audit_, self.settings_
         self.evidence_format_.require(validation, role="validation")
         if self.manifest_["validation"] != _manifest_entry(validation):
             raise RoleError("validation: not the images that fit_audit was given; pass the same evidence")
         labels = labels_in_space(validation, role="validation")
-        seen = None if self.audit_ is None else self.audit_.validation_p_values
+        seen = None if audit is None else audit.validation_p_values
         p_values = self.audit_p_values(validation) if seen is None else seen
         accepted = p_values >= settings.deferral_level
         cross_fit = None
@@ -225,8 +227,7 @@ class Calcode(Settings):
 
     def calibrate(self, *, calibration: Evidence, device: str | None = None) -> Self:
         """Calibrate the localized rule and the guards; audit, bandwidth and classes are frozen by now."""
-        self._require("tail_reasons_", before="calibrate", call="discover_tail")
-        settings = self.settings_
+        bandwidth, settings = self.bandwidth_, self.settings_
         if len(calibration) == 0:
             raise RoleError("calibration: the role is empty")
         self.evidence_format_.require(calibration, role="calibration")
@@ -241,7 +242,7 @@ class Calcode(Settings):
         rule = LocalizedRule.fit(
             embeddings,
             scores,
-            bandwidth=self.bandwidth_,
+            bandwidth=bandwidth,
             miscoverage=settings.miscoverage,
             level=settings.level,
             grid=settings.level_grid,
@@ -303,8 +304,7 @@ class Calcode(Settings):
         if conformal_rank(len(labels), miscoverage=settings.miscoverage) > len(labels):
             self.in_every_set_ = self.n_accepted_per_class_
         self._search = GuardedThresholds(rule, guards=self.guards_, n_classes=len(self.classes_))
-        # Made when first asked for.
-        self._digest: str | None = None
+        vars(self).pop("digest_", None)
 
     # ------------------------------------------------------------------ deciding
 
@@ -316,7 +316,6 @@ class Calcode(Settings):
         evidence : Evidence
             Same classes, prompts, dimension, prompt digest and backbone as at fit; labels are not looked at.
         """
-        self._require("rule_", before="decide", call="fit")
         self.evidence_format_.require(evidence, role="evidence")
         self.role_hashes_.require_disjoint("test", identities(evidence))
         return self._decisions(evidence, p_audit=self.audit_p_values(evidence))
@@ -333,7 +332,6 @@ class Calcode(Settings):
             Reference images may serve: the audit leaves an image's own row out.
         risk, confidence : float
         """
-        self._require("rule_", before="certify_singles", call="fit")
         self.evidence_format_.require(evidence, role="evidence")
         others = {entry: hashes for entry, hashes in self.role_hashes_.hashes.items() if entry[0] != "reference"}
         RoleHashes(self.role_hashes_.key, others).require_disjoint("certification", identities(evidence))
@@ -345,7 +343,7 @@ class Calcode(Settings):
         decisions = self._decisions(sample, p_audit=p_audit)
         self.certificate_ = SinglesCertificate.check(decisions, sample, risk=risk, confidence=confidence)
         self.promises_ = (*self.promises_[:-1], self.certificate_.sentence)
-        self._digest = None
+        vars(self).pop("digest_", None)
         return self.certificate_
 
     def _decisions(self, evidence: Evidence, *, p_audit: FloatArray) -> Decisions:
@@ -393,12 +391,6 @@ class Calcode(Settings):
             self.audit_.prepare()
         return self
 
-    @property
-    def fitted_rule(self) -> LocalizedRule:
-        """The calibrated localized rule, or an error that says that there is none yet."""
-        self._require("rule_", before="decide", call="fit")
-        return self.rule_
-
     def thresholds(self, embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
         """tau(x), shape (n,), and the guarded thresholds (Eq. 15), shape (n, K), before the first label is kept.
 
@@ -411,7 +403,6 @@ class Calcode(Settings):
 
     def audit_p_values(self, evidence: Evidence) -> FloatArray:
         """p_audit of every image (Eq. 9), 1 without an audit; available from `fit_audit` on; shape (n,)."""
-        self._require("audit_", before="audit_p_values", call="fit_audit")
         if self.audit_ is None:
             return np.ones(len(evidence))
         return self.audit_.p_values(evidence)
@@ -457,19 +448,17 @@ class Calcode(Settings):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            # Only for what is not there: AttributeError is what hasattr and inspection tools expect.
-            raise AttributeError(f"this model has no {name} yet: call fit first")
+            # Only for what is not there.
+            raise NotFittedError(f"the model is not fitted: call {_MADE_BY.get(name, 'fit')} first")
 
     # ------------------------------------------------------------------ files
 
-    @property
+    @cached_property
     def digest_(self) -> str:
         """SHA-256 of the model's settings and what was fitted, as its file carries it."""
         from calcode.method.model_file import model_digest
 
-        if self._digest is None:
-            self._digest = model_digest(self)
-        return self._digest
+        return model_digest(self)
 
     def __repr__(self) -> str:
         if not hasattr(self, "rule_"):
@@ -484,7 +473,6 @@ class Calcode(Settings):
         """Write the model to one safetensors file; the same model gives the same bytes."""
         from calcode.method.model_file import save_model
 
-        self._require("rule_", before="save", call="fit")
         save_model(self, Path(path))
 
     @classmethod
@@ -517,10 +505,6 @@ class Calcode(Settings):
         """Drop what an earlier fit found, so that no step builds on a stale one."""
         for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
             delattr(self, name)
-
-    def _require(self, attribute: str, *, before: str, call: str) -> None:
-        if attribute not in vars(self):
-            raise NotFittedError(f"{before}: call {call} first")
 
 
 if Calcode.__doc__ is not None:  # python -OO has none

@@ -6,26 +6,27 @@ import math
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calcode.arrays import AnyArray
 from calcode.errors import EngineError
+from calcode.files import canonical_json
 from calcode.kernels import library_installed, restore_graph
 from calcode.method.artifact import (
     FORMATS,
     HOME_KEY,
     Artifact,
+    Sha256,
     TensorRule,
-    as_hashes,
     check_tensors,
     content_digest,
     has_type,
-    is_sha256,
     making_sense,
-    metadata_text,
+    numbers_out,
     plain_metadata,
+    read_artifact,
     refuse,
     restored,
     write_artifact,
@@ -42,6 +43,9 @@ from calcode.method.roles import EvidenceFormat, RoleHashes, embeddings_digest
 from calcode.method.settings import SETTINGS, Settings
 from calcode.method.singles import SinglesCertificate
 from calcode.method.tail import ClassEvidence, discover_tail
+
+if TYPE_CHECKING:
+    from calcode.site import SiteModel
 
 _ROLES = ("reference", "validation", "gate", "calibration")
 _SLACK = 1e-9
@@ -70,6 +74,16 @@ _GRAPH = {"graph_levels": "<i4", "graph_offsets": "<u8", "graph_links": "<i4"}
 _ROUNDING = 1e-6
 #: What a version says about itself need not be what this one would say.
 _FREE = frozenset({"format", "versions", "settings", "notice"})
+
+
+def load_model(path: str | Path) -> Calcode | SiteModel:
+    """Read a model file of either kind: home or site."""
+    artifact = read_artifact(Path(path))
+    if artifact.key == HOME_KEY:
+        return model_from(artifact)
+    from calcode.site.model_file import site_from
+
+    return site_from(artifact)
 
 
 def model_digest(model: Calcode) -> str:
@@ -107,7 +121,8 @@ def _tensors(model: Calcode) -> dict[str, AnyArray]:
         tensors |= {"home_outer": model.sums_.outer, "home_by_class": model.sums_.by_class}
         tensors["home_scores"] = np.concatenate(model.sums_.scores)
     for entry, hashes in model.role_hashes_.hashes.items():
-        tensors[_HASHES[entry]] = hashes.view(np.uint8).reshape(len(hashes), hashes.itemsize)
+        # Sorted, so that the order tells nothing about the rows.
+        tensors[_HASHES[entry]] = np.array(sorted(hashes), dtype="S32").view(np.uint8).reshape(len(hashes), 32)
     return {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
 
 
@@ -184,7 +199,11 @@ def model_from(artifact: Artifact, *, fault: str = "altered") -> Calcode:
         model.manifest_ = {role: metadata["manifest"][role] for role in _ROLES}
         model.role_hashes_ = RoleHashes(
             bytes.fromhex(metadata["ledger_key"]),
-            {entry: as_hashes(tensors[name]) for entry, name in _HASHES.items() if name in tensors},
+            {
+                entry: frozenset(tensors[name].view("S32")[:, 0].tolist())
+                for entry, name in _HASHES.items()
+                if name in tensors
+            },
         )
         model.bandwidth_ = SETTINGS["bandwidth"].kind.check("bandwidth", metadata["bandwidth"])
         model.bandwidth_trace_ = tuple(restored(BandwidthTrial, trial) for trial in metadata["bandwidth_trace"])
@@ -232,7 +251,7 @@ def model_from(artifact: Artifact, *, fault: str = "altered") -> Calcode:
         refuse(
             {
                 f"'{name}' is not what follows from the rest of the file": name in missing
-                or metadata_text(metadata[name]) != metadata_text(again.get(name))
+                or canonical_json(numbers_out(metadata[name])) != canonical_json(numbers_out(again.get(name)))
                 for name in sorted((metadata.keys() | missing) - _FREE)
             }
         )
@@ -248,7 +267,8 @@ def model_from(artifact: Artifact, *, fault: str = "altered") -> Calcode:
                 }
             )
     # What the file carries, also where this version would write it differently.
-    model._digest = artifact.digest
+    if artifact.digest:
+        model.digest_ = artifact.digest
     return model
 
 
@@ -259,7 +279,7 @@ def _contradictions(model: Calcode, *, counts_names: bool) -> dict[str, bool]:
     """
     settings, audit, sums, manifest = model.settings_, model.audit_, model.sums_, model.manifest_
     trace, rows = model.bandwidth_trace_, model.tail_evidence_
-    said = {"n": int, "embeddings": str} | ({"ids": int, "groups": int} if counts_names else {})
+    said = {"n": int, "embeddings": Sha256} | ({"ids": int, "groups": int} if counts_names else {})
     n = {role: entry["n"] for role, entry in manifest.items()}
     n_kept = sum(row.n for row in rows)
     found = {
@@ -269,7 +289,6 @@ def _contradictions(model: Calcode, *, counts_names: bool) -> dict[str, bool]:
             or entry["n"] < 1
             for entry in manifest.values()
         ),
-        "the manifest lacks digests": not all(is_sha256(entry["embeddings"]) for entry in manifest.values()),
         "the key of the hashes is another one": model.role_hashes_.key.hex() != manifest["reference"]["embeddings"],
         "hashes of ids or groups are missing, or there are others": any(
             entry.get(kind, n_hashes) != n_hashes

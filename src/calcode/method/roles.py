@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from calcode.arrays import AnyArray, FloatArray, IntArray
+from calcode.arrays import FloatArray, IntArray
 from calcode.errors import EvidenceError, MismatchError, RoleError
 from calcode.method.evidence import Evidence
 
@@ -139,28 +139,24 @@ class RoleHashes:
     key : bytes
         Differs from model to model, so that hashes of two models cannot be joined.
     hashes : dict
-        (role, "ids" or "groups") to an ascending array of 16-byte hashes.
+        (role, "ids" or "groups") to 16-byte hashes in hexadecimal digits.
     """
 
     key: bytes
-    hashes: dict[tuple[str, str], AnyArray] = field(default_factory=dict)
+    hashes: dict[tuple[str, str], frozenset[bytes]] = field(default_factory=dict)
 
     def admit(self, role: str, evidence: Evidence) -> RoleHashes:
         """The hashes with one more role, after the check that it overlaps with none before."""
         named = identities(evidence)
         self.require_disjoint(role, named)
-        # Sorted, so that the order tells nothing about the rows.
-        added = {
-            (role, kind): np.array(sorted(self._hashed(values)), dtype=f"S{_HASH_BYTES * 2}")
-            for kind, values in named.items()
-        }
+        added = {(role, kind): frozenset(self._hashed(values)) for kind, values in named.items()}
         return RoleHashes(self.key, self.hashes | added)
 
     def require_disjoint(self, role: str, named: Mapping[str, Iterable[str]]) -> None:
         """Raise `RoleError` naming the ids or groups, as `identities` gives them, that another role holds already."""
         for kind, values in named.items():
             hashed = self._hashed(values)
-            for (other, other_kind), known in self._known.items():
+            for (other, other_kind), known in self.hashes.items():
                 if other_kind != kind or other == role:
                     continue
                 shared = sorted(hashed[key] for key in hashed.keys() & known)
@@ -190,14 +186,10 @@ class RoleHashes:
         return hashed
 
     @cached_property
-    def _known(self) -> dict[tuple[str, str], frozenset[bytes]]:
-        return {entry: frozenset(hashes.tolist()) for entry, hashes in self.hashes.items()}
-
-    @cached_property
     def _in_any_role(self) -> dict[str, frozenset[bytes]]:
-        kinds = {kind for _, kind in self._known}
+        kinds = {kind for _, kind in self.hashes}
         return {
-            kind: frozenset().union(*(hashes for (_, own), hashes in self._known.items() if own == kind))
+            kind: frozenset().union(*(hashes for (_, own), hashes in self.hashes.items() if own == kind))
             for kind in kinds
         }
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from calcode.method.model_file import load_model
 from calcode.site.model import SiteModel
-from calcode.site.model_file import load_model
 from calcode.site.review import Quota, archive_quota, coin, predicted_exclusions, representatives, uniform
 
 __all__ = [

@@ -10,29 +10,26 @@ from typing import Any
 import numpy as np
 
 from calcode.arrays import AnyArray
+from calcode.files import canonical_json
 from calcode.method.artifact import (
     FORMATS,
-    HOME_KEY,
     SITE_KEY,
     Artifact,
+    Sha256,
     TensorRule,
-    as_hashes,
     check_tensors,
     content_digest,
     has_type,
-    is_sha256,
     making_sense,
-    metadata_text,
+    numbers_out,
     plain_metadata,
-    read_artifact,
     refuse,
     restored,
     write_artifact,
 )
 from calcode.method.evidence import checked_classes
 from calcode.method.home_sums import read_features
-from calcode.method.model import Calcode
-from calcode.method.model_file import audit_tensors, model_from, restore_audit
+from calcode.method.model_file import audit_tensors, restore_audit
 from calcode.method.roles import EvidenceFormat, embeddings_digest
 from calcode.method.settings import SETTINGS
 from calcode.method.singles import SinglesCertificate
@@ -80,12 +77,6 @@ _ROUNDING = 1e-6
 _HASH = re.compile(rb"[0-9a-f]{32}")
 #: What a version says about itself need not be what this one would say.
 _FREE = frozenset({"format", "versions", "notice"})
-
-
-def load_model(path: str | Path) -> Calcode | SiteModel:
-    """Read a model file of either kind: home or site."""
-    artifact = read_artifact(Path(path))
-    return model_from(artifact) if artifact.key == HOME_KEY else site_from(artifact)
 
 
 def site_digest(model: FittedSite) -> str:
@@ -188,7 +179,9 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> SiteMode
     model.zero_shot_scores_ = tensors["zero_shot_scores"]
     model.gate_distances_ = tensors.get("site_gate_distances")
     hashes = {
-        name.removeprefix("known_"): as_hashes(tensor) for name, tensor in tensors.items() if name.startswith("known_")
+        name.removeprefix("known_"): tensor.view("S32")[:, 0]
+        for name, tensor in tensors.items()
+        if name.startswith("known_")
     }
     model.known_ = KnownGroups(bytes.fromhex(metadata["known_key"]), settings.unit, hashes)
     model.audit_ = audit
@@ -196,7 +189,7 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> SiteMode
     model._install(model.ranking_for(model.bag_))
     if (certificate := metadata["certificate"]) is not None:
         model.certificate_ = restored(SinglesCertificate, certificate)
-        refuse({"the certificate has no sample": not is_sha256(model.certificate_.sample_digest)})
+        refuse({"the certificate has no sample": not has_type(model.certificate_.sample_digest, Sha256)})
     weights, again = model.ranking_.adapter.weights, _metadata(model)
     refuse(
         {
@@ -205,8 +198,8 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> SiteMode
             )
         }
         | {
-            f"'{name}' is not what follows from the rest of the file": metadata_text(metadata[name])
-            != metadata_text(again.get(name))
+            f"'{name}' is not what follows from the rest of the file": canonical_json(numbers_out(metadata[name]))
+            != canonical_json(numbers_out(again.get(name)))
             for name in sorted((again.keys() | metadata.keys()) - _FREE)
         }
     )
@@ -230,7 +223,7 @@ def _contradictions(model: SiteModel) -> dict[str, bool]:
         "there are no reviewed cases": n == 0,
         "the versions are not texts": not has_type(model.versions_, dict[str, str]),
         "the home model's digest is none": bool(model.home_digest_) == model.sharp_
-        or (bool(model.home_digest_) and not is_sha256(model.home_digest_))
+        or (bool(model.home_digest_) and not has_type(model.home_digest_, Sha256))
         or len(set(model.home_digest_)) == 1,
         "the deferral level is no share": not 0.0 <= model.deferral_level_ <= 1.0,
         "the look is none": not 1 <= model.look_ <= MOST_LOOKS,
