@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -68,15 +69,11 @@ def _binaries() -> Path | None:
     return None if where is None else Path(where).resolve().parent
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Server]:
-    """The server, started as a user that is not root."""
-    pytest.importorskip("psycopg")
+@contextlib.contextmanager
+def postgres_server() -> Iterator[Server]:
+    """A server of our own, started as a user that is not root."""
     binaries = _binaries()
-    if binaries is None:
-        if os.environ.get("CALCODE_POSTGRES") == "required":
-            pytest.fail("PostgreSQL is required here and not installed")
-        pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
+    assert binaries is not None, "PostgreSQL is not installed (apt-get install postgresql)"
     # Not in pytest's folder, which nobody but its owner may enter.
     folder = Path(tempfile.mkdtemp(prefix="calcode-postgres-"))
     prefix: tuple[str, ...] = ()
@@ -91,9 +88,23 @@ def postgres() -> Iterator[Server]:
     subprocess.run(made, check=True, capture_output=True, cwd=folder)
     server = Server(folder=folder, port=free_port(), binaries=binaries, prefix=prefix)
     server.start()
-    yield server
-    server.control("-m", "immediate", "stop")
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield server
+    finally:
+        server.control("-m", "immediate", "stop")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """The server of the tests."""
+    pytest.importorskip("psycopg")
+    if _binaries() is None:
+        if os.environ.get("CALCODE_POSTGRES") == "required":
+            pytest.fail("PostgreSQL is required here and not installed")
+        pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
+    with postgres_server() as server:
+        yield server
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
