@@ -305,7 +305,7 @@ def assert_nothing_lost(log: Log, receipts: dict[str, dict[str, Any]]) -> int:
 
 
 def lost_or_broken(log: Log, receipts: dict[str, dict[str, Any]]) -> dict[str, int]:
-    """Decisions in the log, receipts that are not among them as they were given, chain breaks, keys that are there twice."""
+    """Decisions in the log, receipts that are not among them, chain breaks, keys that are there twice."""
     from sqlalchemy import func, select
 
     from calcode.service.tables import DECISION, EVENT

@@ -371,3 +371,91 @@ def test_a_damaged_candidate_leaves_the_champion_in_place(site: Site) -> None:
         assert "model: altered" in answer.json()["detail"]
         assert service.models["skin"].champion.digest == before
         assert json.loads(json.dumps(call("GET", "/v1/models", as_="auditor").json()))[0]["state"] == "champion"
+
+
+def test_checkpoints_go_to_syslog_and_by_mail_and_verify_the_log_there(tmp_path: Path) -> None:
+    """The line of syslog alone finds a changed record; a mail server that is away is shown and served later."""
+    import socket
+    import socketserver
+    import threading
+
+    from calcode.service.checkpoint_targets import notes_in
+    from calcode.service.checkpoints import check_against
+    from calcode.service.keys import checkpoint_key
+    from calcode.service.service import Service
+
+    mails: list[str] = []
+
+    class MailServer(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"220 test\r\n")
+            while line := self.rfile.readline():
+                word = line[:4].upper()
+                self.wfile.write(b"354 go on\r\n" if word == b"DATA" else b"250 good\r\n")
+                if word == b"DATA":
+                    content = b""
+                    while not content.endswith(b"\r\n.\r\n"):
+                        content += self.rfile.readline()
+                    mails.append(content.decode())
+                    self.wfile.write(b"250 taken\r\n")
+
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as syslog,
+        socketserver.ThreadingTCPServer(("127.0.0.1", 0), MailServer) as mail,
+    ):
+        syslog.bind(("127.0.0.1", 0))
+        syslog.settimeout(20)
+        threading.Thread(target=mail.serve_forever, daemon=True).start()
+        site = make_site(
+            tmp_path,
+            lines=f'[checkpoints]\nevery_records = 1\nsyslog = "127.0.0.1:{syslog.getsockname()[1]}"\n'
+            f'[checkpoints.mail]\nserver = "127.0.0.1:{mail.server_address[1]}"\nsender = "a@b"\nrecipients = ["c@d"]',
+        )
+        with Service(site.settings) as service:
+            kept = tmp_path / "messages"
+            kept.write_bytes(b"Nov 15 host " + syslog.recv(4000) + b"\n")
+            wait_until(lambda: bool(mails))
+            wait_until(lambda: service.checkpoints.sent > 0)
+            key = checkpoint_key(site.settings).public_key()
+            assert check_against(service.log, notes_in(kept), key) == []
+        mail.shutdown()
+    assert "hospital/skin" in mails[0]
+    database = Database(site.settings.database_url)
+    with database.writing() as connection:
+        connection.exec_driver_sql("DROP TRIGGER event_no_update")
+        connection.exec_driver_sql("UPDATE event SET actor = 'nobody' WHERE seq = 1")
+    assert check_against(Log(database), notes_in(kept), key) != []
+    database.close()
+
+
+def test_a_mail_server_that_is_down_is_shown_and_not_asked_every_second(tmp_path: Path) -> None:
+    from calcode.errors import ServiceError
+    from calcode.service.checkpoint_targets import MailTarget
+    from calcode.service.settings import MailSettings
+
+    target = MailTarget(MailSettings(server="127.0.0.1:9", sender="a@b", recipients=["c@d"]))
+    with pytest.raises(OSError, match="refused"):
+        target.send([(5, "note")])
+    with pytest.raises(ServiceError, match="did not take"):
+        target.send([(5, "note")])
+    assert target.last() == 0
+
+
+def test_a_flood_of_refusals_is_counted_and_cannot_fill_the_disk(tmp_path: Path) -> None:
+    """401 and 429 by the hundred are one record for each program; 503 as well."""
+    from service.sites import running
+
+    site = make_site(tmp_path, lines="[limits]\nrate = 0.001\nburst = 3")
+    with running(site) as (service, call):
+        before = service.log.head()[0]
+        for _ in range(50):
+            assert call("GET", "/v1/log", as_="cal_nonsense").status_code == 401
+        statuses = [call("GET", "/v1/log", as_="auditor").status_code for _ in range(40)]
+        assert statuses.count(429) == 37
+        assert call("GET", "/v1/log", as_="program").status_code == 403
+        assert service.log.head()[0] == before
+        service.change(service.refusals.write)
+        found = [r for page in service.log.pages(after=before) for r in page if r.kind == "refused"]
+    counts = {record.actor: json.loads(record.body)["counts"] for record in found}
+    assert counts == {"unknown": {"401": 50}, "test-auditor": {"429": 37}, "test-program": {"403": 1}}
+    assert "nonsense" not in "".join(record.body for record in found)

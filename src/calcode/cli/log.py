@@ -18,7 +18,10 @@ from calcode.errors import ServiceError
 def verify(
     site: SiteFile,
     checkpoints: Annotated[
-        Path | None, typer.Option("--checkpoints", help="Folder of notes kept elsewhere.", metavar="FOLDER")
+        Path | None,
+        typer.Option(
+            "--checkpoints", help="Notes kept elsewhere: a folder, or a file of syslog lines.", metavar="PATH"
+        ),
     ] = None,
     key: Annotated[
         str | None, typer.Option("--key", help="Public key of the log; the site's own key if not given.", metavar="KEY")
@@ -29,7 +32,8 @@ def verify(
     from sqlalchemy import select
 
     from calcode.method.signatures import read_public_key
-    from calcode.service.checkpoints import check_against, notes_in
+    from calcode.service.checkpoint_targets import notes_in
+    from calcode.service.checkpoints import check_against
     from calcode.service.keys import checkpoint_key
     from calcode.service.operations import opened
     from calcode.service.settings import read_site

@@ -34,6 +34,7 @@ from calcode.service import (
 from calcode.service.admission import invalid_sentence
 from calcode.service.pages import problem_page
 from calcode.service.problems import MEDIA_TYPE, Problem
+from calcode.service.requests import service_of
 from calcode.service.service import Service
 
 _LOGGER = logging.getLogger("calcode.service")
@@ -94,6 +95,8 @@ def problem_response(problem: Problem) -> Response:
 
 async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
+    principal = getattr(request.state, "principal", None)
+    service_of(request).refusals.count("unknown" if principal is None else principal.subject, error.status)
     return problem_response(error)
 
 

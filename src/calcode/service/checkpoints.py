@@ -11,13 +11,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from sqlalchemy import select
 
 from calcode.errors import ServiceError
-from calcode.files import replacing
 from calcode.service.audit.notes import Checkpoint, open_checkpoint, sign_checkpoint
 from calcode.service.audit.tree import TreeHead
+from calcode.service.checkpoint_targets import MailTarget, notes_in, targets_of
 from calcode.service.log import Event, Log
+from calcode.service.settings import CheckpointSettings
 from calcode.service.tables import CHECKPOINT
-
-_SUFFIX = ".checkpoint"
 
 
 class Checkpoints:
@@ -29,19 +28,20 @@ class Checkpoints:
     origin : str
         Name of the log.
     key : Ed25519PrivateKey
-    folders : sequence of str
-        Where copies go; folders on other machines.
+    settings : CheckpointSettings
+        Where copies go.
     """
 
-    def __init__(self, log: Log, *, origin: str, key: Ed25519PrivateKey, folders: Sequence[str]) -> None:
+    def __init__(self, log: Log, *, origin: str, key: Ed25519PrivateKey, settings: CheckpointSettings) -> None:
         self._log, self._origin, self._key = log, origin, key
-        self._folders = [Path(folder) for folder in folders]
+        self._folders = [Path(folder) for folder in settings.folders]
+        self._targets = targets_of(settings)
         self._tree = TreeHead()
         self.size = 0
         self.made_at = time.monotonic()
-        #: Largest checkpoint that lies in every folder.
+        #: Largest checkpoint that every place has which gets all of them; a daily mail does not count beside others.
         self.sent = 0
-        #: Folders that did not take the last note.
+        #: Places that did not take the last note.
         self.down: list[str] = []
 
     def compare(self) -> None:
@@ -79,7 +79,7 @@ class Checkpoints:
                     "'calcode log verify' names the first record"
                 )
         self.size = max(by_size, default=0)
-        self.sent = self.size if not self._folders else min(_last_in(folder) for folder in self._folders)
+        self.sent = self._reached()
 
     def due(self, *, every_records: int, every_seconds: float) -> bool:
         """Whether enough records or enough time have passed."""
@@ -102,35 +102,29 @@ class Checkpoints:
         return Event(kind="checkpoint", actor="service", subject=self._origin, body=body)
 
     def send(self) -> None:
-        """Write every note that a folder lacks; a folder that cannot be written is listed in `down`."""
+        """Send every note that a place lacks; a place that does not take them is listed in `down`."""
         self.down = []
-        reached = [self.size]
         with self._log.database.reading() as connection:
             notes = connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note).order_by(CHECKPOINT.c.size)).all()
-        for folder in self._folders:
+        for target in self._targets:
             try:
-                last = _last_in(folder)
-                for size, note in notes:
-                    if size > last:
-                        with replacing(folder / f"{size:012d}{_SUFFIX}") as temporary:
-                            temporary.write_text(note)
-                reached.append(self.size)
+                last = target.last()
+                missing = [(size, note) for size, note in notes if size > last]
+                if missing:
+                    target.send(missing)
             except (OSError, ServiceError, ValueError):
-                self.down.append(str(folder))
-                reached.append(_last_in(folder) if folder.is_dir() else 0)
-        self.sent = min(reached)
+                self.down.append(target.name)
+        self.sent = self._reached()
 
-
-def notes_in(folder: Path) -> list[tuple[int, str]]:
-    """Sizes and texts of the notes in a folder, smallest first."""
-    files = sorted(folder.glob(f"*{_SUFFIX}"))
-    return [(int(file.name.removesuffix(_SUFFIX)), file.read_text()) for file in files]
-
-
-def _last_in(folder: Path) -> int:
-    if not folder.is_dir():
-        raise ServiceError(f"{folder}: no such folder for checkpoints; make it, or take it out of the site file")
-    return max((int(file.name.removesuffix(_SUFFIX)) for file in folder.glob(f"*{_SUFFIX}")), default=0)
+    def _reached(self) -> int:
+        prompt = [target for target in self._targets if not isinstance(target, MailTarget)] or self._targets
+        sizes = []
+        for target in prompt:
+            try:
+                sizes.append(target.last())
+            except (OSError, ServiceError, ValueError):
+                sizes.append(0)
+        return min(sizes, default=self.size)
 
 
 def check_against(log: Log, notes: Sequence[tuple[int, str]], key: Ed25519PublicKey) -> list[str]:

@@ -20,11 +20,12 @@ from calcode.service.explanation import Explanation, explanation_of
 from calcode.service.people import Principal
 from calcode.service.problems import MEDIA_TYPE, Problem, responses
 from calcode.service.proofs import Proof, proof_of
+from calcode.service.refusals import refusal
 from calcode.service.requests import ServiceHere, limited_body, line_of, role, service_of
 from calcode.service.reviews import reveal
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, EVENT
-from calcode.service.writer import Answer, refusal
+from calcode.service.writer import Answer
 
 router = APIRouter(prefix="/v1", tags=["decisions"])
 NOTICE = "Research software, not a medical device."

@@ -19,7 +19,8 @@ from sqlalchemy import Connection, and_, select
 from calcode.errors import CalcodeError, ServiceError
 from calcode.files import file_sha256, replacing
 from calcode.service import projections, schema
-from calcode.service.checkpoints import check_against, notes_in
+from calcode.service.checkpoint_targets import notes_in
+from calcode.service.checkpoints import check_against
 from calcode.service.database import STORAGE_ERRORS, Database
 from calcode.service.keys import checkpoint_key, site_secret
 from calcode.service.log import Event, Log, utc
@@ -130,10 +131,13 @@ def _clock(log: Log) -> Finding:
 
 def _exposure(site: SiteSettings, log: Log) -> Finding:
     size = log.head()[0]
-    if not site.checkpoints.folders:
+    elsewhere = [name for name in (site.checkpoints.syslog, site.checkpoints.mail) if name is not None]
+    if not site.checkpoints.folders and not elsewhere:
         return Finding(
             "warning", "checkpoints", "no folder on another machine is named: nobody could see a changed log"
         )
+    if not site.checkpoints.folders:
+        return Finding("good", "checkpoints", "sent to syslog or by mail; what arrived there cannot be seen from here")
     for name in site.checkpoints.folders:
         folder = Path(name)
         if not folder.is_dir() or not os.access(folder, os.W_OK):

@@ -32,6 +32,7 @@ def signed_in(request: Request, *roles: str) -> Principal:
     service = service_of(request)
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     principal = service.tokens.principal(token) if scheme.lower() == "bearer" else None
+    request.state.principal = principal
     if principal is None:
         raise Problem(401, "Send a valid token: Authorization: Bearer ...", headers={"WWW-Authenticate": "Bearer"})
     if not principal.roles & set(roles):

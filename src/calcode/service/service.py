@@ -30,6 +30,7 @@ from calcode.service.monitoring import LineMonitors
 from calcode.service.people import Limiter, Tokens
 from calcode.service.problems import Problem
 from calcode.service.protocol import parse_protocol
+from calcode.service.refusals import Refusals
 from calcode.service.sampling import close_visits, policy_event, policy_in_force, policy_of, visits_over
 from calcode.service.settings import SiteSettings
 from calcode.service.tables import EVENT, PULSE, TASK
@@ -80,8 +81,9 @@ class Service:
             self.secret = site_secret(site)
             self.log = Log(self.database)
             self._require_same_secret()
-            notes = site.checkpoints
-            self.checkpoints = Checkpoints(self.log, origin=site.name, key=checkpoint_key(site), folders=notes.folders)
+            self.checkpoints = Checkpoints(
+                self.log, origin=site.name, key=checkpoint_key(site), settings=site.checkpoints
+            )
             self.checkpoints.compare()
             self.metrics = Metrics()
             folder = site.path("models")
@@ -98,6 +100,7 @@ class Service:
                     tower: self._stack.enter_context(opened_images(tower, site.path("images"))) for tower in towers
                 }
                 self.images = {line.name: opened[line.image_tower] for line in site.lines if line.image_tower}
+            self.refusals = Refusals()
             self.tokens = Tokens(self.database)
             self.tokens.reload()
             self.limiter = Limiter(rate=site.limits.rate, burst=site.limits.burst)
@@ -142,6 +145,7 @@ class Service:
         self._keeper.join()
         try:
             self._keep_monitors()
+            self.writer.change(self.refusals.write)
             self.writer.change(
                 lambda transaction: transaction.append([Event(kind="stopped", actor="service", body={})])
             )
@@ -221,6 +225,8 @@ class Service:
                 if self.tokens.used and time.monotonic() - self._used_at > _USE_SECONDS:
                     self._used_at = time.monotonic()
                     self.change(self.tokens.write_use)
+                if self.refusals.due():
+                    self.change(self.refusals.write)
                 self.tokens.reload()
                 if visits_over(self.database):
                     self.change(close_visits)
@@ -265,7 +271,7 @@ class Service:
             self.change(lambda transaction: transaction.append([event]))
             self.checkpoints.send()
         elif self.checkpoints.down or self.checkpoints.sent < self.checkpoints.size:
-            self.checkpoints.send()
+            self.checkpoints.send()  # a place that was down may be back
         if self.checkpoints.down:
             _LOGGER.warning("checkpoint_not_sent", extra={"folder": len(self.checkpoints.down)})
 

@@ -74,6 +74,17 @@ class Limits(_Table):
     burst: int = Field(default=2000, ge=1)
 
 
+class MailSettings(_Table):
+    """Who gets checkpoints by mail; a copy on paper or in a box that the administrator of this machine cannot reach."""
+
+    #: `host:port` of the hospital's mail server.
+    server: str
+    starttls: bool = False
+    sender: str
+    recipients: list[str] = Field(min_length=1)
+    every_hours: float = Field(default=24.0, gt=0)
+
+
 class CheckpointSettings(_Table):
     """How often the log is signed, and where the notes go."""
 
@@ -83,6 +94,9 @@ class CheckpointSettings(_Table):
     every_seconds: float = Field(default=600.0, gt=0)
     #: Folders on other machines; each gets a file per checkpoint.
     folders: list[str] = []
+    #: Syslog server: `/dev/log`, or `host:port` for UDP.
+    syslog: Annotated[str, Field(pattern=r"^(/.+|[^:]+:[0-9]{1,5})$")] | None = None
+    mail: MailSettings | None = None
 
 
 class OidcSettings(_Table):

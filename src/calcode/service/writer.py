@@ -29,6 +29,7 @@ from calcode.service.log import Event, Log, Transaction, utc
 from calcode.service.metrics import Metrics
 from calcode.service.models import InForce, Models
 from calcode.service.problems import Problem
+from calcode.service.refusals import refusal
 from calcode.service.sampling import Place, Policy, Visits, later
 from calcode.service.tables import EVENT
 
@@ -328,11 +329,6 @@ def _decision_event(case: Case, outcome: dict[str, Any], *, place: Place, policy
 
 def _conflict() -> Problem:
     return Problem(409, "This key was used before for another content; send a new key.")
-
-
-def refusal(actor: str, problem: Problem) -> Event:
-    """The event of a refusal: who, which status and which sentence, never the content."""
-    return Event(kind="refused", actor=actor, body={"status": problem.status, "detail": problem.detail})
 
 
 def _by_line(models: Mapping[str, LineModel], cases: Sequence[Case]) -> list[dict[str, Any] | Problem]:

@@ -1,0 +1,144 @@
+"""Where checkpoints go (SERVICE.md 4): folders on other machines, a syslog server, a mail box."""
+
+from __future__ import annotations
+
+import json
+import smtplib
+import socket
+import time
+from collections.abc import Sequence
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Protocol
+
+from calcode.errors import ServiceError
+from calcode.files import replacing
+from calcode.service.settings import CheckpointSettings, MailSettings
+
+_SUFFIX = ".checkpoint"
+#: What a line of syslog with a checkpoint holds before the note, which is a JSON string there.
+_MARK = "calcode-checkpoint "
+#: Facility authpriv, severity info (RFC 5424).
+_PRIORITY = 10 * 8 + 6
+#: Seconds that the housekeeping waits for a mail server, and until it tries one that did not answer again.
+_TIMEOUT, _PAUSE = 3.0, 60.0
+
+
+class Target(Protocol):
+    """A place that keeps notes."""
+
+    #: As the page and the log name it.
+    name: str
+
+    def last(self) -> int:
+        """Size of the largest checkpoint that the place is known to have."""
+
+    def send(self, notes: Sequence[tuple[int, str]]) -> None:
+        """Hand over notes, smallest first.
+
+        Raises
+        ------
+        OSError or ServiceError
+            If the place does not take them; they are sent again later.
+        """
+
+
+class FolderTarget:
+    """A folder on another machine; each checkpoint is a file there."""
+
+    def __init__(self, folder: str) -> None:
+        self.name, self._folder = folder, Path(folder)
+
+    def last(self) -> int:
+        """Found in the folder itself, whoever wrote it."""
+        if not self._folder.is_dir():
+            raise ServiceError(
+                f"{self._folder}: no such folder for checkpoints; make it, or take it out of the site file"
+            )
+        return max((int(file.name.removesuffix(_SUFFIX)) for file in self._folder.glob(f"*{_SUFFIX}")), default=0)
+
+    def send(self, notes: Sequence[tuple[int, str]]) -> None:
+        """Write a file for each note, whole or not at all."""
+        for size, note in notes:
+            with replacing(self._folder / f"{size:012d}{_SUFFIX}") as temporary:
+                temporary.write_text(note)
+
+
+class SyslogTarget:
+    """A syslog server; only the newest note is sent after a start or a fault.
+
+    Parameters
+    ----------
+    address : str
+        `/dev/log`, or `host:port` for UDP.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.name, self._last = f"syslog {address}", 0
+        host, _, port = address.rpartition(":")
+        self._address: str | tuple[str, int] = address if address.startswith("/") else (host, int(port))
+
+    def last(self) -> int:
+        """What this process has sent; syslog gives nothing back."""
+        return self._last
+
+    def send(self, notes: Sequence[tuple[int, str]]) -> None:
+        """One line with the newest note."""
+        size, note = notes[-1]
+        family = socket.AF_UNIX if isinstance(self._address, str) else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as channel:
+            channel.connect(self._address)
+            channel.send(f"<{_PRIORITY}>calcode: {_MARK}{json.dumps(note)}".encode())
+        self._last = size
+
+
+class MailTarget:
+    """A mail box, for a copy that nobody on the network can reach; rarer than the others."""
+
+    def __init__(self, settings: MailSettings) -> None:
+        self.name, self._settings = f"mail to {', '.join(settings.recipients)}", settings
+        self._last, self._sent_at, self._failed_at = 0, float("-inf"), float("-inf")
+
+    def last(self) -> int:
+        """What this process has sent."""
+        return self._last
+
+    def send(self, notes: Sequence[tuple[int, str]]) -> None:
+        """One message with the newest note, if the last one is old enough."""
+        settings, now = self._settings, time.monotonic()
+        if now - self._sent_at < settings.every_hours * 3600:
+            return
+        if now - self._failed_at < _PAUSE:
+            raise ServiceError(f"{settings.server}: the mail server did not take the last checkpoint")
+        self._failed_at = now
+        size, note = notes[-1]
+        message = EmailMessage()
+        message["From"], message["To"] = settings.sender, ", ".join(settings.recipients)
+        message["Subject"] = f"calcode checkpoint {note.partition(chr(10))[0]} {size}"
+        message.set_content(note)
+        host, _, port = settings.server.partition(":")
+        with smtplib.SMTP(host, int(port or 25), timeout=_TIMEOUT) as server:
+            if settings.starttls:
+                server.starttls()
+            server.send_message(message)
+        self._last, self._sent_at, self._failed_at = size, now, float("-inf")
+
+
+def targets_of(settings: CheckpointSettings) -> list[Target]:
+    """All places of a site file."""
+    targets: list[Target] = [FolderTarget(folder) for folder in settings.folders]
+    if settings.syslog is not None:
+        targets.append(SyslogTarget(settings.syslog))
+    if settings.mail is not None:
+        targets.append(MailTarget(settings.mail))
+    return targets
+
+
+def notes_in(place: Path) -> list[tuple[int, str]]:
+    """Sizes and texts of the notes in a folder or in a file of syslog lines, smallest first."""
+    if place.is_file():
+        found = [line.split(_MARK, 1)[1] for line in place.read_text().splitlines() if _MARK in line]
+        notes = [str(json.JSONDecoder().raw_decode(text)[0]) for text in found]
+        return sorted((int(note.splitlines()[1]), note) for note in notes)
+    files = sorted(place.glob(f"*{_SUFFIX}"))
+    return [(int(file.name.removesuffix(_SUFFIX)), file.read_text()) for file in files]
