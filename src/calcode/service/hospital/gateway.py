@@ -40,9 +40,9 @@ from calcode.service.audit.parts import secret_part
 from calcode.service.database import STORAGE_ERRORS, storage_fault
 from calcode.service.hospital.objects import take_apart
 from calcode.service.problems import Problem
+from calcode.service.refusals import refusal
 from calcode.service.service import Service
 from calcode.service.settings import DicomSettings
-from calcode.service.writer import refusal
 
 _LOGGER = logging.getLogger("calcode.service")
 #: Uncompressed or compressed as a whole picture. Deflated data sets are left out: a few bytes unpack to gigabytes.
