@@ -10,8 +10,10 @@ from calcode.kernels.distances import (
     pair_masses,
     smallest_columns,
 )
+from calcode.kernels.image_levels import ImageLevelRule, ImageLevelSearch
 from calcode.kernels.masses import (
     CHUNK,
+    TILED_FROM,
     CutRule,
     CutSearch,
     Weigh,
@@ -30,9 +32,12 @@ from calcode.kernels.threads import row_blocks, run_blocks, slices
 __all__ = [
     "CHUNK",
     "SCREENING_ERROR",
+    "TILED_FROM",
     "TILED_ROWS",
     "CutRule",
     "CutSearch",
+    "ImageLevelRule",
+    "ImageLevelSearch",
     "NeighbourGraph",
     "PairDistances",
     "PairMasses",

@@ -246,6 +246,8 @@ class CutSearch:
     rules : sequence of CutRule
     n_columns : int
         Number of points.
+    tiled : bool, optional
+        Whether the columns are asked for in tiles; not given: where there are many.
 
     Attributes
     ----------
@@ -255,20 +257,26 @@ class CutSearch:
         Whether the columns are asked for in tiles.
     """
 
-    def __init__(self, rules: Sequence[CutRule], *, n_columns: int) -> None:
+    def __init__(self, rules: Sequence[CutRule], *, n_columns: int, tiled: bool | None = None) -> None:
         self.width = -(-n_columns // CHUNK) * CHUNK
         self._cuts = np.array([rule.cut for rule in rules])
         members = np.zeros((self.width, len(rules)))
         for index, rule in enumerate(rules):
             members[slice(n_columns) if rule.members is None else rule.members, index] = 1.0
-        self._members: dict[object, Weights] = {
+        #: 1 where a column counts under a rule, (width, rules), in either precision.
+        self.members: dict[object, Weights] = {
             np.dtype(kind): members.astype(kind) for kind in (np.float32, np.float64)
         }
         self._everything = len(rules) == 1 and rules[0].members is None and self.width == n_columns
-        self.tiled = n_columns >= TILED_FROM
+        self.tiled = n_columns >= TILED_FROM if tiled is None else tiled
         self._tiles = list(slices(self.width, step=_COLUMNS if self.tiled else max(1, self.width)))
 
-    def positions(self, weigh: Weigh, *, n_rows: int) -> tuple[IntArray, FloatArray]:
+    def screened(self, weigh: Weigh, doubt: FloatArray) -> tuple[IntArray, BoolArray]:
+        """`positions`, and the rows in which errors of `doubt`, shape (m,), leave every one of them where it is."""
+        positions, margins = self.positions(weigh, n_rows=len(doubt))
+        return positions, np.asarray((margins > doubt[:, None]).all(axis=1))
+
+    def positions(self, weigh: Weigh, *, n_rows: int, cuts: FloatArray | None = None) -> tuple[IntArray, FloatArray]:
         """Columns at which the cuts are reached, and how clearly.
 
         The mass is F(t) = (sum of the weights up to t) / (1 + sum of all weights): the missing 1 sits at +inf.
@@ -278,6 +286,8 @@ class CutSearch:
         weigh : callable
             Called once for every image and tile; with several tiles about once more for every image.
         n_rows : int
+        cuts : ndarray of shape (n_rows, rules), optional
+            Instead of those of the rules.
 
         Returns
         -------
@@ -291,12 +301,12 @@ class CutSearch:
         masses = np.empty((len(self._tiles), n_rows, len(self._cuts)))
         for number, tile in enumerate(self._tiles):
             weights = weigh(everyone, tile)
-            ends = self._group_ends(weights, tile)
+            ends = self.group_ends(weights, tile)
             masses[number] = ends[-1]
         tile_ends = np.cumsum(masses, axis=0)
         scale = 1.0 + tile_ends[-1]
         with np.errstate(invalid="ignore"):  # a cut of +inf is never reached, however little mass there is
-            bounds = self._cuts * scale
+            bounds = (self._cuts if cuts is None else cuts) * scale
         reached = np.minimum(np.count_nonzero(tile_ends < bounds, axis=0), len(self._tiles) - 1)
         positions = np.empty(reached.shape, dtype=np.int64)
         margins = np.empty(reached.shape)
@@ -306,9 +316,9 @@ class CutSearch:
             before = tile_ends[number - 1][rows] if number else np.zeros((len(rows), len(self._cuts)))
             if len(self._tiles) > 1:
                 weights = weigh(rows, tile)
-                ends = before + self._group_ends(weights, tile)
+                ends = before + self.group_ends(weights, tile)
             # The group of columns in which a bound is reached, and then the column.
-            bound, members = bounds[rows], self._members[weights.dtype][tile]
+            bound, members = bounds[rows], self.members[weights.dtype][tile]
             group = np.minimum(np.count_nonzero(ends < bound, axis=0), len(ends) - 1)
             earlier = np.take_along_axis(ends, np.maximum(group - 1, 0)[None], axis=0)[0]
             start = np.where(group > 0, earlier, before)
@@ -329,12 +339,12 @@ class CutSearch:
             positions[here], margins[here] = found[here[rows]], np.minimum(above, below)[here[rows]]
         return positions, margins / scale / mass_error(scale)
 
-    def _group_ends(self, weights: Weights, tile: slice) -> FloatArray:
+    def group_ends(self, weights: Weights, tile: slice) -> FloatArray:
         """Masses up to the end of every group of a tile, under every rule; (m, columns) in, (groups, m, rules) out."""
         m, width = weights.shape
         if self._everything:
             sums = chunk_sums(weights, width=CHUNK).T[:, :, None]
         else:
-            members = self._members[weights.dtype][tile].reshape(width // CHUNK, CHUNK, -1)
+            members = self.members[weights.dtype][tile].reshape(width // CHUNK, CHUNK, -1)
             sums = np.matmul(weights.reshape(m, width // CHUNK, CHUNK).transpose(1, 0, 2), members)
         return np.cumsum(sums, axis=0, dtype=np.float64)

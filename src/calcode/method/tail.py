@@ -12,9 +12,12 @@ import numpy as np
 from calcode.arrays import FloatArray, IntArray
 from calcode.kernels import (
     CHUNK,
+    TILED_FROM,
     TILED_ROWS,
     CutRule,
     CutSearch,
+    ImageLevelRule,
+    ImageLevelSearch,
     ScreenedAnchors,
     cosine_distances,
     kernel_weights,
@@ -24,8 +27,8 @@ from calcode.kernels import (
     slices,
 )
 from calcode.method.cross_fit import HeldOut
-from calcode.method.localized import LocalizedRule
-from calcode.method.quantiles import conformal_quantile, smallest_finite_count
+from calcode.method.localized import LocalizedRule, first_positions
+from calcode.method.quantiles import conformal_quantile, conformal_rank, smallest_finite_count
 
 ProtectRule = Literal["discovered", "all", "none"]
 ReasonName = Literal["undercovered", "too few", "requested", "all classes"]
@@ -228,9 +231,8 @@ class ClassGuard:
 class GuardedThresholds:
     """Finds tau(x) and the guarded thresholds (Eq. 15) of a calibrated rule and its guards, for any number of images.
 
-    Under the levels `loo` and `certified` a first look in float32 gives the thresholds and their margins; images whose
-    margin is within reach of its error are computed again in float64. `exact` and `upper`, which have no margin, are
-    computed in float64 at once.
+    A first look in float32 gives the thresholds; images for which its error could change one are computed again in
+    float64. Under `exact` and `upper` with 32,768 calibration images or more, all are computed in float64 at once.
 
     Parameters
     ----------
@@ -247,12 +249,17 @@ class GuardedThresholds:
         self._local = [(guard.local, guard.members) for guard in guards if guard.local is not None and guard.searches]
         # Fillers and the column after the last have no score.
         self._scores = np.append(rule.scores, np.full(CHUNK, np.inf))
-        #: How thresholds are found in float32; None where the level has no margin.
-        self._screen: tuple[ScreenedAnchors, CutSearch] | None = None
+        #: How thresholds are found in float32.
+        self._screen: tuple[ScreenedAnchors, CutSearch | ImageLevelSearch] | None = None
         if rule.level in ("loo", "certified"):
             rules = [CutRule(members=None, cut=rule.cut)]
             rules += [CutRule(members=members, cut=local.cut) for local, members in self._local]
             self._screen = ScreenedAnchors(rule.embeddings), CutSearch(rules, n_columns=len(rule.scores))
+        elif len(rule.scores) < TILED_FROM:
+            own = [_image_level_rule(rule, members=None)]
+            own += [_image_level_rule(local, members=members) for local, members in self._local]
+            search = ImageLevelSearch(own, n_columns=len(rule.scores), exact=rule.level == "exact")
+            self._screen = ScreenedAnchors(rule.embeddings), search
 
     def thresholds(self, embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
         """tau(x) of unit rows, shape (n, d) in, (n,) out, and the guarded thresholds, shape (n, K).
@@ -270,9 +277,9 @@ class GuardedThresholds:
                     embeddings[block], bandwidth=self._rule.bandwidth, tiled=search.tiled
                 ):
                     rows = slice(block.start + part.start, block.start + part.stop)
-                    positions, margins = search.positions(weigh, n_rows=len(doubt))
+                    positions, settled = search.screened(weigh, doubt)
                     found[rows] = self._scores[positions]
-                    again[rows] = ~(margins > doubt[:, None]).all(axis=1)
+                    again[rows] = ~settled
 
             tiled = slices(len(embeddings), step=TILED_ROWS)
             whole = product_blocks(len(embeddings), n_columns=anchors.width)
@@ -295,8 +302,7 @@ class GuardedThresholds:
 
     def _settled(self, weights: FloatArray) -> FloatArray:
         """Thresholds of every rule from float64 weights; (m, n) in, (m, rules) out."""
-        if self._screen is not None:
-            search = self._screen[1]
+        if self._screen is not None and isinstance(search := self._screen[1], CutSearch):
             padded = np.zeros((len(weights), search.width))
             padded[:, : weights.shape[1]] = weights
             positions, _ = search.positions(lambda rows, tile: padded[rows, tile], n_rows=len(weights))
@@ -305,6 +311,16 @@ class GuardedThresholds:
         for rule, members in self._local:
             columns.append(rule.thresholds_from_weights(np.take(weights, members, axis=1))[0])
         return np.stack(columns, axis=1)
+
+
+def _image_level_rule(rule: LocalizedRule, *, members: IntArray | None) -> ImageLevelRule:
+    return ImageLevelRule(
+        members=members,
+        below=rule.below,
+        total=rule.total,
+        first=first_positions(rule.scores),
+        rank=conformal_rank(len(rule.scores), miscoverage=rule.miscoverage),
+    )
 
 
 def in_every_set_sentence(guards: Sequence[ClassGuard]) -> str:
