@@ -68,7 +68,7 @@ def rate_of(batches: Iterable[int]) -> Rate:
 
 
 def pipeline_sizes(paths: list[str], backbone: Any, *, batch_size: int, workers: int) -> Iterator[int]:
-    from calcode.backbones import embedded_batches
+    from calcode.backbones.embedding import embedded_batches
 
     for batch in embedded_batches(paths, backbone=backbone, batch_size=batch_size, workers=workers):
         yield len(batch.rows)

@@ -7,10 +7,11 @@ import pytest
 from backbones.stand_ins import DEADLY, DeadlyPreprocessing, StripsTakeTooMuch, pictures
 from PIL import Image
 
-from calcode.backbones import BackboneError, Preprocessing
+from calcode.backbones import Preprocessing
 from calcode.backbones.decoding import Decoder
 from calcode.backbones.preprocessing import Preprocessing as Steps
-from calcode.datasets import read_image
+from calcode.datasets.images import read_image
+from calcode.errors import BackboneError
 
 STEPS = Preprocessing(resize=8, crop=(8, 8))
 

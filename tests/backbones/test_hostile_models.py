@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from backbones.tiny_models import make_torchvision_importable, save_clip, save_open_clip
 
-from calcode.backbones import BackboneError, Preprocessing, load_backbone
+from calcode.backbones import Preprocessing, load_backbone
 from calcode.backbones.onnx_tower import OnnxTower
 from calcode.backbones.preprocessing import preprocessing_from
-from calcode.errors import CalcodeError
+from calcode.errors import BackboneError, CalcodeError
 
 TOWERS = Path(__file__).resolve().parents[1] / "data" / "backbones"
 needs_torch = pytest.mark.skipif(

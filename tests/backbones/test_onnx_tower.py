@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calcode.backbones import BackboneError, Preprocessing, embed_prompts, encode_images, load_backbone
+from calcode.backbones import Preprocessing, embed_prompts, encode_images, load_backbone
 from calcode.backbones.embedding import embedded_batches
 from calcode.backbones.onnx_tower import OnnxTower
 from calcode.datasets import load_templates
+from calcode.errors import BackboneError
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install 'calcode[onnx]'")
 

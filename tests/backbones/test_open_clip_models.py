@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from backbones.tiny_models import make_torchvision_importable, save_open_clip
 
-from calcode.backbones import BackboneError, embed_prompts, encode_images, load_backbone
+from calcode.backbones import embed_prompts, encode_images, load_backbone
 from calcode.backbones.open_clip_models import preprocessing_of
 from calcode.datasets import PromptTemplates
+from calcode.errors import BackboneError
 
 if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers", "open_clip")):
     pytest.skip("torch, transformers and open_clip are not installed: make test-torch", allow_module_level=True)

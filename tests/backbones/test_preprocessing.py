@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from calcode.backbones import BackboneError, Preprocessing
+from calcode.backbones import Preprocessing
 from calcode.backbones.preprocessing import preprocessing_from
+from calcode.errors import BackboneError
 
 CLIP = Preprocessing(
     resize=32, crop=(32, 32), mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711)

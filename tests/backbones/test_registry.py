@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from calcode.backbones import KNOWN, BackboneError, load_backbone
-from calcode.backbones.registry import family_of
+from calcode.backbones import load_backbone
+from calcode.backbones.registry import KNOWN, family_of
+from calcode.errors import BackboneError
 
 
 def test_the_four_models_of_the_paper_have_names() -> None:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from backbones.stand_ins import ColourModel, TextlessModel
 
-from calcode.backbones import BackboneError, embed_prompts
+from calcode.backbones import embed_prompts
 from calcode.datasets import load_templates
+from calcode.errors import BackboneError
 
 
 def test_the_bank_is_classes_by_templates() -> None:

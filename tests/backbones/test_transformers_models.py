@@ -11,10 +11,11 @@ import pytest
 from backbones.stand_ins import listing_of, pictures
 from backbones.tiny_models import make_torchvision_importable, save_clip, save_siglip
 
-from calcode.backbones import BackboneError, embed_prompts, encode_images, load_backbone
+from calcode.backbones import embed_prompts, encode_images, load_backbone
 from calcode.cohorts import open_features
 from calcode.datasets import PromptTemplates
 from calcode.engines.embedding import embed
+from calcode.errors import BackboneError
 
 if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")):
     pytest.skip("torch and transformers are not installed: make test-torch", allow_module_level=True)

@@ -12,7 +12,8 @@ from dataset_makers import IDENTIFIERS, write_csv, write_dicom, write_image
 from typer.testing import CliRunner
 
 from calcode.cli.data import group as data_commands
-from calcode.datasets import CheckReport, ImageListing, Level, check_listing, read_csv_images
+from calcode.datasets import CheckReport, ImageListing, check_listing, read_csv_images
+from calcode.datasets.check import Level
 from calcode.errors import CalcodeWarning
 
 HEADER = ("id", "path", "label_name", "group", "role")

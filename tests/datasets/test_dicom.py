@@ -11,8 +11,10 @@ from pydicom.dataset import Dataset
 from pydicom.pixels.processing import convert_color_space
 from pydicom.uid import RLELossless
 
-from calcode.datasets import ImageError, read_class_folders, read_image
+from calcode.datasets import read_class_folders
 from calcode.datasets.dicom import content_id, has_burned_in_text, is_dicom
+from calcode.datasets.images import read_image
+from calcode.errors import ImageError
 
 RAMP = np.arange(256, dtype=np.uint16).reshape(16, 16) * 16
 

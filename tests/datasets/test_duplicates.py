@@ -9,7 +9,8 @@ import pytest
 from dataset_makers import picture, write_csv, write_image
 from PIL import Image
 
-from calcode.datasets import DatasetError, ImageListing, duplicates, read_csv_images, without_duplicates
+from calcode.datasets import ImageListing, duplicates, read_csv_images, without_duplicates
+from calcode.errors import DatasetError
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calcode.datasets import DatasetError
 from calcode.datasets.folder import needed_csv, numbers_or_missing, read_columns, text_or_missing
+from calcode.errors import DatasetError
 
 
 def write(folder: Path, text: str, *, encoding: str = "utf-8") -> Path:

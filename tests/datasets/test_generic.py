@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from dataset_makers import write_csv, write_dicom, write_image
 
-from calcode.datasets import CsvColumns, DatasetError, read_class_folders, read_csv_images
-from calcode.errors import CalcodeWarning
+from calcode.datasets import CsvColumns, read_class_folders, read_csv_images
+from calcode.errors import CalcodeWarning, DatasetError
 
 
 @pytest.fixture

@@ -18,9 +18,10 @@ from datasets.deadly import length_or_death
 from doc_blocks import ROOT
 from PIL import Image
 
-from calcode.datasets import ImageError, check_listing, load_templates, read_class_folders, read_csv_images, read_image
+from calcode.datasets import check_listing, load_templates, read_class_folders, read_csv_images
+from calcode.datasets.images import read_image
 from calcode.datasets.workers import CRASHED, DecodingPool
-from calcode.errors import CalcodeWarning, DatasetError
+from calcode.errors import CalcodeWarning, DatasetError, ImageError
 
 # Whatever hangs is ended.
 pytestmark = [pytest.mark.timeout(60), pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes in folders")]
@@ -132,7 +133,8 @@ def test_images_of_too_many_pixels_are_refused_before_decoding(
 
 DECODE = """
 import resource, sys
-from calcode.datasets import ImageError, read_image
+from calcode.datasets.images import read_image
+from calcode.errors import ImageError
 import pydicom, PIL.Image
 from pydicom.pixels.utils import pixel_array
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from calcode.datasets import DatasetError, ImageError, Unreadable, image_or_reason, read_image
+from calcode.datasets import Unreadable, image_or_reason
+from calcode.datasets.images import read_image
+from calcode.errors import DatasetError, ImageError
 
 
 def test_pixels_come_back_as_they_were_saved(tmp_path: Path) -> None:

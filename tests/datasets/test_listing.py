@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calcode.datasets import DatasetError, ImageListing
+from calcode.datasets import ImageListing
 from calcode.datasets.listing import joined
+from calcode.errors import DatasetError
 
 
 def listing(**changes: object) -> ImageListing:

@@ -10,17 +10,13 @@ import numpy as np
 import pytest
 from dataset_makers import write_csv, write_image
 
-from calcode.datasets import (
-    DatasetError,
-    ImageListing,
-    read_camelyon17,
-    read_ham10000,
-    read_isic2018_test,
-    read_isic2019_test,
-    read_isic2019_training,
-    read_pad_ufes_20,
-)
-from calcode.errors import CalcodeWarning
+from calcode.datasets import ImageListing
+from calcode.datasets.camelyon17 import read_camelyon17
+from calcode.datasets.ham10000 import read_ham10000
+from calcode.datasets.isic2018 import read_isic2018_test
+from calcode.datasets.isic2019 import read_isic2019_test, read_isic2019_training
+from calcode.datasets.pad_ufes_20 import read_pad_ufes_20
+from calcode.errors import CalcodeWarning, DatasetError
 
 Reader = Callable[[Path], ImageListing]
 

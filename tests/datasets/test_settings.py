@@ -11,18 +11,11 @@ import pytest
 from dataset_makers import write_csv
 
 from calcode.cohorts import ROLES
-from calcode.datasets import (
-    DatasetError,
-    camelyon17_setting,
-    external_setting,
-    ham10000_setting,
-    isic2019_setting,
-    pad_ufes_20_setting,
-    read_isic2019_training,
-    rosendahl_setting,
-)
-from calcode.datasets.ham10000 import HAM10000_SIZES
-from calcode.errors import CalcodeWarning
+from calcode.datasets.camelyon17 import camelyon17_setting
+from calcode.datasets.ham10000 import HAM10000_SIZES, ham10000_setting, rosendahl_setting
+from calcode.datasets.isic2019 import read_isic2019_training
+from calcode.datasets.settings import external_setting, isic2019_setting, pad_ufes_20_setting
+from calcode.errors import CalcodeWarning, DatasetError
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from calcode.datasets import DATASETS, DatasetError, load_templates, packaged_templates
+from calcode.datasets import DATASETS, load_templates
 from calcode.datasets.camelyon17 import CLASSES
 from calcode.datasets.ham10000 import SKIN_CLASSES
+from calcode.datasets.templates import packaged_templates
+from calcode.errors import DatasetError
 
 GOOD = 'classes = ["a", "b"]\nlabel_texts = ["an A", "a B"]\ntemplates = ["{label}.", "this is {label}"]\n'
 

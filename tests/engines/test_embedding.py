@@ -17,11 +17,12 @@ from backbones.stand_ins import CLASSES, BlackIsNothing, ColourModel, listing_of
 from doc_blocks import ROOT
 from PIL import Image
 
-from calcode.backbones import BackboneError, Preprocessing, encode_images
+from calcode.backbones import Preprocessing, encode_images
 from calcode.cohorts import Prompts, open_features
-from calcode.datasets import ImageListing, read_image
+from calcode.datasets import ImageListing
+from calcode.datasets.images import read_image
 from calcode.engines.embedding import EmbedJob, Progress, embed
-from calcode.errors import EngineError
+from calcode.errors import BackboneError, EngineError
 
 
 def direct(listing: ImageListing) -> np.ndarray:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from metric_cases import Cohort, assert_quantile, by_hand, cohorts, random_cohort
 
 from calcode.errors import EvidenceError, SettingsError
-from calcode.metrics import Difference, PairedDifference, paired_difference
+from calcode.metrics import paired_difference
+from calcode.metrics.comparisons import Difference, PairedDifference
 
 
 def differences(result: PairedDifference) -> dict[str, Difference]:

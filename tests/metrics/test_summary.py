@@ -16,17 +16,11 @@ from hypothesis import strategies as st
 from metric_cases import Cohort, assert_quantile, by_hand, cohorts, decisions_of, random_cohort
 
 from calcode.errors import EvidenceError, SettingsError
-from calcode.metrics import (
-    Outcome,
-    SingleAnswers,
-    Summary,
-    Tally,
-    expected_calibration_error,
-    summarize,
-    summarize_sets,
-    worst_class,
-)
+from calcode.metrics import Outcome, SingleAnswers, Summary, summarize, summarize_sets
 from calcode.metrics.intervals import Estimate, proportion
+from calcode.metrics.summary import worst_class
+from calcode.metrics.tallies import Tally
+from calcode.metrics.top_one import expected_calibration_error
 
 MAPIE = json.loads((Path(__file__).parents[1] / "data" / "metrics_mapie.json").read_text())
 

@@ -12,18 +12,19 @@ from metric_cases import Cohort, by_hand, cohorts, decisions_of, random_cohort
 from calcode.errors import EvidenceError
 from calcode.method.decisions import shown_classes
 from calcode.method.evidence import checked_labels
-from calcode.metrics import (
-    Outcome,
+from calcode.metrics import Outcome
+from calcode.metrics.tallies import (
+    OUTCOMES,
     Tally,
     class_coverage,
     coverage,
     deferral,
     full_set_rate,
     informative_rate,
+    outcome_columns,
     set_size,
     worst_class_coverage,
 )
-from calcode.metrics.tallies import OUTCOMES, outcome_columns
 
 
 def tally_of(cohort: Cohort) -> Tally:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from metric_cases import by_hand, decisions_of, random_cohort
 
 from calcode.errors import EvidenceError
-from calcode.metrics import expected_calibration_error, risk_curve, selective_risk_curve
+from calcode.metrics.top_one import expected_calibration_error, risk_curve, selective_risk_curve
 
 MAPIE = json.loads((Path(__file__).parents[1] / "data" / "metrics_mapie.json").read_text())
 

@@ -16,7 +16,7 @@ pytest.importorskip("highdicom")
 from pydicom import Dataset, dcmread
 from service.dicom_objects import IDENTIFIERS, encoded, photograph
 
-from calcode.datasets import read_image
+from calcode.datasets.images import read_image
 from calcode.service.hospital.fhir import report_bundle
 from calcode.service.hospital.objects import KEPT_TAGS, take_apart
 from calcode.service.hospital.statement import NOTICE, Statement

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from calcode.backbones.backbone import Backbone, BackboneCard, encode_images
-from calcode.backbones.embedding import embed_prompts, embedded_batches
+from calcode.backbones.backbone import Backbone, encode_images
+from calcode.backbones.embedding import embed_prompts
 from calcode.backbones.preprocessing import Preprocessing
-from calcode.backbones.registry import KNOWN, KnownBackbone, load_backbone
-from calcode.errors import BackboneError
+from calcode.backbones.registry import load_backbone
 
-__all__ = [
-    "KNOWN",
-    "Backbone",
-    "BackboneCard",
-    "BackboneError",
-    "KnownBackbone",
-    "Preprocessing",
-    "embed_prompts",
-    "embedded_batches",
-    "encode_images",
-    "load_backbone",
-]
+__all__ = ["Backbone", "Preprocessing", "embed_prompts", "encode_images", "load_backbone"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from calcode.metrics import ClassCoverage, Summary
 from calcode.metrics.intervals import Estimate
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart
 from calcode.report.cohort import CohortFigures, MethodFigures
-from calcode.report.parts import Cell, Column, Figure, Table, columns
+from calcode.report.parts import Cell, Column, Figure, Table
 from calcode.report.wording import (
     FEW,
     NBSP,
@@ -22,8 +23,6 @@ from calcode.report.wording import (
     short_percent,
     singles_words,
 )
-
-_METHOD_HEADINGS = ("coverage", "worst class", "set size", "full sets", "single answers", "deferred")
 
 
 def differs(summary: Summary) -> bool:
@@ -44,32 +43,34 @@ def _share_cell(estimate: Estimate, *, name: str = "", n: bool = False) -> Cell:
     return Cell(f"{name} {percent(estimate.value)}".strip(), below=percent_interval(estimate) + images)
 
 
-def _method_cells(method: MethodFigures) -> list[Cell]:
-    summary = method.summary
-    size = summary.set_size
-    return [
-        _share_cell(summary.coverage, n=True),
-        _share_cell(summary.worst_class_coverage, name=summary.worst_class or "", n=True),
-        Cell(number(size.value), below=f"{number(size.low)} to {number(size.high)}" if size.n else ""),
-        _share_cell(summary.full_set_rate),
-        singles_cell(summary),
-        _share_cell(summary.deferral),
-    ]
+def _size_cell(size: Estimate) -> Cell:
+    return Cell(number(size.value), below=f"{number(size.low)} to {number(size.high)}" if size.n else "")
+
+
+#: What a method did on a cohort; a row is a cohort's name and the `MethodFigures` on it.
+_COLUMNS = (
+    Column("coverage", lambda row: _share_cell(row[1].summary.coverage, n=True)),
+    Column(
+        "worst class",
+        lambda row: _share_cell(row[1].summary.worst_class_coverage, name=row[1].summary.worst_class or "", n=True),
+    ),
+    Column("set size", lambda row: _size_cell(row[1].summary.set_size)),
+    Column("full sets", lambda row: _share_cell(row[1].summary.full_set_rate)),
+    Column("single answers", lambda row: singles_cell(row[1].summary)),
+    Column("deferred", lambda row: _share_cell(row[1].summary.deferral)),
+)
 
 
 def cost_table(cohorts: Sequence[CohortFigures]) -> Table:
     """What the answers of the ordinary predictor and of CALCoDe are worth and cost, cohort by cohort."""
     sizes = listed(list(dict.fromkeys(str(len(figures.cohort.classes)) for figures in cohorts)), last="or")
+    methods = [(f.cohort.name, method) for f in cohorts for method in (f.ordinary, f.guarded) if method is not None]
+    named = Column("images and method", lambda row: Cell(sentence_case(row[0]), below=row[1].name), numeric=False)
     return Table(
         caption=f"What the answers are worth and what they cost. Set size out of {sizes} labels; a full set holds all "
         "of them; a single answer names one diagnosis; a deferred image goes to a clinician",
-        columns=columns("images and method", *_METHOD_HEADINGS),
-        rows=[
-            [Cell(sentence_case(figures.cohort.name), below=method.name), *_method_cells(method)]
-            for figures in cohorts
-            for method in (figures.ordinary, figures.guarded)
-            if method is not None
-        ],
+        columns=(named, *_COLUMNS),
+        rows=methods,
     )
 
 
@@ -85,13 +86,11 @@ def method_table(figures: CohortFigures) -> Table:
         caption += f" '{figures.ordinary_there.name}' is over the images that CALCoDe answers."
     if not figures.cohort.model.tail_classes_:
         caption += " Nothing is protected, so CALCoDe and Localized are the same."
-    headings = columns("method", *_METHOD_HEADINGS)
-    rows: list[list[str | Cell]] = [[method.name, *_method_cells(method)] for method in methods]
-    if any(differs(method.summary) for method in methods):
-        headings.append(Column("coverage of accepted"))
-        for row, method in zip(rows, methods, strict=True):
-            row.append(_share_cell(method.summary.audit_coverage, n=True))
-    return Table(caption=caption, columns=headings, rows=rows)
+    accepted = Column("coverage of accepted", lambda row: _share_cell(row[1].summary.audit_coverage, n=True))
+    extra = [accepted] if any(differs(method.summary) for method in methods) else []
+    named = Column("method", lambda row: row[1].name, numeric=False)
+    rows = [(figures.cohort.name, method) for method in methods]
+    return Table(caption=caption, columns=(named, *_COLUMNS, *extra), rows=rows)
 
 
 def method_words(method: MethodFigures) -> str:
@@ -149,42 +148,36 @@ def class_chart(
 
 def class_table(cohorts: Sequence[CohortFigures]) -> Table:
     """Every class of every cohort, every method."""
-    several = len(cohorts) > 1
-    rows: list[list[str | Cell]] = []
+    rows: list[tuple[CohortFigures, MethodFigures, ClassCoverage]] = []
     for figures in cohorts:
         methods = list(figures.methods)
         if figures.ordinary_there is not None:
             methods.insert(1, figures.ordinary_there)
         # A class without an image has nothing to show; the sentences name it.
         present = [name for name in figures.cohort.classes if figures.guarded.class_row(name).n]
-        for name in present:
-            for method in methods:
-                row = method.class_row(name)
-                rows.append(
-                    [
-                        Cell(
-                            name,
-                            tag="protected" if name in figures.cohort.model.tail_classes_ else "",
-                            below=figures.cohort.name if several else "",
-                        ),
-                        method.name,
-                        f"{count(row.coverage.n)} of {count(row.n)}",
-                        Cell(
-                            percent(row.coverage.value),
-                            below=percent_interval(row.coverage),
-                            tag=_every_set_tag(row),
-                            alarm=row in method.clearly_below(figures.cohort.target),
-                        ),
-                        number(row.set_size),
-                        percent(row.full_set_rate),
-                        percent(row.informative_rate),
-                        percent(row.deferral),
-                    ]
-                )
-    headings = ("class", "method", "answered", "coverage", "set size", "full sets", "informative", "deferred")
+        rows += [(figures, method, method.class_row(name)) for name in present for method in methods]
+
+    def class_cell(row: tuple[CohortFigures, MethodFigures, ClassCoverage]) -> Cell:
+        cohort, name = row[0].cohort, row[2].name
+        tag = "protected" if name in cohort.model.tail_classes_ else ""
+        return Cell(name, tag=tag, below=cohort.name if len(cohorts) > 1 else "")
+
+    def coverage_cell(row: tuple[CohortFigures, MethodFigures, ClassCoverage]) -> Cell:
+        alarm = row[2] in row[1].clearly_below(row[0].cohort.target)
+        return replace(_share_cell(row[2].coverage), tag=_every_set_tag(row[2]), alarm=alarm)
+
     return Table(
         caption=f"Every class, every method; underlined: clearly below the target, with at least {FEW} answered images",
-        columns=columns(*headings, words=2),
+        columns=(
+            Column("class", class_cell, numeric=False),
+            Column("method", lambda row: row[1].name, numeric=False),
+            Column("answered", lambda row: f"{count(row[2].coverage.n)} of {count(row[2].n)}"),
+            Column("coverage", coverage_cell),
+            Column("set size", lambda row: number(row[2].set_size)),
+            Column("full sets", lambda row: percent(row[2].full_set_rate)),
+            Column("informative", lambda row: percent(row[2].informative_rate)),
+            Column("deferred", lambda row: percent(row[2].deferral)),
+        ),
         rows=rows,
     )
 
