@@ -13,10 +13,9 @@ from doc_blocks import ROOT
 from calcode.cohorts import ROLES
 from calcode.datasets import ImageListing
 from calcode.datasets.ham10000 import ham10000_setting, is_ham10000_id, read_ham10000, rosendahl_setting
-from calcode.datasets.isic2018 import read_isic2018_test
-from calcode.datasets.isic2019 import read_isic2019_training
+from calcode.datasets.isic import read_isic2018_test, read_isic2019_training
 from calcode.datasets.pad_ufes_20 import read_pad_ufes_20
-from calcode.datasets.settings import external_setting, pad_ufes_20_setting
+from calcode.datasets.registry import external_setting, pad_ufes_20_setting
 from calcode.errors import CalcodeWarning, DatasetError
 
 FOLDER = ROOT.parent / "shared" / "metadata"

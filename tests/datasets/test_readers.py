@@ -13,8 +13,7 @@ from dataset_makers import write_csv, write_image
 from calcode.datasets import ImageListing
 from calcode.datasets.camelyon17 import read_camelyon17
 from calcode.datasets.ham10000 import read_ham10000
-from calcode.datasets.isic2018 import read_isic2018_test
-from calcode.datasets.isic2019 import read_isic2019_test, read_isic2019_training
+from calcode.datasets.isic import read_isic2018_test, read_isic2019_test, read_isic2019_training
 from calcode.datasets.pad_ufes_20 import read_pad_ufes_20
 from calcode.errors import CalcodeWarning, DatasetError
 

@@ -13,8 +13,8 @@ from dataset_makers import write_csv
 from calcode.cohorts import ROLES
 from calcode.datasets.camelyon17 import camelyon17_setting
 from calcode.datasets.ham10000 import HAM10000_SIZES, ham10000_setting, rosendahl_setting
-from calcode.datasets.isic2019 import read_isic2019_training
-from calcode.datasets.settings import external_setting, isic2019_setting, pad_ufes_20_setting
+from calcode.datasets.isic import read_isic2019_training
+from calcode.datasets.registry import external_setting, isic2019_setting, pad_ufes_20_setting
 from calcode.errors import CalcodeWarning, DatasetError
 
 

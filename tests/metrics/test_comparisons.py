@@ -206,5 +206,5 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(EvidenceError, match=r"^labels: shape \(9,\) is not \(10,\)"):
         paired_difference([outcome], [outcome], labels=[labels[:9]])
     other = random_cohort(n=10, n_classes=4, seed=0).outcome
-    with pytest.raises(EvidenceError, match=r"^second: sets of shape \(10, 4\) beside \(10, 3\) in first"):
+    with pytest.raises(EvidenceError, match=r"^second: sets of shape \(10, 4\) given, \(10, 3\) in first"):
         paired_difference([outcome], [other], labels=[labels])

@@ -75,4 +75,4 @@ def test_a_class_in_every_set_and_full_sets_are_marked() -> None:
     assert "in every set: 2 calibration images" in str(marked)
     assert "holds every label" not in str(summary)
     full = replace(summary, full_set_rate=replace(summary.full_set_rate, value=0.942))
-    assert "94% of the answered images have a set that holds every label" in str(full)
+    assert "94 % of the answered images have a set that holds every label" in str(full)

@@ -119,7 +119,7 @@ class Decoder:
         )
         self._pool.__enter__()
         if not self._workers and os.name == "posix":
-            # Nobody else opens the file: a process that is killed shall not leave it behind.
+            # Nobody else opens the file: a process that is killed must not leave it behind.
             self.shared_file.unlink()
         return self
 

@@ -28,7 +28,7 @@ def photograph_evidence(
     name : str, optional
         The backbone as a model knows it; its own identity if not given.
     """
-    # In a process of its own: a photograph that takes all memory shall not take this process with it.
+    # In a process of its own: a photograph that takes all memory must not end this process.
     unreadable = Unreadable(path=Path(path), reason=CRASHED)
     with DecodingPool(image_or_reason, workers=1, crashed=lambda file: unreadable) as pool:
         (image,) = pool.results(pool.submit([os.fspath(path)]))

@@ -130,7 +130,7 @@ class SigmoidRule:
         result = np.empty(len(embeddings))
 
         def search(block: slice) -> None:
-            # Product and search on the same core: BLAS threads of their own would go on spinning beside the search.
+            # Product and search on the same core: BLAS threads of their own would keep spinning during the search.
             cosines = embeddings[block] @ self.embeddings.T
             for part in row_blocks(len(cosines), n_columns=len(self.scores)):
                 weights = self.kernel.of_cosines(cosines[part], out=cosines[part])

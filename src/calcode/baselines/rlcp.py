@@ -24,7 +24,7 @@ from calcode.method.scores import aps_scores, true_label_scores
 
 #: Published grid of bandwidths (0.02 to 6), its step being its smallest value here.
 BANDWIDTHS = np.arange(1, 301) / 50.0
-#: Published target: as many neighbours as an image shall effectively have.
+#: Published target: the number of neighbours that an image effectively has.
 EFFECTIVE_SIZE = 50.0
 #: Bandwidths tried per pass over the pairs, so that products are shared.
 _PER_PASS = 8

@@ -148,7 +148,7 @@ def _all_results(work: Callable[[Item], Result], items: Sequence[Item]) -> list[
 def _start_worker(
     prepare: Callable[..., None] | None, arguments: tuple[Any, ...], clean_up: Callable[..., None] | None
 ) -> None:
-    # Ctrl-C reaches every process of a terminal; only the main one shall answer it.
+    # Ctrl-C reaches every process of a terminal; only the main one should answer it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         # When memory runs out, Linux ends this process before the one that holds the work.

@@ -79,7 +79,7 @@ class Comparison:
 
 
 def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> Comparison:
-    """Fit on the source roles, decide on the test images, and put two simpler methods beside it.
+    """Fit on the source roles, decide on the test images, and run two simpler methods on the same images.
 
     Split APS answers for every image; the localized sets are CALCoDe's own before the guard, with its audit.
 

@@ -38,7 +38,7 @@ def explain_image(path: str | os.PathLike[str], *, n_neighbours: int = 10) -> Ex
     """
     features = demo_features()
     # The photograph first: a wrong path is reported before anything is fitted. The rounded tower stands for the
-    # encoder that made the features; the card beside it says how closely.
+    # encoder that made the features; the card next to it says how closely.
     evidence = photograph_evidence(
         path, backbone=load_backbone(tower_path()), prompts=features.prompts, name=features.backbone
     )

@@ -17,7 +17,7 @@ from calcode.metrics import Summary
 from calcode.metrics.intervals import Estimate
 from calcode.report.charts import ChartRow, RowChart
 from calcode.report.parts import Figure, Part, Section, Table, Text, columns
-from calcode.report.wording import count, counted, number, percent, percent_estimate, percent_interval
+from calcode.report.wording import count, counted, number, percent, percent_estimate, percent_interval, short_percent
 from calcode.site.expected import informative_share
 from calcode.site.model import SiteModel
 from calcode.site.ranking import TOLERANCE
@@ -97,11 +97,9 @@ class SiteDemo:
             for entry in self.sites
         ]
         singles, certificate = self.sharp.sharp.singles, self.sharp.certificate
-        promise = (
-            f"at most {certificate.risk:.0%} wrong is promised with {certificate.confidence:.0%} confidence"
-            if certificate.certified
-            else "not certified"
-        )
+        risk, confidence = short_percent(certificate.risk), short_percent(certificate.confidence)
+        promise = f"at most {risk} wrong is promised with {confidence} confidence"
+        promise = promise if certificate.certified else "not certified"
         found.append(
             f"Sharp mode at home: {percent(singles.n / self.sharp.sharp.n)} of the lesions get one diagnosis, "
             f"{count(singles.right)} of {count(singles.n)} right, where the default gives "

@@ -1,4 +1,4 @@
-"""Coverage and everything that must stand beside it, with intervals (METHOD.md 11).
+"""Coverage, what it cost, and their intervals (METHOD.md 11).
 
 `summarize` for decisions, `summarize_sets` for the sets of any method, `summarize_by` for subgroups,
 `paired_difference` for two methods on the same images.

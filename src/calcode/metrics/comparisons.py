@@ -100,7 +100,7 @@ def paired_difference(
     for ours, theirs, truth in zip(first, second, labels, strict=True):
         if ours.sets.shape != theirs.sets.shape:
             raise EvidenceError(
-                f"second: sets of shape {theirs.sets.shape} beside {ours.sets.shape} in first; "
+                f"second: sets of shape {theirs.sets.shape} given, {ours.sets.shape} in first; "
                 "both methods need the same images and classes"
             )
         n, n_classes = ours.sets.shape

@@ -1,4 +1,4 @@
-"""Coverage with everything that must stand beside it: the summary of a cohort (METHOD.md 11)."""
+"""Coverage with what it cost: the summary of a cohort (METHOD.md 11)."""
 
 from __future__ import annotations
 

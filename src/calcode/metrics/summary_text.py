@@ -120,8 +120,8 @@ def remarks(summary: Summary) -> list[str]:
         lines.append("Every in-space image was deferred: coverage, set size and accuracy are undefined.")
     if summary.coverage.n and summary.full_set_rate.value > 0.5:
         lines.append(
-            f"{summary.full_set_rate.value:.0%} of the answered images have a set that holds every label: such an "
-            "answer says nothing, and always covers."
+            f"{100 * summary.full_set_rate.value:.0f} % of the answered images have a set that holds every label: such "
+            "an answer says nothing, and always covers."
         )
     if summary.absent_classes:
         lines.append(f"Classes without an answered image: {', '.join(summary.absent_classes)}.")

@@ -11,7 +11,7 @@ from calcode.method.audit import DIAGNOSTICS
 from calcode.method.model import Calcode
 from calcode.method.quantiles import smallest_finite_count
 from calcode.metrics.summary_text import calibration_images, number
-from calcode.report.wording import counted, short_percent
+from calcode.report.wording import counted, percent, short_percent
 
 
 def model_facts(model: Calcode) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def audit_sentence(model: Calcode) -> str:
     if graph is not None:
         search = (
             f" Neighbours in the reference are found by a graph: on {graph.n_sample:,} validation images it found "
-            f"{graph.recall:.1%} of the true ones, and for 95 % of them it changed the distance by at most "
+            f"{percent(graph.recall)} of the true ones, and for 95 % of them it changed the distance by at most "
             f"{graph.error:.2g}."
         )
     return (

@@ -208,7 +208,7 @@ def coverage_table(watch: Watch) -> Table:
             ]
         )
     return Table(
-        caption="Coverage of accepted cases drawn for review, with everything beside it",
+        caption="Coverage of accepted cases drawn for review, with what it cost",
         columns=headings,
         rows=rows,
         name="monitor_coverage",

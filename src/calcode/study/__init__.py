@@ -7,7 +7,8 @@ from calcode.study.output import StudyOutput
 from calcode.study.page import WrittenReport, report_sections, write_report, write_study_page
 from calcode.study.registry import EXPERIMENTS, TABLES
 from calcode.study.run import Failure, StudyRun, plan, run_study
-from calcode.study.specification import Study, json_schema, packaged_settings, read_study
+from calcode.study.specification import Study, packaged_settings
+from calcode.study.study_file import json_schema, read_study
 
 __all__ = [
     "EXPERIMENTS",

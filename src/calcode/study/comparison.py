@@ -152,15 +152,8 @@ class MethodRow:
         names = [column.name for column in DETAILED]
         figures = dict.fromkeys(names) if self.summary is None else detailed(self.summary)
         shown = {name: None if "deferral" in name and not self.defers else figures[name] for name in names}
-        return {
-            "by": "",
-            "group": "",
-            **self._facts,
-            **shown,
-            **self.reached,
-            "seconds": self.seconds,
-            "problem": self.problem,
-        }
+        timed = {"seconds": self.seconds, "problem": self.problem}
+        return {"by": "", "group": "", **self._facts, **shown, **self.reached, **timed}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, the figures as `Summary.to_dict` gives them; None as in `cells`."""
@@ -218,7 +211,7 @@ def compare_methods(
     terms : Terms, optional
     """
     if test.ids is None:
-        raise EvidenceError("test: its images have no ids; give each one, so that roles can be told apart")
+        raise EvidenceError("test: its images have no ids; give each one, so that no image is in two roles")
     if not (test.require_labels() >= 0).any():
         raise EvidenceError("test: no image has a diagnosis among the classes, so nothing can be judged")
     prompts, used = checked_roles(roles.by_name)

@@ -14,8 +14,7 @@ from typing import Any
 from calcode import __version__
 from calcode.errors import StudyError
 from calcode.files import canonical_json
-from calcode.study.features import Features
-from calcode.study.specification import Backbone, Setting
+from calcode.study.specification import Backbone, Features, Setting
 
 #: Rooms whose code has no part in what comes out of a job; the module that runs it counts all the same.
 _NO_PART = frozenset(

@@ -34,7 +34,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 
 
 def run_jobs(jobs: Sequence[Job], *, folder: Path, workers: int, on_finish: Callable[[Job, Finished], None]) -> None:
-    """Run every job; `on_finish` hears of each as it ends.
+    """Run every job; `on_finish` is called as each ends.
 
     A worker that dies takes no other job with it: those that were in flight are run again, each alone, and the one
     that dies again is given up.

@@ -1,15 +1,14 @@
-"""A study as data: what a study file says, every value checked, and all that is wrong reported at once."""
+"""A study as data: what a study file may say, and the checked study that a run works with."""
 
 from __future__ import annotations
 
 import difflib
 import json
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -24,16 +23,21 @@ from pydantic import (
     model_validator,
 )
 
-from calcode.errors import FeatureFileError, StudyError
-from calcode.files import require_regular
+from calcode.errors import StudyError
 from calcode.method.decisions import COST_REGIMES, WORST_CLASS_MIN, Costs
-from calcode.study.features import Features, find_features
 from calcode.study.methods import COMPLETE, named_methods
 
 #: Key of the features that serve every setting without its own.
 EVERY_SETTING = "*"
 #: Names of averages, which no setting may have.
 SHIFTED, ALL = "shifted", "all"
+
+
+def unknown(what: str, name: str, known: Sequence[str]) -> str:
+    """What is wrong with a name, and the nearest one that exists."""
+    near = difflib.get_close_matches(name, known, n=1)
+    advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    return f"no {what} {name!r}; {advice}"
 
 
 class Entry(BaseModel):
@@ -58,6 +62,31 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Methods = Annotated[
     tuple[str, ...], AfterValidator(lambda names: named_methods(names)), Field(description="Names or groups.")
 ]
+
+
+class Features(BaseModel):
+    """A feature file with its prompts.
+
+    Attributes
+    ----------
+    path : Path
+    prompts : Path or None
+        Looked for next to the features unless given.
+    digest : str
+        SHA-256 of both files, so that changed features are noticed.
+    classes : tuple of str
+        Of the prompts.
+    columns : tuple of str
+        Of the features.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: Path
+    prompts: Path | None
+    digest: str
+    classes: tuple[str, ...]
+    columns: tuple[str, ...]
 
 
 class Condition(Entry):
@@ -165,10 +194,11 @@ def packaged_settings(name: str) -> tuple[Setting, ...]:
     >>> [setting.name for setting in packaged_settings("dermatology")]
     ['HAM', 'PAD', 'ROSENDAHL']
     """
-    return TypeAdapter(tuple[Setting, ...]).validate_json(json.dumps(_packaged(name)))
+    return TypeAdapter(tuple[Setting, ...]).validate_json(json.dumps(packaged_tables(name)))
 
 
-def _packaged(name: str) -> Any:
+def packaged_tables(name: str) -> Any:
+    """The same as they stand in their file."""
     file = files("calcode.study") / "settings" / f"{name}.toml"
     if not file.is_file():
         raise StudyError(f"settings: none named {name!r} come with calcode; write [[settings]]")
@@ -249,7 +279,7 @@ class Backbone(Entry):
         return self.features.get(setting, self.features.get(EVERY_SETTING))
 
 
-class _Common(Entry):
+class Common(Entry):
     """What the file says and the resolved study repeats."""
 
     title: Text
@@ -270,17 +300,17 @@ class _Common(Entry):
 
         for name in names:
             if name != ALL and name not in EXPERIMENTS:
-                raise ValueError(_unknown("experiment", name, [*EXPERIMENTS, ALL]))
+                raise ValueError(unknown("experiment", name, [*EXPERIMENTS, ALL]))
         return tuple(name for name in EXPERIMENTS if ALL in names or name in names)
 
 
-class StudyFile(_Common):
+class StudyFile(Common):
     """A study file as it is written; its JSON schema serves editors."""
 
     backbones: Annotated[tuple[BackboneEntry, ...], Field(min_length=1), AfterValidator(_different)]
 
 
-class Study(_Common):
+class Study(Common):
     """A study with the features that were found; everything a run needs, and what its manifest keeps.
 
     Attributes
@@ -340,7 +370,7 @@ class Study(_Common):
         return scopes | ({SHIFTED: shifted} if shifted else {}) | {ALL: every}
 
 
-def _option_types() -> dict[str, tuple[Any, Any]]:
+def option_types() -> dict[str, tuple[Any, Any]]:
     """Table of the file to the type and the default of the options of an experiment."""
     from calcode.study.registry import EXPERIMENTS
 
@@ -350,174 +380,9 @@ def _option_types() -> dict[str, tuple[Any, Any]]:
 def checked_options(written: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     """Options of every experiment, the usual ones where none are given, and what is wrong with them."""
     options, errors = {}, []
-    for key, (kind, usual) in _option_types().items():
+    for key, (kind, usual) in option_types().items():
         try:
             options[key] = TypeAdapter(kind).validate_json(json.dumps(written[key])) if key in written else usual
         except ValidationError as error:
             errors += [{**entry, "loc": (key, *entry["loc"])} for entry in error.errors()]
     return options, errors
-
-
-def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output: Path | None = None) -> Study:
-    """The study that a file describes, every value checked before any work.
-
-    Parameters
-    ----------
-    path : Path
-    features : mapping of str to Path, optional
-        Feature files instead of those in the file, by "backbone" or "backbone/setting".
-    output : Path, optional
-        Instead of the folder in the file. Paths in the file are relative to it.
-
-    Raises
-    ------
-    StudyError
-        Naming every key that is wrong, and for an unknown one the nearest that exists.
-    """
-    try:
-        content = tomllib.loads(require_regular(path).read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise StudyError(f"{path}: not UTF-8 text, so no TOML") from error
-    except FeatureFileError as error:
-        raise StudyError(str(error)) from error
-    except (ValueError, RecursionError, OSError) as error:
-        raise StudyError(f"{path}: not TOML ({error})") from error
-    if isinstance(content.get("settings"), str):
-        content["settings"] = _packaged(content["settings"])
-    own = {key: content.pop(key) for key in _option_types() if key in content}
-    options, errors = checked_options(own)
-    try:
-        written = StudyFile.model_validate_json(json.dumps(content, default=str))
-    except ValidationError as error:
-        errors += error.errors()
-    if errors:
-        raise StudyError(_listed(path, [_sentence(entry) for entry in errors]))
-    given = dict(features or {})
-    backbones, left_out = [], {}
-    problems: list[str] = []
-    for i, entry in enumerate(written.backbones):
-        where = f"backbones[{i}]"
-        paths = _paths(entry, given)
-        try:
-            found = {
-                setting: find_features(text, prompts=entry.prompts, folder=path.parent, name=entry.name)
-                for setting, text in paths.items()
-            }
-        except StudyError as error:
-            if entry.optional and entry.name not in {key.partition("/")[0] for key in given}:
-                left_out[entry.name] = str(error)
-            else:
-                problems.append(f"{where}.features: {error}")
-            continue
-        backbones.append(Backbone(name=entry.name, title=entry.title or entry.name, features=found))
-    if not backbones and not problems:
-        problems.append("backbones: no features found: " + "; ".join(left_out.values()))
-    known = [entry.name for entry in written.backbones]
-    problems += [
-        f"features: {_unknown('backbone', key.partition('/')[0], known)}"
-        for key in given
-        if key.partition("/")[0] not in known
-    ]
-    common = {name: getattr(written, name) for name in _Common.model_fields}
-    study = Study.model_construct(**common, backbones=tuple(backbones), options=options, left_out=left_out)
-    problems += _mismatches(study, known)
-    if problems:
-        raise StudyError(_listed(path, problems))
-    where_to = output if output is not None else path.parent / written.output
-    titled = tuple(entry.model_copy(update={"title": entry.title or entry.name}) for entry in study.settings)
-    return study.model_copy(update={"output": str(where_to), "settings": titled})
-
-
-def _paths(entry: BackboneEntry, given: Mapping[str, Path]) -> dict[str, str]:
-    """Paths by setting: those of the user instead of those in the file."""
-    own = {
-        key.partition("/")[2] or EVERY_SETTING: str(path.absolute())
-        for key, path in given.items()
-        if key.partition("/")[0] == entry.name
-    }
-    if EVERY_SETTING in own:
-        return own
-    return ({EVERY_SETTING: entry.features} if isinstance(entry.features, str) else entry.features) | own
-
-
-def _mismatches(study: Study, backbones: Sequence[str]) -> list[str]:
-    """What the settings ask of features that these do not have: backbones, classes, columns."""
-    problems = []
-    for i, setting in enumerate(study.settings):
-        for name in setting.backbones or ():
-            if name not in backbones:
-                problems.append(f"settings[{i}].backbones: {_unknown('backbone', name, backbones)}")
-    columns: dict[str, list[str]] = {}
-    for setting, backbone in study.combinations():
-        features = backbone.features_for(setting.name)
-        assert features is not None, "as in combinations"
-        unknown = [name for name in setting.classes or () if name not in features.classes]
-        if unknown:
-            problems.append(
-                f"settings.classes: {unknown} of {setting.name} are not among the prompts of {backbone.name}, "
-                f"which are {list(features.classes)}"
-            )
-        for part in ("source", "target"):
-            for condition in getattr(setting, part):
-                if condition.column not in features.columns:
-                    wrong = _unknown("column", condition.column, features.columns)
-                    where = f"settings.{part} of {setting.name}: {wrong}"
-                    columns.setdefault(where, []).append(str(features.path))
-    return problems + [f"{where}, in {' and '.join(dict.fromkeys(paths))}" for where, paths in columns.items()]
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON schema of a study file, for editors that complete and check TOML."""
-    schema = StudyFile.model_json_schema()
-    settings = schema["properties"]["settings"]
-    schema["properties"]["settings"] = {"anyOf": [{"type": "string", "enum": ["dermatology"]}, settings]}
-    for key, (kind, _) in _option_types().items():
-        own = TypeAdapter(kind).json_schema(ref_template="#/$defs/{model}")
-        schema["$defs"] |= own.pop("$defs", {})
-        schema["properties"][key] = own
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "calcode study", **schema}
-
-
-def _listed(path: Path, problems: Sequence[str]) -> str:
-    if len(problems) == 1:
-        return f"{path}: {problems[0]}"
-    return "\n  ".join([f"{path}: {len(problems)} things are wrong", *problems])
-
-
-def _unknown(what: str, name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    return f"no {what} {name!r}; {advice}"
-
-
-def _sentence(error: Any) -> str:
-    """One finding of pydantic as a sentence that names the key."""
-    # The union of a path and a table of paths shows up in the place; it is no key.
-    loc = [part for part in error["loc"] if part != "str" and "[" not in str(part)]
-    where = re.sub(r"\.\[", "[", ".".join(f"[{part}]" if isinstance(part, int) else str(part) for part in loc))
-    if error["type"] == "missing":
-        return f"{where}: missing; add it"
-    if error["type"] == "extra_forbidden":
-        parent, known = where.rpartition(".")[0] or "study", _known_keys(loc[:-1])
-        near = difflib.get_close_matches(str(loc[-1]), known, n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        return f"{parent}: unknown key {str(loc[-1])!r}; {advice}"
-    message = error["msg"].removeprefix("Value error, ")
-    if error["type"] == "value_error":
-        return f"{where}: {message}"
-    if error["type"] == "string_pattern_mismatch":
-        return f"{where}: {error['input']!r} cannot be part of a file name; use letters, digits, _ . + -"
-    return f"{where}: {message[0].lower()}{message[1:]}, not {error['input']!r}"
-
-
-def _known_keys(loc: Sequence[Any]) -> list[str]:
-    """Keys of the table at a place of the file."""
-    kind: Any = StudyFile
-    for part in loc:
-        if isinstance(part, int):
-            continue
-        options = {key: own for key, (own, _) in _option_types().items()}
-        kind = options[part] if kind is StudyFile and part in options else kind.model_fields[part].annotation
-        while not (isinstance(kind, type) and issubclass(kind, BaseModel)):
-            kind = next(entry for entry in get_args(kind) if entry is not type(None))
-    return [*kind.model_fields, *_option_types()] if kind is StudyFile else list(kind.model_fields)

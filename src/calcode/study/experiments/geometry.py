@@ -300,7 +300,7 @@ def section(output: StudyOutput) -> list[Part]:
 def geometry_sentence(rows: Sequence[Any]) -> str:
     """Where the target lies farthest from the reference, and how easily a probe tells the two apart."""
     same = list(dict.fromkeys(row.setting for row in rows if row.shift_ratio == 1.0))
-    itself = f" On {listed(same)} the held-out source images are the target itself, hence a shift of 1." if same else ""
+    itself = f" On {listed(same)} the held-out source images are the target itself, so the shift is 1." if same else ""
     farthest = max(rows, key=lambda row: row.shift_ratio)
     easiest = max(rows, key=lambda row: row.probe_balanced_accuracy)
     return (
@@ -365,7 +365,7 @@ def projection_figure(output: StudyOutput, setting: Setting) -> Figure | None:
 
 
 def same_images(rows: pd.DataFrame) -> bool:
-    """Whether the target is the held-out source itself, so that the two cannot be told apart."""
+    """Whether the target is the held-out source itself, so that there is nothing to compare."""
     source, target = (set(rows[rows["domain"] == domain]["id"]) for domain in ("source", "target"))
     return source == target
 

@@ -1,4 +1,4 @@
-"""ISIC 2019: 25,331 training and 8,238 test images in eight diagnoses and 'unknown'."""
+"""The ISIC challenges: 2018 task 3 (test, 1,512 images) and 2019 (25,331 training and 8,238 test images)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ _LABELS = LabelMap(
     inside={"MEL": "mel", "NV": "nv", "BCC": "bcc", "AK": "akiec", "BKL": "bkl", "DF": "df", "VASC": "vasc"},
     outside={"SCC": "scc", "UNK": "unk"},
 )
-_COLUMNS = (*_LABELS.inside, *_LABELS.outside)
 PUBLISHED_TRAINING = Published(
     images=25_331,
     labels={"MEL": 4522, "NV": 12_875, "BCC": 3323, "AK": 867, "BKL": 2624, "DF": 239, "VASC": 253, "SCC": 628},
@@ -59,12 +58,7 @@ def read_isic2019_training(
         Leave out the 10,015 images of HAM10000, all of which are in this release. `external_setting` refuses
         a listing that still shares images with its source.
     """
-    names, source = read_one_hot(
-        needed_csv(folder, "ISIC_2019_Training_GroundTruth.csv", dataset="ISIC 2019"), labels=_COLUMNS
-    )
-    listing = _listing(
-        folder, names=names, source=source, dataset=TRAINING, metadata_name="ISIC_2019_Training_Metadata.csv"
-    )
+    listing = _release(folder, "ISIC_2019_Training", dataset=TRAINING, labels=_LABELS)
     unwanted = set(exclude_ids)
     drop = np.array([one in unwanted or (without_ham10000 and is_ham10000_id(one)) for one in listing.ids.tolist()])
     has_ham = any(map(is_ham10000_id, listing.ids[~drop].tolist()))
@@ -87,40 +81,43 @@ def read_isic2019_test(folder: str | Path) -> ImageListing:
     folder : path-like
         Holds `ISIC_2019_Test_GroundTruth.csv`, `ISIC_2019_Test_Metadata.csv` if there is one, and the images.
     """
-    names, source = read_one_hot(
-        needed_csv(folder, "ISIC_2019_Test_GroundTruth.csv", dataset="ISIC 2019"), labels=_COLUMNS
-    )
-    listing = _listing(folder, names=names, source=source, dataset=TEST, metadata_name="ISIC_2019_Test_Metadata.csv")
-    return announced(replace(listing, expected=PUBLISHED_TEST))
+    return announced(replace(_release(folder, "ISIC_2019_Test", dataset=TEST, labels=_LABELS), expected=PUBLISHED_TEST))
 
 
-def _listing(
-    folder: str | Path, *, names: TextArray, source: TextArray, dataset: str, metadata_name: str
+def _release(
+    folder: str | Path, release: str, *, dataset: str, labels: LabelMap, without: Collection[str] = ()
 ) -> ImageListing:
-    place = Path(folder)
+    """The images of a ground-truth file, with what a metadata file knows about them where the release has one."""
+    place, title = Path(folder), " ".join(release.split("_")[:2]).replace("ISIC2018 Task3", "ISIC 2018 task 3")
+    truth = needed_csv(folder, f"{release}_GroundTruth.csv", dataset=title)
+    names, source = read_one_hot(truth, labels=(*labels.inside, *labels.outside))
+    kept = ~np.isin(names, list(without))
+    names, source = names[kept], source[kept]
     # The same image has one id in every release.
     ids = np.array([name.removesuffix(DOWNSAMPLED) for name in names.tolist()], dtype=np.str_)
     files = image_files(place)
     # Files bear the name of the table; some copies were renamed to the bare id.
     paths = np.where((as_named := files.paths_of(names.tolist())) != "", as_named, files.paths_of(ids.tolist()))
-    notes = files.notes(used=paths)
-    path = find_csv(place, metadata_name)
-    if path is None:
-        lesions, metadata = without_metadata(len(ids))
-        notes += (f"no {metadata_name}: age, sex, anatomic site and lesions are not known",)
-    else:
+    notes = tuple(f"the synthetic image {name} was left out" for name in without if not kept.all())
+    notes += files.notes(used=paths)
+    empty = np.full(len(ids), "")
+    lesions, metadata = empty, {"age": np.full(len(ids), np.nan), "sex": empty, "anatomic_site": empty}
+    path = find_csv(place, f"{release}_Metadata.csv")
+    if path is not None:
         lesions, metadata = read_isic_metadata(path, names=names)
+    elif release not in _WITHOUT_METADATA:
+        notes += (f"no {release}_Metadata.csv: age, sex, anatomic site and lesions are not known",)
     collection = [one.partition("_")[0].lower().rstrip("0123456789") for one in lesions.tolist()]
     return ImageListing(
         dataset=dataset,
         classes=SKIN_CLASSES,
         ids=ids,
         paths=paths,
-        label_names=_LABELS.names(source),
+        label_names=labels.names(source),
         source_labels=source,
         groups=lesions,
         metadata={"site": np.array(collection, dtype=np.str_), **metadata},
-        outside=tuple(_LABELS.outside.values()),
+        outside=tuple(labels.outside.values()),
         notes=notes,
     )
 
@@ -164,12 +161,6 @@ def read_isic_metadata(path: Path, *, names: TextArray) -> tuple[TextArray, dict
     return lesions[rows], metadata
 
 
-def without_metadata(n: int) -> tuple[TextArray, dict[str, AnyArray]]:
-    """The same columns where there is no metadata file."""
-    empty = np.full(n, "")
-    return empty, {"age": np.full(n, np.nan), "sex": empty, "anatomic_site": empty}
-
-
 TEST_DATASET = Dataset(
     name=TEST,
     title="ISIC 2019, test (dermoscopy)",
@@ -185,6 +176,43 @@ TRAINING_DATASET = Dataset(
     needs="ISIC_2019_Training_GroundTruth.csv, ISIC_2019_Training_Metadata.csv and the JPEG files",
     read=read_isic2019_training,
     images=PUBLISHED_TRAINING.images,
+    licence="CC BY-NC 4.0",
+    templates="dermatology",
+)
+
+
+TEST_2018 = "isic2018-test"
+#: An image that the organisers made to watch for cheating; no patient has that lesion.
+SYNTHETIC = "ISIC_0035068"
+PUBLISHED_2018 = Published(
+    images=1511, labels={"MEL": 171, "NV": 908, "BCC": 93, "AKIEC": 43, "BKL": 217, "DF": 44, "VASC": 35}
+)
+_LABELS_2018 = LabelMap(classes=SKIN_CLASSES, inside={name.upper(): name for name in SKIN_CLASSES})
+
+
+#: Releases whose owners published no metadata.
+_WITHOUT_METADATA = ("ISIC2018_Task3_Test",)
+
+
+def read_isic2018_test(folder: str | Path) -> ImageListing:
+    """The test images of ISIC 2018 task 3 without the one synthetic image among them.
+
+    Parameters
+    ----------
+    folder : path-like
+        Holds `ISIC2018_Task3_Test_GroundTruth.csv` and the images. The release names neither lesions nor
+        patients.
+    """
+    listing = _release(folder, "ISIC2018_Task3_Test", dataset=TEST_2018, labels=_LABELS_2018, without=(SYNTHETIC,))
+    return announced(replace(listing, expected=PUBLISHED_2018))
+
+
+TEST_2018_DATASET = Dataset(
+    name=TEST_2018,
+    title="ISIC 2018 task 3, test (dermoscopy)",
+    needs="ISIC2018_Task3_Test_GroundTruth.csv and the JPEG files",
+    read=read_isic2018_test,
+    images=PUBLISHED_2018.images,
     licence="CC BY-NC 4.0",
     templates="dermatology",
 )

@@ -1,0 +1,245 @@
+"""From a study file to a checked study: features are found, and all that is wrong is reported at once."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from calcode.errors import CalcodeError, FeatureFileError, StudyError
+from calcode.files import file_sha256, require_regular
+from calcode.study.specification import (
+    EVERY_SETTING,
+    Backbone,
+    BackboneEntry,
+    Common,
+    Features,
+    Study,
+    StudyFile,
+    checked_options,
+    option_types,
+    packaged_tables,
+    unknown,
+)
+
+#: `demo:lite0-derm.parquet` is a file of the distribution calcode-demo-data.
+_DEMO = "demo:"
+_VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)\}|(?P<bare>\w+))")
+
+
+def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output: Path | None = None) -> Study:
+    """The study that a file describes, every value checked before any work.
+
+    Parameters
+    ----------
+    path : Path
+    features : mapping of str to Path, optional
+        Feature files instead of those in the file, by "backbone" or "backbone/setting".
+    output : Path, optional
+        Instead of the folder in the file. Paths in the file are relative to it.
+
+    Raises
+    ------
+    StudyError
+        Naming every key that is wrong, and for an unknown one the nearest that exists.
+    """
+    try:
+        content = tomllib.loads(require_regular(path).read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise StudyError(f"{path}: not UTF-8 text, so no TOML") from error
+    except FeatureFileError as error:
+        raise StudyError(str(error)) from error
+    except (ValueError, RecursionError, OSError) as error:
+        raise StudyError(f"{path}: not TOML ({error})") from error
+    if isinstance(content.get("settings"), str):
+        content["settings"] = packaged_tables(content["settings"])
+    own = {key: content.pop(key) for key in option_types() if key in content}
+    options, errors = checked_options(own)
+    try:
+        written = StudyFile.model_validate_json(json.dumps(content, default=str))
+    except ValidationError as error:
+        errors += error.errors()
+    if errors:
+        raise StudyError(_listed(path, [_sentence(entry) for entry in errors]))
+    given = dict(features or {})
+    backbones, left_out = [], {}
+    problems: list[str] = []
+    for i, entry in enumerate(written.backbones):
+        where = f"backbones[{i}]"
+        paths = _paths(entry, given)
+        try:
+            found = {
+                setting: find_features(text, prompts=entry.prompts, folder=path.parent, name=entry.name)
+                for setting, text in paths.items()
+            }
+        except StudyError as error:
+            if entry.optional and entry.name not in {key.partition("/")[0] for key in given}:
+                left_out[entry.name] = str(error)
+            else:
+                problems.append(f"{where}.features: {error}")
+            continue
+        backbones.append(Backbone(name=entry.name, title=entry.title or entry.name, features=found))
+    if not backbones and not problems:
+        problems.append("backbones: no features found: " + "; ".join(left_out.values()))
+    known = [entry.name for entry in written.backbones]
+    problems += [
+        f"features: {unknown('backbone', key.partition('/')[0], known)}"
+        for key in given
+        if key.partition("/")[0] not in known
+    ]
+    common = {name: getattr(written, name) for name in Common.model_fields}
+    study = Study.model_construct(**common, backbones=tuple(backbones), options=options, left_out=left_out)
+    problems += _mismatches(study, known)
+    if problems:
+        raise StudyError(_listed(path, problems))
+    where_to = output if output is not None else path.parent / written.output
+    titled = tuple(entry.model_copy(update={"title": entry.title or entry.name}) for entry in study.settings)
+    return study.model_copy(update={"output": str(where_to), "settings": titled})
+
+
+def _paths(entry: BackboneEntry, given: Mapping[str, Path]) -> dict[str, str]:
+    """Paths by setting: those of the user instead of those in the file."""
+    own = {
+        key.partition("/")[2] or EVERY_SETTING: str(path.absolute())
+        for key, path in given.items()
+        if key.partition("/")[0] == entry.name
+    }
+    if EVERY_SETTING in own:
+        return own
+    return ({EVERY_SETTING: entry.features} if isinstance(entry.features, str) else entry.features) | own
+
+
+def _mismatches(study: Study, backbones: Sequence[str]) -> list[str]:
+    """What the settings ask of features that these do not have: backbones, classes, columns."""
+    problems = [
+        f"settings[{i}].backbones: {unknown('backbone', name, backbones)}"
+        for i, setting in enumerate(study.settings)
+        for name in setting.backbones or ()
+        if name not in backbones
+    ]
+    columns: dict[str, list[str]] = {}
+    for setting, backbone in study.combinations():
+        features = backbone.features_for(setting.name)
+        assert features is not None, "as in combinations"
+        missing = [name for name in setting.classes or () if name not in features.classes]
+        if missing:
+            problems.append(
+                f"settings.classes: {missing} of {setting.name} are not among the prompts of {backbone.name}, "
+                f"which are {list(features.classes)}"
+            )
+        for part, conditions in (("source", setting.source), ("target", setting.target)):
+            for column in (entry.column for entry in conditions if entry.column not in features.columns):
+                where = f"settings.{part} of {setting.name}: {unknown('column', column, features.columns)}"
+                columns.setdefault(where, []).append(str(features.path))
+    return problems + [f"{where}, in {' and '.join(dict.fromkeys(paths))}" for where, paths in columns.items()]
+
+
+def find_features(written: str, *, prompts: str | None, folder: Path, name: str) -> Features:
+    """The features that a study file names.
+
+    Parameters
+    ----------
+    written : str
+        A path, relative to `folder`; `$VARIABLES` are filled in; "demo:FILE" is a file of calcode-demo-data.
+    prompts : str or None
+    folder : Path
+    name : str
+        The backbone's, for advice.
+    """
+    from calcode.cohorts.parquet import file_schema
+    from calcode.cohorts.prompts import prompts_beside, read_prompts
+
+    path = _path(written, folder=folder)
+    if not os.path.isfile(path):  # False where a name is too long, too
+        raise StudyError(f"{path} does not exist; correct it, or pass --features {name}=PATH")
+    bank = None if prompts is None else _path(prompts, folder=folder)
+    digest = hashlib.sha256()
+    try:
+        found = prompts_beside(path) if bank is None else bank
+        classes = read_prompts(found).classes
+        for file in (path, found):
+            digest.update(bytes.fromhex(file_sha256(file)))
+        columns = tuple(file_schema(path).names)
+    except OSError as error:
+        raise StudyError(f"{error.filename or path}: {error.strerror or error}") from error
+    except CalcodeError as error:
+        raise StudyError(str(error)) from error
+    return Features(path=path, prompts=bank, digest=digest.hexdigest(), classes=classes, columns=columns)
+
+
+def _path(written: str, *, folder: Path) -> Path:
+    if written.startswith(_DEMO):
+        try:
+            import calcode_demo_data
+        except ImportError as error:
+            raise StudyError(
+                "the demonstration features are not installed; run 'make install' or 'pip install ./demo-data'"
+            ) from error
+        return Path(calcode_demo_data.path()) / written.removeprefix(_DEMO)
+
+    def value(found: re.Match[str]) -> str:
+        name = found["braced"] or found["bare"]
+        if not os.environ.get(name):
+            raise StudyError(f"the environment variable {name} is not set")
+        return os.environ[name]
+
+    return folder / Path(os.path.expanduser(_VARIABLE.sub(value, written)))
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a study file, for editors that complete and check TOML."""
+    schema = StudyFile.model_json_schema()
+    settings = schema["properties"]["settings"]
+    schema["properties"]["settings"] = {"anyOf": [{"type": "string", "enum": ["dermatology"]}, settings]}
+    for key, (kind, _) in option_types().items():
+        own = TypeAdapter(kind).json_schema(ref_template="#/$defs/{model}")
+        schema["$defs"] |= own.pop("$defs", {})
+        schema["properties"][key] = own
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "calcode study", **schema}
+
+
+def _listed(path: Path, problems: Sequence[str]) -> str:
+    if len(problems) == 1:
+        return f"{path}: {problems[0]}"
+    return "\n  ".join([f"{path}: {len(problems)} things are wrong", *problems])
+
+
+def _sentence(error: Any) -> str:
+    """One finding of pydantic as a sentence that names the key."""
+    # The union of a path and a table of paths shows up in the place; it is no key.
+    loc = [part for part in error["loc"] if part != "str" and "[" not in str(part)]
+    where = re.sub(r"\.\[", "[", ".".join(f"[{part}]" if isinstance(part, int) else str(part) for part in loc))
+    if error["type"] == "missing":
+        return f"{where}: missing; add it"
+    if error["type"] == "extra_forbidden":
+        parent, known = where.rpartition(".")[0] or "study", _known_keys(loc[:-1])
+        near = difflib.get_close_matches(str(loc[-1]), known, n=1)
+        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        return f"{parent}: unknown key {str(loc[-1])!r}; {advice}"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return f"{where}: {message}"
+    if error["type"] == "string_pattern_mismatch":
+        return f"{where}: {error['input']!r} cannot be part of a file name; use letters, digits, _ . + -"
+    return f"{where}: {message[0].lower()}{message[1:]}, not {error['input']!r}"
+
+
+def _known_keys(loc: Sequence[Any]) -> list[str]:
+    """Keys of the table at a place of the file."""
+    kind: Any = StudyFile
+    for part in loc:
+        if isinstance(part, int):
+            continue
+        options = {key: own for key, (own, _) in option_types().items()}
+        kind = options[part] if kind is StudyFile and part in options else kind.model_fields[part].annotation
+        while not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+            kind = next(entry for entry in get_args(kind) if entry is not type(None))
+    return [*kind.model_fields, *option_types()] if kind is StudyFile else list(kind.model_fields)
