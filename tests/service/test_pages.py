@@ -214,6 +214,16 @@ def test_the_log_is_searched_verified_and_downloaded(person: Callable[..., Perso
     assert "The log is not whole" in auditor.send("/log", "/log/verify", {}).text
 
 
+def test_a_person_who_loses_a_role_loses_it_at_once(person: Callable[..., Person]) -> None:
+    admin, emil = person("a.berg", "admin"), person("emil", "engineer", "auditor")
+    assert emil.get("/log").status_code == 200
+    form = admin.get("/people?account=emil").text
+    assert re.findall(r'value="(\w+)" checked', form) == ["engineer", "auditor"]
+    changed = admin.send("/people?account=emil", "/people/accounts", {"subject": "emil", "roles": ["engineer"]})
+    assert changed.status_code == 303
+    assert emil.get("/log", follow_redirects=False).headers["location"].startswith("/sign-in")
+
+
 def test_accounts_and_tokens_are_made_and_ended(person: Callable[..., Person]) -> None:
     admin = person("a.berg", "admin")
     short = admin.send("/people", "/people/accounts", {"subject": "x", "roles": "auditor", "password": "short"})

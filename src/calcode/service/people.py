@@ -163,6 +163,8 @@ def set_roles(
     wanted, limited = _checked(subject, roles), None if lines is None else sorted(set(lines))
     if found is not None and json.loads(found.roles) == wanted and json.loads(found.lines or "null") == limited:
         return
+    # Sessions carry the roles of their sign-in: who lost one must not keep it for the rest of the day.
+    transaction.connection.execute(SESSION.delete().where(SESSION.c.subject == subject))
     body = {"roles": wanted, "lines": limited, "source": source, "new": found is None}
     transaction.append([Event(kind="role_changed", actor=actor, subject=subject, body=body)])
 

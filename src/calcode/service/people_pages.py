@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Request, Response
+from fastapi import Depends, Query, Request, Response
 from pydantic import ValidationError
 
 from calcode.service import people_routes
@@ -29,11 +29,15 @@ _MAY = {
 
 
 @router.get("/people")
-def people_page(request: Request, service: ServiceHere, principal: _Admin) -> Response:
-    """Who may do what."""
+def people_page(
+    request: Request, service: ServiceHere, principal: _Admin, account: Annotated[str, Query(max_length=100)] = ""
+) -> Response:
+    """Who may do what; the form holds the account that is to be changed."""
     tokens = people_routes.tokens(service, principal)
+    accounts = sorted(people_routes.accounts(service, principal), key=lambda entry: entry["subject"])
     context = {
-        "accounts": sorted(people_routes.accounts(service, principal), key=lambda account: account["subject"]),
+        "accounts": accounts,
+        "chosen": next((entry for entry in accounts if entry["subject"] == account), None),
         "tokens": sorted(tokens, key=lambda token: (token["revoked"], token["subject"])),
         "roles": {name: _MAY[name] for name in ROLES},
         "lines": list(service.models),
@@ -52,6 +56,7 @@ def save_account(service: ServiceHere, principal: _Admin, form: Form) -> Respons
     except ValidationError as error:
         raise Problem(422, invalid_sentence(error.errors()[0])) from None
     people_routes.set_account(field(form, "subject"), wanted, service, principal)
+    service.tokens.reload()
     return see("/people", done="account")
 
 
