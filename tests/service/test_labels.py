@@ -17,7 +17,8 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from calcode.cli.app import app
-from calcode.service.labels import Review, agreement, cohens_kappa, reviewed_cases, standing, walkable
+from calcode.service.agreement import agreement, cohens_kappa
+from calcode.service.labels import Review, reviewed_cases, standing, walkable
 from calcode.service.log import utc
 from calcode.service.sampling import later
 from calcode.service.tables import EVENT, REVIEW, TASK

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service.sites import Process, Traffic, assert_nothing_lost, make_site, post, token_for
+from service.conftest import Server
+from service.sites import Process, Traffic, assert_nothing_lost, embeddings, make_site, post, running, token_for
 from service.test_faults import KILLS, opened, wait_until
 from service.test_log import contents
 from sqlalchemy import select
@@ -20,7 +21,11 @@ from sqlalchemy import select
 from calcode.service import projections
 from calcode.service.keys import site_secret
 from calcode.service.labels import reviews_of, standing
+from calcode.service.log import utc
+from calcode.service.problems import Problem
+from calcode.service.reviews import take
 from calcode.service.sampling import close_visits, later
+from calcode.service.service import Service
 from calcode.service.tables import DECISION, REVIEW, TASK
 
 LABELS = ("c0", "c1", "c2", "cannot_tell")
@@ -131,3 +136,27 @@ def test_killed_while_cases_are_read_nothing_saved_is_lost(tmp_path: Path, datab
         projections.rebuild(connection)
     assert contents(log.database) == live
     log.database.close()
+
+
+def test_two_services_on_one_database_settle_a_visit_once_and_lend_a_case_once(
+    tmp_path: Path, postgres: Server
+) -> None:
+    site = make_site(tmp_path, line_lines="sample = 1.0", database=postgres.new_database())
+    with running(site) as (one, call), Service(site.settings) as two:
+        for i, row in enumerate(embeddings(40).tolist()):
+            body = {"embedding": row, "group": f"p{i // 4}", "image_id": f"i{i}"}
+            assert call("POST", "/v1/decisions", json=body).status_code == 200
+        end = later(utc(time.time()), minutes=61)
+
+        def at_once(*changes: Any) -> list[Any]:
+            futures = [service.writer.change(change) for service, change in zip((one, two), changes, strict=True)]
+            return [future.exception(30) or future.result() for future in futures]
+
+        settled = at_once(*[lambda t: close_visits(t, now=end)] * 2)
+        assert sorted(settled) == [0, 10]
+        with one.database.reading() as connection:
+            tasks = connection.execute(select(TASK)).all()
+        assert max(Counter(task.decision for task in tasks).values()) == 1
+        task = tasks[0].id
+        first, second = at_once(lambda t: take(t, task, reviewer="anna"), lambda t: take(t, task, reviewer="ben"))
+        assert sum(isinstance(answer, Problem) and answer.status == 409 for answer in (first, second)) == 1

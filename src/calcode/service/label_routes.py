@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from calcode.service.agreement import agreement
 from calcode.service.decision_routes import refused
 from calcode.service.label_files import GivenLabel, LabelledLine, read_label_file, receive_labels
-from calcode.service.labels import agreement
 from calcode.service.people import Principal
 from calcode.service.problems import Problem, responses
 from calcode.service.requests import ServiceHere, limited_body, line_of, role, service_of

@@ -9,8 +9,9 @@ from fastapi import Depends, Query, Request, Response
 from pydantic import ValidationError
 
 from calcode.report.monitor_page import monitor_sections
+from calcode.service.agreement import agreement
 from calcode.service.alarms import CLOSING_ROLES, all_alarms
-from calcode.service.labels import agreement, reviewed_cases
+from calcode.service.labels import reviewed_cases
 from calcode.service.loop_routes import Closing, close_alarm
 from calcode.service.models import InForce
 from calcode.service.pages import READERS, Form, field, own_lines, page_role, page_router, reason_of, render, see

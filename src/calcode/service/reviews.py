@@ -126,7 +126,8 @@ def take(transaction: Transaction, task: str, *, reviewer: str) -> Row[Any]:
         if row.lease_by == reviewer:
             return row
         raise Problem(409, "Another reader has this case open; it comes back to the queue after 15 minutes.")
-    _lease(connection, task, reviewer)
+    lease = {"lease_by": reviewer, "lease_until": time.monotonic() + LEASE_SECONDS}
+    connection.execute(TASK.update().where(TASK.c.id == task).values(**lease))
     transaction.append([_viewed(row.decision, task=task, reviewer=reviewer, what="case")])
     return row
 
@@ -300,11 +301,6 @@ def readings(connection: Connection, decision: str) -> list[dict[str, Any]]:
 def _held(row: Row[Any]) -> bool:
     """Whether a lease holds. One that lies further ahead than a lease lasts is of before the machine started."""
     return row.lease_until is not None and 0.0 < row.lease_until - time.monotonic() <= LEASE_SECONDS
-
-
-def _lease(connection: Connection, task: str, reviewer: str) -> None:
-    values = {"lease_by": reviewer, "lease_until": time.monotonic() + LEASE_SECONDS}
-    connection.execute(TASK.update().where(TASK.c.id == task).values(**values))
 
 
 def _unread(connection: Connection, task: str, reviewer: str) -> Row[Any]:
