@@ -12,7 +12,7 @@ DEMO_FILES := $(shell test -d demo-data && find demo-data -type f -not -path '*/
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install test fuzz torch test-torch lint format docs bench demo serve audit picture clean
+.PHONY: help install test fuzz torch test-torch lint format docs bench demo serve loop audit picture clean
 
 help:
 	@echo "make install   put calcode, its tools and the demonstration data into $(VENV)"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench     run the benchmarks; their figures replace benchmarks/results"
 	@echo "make demo      fit and decide on real dermatology features, write report.html"
 	@echo "make serve     the decision service with the demonstration model and a stream of images"
+	@echo "make loop      play its story: an alarm, labels, a site model, its promotion; with pictures in build/loop"
 	@echo "make audit     bandit on the service, pip-audit on what is installed (needs the network)"
 	@echo "make picture   the same, and the picture of that page for the README (needs chromium)"
 	@echo "make clean     remove what the other targets made, except $(VENV)"
@@ -89,7 +90,10 @@ demo: $(STAMP)
 	$(BIN)/calcode demo $(ARGS)
 
 serve: $(STAMP)
-	$(BIN)/calcode serve --demo
+	$(BIN)/calcode serve --demo $(ARGS)
+
+loop: $(STAMP)
+	$(BIN)/calcode serve --demo --pace 60 --port 0 --report build/loop $(ARGS)
 
 # SQL strings are made of table names and marks of parameters alone (B608).
 audit: $(STAMP)

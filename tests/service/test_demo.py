@@ -23,7 +23,7 @@ def test_the_demonstration_plays_and_its_lines_work(tmp_path: Path) -> None:
     port = free_port()
     script = (
         "from calcode.service.demo import serve_demo; "
-        f"serve_demo(port={port}, pause=0.02, say=lambda text: print(text, flush=True))"
+        f"serve_demo(port={port}, pace=50.0, say=lambda text: print(text, flush=True))"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script],

@@ -22,9 +22,20 @@ def serve(
     demo: Annotated[
         bool, typer.Option("--demo", help="Without a site file: the demonstration model and a stream of images.")
     ] = False,
+    pace: Annotated[
+        float, typer.Option("--pace", min=0.1, max=1000.0, help="With --demo: images a second; at 8, five minutes.")
+    ] = 8.0,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", help="With --demo: write the story with pictures here and end.", metavar="FOLDER"),
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="With --demo: where it listens.")] = 8470,
     as_json: AsJson = False,
 ) -> None:
     """Serve decisions over HTTP; each is on the disk before it is answered.
+
+    With --demo a story plays by itself: a model from elsewhere answers, an alarm is raised, cases are read, a site
+    model is made, shadowed and promoted.
 
     Needs pip install 'calcode[service]'. The page docs/service.md is for the engineer who runs it. Research software,
     not a medical device.
@@ -32,7 +43,7 @@ def serve(
     if demo:
         from calcode.service.demo import serve_demo
 
-        serve_demo(say=typer.echo)
+        serve_demo(port=port, pace=pace, say=typer.echo, report=report)
         return
     if site is None:
         raise typer.BadParameter("name a site file, or use --demo", param_hint="SITE")
@@ -54,4 +65,8 @@ def serve(
     run(settings, listening=listening)
 
 
-COMMAND = Command(run=serve, examples=("calcode serve site.toml", "calcode serve --demo"), panel=PANEL)
+COMMAND = Command(
+    run=serve,
+    examples=("calcode serve site.toml", "calcode serve --demo", "calcode serve --demo --pace 60 --report loop-output"),
+    panel=PANEL,
+)

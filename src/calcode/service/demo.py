@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import http.client
-import json
+import hashlib
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,39 +21,45 @@ from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
 from calcode.method.signatures import read_private_key, sign_file, write_private_key
 from calcode.service.demo_pages import demo_pages
+from calcode.service.demo_report import write_story
+from calcode.service.demo_story import PROTOCOL, Photograph, Story
+from calcode.service.labels import OUTSIDE
 from calcode.service.people import make_token
 from calcode.service.server import serve
 from calcode.service.service import Service
 from calcode.service.settings import SiteSettings, read_site
 
 _ROLES = ("reference", "validation", "gate", "calibration")
-_PROTOCOL = 'description = "Demonstration: a candidate that ran in the shadow."\nmin_shadow_decisions = 20\n'
 
 
-def serve_demo(*, port: int = 8470, pause: float = 0.2, say: Callable[[str], None]) -> None:
-    """Serve the demonstration until Ctrl-C; its folder is deleted at the end.
+def serve_demo(*, port: int = 8470, pace: float = 8.0, say: Callable[[str], None], report: Path | None = None) -> None:
+    """Serve the demonstration and play its story until Ctrl-C; its folder is deleted at the end.
 
     Parameters
     ----------
     port : int
-    pause : float
-        Seconds between two images of the stream.
+    pace : float
+        Photographs a second; at 8 the story takes five minutes.
     say : callable
-        Tells where to look.
+        Tells where to look, and each act in a sentence.
+    report : Path, optional
+        Folder for the story as a page with pictures; the service ends when it is written.
     """
     with tempfile.TemporaryDirectory(prefix="calcode-demo-") as name:
         say("Fitting the demonstration model (a few seconds)")
         site, stream = demo_site(Path(name), port=port)
         stopped = threading.Event()
-        facts: dict[str, Any] = {"example": next(stream)}
+        facts: dict[str, Any] = {"example": stream[0].body, "story": None}
 
         def listening(at: int, service: Service) -> None:
             with service.log.transaction() as transaction:
                 token = make_token(transaction, subject="demo", roles=["program", "auditor"], days=1, actor="demo")
             service.tokens.reload()
-            facts.update(token=token, port=at)
-            say(f"Open http://127.0.0.1:{at}/demo : it says what to try. Ctrl-C ends the demonstration.")
-            threading.Thread(target=play, args=(stream, at, token, pause, stopped), daemon=True).start()
+            story = Story(service, stream[1:], at, token, pace, say, stopped)
+            facts.update(token=token, port=at, story=story)
+            say(f"Open http://127.0.0.1:{at}/demo/story?every=2 to watch; /demo says what to try. Ctrl-C ends it.")
+            playing = story.play if report is None else partial(write_story, story, report)
+            threading.Thread(target=playing, name="story", daemon=True).start()
 
         try:
             serve(site, listening=listening, more=[demo_pages(facts)])
@@ -61,8 +67,8 @@ def serve_demo(*, port: int = 8470, pause: float = 0.2, say: Callable[[str], Non
             stopped.set()
 
 
-def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, Iterator[dict[str, Any]]]:
-    """A site with the demonstration model, and the requests of a stream of smartphone photographs."""
+def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, list[Photograph]]:
+    """A site with the demonstration model, and a stream of smartphone photographs."""
     features = demo_features()
     images = features.read()
     pad = images[images.column("dataset") == "padufes20"]
@@ -84,15 +90,24 @@ def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, Iterator[dict[s
     write_prompts(folder / "demo.prompts.safetensors", prompts)
     write_private_key(folder / "signer.key")
     sign_file(folder / "model.safetensors", digest=model.digest_, key=read_private_key(folder / "signer.key"))
-    (folder / "protocol.toml").write_text(_PROTOCOL)
+    (folder / "protocol.toml").write_text(PROTOCOL)
     (folder / "notes").mkdir()
+    # Coins that are the same every time, so that the story is. A real secret is random.
+    (folder / "data").mkdir(mode=0o700)
+    (folder / "data" / "secret.key").write_bytes(hashlib.sha256(b"demonstration").digest())
+    (folder / "data" / "secret.key").chmod(0o600)
     (folder / "site.toml").write_text(
         f'name = "demo/skin"\ndata = "data"\nport = {port}\ndocs = true\n'
         '[[lines]]\nname = "skin"\nprompts = "demo.prompts.safetensors"\nmodel = "model.safetensors"\n'
-        'trusted = ["signer.key.pub"]\nprotocol = "protocol.toml"\nvisit_minutes = 0\n'
+        'trusted = ["signer.key.pub"]\nsigning_key = "signer.key"\n'
+        'protocol = "protocol.toml"\nvisit_minutes = 0\nsample = 0.4\nsecond_reader = 0.0\n'
         '[checkpoints]\nevery_records = 50\nevery_seconds = 10.0\nfolders = ["notes"]\n'
     )
-    return read_site(folder / "site.toml"), requests_of(pad)
+    stream = [
+        photograph if photograph.label in shared else photograph._replace(label=OUTSIDE)
+        for photograph in photographs(pad)
+    ]
+    return read_site(folder / "site.toml"), stream
 
 
 def _evidence(cohort: Cohort, prompts: Prompts) -> Evidence:
@@ -109,30 +124,23 @@ def _evidence(cohort: Cohort, prompts: Prompts) -> Evidence:
     )
 
 
-def requests_of(cohort: Cohort) -> Iterator[dict[str, Any]]:
-    """The images of a cohort as request bodies, in the order of the file."""
-    groups = cohort.evidence.groups
-    for row, vector in enumerate(cohort.evidence.embeddings.astype(np.float32)):
-        body = {
-            "embedding_f32": base64.b64encode(vector.tobytes()).decode(),
-            "image_id": f"demo-{row}",
-            "site": "pad",
-            "device": "smartphone",
-        }
-        yield body if groups is None else {**body, "group": str(groups[row])}
-
-
-def play(stream: Iterator[dict[str, Any]], port: int, token: str, pause: float, stopped: threading.Event) -> None:
-    """Send requests one by one until they end or the service does."""
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    for body in stream:
-        if stopped.wait(pause):
-            return
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-        try:
-            connection.request("POST", "/v1/decisions", body=json.dumps(body), headers=headers)
-            connection.getresponse().read()
-        except (OSError, http.client.HTTPException):
-            return
-        finally:
-            connection.close()
+def photographs(cohort: Cohort) -> list[Photograph]:
+    """The images of a cohort as requests with their truth, patients in a random order that is always the same."""
+    groups, labels = cohort.evidence.groups, cohort.column("label_name").tolist()
+    assert groups is not None
+    patients = np.unique(groups)
+    place = dict(zip(patients.tolist(), np.random.default_rng(2026).permutation(len(patients)).tolist(), strict=True))
+    vectors = cohort.evidence.embeddings.astype(np.float32)
+    return [
+        Photograph(
+            {
+                "embedding_f32": base64.b64encode(vectors[row].tobytes()).decode(),
+                "image_id": f"demo-{row}",
+                "group": str(groups[row]),
+                "site": "pad",
+                "device": "smartphone",
+            },
+            labels[row],
+        )
+        for row in sorted(range(len(vectors)), key=lambda row: (place[str(groups[row])], row))
+    ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import func, select
 
 from calcode.service import people
+from calcode.service.demo_report import story_figure
+from calcode.service.demo_story import Story
 from calcode.service.log import Transaction
 from calcode.service.pages import Form, field, page_router, render, see, set_session
 from calcode.service.problems import Problem
@@ -46,6 +48,12 @@ def demo_pages(facts: dict[str, Any]) -> APIRouter:
             "commands": commands(f"http://127.0.0.1:{facts['port']}", facts["token"], service),
         }
         return render(request, "demo.html", context)
+
+    @router.get("/demo/story")
+    def told(request: Request, every: Annotated[int | None, Query(ge=1, le=60)] = None) -> Response:
+        story: Story = facts["story"]
+        context = {"acts": list(story.acts), "figure": story_figure(story), "every": every}
+        return render(request, "story.html", context)
 
     @router.get("/demo/example.json")
     def example() -> dict[str, Any]:

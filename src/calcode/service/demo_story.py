@@ -1,0 +1,263 @@
+"""The story of the demonstration: a model from elsewhere, an alarm, the first labels, a site model, its promotion.
+
+Nobody presses anything. A player sends photographs, a reader who knows the truth reads the cases that the coin and the
+deferrals ask for, and accounts of the demonstration do what an engineer, a clinician and an approver would do.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlalchemy import func, select
+
+from calcode.service import operations
+from calcode.service.alarms import close, open_alarms
+from calcode.service.batches import NDJSON
+from calcode.service.labels import OUTSIDE
+from calcode.service.log import Transaction
+from calcode.service.problems import Problem
+from calcode.service.recalibration import recalibrate
+from calcode.service.reviews import save, take
+from calcode.service.service import Service
+from calcode.service.tables import RECALIBRATION, TASK
+
+LINE = "skin"
+#: Accounts of the story; a visitor may sign in as each of them.
+ENGINEER, CLINICIAN, APPROVER = "demo-engineer", "demo-clinician", "demo-approver"
+#: Answers over which the informative rate is shown.
+WINDOW = 150
+_WAIT_SECONDS = 0.1
+#: Photographs after which people look again whether something is to be done.
+_LOOK = 20
+PROTOCOL = """description = "Demonstration: a site model after 100 and 200 drawn cases, approved by two."
+min_shadow_decisions = 100
+min_coverage = 0.8
+on_alarm = "full_set"
+[recalibration]
+at_cases = [100, 200]
+random_state = 0
+rare = "count"
+slack = "thin"
+"""
+
+
+class Photograph(NamedTuple):
+    """A request and the truth about it.
+
+    Attributes
+    ----------
+    body : dict
+        Of the request.
+    label : str
+        What its reader will say: a class or "outside".
+    """
+
+    body: dict[str, Any]
+    label: str
+
+
+class Act(NamedTuple):
+    """Something that happened.
+
+    Attributes
+    ----------
+    image : int
+        Photographs that had been decided.
+    name : str
+        "start", "alarm", "closed", "recalibrated", "promoted" or "end".
+    sentence : str
+    """
+
+    image: int
+    name: str
+    sentence: str
+
+
+@dataclass
+class Story:
+    """Plays the stream and does what people would do.
+
+    Attributes
+    ----------
+    service : Service
+    stream : sequence of Photograph
+    port : int
+    token : str
+        Of the program that sends.
+    pace : float
+        Photographs a second.
+    say : callable
+        Tells each act in a sentence.
+    acts : list of Act
+    informative : list of bool
+        Whether each answer named at least one diagnosis and not all of them.
+    covered : list of bool or None
+        Whether each answer named the true diagnosis; None for a deferral and for a diagnosis outside the label space.
+    """
+
+    service: Service
+    stream: Sequence[Photograph]
+    port: int
+    token: str
+    pace: float
+    say: Callable[[str], None]
+    stopped: threading.Event = field(default_factory=threading.Event)
+    told: Callable[[Act], None] | None = None
+    acts: list[Act] = field(default_factory=list)
+    informative: list[bool] = field(default_factory=list)
+    covered: list[bool | None] = field(default_factory=list)
+    _truth: dict[str, str] = field(default_factory=dict)
+    _alarms: set[str] = field(default_factory=set)
+    _next_look: int = 0
+
+    def play(self) -> None:
+        """Send the stream, block after block, and let the story take its course."""
+        n_classes = len(self.service.models[LINE].prompts.classes)
+        self._tell("start", "A model from Vienna, fitted on dermoscopy, answers for photographs from Brazil.")
+        block = max(1, round(self.pace * _WAIT_SECONDS))
+        for start in range(0, len(self.stream), block):
+            if self.stopped.wait(block / self.pace):
+                return
+            sent = self.stream[start : start + block]
+            answers = self._send([photograph.body for photograph in sent])
+            if answers is None:
+                return
+            for photograph, answer in zip(sent, answers, strict=True):
+                self._truth[answer["id"]] = photograph.label
+                self.informative.append(0 < len(answer["set"]) < n_classes)
+                judged = answer["action"] != "defer" and photograph.label != OUTSIDE
+                self.covered.append(photograph.label in answer["set"] if judged else None)
+            self.service.change(self._read)
+            self.service.watch()
+            if len(self.informative) >= self._next_look:
+                self._next_look += _LOOK
+                self._go_on()
+        before, after = self.rates
+        covered = [hit for hit in self.covered[self._last_promotion :] if hit is not None]
+        self._tell(
+            "end",
+            f"The stream has ended: informative {before:.0%} with the model from Vienna, {after:.0%} with the site "
+            f"model, whose answers hold the true diagnosis of {sum(covered):,} of {len(covered):,} photographs.",
+        )
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Informative rate before the first promotion and since the last one."""
+        first = min((act.image for act in self.acts if act.name == "promoted"), default=len(self.informative))
+        before, after = self.informative[:first], self.informative[self._last_promotion :]
+        return sum(before) / max(1, len(before)), sum(after) / max(1, len(after))
+
+    @property
+    def _last_promotion(self) -> int:
+        return max((act.image for act in self.acts if act.name == "promoted"), default=len(self.informative))
+
+    def _send(self, bodies: Sequence[dict[str, Any]]) -> list[dict[str, Any]] | None:
+        """The answers, or None when the service has ended."""
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": NDJSON}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            content = "\n".join(map(json.dumps, bodies))
+            connection.request("POST", "/v1/decisions/batch", body=content, headers=headers)
+            return [json.loads(line) for line in connection.getresponse().read().splitlines()]
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()
+
+    def _read(self, transaction: Transaction) -> None:
+        """The reader opens every waiting case of the stream, blind, and says what it is."""
+        classes = self.service.models[LINE].prompts.classes
+        waiting = select(TASK.c.id, TASK.c.decision).where(TASK.c.state == "open", TASK.c.lease_by.is_(None))
+        for task, decision in transaction.connection.execute(waiting).all():
+            if decision in self._truth:
+                take(transaction, task, reviewer=CLINICIAN)
+                label = self._truth[decision]
+                save(transaction, task, reviewer=CLINICIAN, label=label, sureness=3, comment="", classes=classes)
+
+    # ------------------------------------------------------------------ what people do
+
+    def _go_on(self) -> None:
+        """The next step, if it is time for it."""
+        models = self.service.models[LINE]
+        with self.service.database.reading() as connection:
+            alarms = open_alarms(connection, LINE)
+            shadow = models.in_force.shadow
+            failed = [] if shadow is None else models.gates(connection, shadow.digest)
+            made = connection.execute(select(func.count()).select_from(RECALIBRATION)).scalar_one()
+        for alarm in alarms:
+            if alarm["id"] not in self._alarms:
+                self._alarms.add(alarm["id"])
+                found = alarm["finding"].partition("): ")[2]
+                self._tell("alarm", f"{alarm['monitor']} raises an alarm at patient {alarm['n']}: {found}")
+        if shadow is None:
+            self._recalibrate()
+        elif alarms and made:
+            self._close(alarms)
+        elif any("restore test" in sentence for sentence in failed):
+            with tempfile.TemporaryDirectory() as folder:
+                backup = Path(folder) / "backup.sqlite"
+                operations.back_up(self.service.log, backup)
+                operations.restore_test(self.service.site, self.service.log, str(backup))
+        elif not failed:
+            self._promote(shadow.digest)
+
+    def _recalibrate(self) -> None:
+        try:
+            report = recalibrate(self.service, LINE, actor=ENGINEER)
+        except Problem:
+            return  # the protocol's next time has not come
+        models = self.service.models[LINE]
+        why = "as the protocol says"
+        self.service.change(lambda t: models.set_shadow(t, report["digest"], actor=ENGINEER, why=why))
+        models.follow()
+        silent = [entry["name"] for entry in report["classes"] if entry["in_every_set"]]
+        promised = [
+            f"{entry['name']} {entry['promised']:.2f}" for entry in report["classes"] if not entry["in_every_set"]
+        ]
+        self._tell(
+            "recalibrated",
+            f"{report['cases']} drawn cases have been read: a site model is made and decides in the shadow. It "
+            f"promises coverage of {', '.join(promised)}; in every set for want of labels: "
+            f"{', '.join(silent) or 'no class'}. Expected informative rate {report['expected_informative']:.0%}.",
+        )
+
+    def _close(self, alarms: Sequence[dict[str, Any]]) -> None:
+        """An engineer asks, a clinician agrees."""
+        why = "another clinic with another camera: a model of its own is in the shadow"
+        for alarm in alarms:
+            for actor, role in ((ENGINEER, "engineer"), (CLINICIAN, "clinician")):
+
+                def change(
+                    transaction: Transaction, id: str = alarm["id"], actor: str = actor, role: str = role
+                ) -> str:
+                    return close(transaction, LINE, id, actor=actor, roles=[role], why=why, then="go_on")
+
+                self.service.change(change)
+        self.service.models[LINE].follow()
+        self._tell("closed", f"An engineer and a clinician closed the alarm: {why}.")
+
+    def _promote(self, digest: str) -> None:
+        models = self.service.models[LINE]
+        self.service.change(lambda t: models.propose(t, digest, actor=ENGINEER, why="all gates passed"))
+        self.service.change(lambda t: models.approve(t, digest, actor=APPROVER, why="seen in the shadow"))
+        models.follow()
+        rate = sum(self.informative[-WINDOW:]) / max(1, len(self.informative[-WINDOW:]))
+        self._tell(
+            "promoted",
+            f"An engineer proposed the site model and another account approved it: it answers from now on. Informative "
+            f"until now {rate:.0%}.",
+        )
+
+    def _tell(self, name: str, sentence: str) -> None:
+        act = Act(len(self.informative), name, sentence)
+        self.acts.append(act)
+        self.say(f"[{act.image:>5} images] {sentence}")
+        if self.told is not None:
+            self.told(act)

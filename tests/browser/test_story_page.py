@@ -1,0 +1,81 @@
+"""The story of `calcode serve --demo`, played to its end and watched in a browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("calcode_demo_data")
+pytest.importorskip("fastapi")
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ROOT = Path(__file__).parents[2]
+
+
+def _shown(page: Page, address: str) -> str:
+    page.goto(address)
+    return page.locator("main").inner_text()
+
+
+@pytest.mark.timeout(240)
+def test_the_story_is_told_to_its_end_without_a_person(browser: Browser, tmp_path: Path) -> None:
+    """Alarm, first labels, shadow, promotion by two accounts; the page shows an informative rate of 0.6 and more."""
+    command = "from calcode.cli import main; main()"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "src"),
+        "OMP_NUM_THREADS": "1",
+        "TMPDIR": str(tmp_path),
+        "PYTHONUNBUFFERED": "1",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", command, "serve", "--demo", "--port", "0", "--pace", "150"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+    assert process.stdout is not None
+    try:
+        address = next(found[0] for line in process.stdout if (found := re.search(r"http://[^ ]+/story", line)))
+        page = browser.new_page()
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{address}?every=2")
+        assert page.locator("meta[http-equiv=refresh]").count() == 1
+        end = time.monotonic() + 200
+        while "The stream has ended" not in (text := _shown(page, address)):
+            assert time.monotonic() < end, text[-2000:]
+            time.sleep(1.0)
+        items = page.locator("ol li").all_inner_texts()
+        names = [text.split(",")[0] for text in items]
+        assert names[:2] == ["The start", "An alarm"]
+        assert names.index("A site model") < names.index("Promotion")
+        assert "The alarm is closed" in names[: names.index("Promotion")]
+        assert names[-1] == "The end"
+        before, after = (int(share) for share in re.findall(r"(\d+)%", items[-1])[:2])
+        assert before <= 20
+        assert after >= 60
+        covered, judged = (
+            int(n.replace(",", "")) for n in re.findall(r"of ([\d,]+) of ([\d,]+) photographs", items[-1])[0]
+        )
+        assert covered / judged >= 0.85
+        assert page.locator("figure svg").count() > 1
+        page.get_by_role("link", name="Look around and try it").click()
+        page.get_by_role("button", name="As an engineer").click()
+        page.goto(address.replace("/demo/story", "/models"))
+        assert page.get_by_text("A model calibrated here").count() == 2
+        assert errors == []
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+        process.stdout.close()
