@@ -27,6 +27,14 @@ at_cases = [60, 120]
 random_state = 7
 miscoverage = 0.1
 """
+#: The same, soon and often.
+FAST_PROTOCOL = """description = "a site model after 30, 60 and 90 drawn cases"
+min_shadow_decisions = 5
+on_alarm = "full_set"
+[recalibration]
+at_cases = [30, 60, 90, 120, 150, 180]
+miscoverage = 0.2
+"""
 
 Label = Callable[[str, str], str | None]
 
