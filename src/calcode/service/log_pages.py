@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 from sqlalchemy import or_, select
 
 from calcode.files import canonical_json
+from calcode.service.checkpoint_targets import targets_of
 from calcode.service.checkpoints import check_against
 from calcode.service.keys import checkpoint_key
 from calcode.service.log import Event
@@ -63,7 +64,7 @@ def log_page(
         "checkpoints": newest,
         "exposed": size - service.checkpoints.sent,
         "down": len(service.checkpoints.down),
-        "folders": len(service.site.checkpoints.folders),
+        "elsewhere": bool(targets_of(service.site.checkpoints)),
     }
     return render(request, "log.html", context)
 

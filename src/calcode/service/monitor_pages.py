@@ -75,6 +75,7 @@ def monitor_page(
             "watched": states[-1] if states else None,
             "earlier": states[:-1],
             "effect": _effect(service.models[name].in_force),
+            "policy": service.models[name].in_force.policy,
             "sections": [],
         }
     if states:
