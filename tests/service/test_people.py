@@ -35,6 +35,8 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("GET", f"/v1/decisions/{'0' * 32}/reviews"): {"clinician", "approver", "engineer", "auditor"},
     ("GET", f"/v1/decisions/{'0' * 32}/image"): {"clinician"},
     ("POST", f"/v1/decisions/{'0' * 32}/wish"): {"clinician"},
+    ("GET", f"/v1/decisions/{'0' * 32}/deliveries"): {"engineer", "auditor"},
+    ("GET", "/v1/outbox"): {"engineer", "auditor"},
     ("GET", "/v1/tasks"): {"clinician"},
     ("POST", f"/v1/tasks/{'0' * 32}/take"): {"clinician"},
     ("POST", f"/v1/tasks/{'0' * 32}/review"): {"clinician"},

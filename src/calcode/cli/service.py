@@ -168,6 +168,33 @@ def rebuild(site: SiteFile, as_json: AsJson = False) -> None:
     tell("service rebuild", f"Replayed {n:,} records.", as_json=as_json, facts={"records": n})
 
 
+def outbox(
+    site: SiteFile,
+    retry: Annotated[str | None, typer.Option("--retry", metavar="TARGET", help="Try its reports again now.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the reports that wait for each receiver, or make those of one receiver due now."""
+    from calcode.service import outbox as reports
+    from calcode.service.operations import opened
+    from calcode.service.settings import read_site
+
+    settings = read_site(site)
+    with opened(settings) as log:
+        if retry is not None:
+            with log.database.writing() as connection:
+                n = reports.retry(connection, retry)
+            tell("service outbox", f"{n:,} reports for {retry} are due now.", as_json=as_json, facts={"due": n})
+            return
+        with log.database.reading() as connection:
+            found = reports.waiting(connection)
+    lines = [
+        f"{name}: {entry.rows:,} wait since {entry.since}, {entry.attempts} attempts, fault: {entry.fault or 'none'}"
+        for name, entry in found.items()
+    ]
+    facts = {"waiting": {name: entry._asdict() for name, entry in found.items()}}
+    tell("service outbox", *(lines or ["No report waits."]), as_json=as_json, facts=facts)
+
+
 def labels(
     site: SiteFile,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV with label, decision or study, line, source.")],
@@ -303,6 +330,7 @@ for _command in (
     Command(run=retain, examples=("calcode service retain site.toml",), panel=PANEL),
     Command(run=erase, examples=("calcode service erase site.toml --group patient-17 --why request",), panel=PANEL),
     Command(run=rebuild, examples=("calcode service rebuild site.toml",), panel=PANEL),
+    Command(run=outbox, examples=("calcode service outbox site.toml --retry pacs",), panel=PANEL),
     Command(run=labels, examples=("calcode service labels site.toml results.csv",), panel=PANEL),
     Command(run=recalibrate, examples=("calcode service recalibrate site.toml",), panel=PANEL),
     Command(run=token, examples=("calcode service token site.toml pacs --role program",), panel=PANEL),

@@ -24,6 +24,7 @@ from calcode.service import (
     model_pages,
     model_routes,
     monitor_pages,
+    outbox_routes,
     people_pages,
     people_routes,
     review_pages,
@@ -70,7 +71,16 @@ def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
     )
     app.state.service = service
     app.state.demo = bool(more)
-    api = (decision_routes, review_routes, label_routes, model_routes, loop_routes, log_routes, people_routes)
+    api = (
+        decision_routes,
+        review_routes,
+        label_routes,
+        model_routes,
+        loop_routes,
+        outbox_routes,
+        log_routes,
+        people_routes,
+    )
     for routes in (*api, *PAGES):
         app.include_router(routes.router)
     for router in more:

@@ -30,7 +30,7 @@ from calcode.service.writer import Answer
 router = APIRouter(prefix="/v1", tags=["decisions"])
 NOTICE = "Research software, not a medical device."
 _READERS = ("program", "clinician", "auditor", "engineer", "approver")
-_DecisionId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+DecisionId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 #: Rows of a batch that are decided and committed together.
 _PIECE = 256
 
@@ -254,7 +254,7 @@ def _shown(service: Service, principal: Principal, id: str) -> Record:
 
 
 @router.get("/decisions/{id}", response_model=DecisionAnswer, responses=responses(401, 403, 404, 422, 429, 503, 507))
-def decision(id: _DecisionId, service: ServiceHere, principal: _Reader) -> dict[str, Any]:
+def decision(id: DecisionId, service: ServiceHere, principal: _Reader) -> dict[str, Any]:
     """A decision as it was answered; that a clinician saw it is recorded."""
     record = _shown(service, principal, id)
     return answer_of(Answer(record, id, json.loads(record.body)), service)
@@ -263,12 +263,12 @@ def decision(id: _DecisionId, service: ServiceHere, principal: _Reader) -> dict[
 @router.get(
     "/decisions/{id}/explanation", response_model=Explanation, responses=responses(401, 403, 404, 422, 429, 503, 507)
 )
-def explanation(id: _DecisionId, service: ServiceHere, principal: _Reader) -> Explanation:
+def explanation(id: DecisionId, service: ServiceHere, principal: _Reader) -> Explanation:
     """Why: support, score and threshold of every class, and the nearest reference images where they are configured."""
     return explanation_of(_shown(service, principal, id), service)
 
 
 @router.get("/decisions/{id}/proof", response_model=Proof, responses=responses(401, 403, 404, 409, 422, 429))
-def proof(id: _DecisionId, service: ServiceHere, principal: _Reader) -> Proof:
+def proof(id: DecisionId, service: ServiceHere, principal: _Reader) -> Proof:
     """That this decision is in the log under a signed checkpoint, without showing any other."""
     return proof_of(record_of(service, principal, id), service.log)

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, and_, select
 
 from calcode.errors import CalcodeError, ServiceError
 from calcode.files import file_sha256, replacing
-from calcode.service import projections, schema
+from calcode.service import outbox, projections, schema
 from calcode.service.checkpoint_targets import notes_in
 from calcode.service.checkpoints import check_against
 from calcode.service.database import STORAGE_ERRORS, Database
@@ -65,7 +65,7 @@ def examine(site: SiteSettings) -> list[Finding]:
     findings = [_disk_speed(Path(site.data)), _space(Path(site.data)), *_rights(site)]
     try:
         with opened(site) as log:
-            findings += [*_database(log), _clock(log), _exposure(site, log), *_models(site, log)]
+            findings += [*_database(log), _clock(log), _exposure(site, log), *_models(site, log), *_reports(site, log)]
     except (CalcodeError, *STORAGE_ERRORS) as error:
         findings.append(Finding("bad", "database", f"cannot be read: {error}"))
     return findings
@@ -158,6 +158,20 @@ def _models(site: SiteSettings, log: Log) -> Iterator[Finding]:
         yield Finding("good", "model", f"{line.name}: {models.champion.file.name[:16]} {checked}")
         if models.trusted is None:
             yield Finding("warning", "model", f"{line.name}: unsigned models are allowed (allow_unsigned)")
+
+
+def _reports(site: SiteSettings, log: Log) -> Iterator[Finding]:
+    if site.dicom is not None and site.dicom.tls is None:
+        yield Finding("warning", "dicom", "no [dicom.tls]: AE titles prove nothing, and images travel in clear")
+    with log.database.reading() as connection:
+        waiting = outbox.waiting(connection)
+    known = {entry.name for entry in site.deliveries}
+    for name, entry in waiting.items():
+        told = f"{entry.rows:,} reports wait for {name} since {entry.since}"
+        if name not in known:
+            yield Finding("bad", "outbox", f"{told}, and the site file has no delivery of this name")
+        elif entry.fault is not None:
+            yield Finding("warning", "outbox", f"{told} ({entry.fault})")
 
 
 # ---------------------------------------------------------------------- backup

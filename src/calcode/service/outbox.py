@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, func, select
+from sqlalchemy import Connection, Row, Select, exists, func, select
 
 from calcode.service.log import Event, Transaction, utc
-from calcode.service.tables import OUTBOX
+from calcode.service.tables import DECISION, OUTBOX, TASK
 
 #: How long one attempt may take before another process tries the row.
 LEASE = timedelta(seconds=60)
@@ -25,7 +25,7 @@ class Waiting(NamedTuple):
 
     rows: int
     #: UTC time of the oldest.
-    since: str
+    since: str | None
     attempts: int
     #: Kind of the last fault; None before the first.
     fault: str | None
@@ -49,24 +49,41 @@ def deliveries(connection: Connection, decision: str) -> Sequence[Row[Any]]:
     return connection.execute(select(OUTBOX).where(OUTBOX.c.decision == decision).order_by(OUTBOX.c.target)).all()
 
 
-def any_due(connection: Connection, target: str) -> bool:
-    """Whether a row for a receiver may be tried now."""
-    return connection.execute(_due(target).limit(1)).first() is not None
+def any_due(connection: Connection, target: str, *, after_reading: bool = False) -> bool:
+    """Whether a row for a receiver may be tried now; see `lease`."""
+    return connection.execute(_due(target, after_reading=after_reading).limit(1)).first() is not None
 
 
-def lease(connection: Connection, target: str, *, most: int) -> Sequence[Row[Any]]:
-    """Take rows that are due, oldest first: nobody else tries them until the lease ends, also if this process dies."""
+def lease(connection: Connection, target: str, *, most: int, after_reading: bool = False) -> Sequence[Row[Any]]:
+    """Take rows that are due, oldest first: nobody else tries them until the lease ends, also if this process dies.
+
+    Parameters
+    ----------
+    connection : Connection
+    target : str
+    most : int
+        Rows to take.
+    after_reading : bool
+        Leave rows whose case may still be read blind: a reader could see the answer at the receiver.
+    """
+    query = _due(target, after_reading=after_reading).order_by(OUTBOX.c.seq).limit(most)
     # Rows that another process is taking are passed over. SQLite knows no row locks and needs none: one writer.
-    rows = connection.execute(_due(target).order_by(OUTBOX.c.seq).limit(most).with_for_update(skip_locked=True)).all()
+    rows = connection.execute(query.with_for_update(skip_locked=True, of=OUTBOX)).all()
     for row in rows:
         values = {"attempts": row.attempts + 1, "next_at": _after(LEASE)}
         connection.execute(OUTBOX.update().where(OUTBOX.c.id == row.id).values(values))
     return rows
 
 
-def _due(target: str) -> Select[Any]:
+def _due(target: str, *, after_reading: bool) -> Select[Any]:
     mine = (OUTBOX.c.target == target, OUTBOX.c.done_at.is_(None), OUTBOX.c.next_at <= _after(timedelta(0)))
-    return select(OUTBOX).where(*mine)
+    query = select(OUTBOX).where(*mine)
+    if after_reading:
+        # Neither a task is open nor can one still be drawn for the patient's first visit.
+        visited = exists().where(DECISION.c.seq == OUTBOX.c.seq, DECISION.c.visit_until.is_not(None))
+        queued = exists().where(TASK.c.decision == OUTBOX.c.decision, TASK.c.state == "open")
+        query = query.where(~visited, ~queued)
+    return query
 
 
 def give_back(connection: Connection, row: Row[Any], *, fault: str, again: bool) -> None:

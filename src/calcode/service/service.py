@@ -284,7 +284,8 @@ class Service:
             waiting = outbox.waiting(connection)
         for delivery in self.site.deliveries:
             found = waiting.get(delivery.name)
-            age = 0.0 if found is None else time.time() - datetime.fromisoformat(found.since).timestamp()
+            since = None if found is None else found.since
+            age = 0.0 if since is None else time.time() - datetime.fromisoformat(since).timestamp()
             metrics.outbox_rows.labels(delivery.name).set(0 if found is None else found.rows)
             metrics.outbox_age.labels(delivery.name).set(max(0.0, age))
         metrics.waiting.set(self.writer.n_waiting)

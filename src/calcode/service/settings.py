@@ -164,6 +164,8 @@ class _DeliverySettings(_Table):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
     #: Whose answers are sent; of all lines where none is named.
     lines: list[str] | None = None
+    #: Keep a report back while its case may still be read blind (SERVICE.md 7).
+    after_reading: bool = False
 
     def serves(self, line: str) -> bool:
         """Whether answers of a line are sent here."""

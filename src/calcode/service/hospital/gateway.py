@@ -40,7 +40,7 @@ from calcode.service.audit.parts import secret_part
 from calcode.service.database import STORAGE_ERRORS, storage_fault
 from calcode.service.hospital.objects import take_apart
 from calcode.service.problems import Problem
-from calcode.service.refusals import refusal
+from calcode.service.refusals import COUNTED, refusal
 from calcode.service.service import Service
 from calcode.service.settings import DicomSettings
 
@@ -164,9 +164,9 @@ class _Gateway:
             reject, why = _UNKNOWN_CALLING, "The calling AE title, its address or its certificate is not known."
         else:
             return
+        self._refused("dicom", Problem(403, why))
         event.assoc.acse.send_reject(*reject)
         event.assoc.kill()
-        self._refused("dicom", Problem(403, why))
 
     def _is_peer(self, calling: str, association: Any) -> bool:
         address = ipaddress.ip_address(association.requestor.address.partition("%")[0])
@@ -236,6 +236,9 @@ class _Gateway:
 
     def _refused(self, actor: str, problem: Problem) -> None:
         """Record a refusal before it is answered; a service that cannot write still refuses."""
+        if problem.status in COUNTED:
+            self._service.refusals.count(actor, problem.status)
+            return
         event = refusal(actor, problem)
         with suppress(Problem, *STORAGE_ERRORS):
             self._service.change(lambda transaction: transaction.append([event]))

@@ -1,0 +1,304 @@
+"""The outbox: rows that are written with the decision, tried under a lease, and done only when the receiver has it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service.sites import Process, Site, embeddings, free_port, make_site, post, running, token_for, wait_until
+from sqlalchemy import select, update
+
+from calcode.service import outbox, projections
+from calcode.service.log import Event, Log
+from calcode.service.operations import erase, examine, opened
+from calcode.service.settings import read_site
+from calcode.service.tables import OUTBOX, TASK
+
+
+class Receiver(BaseHTTPRequestHandler):
+    """A FHIR server that keeps what is new by its identifier, counts what comes, and refuses whom it is told to."""
+
+    def do_POST(self) -> None:
+        bundle = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        state = self.server.state  # type: ignore[attr-defined]
+        state["came"] += 1
+        patient = bundle["entry"][0]["resource"]["subject"]["identifier"]["value"]
+        refused = patient in state["refuses"]
+        if not refused:
+            for entry in bundle["entry"]:
+                state["kept"].setdefault(entry["request"]["ifNoneExist"], entry["resource"])
+        self.send_response(422 if refused else 200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+class Server:
+    """A receiver that can be stopped and started on the same port."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.state: dict[str, Any] = {"came": 0, "kept": {}, "refuses": set()}
+
+    def start(self) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Receiver)
+        self._server.state = self.state  # type: ignore[attr-defined]
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Server]:
+    server = Server()
+    server.start()
+    yield server
+    server.stop()
+
+
+def fhir_site(folder: Path, receiver: Server, *, more: str = "", database: str | None = None) -> Site:
+    tables = f'[[deliveries]]\nname = "record"\nkind = "fhir"\nurl = "http://127.0.0.1:{receiver.port}"\n{more}'
+    return make_site(folder, lines=tables, database=database)
+
+
+def request(row: int, group: str) -> dict[str, Any]:
+    return {"embedding": embeddings(20)[row].tolist(), "group": group, "image_id": f"image-{row}"}
+
+
+def waiting(log: Log) -> dict[str, outbox.Waiting]:
+    with log.database.reading() as connection:
+        return outbox.waiting(connection)
+
+
+def queue(log: Log, n: int, *, target: str = "record") -> list[str]:
+    """Decisions with a report each; their ids."""
+    body = {
+        **dict.fromkeys(("group", "study", "label", "p_audit", "site", "device", "task", "visit")),
+        "content": "c",
+        "line": "skin",
+        "model": "m",
+        "action": "label",
+        "reason": "none",
+        "set": ["nv"],
+        "u": 0.5,
+        "p_sample": 0.1,
+        "representative": True,
+        "in_model": False,
+        "known_group": False,
+        "draw": 0.5,
+        "u_second": 0.5,
+        "p_second": 0.1,
+        "deliver": {target: "fhir"},
+    }
+    events = [Event(kind="decision", actor="test", body={**body, "key": f"{target}-{i}"}) for i in range(n)]
+    with log.transaction() as transaction:
+        transaction.append(events)
+    return [event.id for event in events]
+
+
+# ---------------------------------------------------------------------- rows
+
+
+def test_two_takers_never_hold_the_same_row(log: Log) -> None:
+    ids = queue(log, 5)
+    with log.database.writing() as connection:
+        first = outbox.lease(connection, "record", most=3)
+    with log.database.writing() as connection:
+        second = outbox.lease(connection, "record", most=3)
+    assert [row.decision for row in [*first, *second]] == ids
+    with log.database.writing() as connection:
+        assert outbox.lease(connection, "record", most=3) == []
+        assert outbox.lease(connection, "another", most=3) == []
+
+
+def test_postgresql_passes_over_rows_that_another_process_is_taking(log: Log) -> None:
+    if log.database.sqlite:
+        pytest.skip("SQLite has one writer")
+    from calcode.service.database import Database
+
+    ids = queue(log, 4)
+    other = Database(log.database.url)
+    with log.database.writing() as connection:
+        mine = outbox.lease(connection, "record", most=2)
+        # Not committed yet: the other one neither waits nor takes the same.
+        with other.writing() as theirs:
+            assert [row.decision for row in outbox.lease(theirs, "record", most=4)] == ids[2:]
+    assert [row.decision for row in mine] == ids[:2]
+    other.close()
+
+
+def test_a_lease_ends_by_itself_when_its_holder_died(log: Log) -> None:
+    (id,) = queue(log, 1)
+    with log.database.writing() as connection:
+        (row,) = outbox.lease(connection, "record", most=1)
+        assert not outbox.any_due(connection, "record")
+        connection.execute(update(OUTBOX).values(next_at=row.next_at))
+        (again,) = outbox.lease(connection, "record", most=1)
+    assert (again.decision, again.attempts) == (id, 1)
+
+
+def test_a_refused_row_waits_longer_each_time_and_a_row_that_was_not_sent_not_at_all(log: Log) -> None:
+    queue(log, 1)
+    pauses = []
+    for _ in range(3):
+        with log.database.writing() as connection:
+            connection.execute(update(OUTBOX).values(next_at="2000"))
+            (row,) = outbox.lease(connection, "record", most=1)
+            outbox.give_back(connection, row, fault="HTTP 422", again=False)
+            pauses.append(connection.execute(select(OUTBOX.c.next_at)).scalar_one())
+            assert not outbox.any_due(connection, "record")
+    assert pauses == sorted(set(pauses))
+    with log.database.writing() as connection:
+        assert outbox.retry(connection, "record") == 1
+        (row,) = outbox.lease(connection, "record", most=1)
+        outbox.give_back(connection, row, fault="ConnectError", again=True)
+        assert outbox.any_due(connection, "record")
+
+
+def test_what_was_delivered_is_an_event_and_a_rebuild_keeps_it(log: Log) -> None:
+    queue(log, 2)
+    with log.database.writing() as connection:
+        rows = outbox.lease(connection, "record", most=2)
+    with log.transaction() as transaction:
+        outbox.delivered(transaction, rows[0], payload_digest="ab", receipt="HTTP 200")
+    with log.database.writing() as connection:
+        before = connection.execute(select(OUTBOX.c.id, OUTBOX.c.done_at, OUTBOX.c.receipt)).all()
+        projections.rebuild(connection)
+        after = connection.execute(select(OUTBOX.c.id, OUTBOX.c.done_at, OUTBOX.c.receipt)).all()
+        assert sorted(before, key=repr) == sorted(after, key=repr)
+        # Working state is forgotten: what was not delivered is tried again at once.
+        assert [row.id for row in outbox.lease(connection, "record", most=2)] == [rows[1].id]
+
+
+def test_reports_are_kept_back_while_a_case_may_be_read_blind(log: Log) -> None:
+    held, free = queue(log, 2)
+    task = {"id": held, "decision": held, "line": "skin", "why": "sample", "opened_at": "", "state": "open"}
+    with log.database.writing() as connection:
+        connection.execute(TASK.insert().values(**task))
+        assert [row.decision for row in outbox.lease(connection, "record", most=2, after_reading=True)] == [free]
+        connection.execute(update(TASK).values(state="done"))
+        assert [row.decision for row in outbox.lease(connection, "record", most=2, after_reading=True)] == [held]
+
+
+# ---------------------------------------------------------------------- the running service
+
+
+def test_every_decision_on_a_patient_reaches_the_record_once(tmp_path: Path, receiver: Server) -> None:
+    with running(fhir_site(tmp_path, receiver)) as (service, call):
+        answers = [call("POST", "/v1/decisions", json=request(row, f"patient-{row}")).json() for row in range(4)]
+        assert call("POST", "/v1/decisions", json=request(0, "patient-0")).headers["Idempotent-Replay"] == "true"
+        anonymous = {"embedding": embeddings(20)[7].tolist(), "image_id": "nobody"}
+        assert call("POST", "/v1/decisions", json=anonymous).status_code == 200
+        wait_until(lambda: not waiting(service.log), 15)
+        reports = [entry for entry in receiver.state["kept"].values() if entry["resourceType"] == "DiagnosticReport"]
+        assert sorted(entry["subject"]["identifier"]["value"] for entry in reports) == [
+            f"patient-{n}" for n in range(4)
+        ]
+        assert receiver.state["came"] == 4
+        shown = call("GET", f"/v1/decisions/{answers[0]['id']}/deliveries", as_="auditor").json()
+        assert [(entry["target"], entry["receipt"]) for entry in shown] == [("record", "HTTP 200")]
+        assert call("GET", "/v1/outbox", as_="engineer").json()[0]["rows"] == 0
+        assert call("GET", "/v1/outbox", as_="program").status_code == 403
+
+
+def test_one_report_that_is_refused_delays_no_other_and_is_named(tmp_path: Path, receiver: Server) -> None:
+    receiver.state["refuses"] = {"patient-0"}
+    with running(fhir_site(tmp_path, receiver)) as (service, call):
+        for row in range(3):
+            call("POST", "/v1/decisions", json=request(row, f"patient-{row}"))
+        wait_until(lambda: len(receiver.state["kept"]) == 4, 15)
+        wait_until(lambda: waiting(service.log)["record"].fault is not None, 15)
+        (entry,) = call("GET", "/v1/outbox", as_="auditor").json()
+        assert (entry["rows"], entry["fault"]) == (1, "HTTP 422")
+        with opened(service.site) as log:
+            assert any("1 reports wait for record" in finding.sentence for finding in examine(service.site))
+            receiver.state["refuses"] = set()
+            with log.database.writing() as connection:
+                assert outbox.retry(connection, "record") == 1
+        wait_until(lambda: not waiting(service.log), 15)
+
+
+def test_a_report_whose_patient_was_erased_is_never_sent(tmp_path: Path, receiver: Server) -> None:
+    receiver.stop()
+    site = fhir_site(tmp_path, receiver)
+    with running(site) as (service, call):
+        answer = call("POST", "/v1/decisions", json=request(0, "anna")).json()
+        wait_until(lambda: waiting(service.log)["record"].fault is not None, 15)
+        assert erase(site.settings, service.log, group="anna", decision=None, why="test") == 2
+        receiver.start()
+        wait_until(lambda: not waiting(service.log), 15)
+        assert receiver.state["came"] == 0
+        (row,) = call("GET", f"/v1/decisions/{answer['id']}/deliveries", as_="auditor").json()
+        assert "erased" in row["receipt"]
+
+
+def test_killed_between_decision_and_delivery_nothing_is_lost_and_nothing_is_twice(
+    tmp_path: Path, receiver: Server
+) -> None:
+    site = fhir_site(tmp_path, receiver)
+    process = Process(site).start()
+    with opened(site.settings) as log:
+        token = token_for(log, "program")
+    receiver.stop()
+    decided = []
+    try:
+        for row in range(4):
+            case = request(row, f"patient-{row}")
+            wait_until(lambda case=case: post(process.port, "/v1/decisions", case, token=token)[0] == 200, 15)
+            decided.append(post(process.port, "/v1/decisions", case, token=token)[1]["id"])
+            if row == 2:
+                process.kill()
+                process.start()
+        receiver.start()
+        with opened(site.settings) as log:
+            wait_until(lambda: not waiting(log), 40)
+            with log.database.reading() as connection:
+                rows = connection.execute(select(OUTBOX.c.decision, OUTBOX.c.receipt)).all()
+    finally:
+        process.stop()
+    assert sorted(row.decision for row in rows) == sorted(decided)
+    assert {row.receipt for row in rows} == {"HTTP 200"}
+    assert len(receiver.state["kept"]) == 2 * len(decided)
+
+
+def test_the_operator_sees_what_waits_and_has_it_tried_again(tmp_path: Path, receiver: Server) -> None:
+    from typer.testing import CliRunner
+
+    from calcode.cli.service import group
+
+    site = fhir_site(tmp_path, receiver)
+    with running(site):
+        pass
+    with opened(site.settings) as log:
+        queue(log, 2)
+    shown = CliRunner().invoke(group, ["outbox", str(site.file)])
+    assert "record: 2 wait since" in shown.output
+    assert "2 reports for record" in CliRunner().invoke(group, ["outbox", str(site.file), "--retry", "record"]).output
+    # A receiver that is no longer in the site file is named by the doctor.
+    site.file.write_text(site.file.read_text().replace('name = "record"', 'name = "other"'))
+    assert any(finding.level == "bad" and finding.about == "outbox" for finding in examine(read_site(site.file)))
+
+
+def test_an_address_where_nobody_listens_is_unreachable() -> None:
+    from calcode.service.hospital.senders import Unreachable, send
+    from calcode.service.settings import DicomDelivery, StowDelivery
+
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    for delivery in (
+        DicomDelivery(name="a", kind="dicom", host="127.0.0.1", port=port, called="ARCHIVE"),
+        StowDelivery(name="b", kind="stow", url=f"http://127.0.0.1:{port}/dicom-web"),
+    ):
+        with pytest.raises(Unreachable):
+            send(delivery, b"")
