@@ -288,7 +288,7 @@ def test_agreement_counts_the_pairs_that_chance_made(tmp_path: Path) -> None:
         assert (found.n_readings, found.n_blind) == (len(rows), len(rows))
         assert found.share_cannot_tell == 5 / len(rows)
         assert found.seconds is not None
-        assert 0 < found.seconds < 5
+        assert found.seconds > 0
         assert found.backlog == len(ward.queue("carla")) == sum(row.state == "open" for row in ward.rows(TASK))
         assert ward("auditor", "GET", "/v1/agreement").json()["n_pairs"] == len(pairs)
 
