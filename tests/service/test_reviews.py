@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ from service.sites import Site, embeddings, make_site, running, token_for
 from sqlalchemy import select
 
 from calcode.service import operations, reviews
+from calcode.service.log import utc
 from calcode.service.operations import erase, retain
 from calcode.service.service import Service
 from calcode.service.tables import EVENT, REVIEW, TASK
@@ -127,8 +129,6 @@ def test_who_has_seen_the_answer_does_not_read_blind(ward: Ward, path: str) -> N
 
 
 def test_a_lease_keeps_others_off_and_ends_by_itself(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    import time
-
     (decision,) = ward.decide()
     task = ward.task("anna", decision)
     ward("anna", "POST", f"/v1/tasks/{task}/take")
@@ -273,6 +273,21 @@ def test_comments_go_with_the_patient_and_by_their_day(tmp_path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(operations, "datetime", Later)
             assert retain(site.settings, service.log) == 2
+
+
+def test_the_backlog_and_its_age_are_metrics(ward: Ward) -> None:
+    ward.decide(3)
+    with ward.service.log.transaction() as transaction:
+        transaction.connection.execute(TASK.update().values(opened_at=utc(time.time() - 3600)))
+
+    def value(name: str) -> float:
+        lines = ward("auditor", "GET", "/metrics").text.splitlines()
+        return float(next(line.split()[1] for line in lines if line.startswith(f"calcode_{name} ")))
+
+    end = time.monotonic() + 120
+    while value("open_tasks") != 3 or not 3500 < value("oldest_task_seconds") < 3900:
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def test_only_clinicians_read_and_only_on_their_lines(ward: Ward) -> None:

@@ -279,9 +279,11 @@ class Service:
         metrics = self.metrics
         size = self.seen_records = self.log.head()[0]
         with self.database.reading() as connection:
-            query = select(func.count()).select_from(TASK).where(TASK.c.state == "open")
-            metrics.open_tasks.set(connection.execute(query).scalar_one())
+            query = select(func.count(), func.min(TASK.c.opened_at)).where(TASK.c.state == "open")
+            n, oldest = connection.execute(query).one()
             waiting = outbox.waiting(connection)
+        metrics.open_tasks.set(n)
+        metrics.oldest_task.set(time.time() - datetime.fromisoformat(oldest).timestamp() if oldest else 0.0)
         for delivery in self.site.deliveries:
             found = waiting.get(delivery.name)
             since = None if found is None else found.since
