@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from service.sites import Process, Site, embeddings, make_site, post, running, token_for
+from service.sites import Process, Site, embeddings, free_port, make_site, post, running, token_for
 from sqlalchemy import select
 
 from calcode.service import people
@@ -346,3 +346,11 @@ def test_a_person_without_a_role_a_forged_issuer_and_a_replayed_state_are_refuse
         assert call("GET", "/login/callback?code=x&state=y", as_=None).status_code == 401
         with service.database.reading() as connection:
             assert connection.execute(select(SESSION)).all() == []
+
+
+def test_an_identity_provider_that_is_down_is_said_in_words(tmp_path: Path) -> None:
+    with running(oidc_site(tmp_path, f"http://127.0.0.1:{free_port()}")) as (_, call):
+        answer = call("GET", "/login", as_=None)
+        assert answer.status_code == 503
+        assert "identity provider does not answer" in answer.text
+        assert answer.headers["Retry-After"] == "5"

@@ -25,7 +25,7 @@ def add_oidc(app: FastAPI, service: Service, settings: OidcSettings) -> None:
     """Add /login and its callback; a person's roles come from a claim of the provider at every sign-in."""
     from authlib.common.errors import AuthlibBaseError
     from authlib.integrations.starlette_client import OAuth
-    from httpx import HTTPError
+    from httpx2 import HTTPError
     from joserfc.errors import JoseError
 
     oauth = OAuth()
