@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from sqlalchemy import select
 from calcode.service.admission import DecisionRequest
 from calcode.service.labels import receive_label
 from calcode.service.log import Event, Transaction
+from calcode.service.reviews import save, take
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, TASK
 
@@ -53,46 +54,54 @@ def clinic_site(
 
 @dataclass
 class Clinic:
-    """Patients that arrive one by one; `shift` moves the clinic's images away from home.
+    """Patients that arrive one by one; `shift` moves the clinic's images away from home, `blur` makes classes overlap.
 
     Attributes
     ----------
     truth : dict of str to str
         Decision to the class of its patient.
+    ease : dict of str to float
+        Decision to the probability that the true class has given the image: small ones are hard to read.
     """
 
     service: Service
     line: str = "skin"
     seed: int = 0
     shift: float = 0.7
+    blur: float = 1.0
     truth: dict[str, str] = field(default_factory=dict)
+    ease: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng(self.seed)
         self._sent = 0
 
-    def draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Embeddings (float32, unit rows) and classes of n patients; shapes (n, 16) and (n,)."""
+    def draw(self, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Embeddings (float32, unit rows), classes and ease of n patients; shapes (n, 16), (n,) and (n,)."""
         labels = self._rng.choice(WORLD.n_classes, size=n)
-        noise = self._rng.normal(size=(n, WORLD.dimension)) * WORLD.spread * np.sqrt(WORLD.dimension / 2)
-        rows = WORLD.centres()[labels] + noise + self.shift
-        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), labels
+        spread = self.blur * WORLD.spread * np.sqrt(WORLD.dimension / 2)
+        seen = WORLD.centres()[labels] + self._rng.normal(size=(n, WORLD.dimension)) * spread
+        squared = ((seen[:, None] - WORLD.centres()) ** 2).sum(axis=2) / (2 * spread**2)
+        weights = np.exp(squared.min(axis=1, keepdims=True) - squared)
+        ease = weights[np.arange(n), labels] / weights.sum(axis=1)
+        rows = seen + self.shift
+        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), labels, ease
 
     def send(self, n: int, *, block: int = 64) -> list[str]:
         """n new patients are decided; the ids of their decisions, in order."""
         admission = self.service.admission[self.line]
         ids: list[str] = []
         for start in range(0, n, block):
-            rows, labels = self.draw(min(block, n - start))
+            rows, labels, ease = self.draw(min(block, n - start))
             cases = []
             for row in rows:
                 name = f"{self.line}-{self.seed}-{self._sent}"
                 self._sent += 1
                 request = DecisionRequest(embedding_f32="", group=f"patient {name}", image_id=f"image {name}")
                 cases.append(admission.case(request, row, key=None, actor="clinic"))
-            for answer, label in zip(self.service.writer.submit(cases).result(), labels, strict=True):
+            for row, answer in enumerate(self.service.writer.submit(cases).result()):
                 ids.append(answer.id)
-                self.truth[answer.id] = WORLD.classes[label]
+                self.truth[answer.id], self.ease[answer.id] = WORLD.classes[labels[row]], float(ease[row])
         return ids
 
     def read(self, label: Label | None = None, *, most: int | None = None) -> int:
@@ -112,6 +121,21 @@ class Clinic:
 
         read: int = self.service.change(change)
         return read
+
+    def cannot_tell(self, ids: Sequence[str]) -> None:
+        """Two readers, one after the other, say of these cases that they cannot tell."""
+        classes = self.service.models[self.line].prompts.classes
+
+        def change(transaction: Transaction) -> None:
+            for reader in ("reader.one", "reader.two"):
+                query = select(TASK.c.id).where(TASK.c.decision.in_(ids), TASK.c.state == "open")
+                for task in transaction.connection.execute(query).scalars().all():
+                    take(transaction, task, reviewer=reader)
+                    save(
+                        transaction, task, reviewer=reader, label="cannot_tell", sureness=1, comment="", classes=classes
+                    )
+
+        self.service.change(change)
 
     def drawn(self) -> list[Any]:
         """The drawn decisions of the line, in order."""
