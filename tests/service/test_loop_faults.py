@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from service.clinic import FAST_PROTOCOL, clinic_site
 from service.sites import WORLD, Process, Site, assert_nothing_lost, post, token_for
-from service.test_faults import opened
+from service.test_faults import opened, wait_until
 from sqlalchemy import select
 
 from calcode.files import canonical_json
@@ -41,6 +41,7 @@ class Hospital:
         self._rng = np.random.default_rng(3)
         self._stop = threading.Event()
         self._n = 0
+        self.acknowledged = 0
 
     def start(self) -> None:
         self._stop.clear()
@@ -52,7 +53,9 @@ class Hospital:
         self._thread.join(timeout=60)
 
     def _post(self, path: str, body: Any, role: str) -> tuple[int, Any]:
-        return post(self.process.port, path, body, token=self.tokens[role], timeout=10)
+        status, answer = post(self.process.port, path, body, token=self.tokens[role], timeout=20)
+        self.acknowledged += status == 200
+        return status, answer
 
     def _work(self) -> None:
         while not self._stop.is_set():
@@ -132,14 +135,17 @@ def test_killed_anywhere_in_the_loop_nothing_is_lost(tmp_path: Path) -> None:
     while kills < KILLS or not any(step.startswith("promoted") for step in hospital.done):
         process.start()
         hospital.start()
-        time.sleep(1.0 + 2.5 * chance.random())
+        target = hospital.acknowledged + chance.randint(10, 80)
+        wait_until(lambda target=target: hospital.acknowledged >= target)
+        time.sleep(chance.random())
         process.kill()
         hospital.stop()
         kills += 1
-        assert kills < KILLS + 25, hospital.done
+        assert kills < KILLS + 40, hospital.done
     process.start()
     hospital.start()
-    time.sleep(1.5)
+    target = hospital.acknowledged + 20
+    wait_until(lambda: hospital.acknowledged >= target)
     hospital.stop()
     assert process.stop() == 0
 
@@ -166,7 +172,8 @@ def test_killed_anywhere_in_the_loop_nothing_is_lost(tmp_path: Path) -> None:
     implied = {(bag, alarm.monitor, alarm.name) for bag, _, alarm in replayed.fold()}
     assert {(row.bag, row.monitor, row.name) for row in alarms} == implied
     kept = LineMonitors(log, models)
-    kept.step(lambda change: None)
+    kept._load()
+    kept.fold()
     assert canonical_json(kept.to_state()) == canonical_json(replayed.to_state())
     said = {f"{'recalibrated' if kind == 'recalibration' else 'closed'} {subject}" for kind, subject in events}
     for step in hospital.done:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, select
 
 from calcode.monitor import Alarm
 from calcode.service.log import Event, Transaction
@@ -73,32 +73,31 @@ def raised_events(transaction: Transaction, line: str, alarms: Sequence[tuple[st
 def all_alarms(connection: Connection, line: str) -> list[dict[str, Any]]:
     """The alarms of a line, oldest first."""
     rows = connection.execute(select(ALARM).where(ALARM.c.line == line).order_by(ALARM.c.raised_seq))
-    return [_facts(row) for row in rows]
+    return [
+        {
+            "id": row.id,
+            "line": row.line,
+            "bag": row.bag,
+            "model": row.model,
+            "monitor": row.monitor,
+            "name": row.name,
+            "raised_seq": row.raised_seq,
+            "raised_at": row.raised_at,
+            "e_value": math.exp(min(row.e_value, 700.0)),
+            **{name: json.loads(row.evidence)[name] for name in ("n", "alpha", "finding", "advice")},
+            "asked_by": row.asked_by,
+            "asked_as": row.asked_as,
+            "closed_by": row.closed_by,
+            "closed_why": row.closed_why,
+            "then": row.choice,
+        }
+        for row in rows
+    ]
 
 
 def open_alarms(connection: Connection, line: str) -> list[dict[str, Any]]:
     """Those that nobody has closed."""
     return [alarm for alarm in all_alarms(connection, line) if alarm["closed_by"] is None]
-
-
-def _facts(row: Row[Any]) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "line": row.line,
-        "bag": row.bag,
-        "model": row.model,
-        "monitor": row.monitor,
-        "name": row.name,
-        "raised_seq": row.raised_seq,
-        "raised_at": row.raised_at,
-        "e_value": math.exp(min(row.e_value, 700.0)),
-        **{name: json.loads(row.evidence)[name] for name in ("n", "alpha", "finding", "advice")},
-        "asked_by": row.asked_by,
-        "asked_as": row.asked_as,
-        "closed_by": row.closed_by,
-        "closed_why": row.closed_why,
-        "then": row.choice,
-    }
 
 
 def close(

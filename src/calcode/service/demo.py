@@ -77,7 +77,19 @@ def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, list[Photograph
     chosen = [bank.classes.index(name) for name in shared]
     prompts = Prompts(text=bank.text[chosen], temperature=bank.temperature, classes=shared)
     ham = images[images.column("dataset") == "ham10000"].restrict(shared).in_space_only()
-    roles = {role: _evidence(ham.with_role(role), prompts) for role in _ROLES}
+    roles = {}
+    for role in _ROLES:
+        part = ham.with_role(role).evidence
+        roles[role] = Evidence.from_text(
+            embeddings=part.embeddings,
+            text=prompts.text,
+            temperature=prompts.temperature,
+            labels=part.labels,
+            classes=prompts.classes,
+            groups=part.groups,
+            prompt_digest=prompts.digest,
+            backbone=part.backbone,
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalcodeWarning)
         model = Calcode().fit(
@@ -101,6 +113,8 @@ def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, list[Photograph
         '[[lines]]\nname = "skin"\nprompts = "demo.prompts.safetensors"\nmodel = "model.safetensors"\n'
         'trusted = ["signer.key.pub"]\nsigning_key = "signer.key"\n'
         'protocol = "protocol.toml"\nvisit_minutes = 0\nsample = 0.4\nsecond_reader = 0.0\n'
+        'names = { akiec = "actinic keratosis", bcc = "basal cell carcinoma", bkl = "benign keratosis", '
+        'mel = "melanoma", nv = "nevus" }\n'
         '[checkpoints]\nevery_records = 50\nevery_seconds = 10.0\nfolders = ["notes"]\n'
     )
     stream = [
@@ -108,20 +122,6 @@ def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, list[Photograph
         for photograph in photographs(pad)
     ]
     return read_site(folder / "site.toml"), stream
-
-
-def _evidence(cohort: Cohort, prompts: Prompts) -> Evidence:
-    evidence = cohort.evidence
-    return Evidence.from_text(
-        embeddings=evidence.embeddings,
-        text=prompts.text,
-        temperature=prompts.temperature,
-        labels=evidence.labels,
-        classes=prompts.classes,
-        groups=evidence.groups,
-        prompt_digest=prompts.digest,
-        backbone=evidence.backbone,
-    )
 
 
 def photographs(cohort: Cohort) -> list[Photograph]:

@@ -108,12 +108,13 @@ class LineMonitors:
             while True:
                 with self._log.database.reading() as connection:
                     event = self._measurements(connection)
+                before = self._measured
                 if event is not None:
                     change(lambda transaction, event=event: self._record(transaction, event))  # type: ignore[misc]
                 alarms = self.fold()
                 if alarms:
                     change(lambda transaction, alarms=alarms: raised_events(transaction, self.line, alarms))  # type: ignore[misc]
-                if event is None:
+                if self._measured == before:
                     return
 
     def saving(self) -> Callable[[Transaction], None] | None:
@@ -266,8 +267,11 @@ class LineMonitors:
         decided = {row.id: row for row in connection.execute(select(DECISION).where(DECISION.c.id.in_(ids)))}
         for id, distance, scores in body["rows"]:
             row = decided[id]
+            # A deferral that is no empty set leaves every label possible.
+            left_open = row.action == "defer" and row.reason != "empty_set"
+            given = classes if left_open else json.loads(row.released_set)
             case = Case(
-                labels=tuple(classes.index(name) for name in _given_set(row, classes)),
+                labels=tuple(classes.index(name) for name in given),
                 accepted=row.p_audit >= loaded.deferral_level,
                 deferred=row.action == "defer",
                 scores=tuple(scores or [0.0] * len(classes)),
@@ -302,7 +306,8 @@ class LineMonitors:
             reviews = [review for review in reviews_of(connection, id) if review.seq <= event.seq]
             found = standing(reviews, second=second_drawn(row))
             if found.state not in ("labelled", "outside"):
-                due = _due(connection, id)
+                task = select(TASK.c.due_at).where(TASK.c.decision == id).order_by(TASK.c.opened_at, TASK.c.id)
+                due = connection.execute(task.limit(1)).scalar()
                 if due is None or event.at <= due:
                     return
             vote = None
@@ -312,20 +317,6 @@ class LineMonitors:
                 vote = classes.index(found.label)
             watched.watch.review(id, label=vote, when=event.at)
             watched.queue.pop(0)
-
-
-def _given_set(row: Row[Any], classes: Sequence[str]) -> Sequence[str]:
-    """The labels that the answer left possible: a deferral that is no empty set leaves all."""
-    if row.action == "defer" and row.reason != "empty_set":
-        return classes
-    return list(json.loads(row.released_set))
-
-
-def _due(connection: Connection, decision: str) -> str | None:
-    """When the label of a drawn case is overdue."""
-    query = select(TASK.c.due_at).where(TASK.c.decision == decision).order_by(TASK.c.opened_at, TASK.c.id)
-    due: str | None = connection.execute(query.limit(1)).scalar()
-    return due
 
 
 def embeddings_of(connection: Connection, seqs: Sequence[int]) -> dict[int, Any]:
