@@ -141,6 +141,17 @@ def test_the_examples_of_the_description_are_taken(served: Any, tmp_path: Path) 
     example = {**schema["examples"][0], "embedding": embeddings(1)[0].tolist()}
     with TestClient(app) as client:
         answer = client.post("/v1/decisions", json=example, headers={"Authorization": f"Bearer {token}"})
+        schemas = spec["components"]["schemas"]
+        policy = {name: entry["examples"][0] for name, entry in schemas["PolicyRequest"]["properties"].items()}
+        send = {"headers": {"Authorization": f"Bearer {token}"}}
+        assert client.put("/v1/policy", json=policy, **send).json() == {k: v for k, v in policy.items() if k != "why"}
+        label = schemas["LabelRequest"]["examples"][0]
+        about = {**example, "image_id": "by study", "study": label["study"]}
+        assert client.post("/v1/decisions", json=about, **send).status_code == 200
+        assert len(client.post("/v1/labels", json={**label, "label": "c0"}, **send).json()) == 1
+        taken = spec["paths"]["/v1/labels/csv"]["post"]["requestBody"]["content"]["text/csv"]["example"]
+        sheet = client.post("/v1/labels/csv", content=taken.replace("mel", "c0"), **send)
+        assert [row["id"] for row in sheet.json()], sheet.text
     assert answer.status_code == 200
     assert "not a medical device" in spec["info"]["description"]
     assert service.ready()

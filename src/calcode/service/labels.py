@@ -66,7 +66,8 @@ def standing(reviews: Sequence[Review], *, second: bool = False) -> Standing:
     """The label that stands for a case.
 
     Two readers who differ leave it disputed until a third person settles it. *Cannot tell* leaves it pending until a
-    second person has looked. A reader who changed the answer after seeing the model's needs a second reader.
+    second person has looked. An answer that was changed after the model's was shown stands only if somebody says the
+    same blind.
 
     Parameters
     ----------
@@ -94,12 +95,12 @@ def standing(reviews: Sequence[Review], *, second: bool = False) -> Standing:
     readers = {entry.reviewer for entry in current}
     named = {entry.label for entry in current} - {CANNOT_TELL}
     changed = any(entry.supersedes and by_id[entry.supersedes].label != entry.label for entry in current)
-    if len(named) > 1 or (changed and len(readers) == 1):
+    label = min(named, default=CANNOT_TELL)
+    blind = any(entry.blind for entry in reviews if entry.label == label)
+    if len(named) > 1 or (changed and not blind):
         return Standing("disputed")
     if len(readers) < 1 + (second or not named):
         return Standing("pending")
-    (label,) = named or {CANNOT_TELL}
-    blind = any(entry.blind for entry in reviews if entry.label == label)
     return _settled(label, blind=blind, source="read", seq=max(entry.seq for entry in current))
 
 

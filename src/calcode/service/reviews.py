@@ -20,8 +20,6 @@ from calcode.service.sampling import due_at, task_event
 from calcode.service.tables import DECISION, EVENT, REVIEW, SECRET_PART, TASK
 
 LEASE_SECONDS = 15 * 60.0
-#: Tasks about a case that somebody read already; another person takes them.
-_AGAIN = ("second", "adjudicate")
 
 
 class QueueEntry(NamedTuple):
@@ -224,7 +222,7 @@ def supersede(
 ) -> str:
     """Change one's own answer: a new review beside the first, marked not blind. The first one stays.
 
-    A different label counts only when another reader, blind, has read the case.
+    A different label counts only when somebody says the same blind, or a third person settles it.
     """
     connection = transaction.connection
     checked_label(label, classes)
@@ -318,7 +316,7 @@ def _unread(connection: Connection, task: str, reviewer: str) -> Row[Any]:
             f"This case was read at {first.saved_at}.{offer}",
             extra={"saved_at": first.saved_at, "second": offered},
         )
-    if row.why in _AGAIN and _has_read(connection, row.decision, reviewer):
+    if _has_read(connection, row.decision, reviewer):
         raise Problem(403, "Another person must read this case.")
     return row
 
