@@ -360,12 +360,17 @@ def test_the_bill_of_materials_lists_what_is_installed() -> None:
     assert all(re.fullmatch(r"pkg:pypi/[a-z0-9.-]+@\S+", entry["purl"]) for entry in bill["components"])
 
 
-def test_the_deployment_files_name_what_exists() -> None:
+def test_the_deployment_files_name_what_exists(tmp_path: Path) -> None:
     deploy = ROOT / "deploy"
     unit = (deploy / "calcode.service").read_text()
     assert "ExecStart=/opt/calcode/bin/calcode serve /etc/calcode/site.toml" in unit
     for hardening in ("NoNewPrivileges=yes", "ProtectSystem=strict", "LoadCredential=checkpoint.key"):
         assert hardening in unit
+    if shutil.which("systemd-analyze"):
+        # The program itself is not installed where the tests run.
+        here = tmp_path / "calcode.service"
+        here.write_text(re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", unit))
+        subprocess.run(["systemd-analyze", "verify", "--man=no", str(here)], check=True, timeout=60)
     panels = json.loads((deploy / "grafana-dashboard.json").read_text())["panels"]
     used = {
         name for panel in panels for target in panel["targets"] for name in re.findall(r"calcode_\w+", target["expr"])

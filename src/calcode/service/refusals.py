@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 from calcode.service.log import Event, Transaction, utc
 from calcode.service.problems import Problem
@@ -70,11 +72,11 @@ class Refusals:
             for actor in actors
         ]
 
-    def write(self, transaction: Transaction) -> None:
-        """Append what was counted; it is counted again if the disk does not take it."""
+    def write(self, change: Callable[[Callable[[Transaction], Any]], Any]) -> None:
+        """Append what was counted by a durable change; it is counted again if the disk does not take it."""
         events = self.events()
         try:
-            transaction.append(events)
+            change(lambda transaction: transaction.append(events))
         except BaseException:
             with self._turn:
                 for event in events:

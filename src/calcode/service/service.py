@@ -145,7 +145,7 @@ class Service:
         self._keeper.join()
         try:
             self._keep_monitors()
-            self.writer.change(self.refusals.write)
+            self.refusals.write(self.change)
             self.writer.change(
                 lambda transaction: transaction.append([Event(kind="stopped", actor="service", body={})])
             )
@@ -226,7 +226,7 @@ class Service:
                     self._used_at = time.monotonic()
                     self.change(self.tokens.write_use)
                 if self.refusals.due():
-                    self.change(self.refusals.write)
+                    self.refusals.write(self.change)
                 self.tokens.reload()
                 if visits_over(self.database):
                     self.change(close_visits)
