@@ -50,7 +50,7 @@ used. Memory is the growth of the process while building, without the reference 
 
 With fewer than {tiled:,} calibration images, whole rows of weights are computed. From there on the levels
 `loo` and `certified` go through the images in tiles, so that memory does not grow with their number
-(`calcode.kernels.masses`). `exact` and `upper` keep whole rows, for a few images at a time.
+(`calcode.kernels.masses`). `exact` and `upper` then keep whole rows in float64, for a few images at a time.
 """
 
 
@@ -200,7 +200,7 @@ def levels_part() -> str:
         for level in ("loo", "certified", "upper", "exact")
     ]
     return (
-        f"{title}`decide` over the floor, 2,050 x 8,238 images, d 512.\n\n"
+        f"{title}CPU time of `decide` over that of the floor, 2,050 x 8,238 images, d 512.\n\n"
         + table(("level", "no class guarded", "all seven guarded"), rows)
         + f"\n\n`python {result['command']}`\n"
     )

@@ -26,7 +26,16 @@ def seconds_of(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def interleaved(works: dict[str, Callable[[], object]], *, repeats: int) -> dict[str, list[float]]:
+def cpu_seconds_of(work: Callable[[], object]) -> float:
+    """Seconds of all cores together in one call, which other work on the machine leaves nearly alone."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def interleaved(
+    works: dict[str, Callable[[], object]], *, repeats: int, clock: Callable[[Callable[[], object]], float] = seconds_of
+) -> dict[str, list[float]]:
     """Seconds of every work, in turns, so that a busy moment hits all of them alike; one round warms up.
 
     Every turn begins after a rest: the threads of a BLAS product go on spinning for some 50 ms and would take a
@@ -38,7 +47,7 @@ def interleaved(works: dict[str, Callable[[], object]], *, repeats: int) -> dict
     for _ in range(repeats):
         for name, work in works.items():
             time.sleep(_REST)
-            seconds[name].append(seconds_of(work))
+            seconds[name].append(clock(work))
     return seconds
 
 

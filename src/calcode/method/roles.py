@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
@@ -152,10 +152,13 @@ class RoleHashes:
         added = {(role, kind): frozenset(self._hashed(values)) for kind, values in named.items()}
         return RoleHashes(self.key, self.hashes | added)
 
-    def require_disjoint(self, role: str, named: Mapping[str, Iterable[str]]) -> None:
+    def require_disjoint(self, role: str, named: Mapping[str, Collection[str]]) -> None:
         """Raise `RoleError` naming the ids or groups, as `identities` gives them, that another role holds already."""
         for kind, values in named.items():
-            hashed = self._hashed(values)
+            digests = self._hashed(values)
+            if self._in_any_role.get(kind, frozenset()).isdisjoint(digests):
+                continue
+            hashed = dict(zip(digests, values, strict=True))
             for (other, other_kind), known in self.hashes.items():
                 if other_kind != kind or other == role:
                     continue
@@ -171,18 +174,17 @@ class RoleHashes:
     def holds(self, kind: str, values: Iterable[str]) -> list[bool]:
         """Whether each id ("ids") or group ("groups") was in any role; an empty value was in none."""
         known, asked = self._in_any_role.get(kind, frozenset()), list(values)
-        found = {value for digest, value in self._hashed(asked).items() if digest in known}
-        return [value != "" and value in found for value in asked]
+        return [value != "" and digest in known for digest, value in zip(self._hashed(asked), asked, strict=True)]
 
-    def _hashed(self, values: Iterable[str]) -> dict[bytes, str]:
-        """The values by their hashes."""
+    def _hashed(self, values: Iterable[str]) -> list[bytes]:
+        """Hashes of the values, in their order."""
         # A hash that has taken the key in already: a copy of it costs a third of a new one.
         keyed = hashlib.blake2b(key=self.key, digest_size=_HASH_BYTES)
-        hashed = {}
+        hashed = []
         for value in values:
             hasher = keyed.copy()
             hasher.update(value.encode())
-            hashed[hasher.hexdigest().encode()] = value
+            hashed.append(hasher.hexdigest().encode())
         return hashed
 
     @cached_property
