@@ -44,6 +44,8 @@ def _operations() -> list[tuple[str, str]]:
         ("GET", "/v1/decisions/{id}/reviews"),
         ("GET", "/v1/decisions/{id}/image"),
         ("POST", "/v1/decisions/{id}/wish"),
+        ("GET", "/v1/decisions/{id}/deliveries"),
+        ("GET", "/v1/outbox"),
         ("GET", "/v1/tasks"),
         ("POST", "/v1/tasks/{id}/take"),
         ("POST", "/v1/tasks/{id}/review"),
