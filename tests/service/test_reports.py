@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -16,12 +17,17 @@ pytest.importorskip("highdicom")
 from pydicom import Dataset, dcmread
 from service.dicom_objects import IDENTIFIERS, encoded, photograph
 
+from calcode.datasets.dicom import MAX_PIXELS, PIXEL_TAGS
 from calcode.datasets.images import read_image
+from calcode.files import canonical_json
+from calcode.service.audit.chain import GENESIS, Record
+from calcode.service.exports import audit_event
 from calcode.service.hospital.fhir import report_bundle
-from calcode.service.hospital.objects import KEPT_TAGS, take_apart
+from calcode.service.hospital.objects import KEPT_TAGS, REPORT_TAGS, take_apart
 from calcode.service.hospital.statement import NOTICE, Statement
 from calcode.service.hospital.structured_report import structured_report
 from calcode.service.problems import Problem
+from calcode.service.projections import KINDS
 
 SET = Statement(
     decision="6f" * 16,
@@ -254,3 +260,42 @@ def test_a_bundle_sent_twice_names_the_same_identifiers() -> None:
     for entry in first["entry"]:
         (identifier,) = entry["resource"]["identifier"]
         assert entry["request"]["ifNoneExist"] == f"identifier={identifier['system']}|{identifier['value']}"
+
+
+def test_every_kind_of_record_is_a_valid_audit_event() -> None:
+    resources = pytest.importorskip("fhir.resources.R4B.auditevent")
+    for kind in sorted(KINDS):
+        for group in (None, "0b2c" * 16):
+            body = canonical_json({"id": "6f" * 16, "subject": "", "group": group})
+            record = Record(7, SET.at, kind, "dicom:CAMERA", body, GENESIS, GENESIS)
+            event = resources.AuditEvent.model_validate(audit_event(record, source="hospital/skin"))
+            assert event.subtype[0].code == kind
+            patients = [entity.what.identifier.value for entity in event.entity if entity.role is not None]
+            assert patients == ([] if group is None else [group])
+    assert audit_event(Record(7, SET.at, "case_viewed", "eva", body, GENESIS, GENESIS), source="x")["action"] == "R"
+
+
+# ---------------------------------------------------------------------- the conformance statement
+
+PAGE = (Path(__file__).parents[2] / "docs" / "dicom.md").read_text()
+
+
+def test_the_conformance_statement_names_exactly_what_is_taken_and_answered() -> None:
+    from calcode.service.hospital import conformance
+
+    uids = set(re.findall(r"\| (1\.2\.840\.10008[\d.]+) \|", PAGE))
+    assert uids == {conformance.VERIFICATION, *conformance.SOP_CLASSES, *conformance.TRANSFER_SYNTAXES}
+    statuses = {int(code, 16) for code in re.findall(r"^\| (0x[0-9A-F]{4}) \|", PAGE, re.MULTILINE)}
+    names = ("SUCCESS", "OUT_OF_RESOURCES", "CANNOT_UNDERSTAND", "OTHER_CONTENT", "FAILURE")
+    assert statuses == {getattr(conformance, name) for name in names}
+    assert set(conformance.offered_syntaxes()) <= set(conformance.TRANSFER_SYNTAXES)
+
+
+def test_the_conformance_statement_lists_every_element_that_is_kept() -> None:
+    kept = re.search(r"^Kept in `images/`: (.*?)\. Of the two", PAGE, re.MULTILINE)
+    report = re.search(r"^Kept for the report: (.*?)\. `calcode", PAGE, re.MULTILINE)
+    assert kept is not None
+    assert report is not None
+    assert set(re.findall(r"`(\w+)`", kept[1])) == {*KEPT_TAGS, *PIXEL_TAGS}
+    assert set(re.findall(r"`(\w+)`", report[1])) == set(REPORT_TAGS)
+    assert f"{MAX_PIXELS:,} pixels" in PAGE

@@ -18,20 +18,30 @@ from calcode.service.log import Event, Log
 from calcode.service.tables import DECISION
 
 _DCM = "http://dicom.nema.org/resources/ontology/DCM"
+_APPLICATION_SERVER = {
+    "system": "http://terminology.hl7.org/CodeSystem/security-source-type",
+    "code": "4",
+    "display": "Application Server",
+}
+_RECORD, _CONFIGURATION = ("110110", "Patient Record"), ("110131", "Software Configuration")
+_ACCOUNTS = ("110137", "User Security Attributes Changed")
 #: DICOM audit code, its words and the FHIR action; every other kind is an activity of the application.
 _AUDIT_TYPES = {
     "login": ("110114", "User Authentication", "E"),
     "export": ("110106", "Export", "R"),
-    "erasure": ("110110", "Patient Record", "D"),
-    "decision": ("110100", "Application Activity", "C"),
-    "case_viewed": ("110110", "Patient Record", "R"),
-    "answer_revealed": ("110110", "Patient Record", "R"),
-    "review_saved": ("110110", "Patient Record", "U"),
-    "review_superseded": ("110110", "Patient Record", "U"),
-    "label_received": ("110110", "Patient Record", "U"),
-    "role_changed": ("110137", "User Security Attributes Changed", "U"),
-    "token_made": ("110137", "User Security Attributes Changed", "C"),
-    "token_revoked": ("110137", "User Security Attributes Changed", "D"),
+    "delivery": ("110106", "Export", "R"),
+    "decision": (*_RECORD, "C"),
+    "case_viewed": (*_RECORD, "R"),
+    "answer_revealed": (*_RECORD, "R"),
+    "review_saved": (*_RECORD, "C"),
+    "review_superseded": (*_RECORD, "U"),
+    "label_received": (*_RECORD, "C"),
+    "erasure": (*_RECORD, "D"),
+    **dict.fromkeys(("model_added", "recalibration"), (*_CONFIGURATION, "C")),
+    **dict.fromkeys(("model_state", "approval", "protocol_set", "policy_set"), (*_CONFIGURATION, "U")),
+    "role_changed": (*_ACCOUNTS, "U"),
+    "token_made": (*_ACCOUNTS, "C"),
+    "token_revoked": (*_ACCOUNTS, "D"),
 }
 
 
@@ -121,29 +131,30 @@ def export_audit_events(log: Log, target: Path, *, source: str) -> int:
 
 
 def audit_event(record: Record, *, source: str) -> dict[str, Any]:
-    """One record as a FHIR AuditEvent; the record's hash is the entity's version."""
+    """One record as a FHIR AuditEvent: who, what, when, and the patient by the pseudonym of the log."""
     code, display, action = _AUDIT_TYPES.get(record.kind, ("110100", "Application Activity", "E"))
     body = json.loads(record.body)
     failed = record.kind == "refused" or body.get("failed", False) or body.get("reason") == "error"
+    about: dict[str, Any] = {
+        "what": {"identifier": {"value": body["subject"] or body["id"]}},
+        "detail": [{"type": "seq", "valueString": str(record.seq)}, {"type": "hash", "valueString": record.hash}],
+    }
+    entities = [about]
+    if body.get("group") is not None:
+        role = {"system": "http://terminology.hl7.org/CodeSystem/object-role", "code": "1", "display": "Patient"}
+        pseudonym = {"system": "urn:calcode:pseudonym", "value": body["group"]}
+        entities.append({"role": role, "what": {"type": "Patient", "identifier": pseudonym}})
     return {
         "resourceType": "AuditEvent",
         "id": body["id"],
         "type": {"system": _DCM, "code": code, "display": display},
-        "subtype": [{"system": "https://calcode.invalid/event", "code": record.kind}],
+        "subtype": [{"system": "urn:calcode:event", "code": record.kind}],
         "action": action,
         "recorded": record.at,
         "outcome": "4" if failed else "0",
         "agent": [{"who": {"display": record.actor}, "requestor": record.actor != "service"}],
-        "source": {"observer": {"display": source}},
-        "entity": [
-            {
-                "what": {"identifier": {"value": body["subject"] or body["id"]}},
-                "detail": [
-                    {"type": "seq", "valueString": str(record.seq)},
-                    {"type": "hash", "valueString": record.hash},
-                ],
-            }
-        ],
+        "source": {"observer": {"display": source}, "type": [_APPLICATION_SERVER]},
+        "entity": entities,
     }
 
 

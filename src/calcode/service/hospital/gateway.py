@@ -17,20 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from pydicom import Dataset
-from pydicom.uid import (
-    JPEG2000,
-    UID,
-    ExplicitVRLittleEndian,
-    ImplicitVRLittleEndian,
-    JPEG2000Lossless,
-    JPEGBaseline8Bit,
-    JPEGExtended12Bit,
-    JPEGLossless,
-    JPEGLosslessSV1,
-    JPEGLSLossless,
-    RLELossless,
-)
-from pynetdicom import AE, StoragePresentationContexts, evt
+from pynetdicom import AE, evt
 from pynetdicom.transport import ThreadedAssociationServer
 
 from calcode.errors import ServiceError
@@ -38,6 +25,18 @@ from calcode.files import canonical_json
 from calcode.service.admission import Case, DecisionRequest
 from calcode.service.audit.parts import secret_part
 from calcode.service.database import STORAGE_ERRORS, storage_fault
+from calcode.service.hospital.conformance import (
+    CANNOT_UNDERSTAND,
+    FAILURE,
+    OTHER_CONTENT,
+    OUT_OF_RESOURCES,
+    SOP_CLASSES,
+    SUCCESS,
+    UNKNOWN_CALLED,
+    UNKNOWN_CALLING,
+    VERIFICATION,
+    offered_syntaxes,
+)
 from calcode.service.hospital.objects import take_apart
 from calcode.service.problems import Problem
 from calcode.service.refusals import COUNTED, refusal
@@ -45,25 +44,8 @@ from calcode.service.service import Service
 from calcode.service.settings import DicomSettings
 
 _LOGGER = logging.getLogger("calcode.service")
-#: Uncompressed or compressed as a whole picture. Deflated data sets are left out: a few bytes unpack to gigabytes.
-TRANSFER_SYNTAXES = (
-    ExplicitVRLittleEndian,
-    ImplicitVRLittleEndian,
-    RLELossless,
-    JPEGBaseline8Bit,
-    JPEGExtended12Bit,
-    JPEGLossless,
-    JPEGLosslessSV1,
-    JPEGLSLossless,
-    JPEG2000Lossless,
-    JPEG2000,
-)
-_VERIFICATION = UID("1.2.840.10008.1.1")
-SUCCESS, OUT_OF_RESOURCES, CANNOT_UNDERSTAND, OTHER_CONTENT, FAILURE = 0x0000, 0xA700, 0xC000, 0xC001, 0x0110
 #: How long a peer may be silent.
 _SECONDS = 60
-#: PS3.8 9.3.4: rejected for good by the service user; calling, then called AE title not recognised.
-_UNKNOWN_CALLING, _UNKNOWN_CALLED = (0x01, 0x01, 0x03), (0x01, 0x01, 0x07)
 
 
 @contextmanager
@@ -86,12 +68,10 @@ def opened_gateway(service: Service, settings: DicomSettings) -> Iterator[int]:
     entity = AE(ae_title=next(iter(settings.titles)))
     entity.maximum_associations = settings.associations
     entity.acse_timeout, entity.dimse_timeout, entity.network_timeout = 10, _SECONDS, _SECONDS
-    entity.add_supported_context(_VERIFICATION)
-    for context in StoragePresentationContexts:
-        assert context.abstract_syntax is not None
-        if "Image Storage" in context.abstract_syntax.name:
-            entity.add_supported_context(context.abstract_syntax, list(TRANSFER_SYNTAXES))
-    gateway = _Gateway(service, settings)
+    entity.add_supported_context(VERIFICATION)
+    for uid in SOP_CLASSES:
+        entity.add_supported_context(uid, offered_syntaxes())
+    context, gateway = _tls(settings), _Gateway(service, settings)
     handlers: list[Any] = [
         (evt.EVT_REQUESTED, gateway.requested),
         (evt.EVT_DATA_RECV, gateway.received),
@@ -100,7 +80,7 @@ def opened_gateway(service: Service, settings: DicomSettings) -> Iterator[int]:
     ]
     try:
         server = entity.start_server(
-            (settings.host, settings.port), block=False, evt_handlers=handlers, ssl_context=_tls(settings)
+            (settings.host, settings.port), block=False, evt_handlers=handlers, ssl_context=context
         )
     except OSError as error:
         raise ServiceError(f"[dicom] port {settings.port}: {error.strerror or error}") from error
@@ -141,8 +121,14 @@ def _tls(settings: DicomSettings) -> ssl.SSLContext | None:
         return None
     context = _LazyHandshake(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.tls.certificate, settings.tls.key)
-    context.load_verify_locations(settings.tls.ca)
+    try:
+        context.load_cert_chain(settings.tls.certificate, settings.tls.key)
+        context.load_verify_locations(settings.tls.ca)
+    except OSError as error:
+        files = ", ".join(settings.tls.model_dump().values())
+        raise ServiceError(
+            f"[dicom.tls] {files}: not a certificate, its key and an authority in PEM ({error})"
+        ) from error
     context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -158,14 +144,14 @@ class _Gateway:
         """Reject an association whose titles, address or certificate are not in the site file."""
         wanted = event.assoc.requestor.primitive
         calling, called = str(wanted.calling_ae_title).strip(), str(wanted.called_ae_title).strip()
-        if called not in self._settings.titles:
-            reject, why = _UNKNOWN_CALLED, "The called AE title is not one of this service."
-        elif not self._is_peer(calling, event.assoc):
-            reject, why = _UNKNOWN_CALLING, "The calling AE title, its address or its certificate is not known."
-        else:
-            return
-        self._refused("dicom", Problem(403, why))
-        event.assoc.acse.send_reject(*reject)
+        try:
+            if called in self._settings.titles and self._is_peer(calling, event.assoc):
+                return
+        # The library would go on after an error in here, and accept.
+        except Exception:
+            _LOGGER.exception("dicom_failed")
+        self._service.refusals.count("dicom", 403)
+        event.assoc.acse.send_reject(*(UNKNOWN_CALLING if called in self._settings.titles else UNKNOWN_CALLED))
         event.assoc.kill()
 
     def _is_peer(self, calling: str, association: Any) -> bool:
