@@ -10,7 +10,7 @@ from calcode.engines.device_audit import TIE, DeviceAudit, robust_probabilities
 from calcode.kernels.device import DeviceRule, DeviceThresholds, Precision
 from calcode.method.localized import LocalizedRule
 from calcode.method.model import Calcode
-from calcode.method.quantiles import conformal_rank
+from calcode.method.tail import image_level_rule
 
 if TYPE_CHECKING:
     import torch
@@ -132,14 +132,8 @@ class HomeAnswers:
 
 
 def _device_rule(rule: LocalizedRule, *, members: IntArray | None) -> DeviceRule:
-    return DeviceRule(
-        members=members,
-        cut=rule.cut,
-        level=rule.level,
-        below=rule.below,
-        total=rule.total,
-        rank=conformal_rank(len(rule.scores), miscoverage=rule.miscoverage),
-    )
+    counted = image_level_rule(rule, members=members) if rule.level in ("upper", "exact") else None
+    return DeviceRule(members=members, cut=rule.cut, level=rule.level, counted=counted)
 
 
 def _aps_scores(robust: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
+from calcode.kernels.image_levels import WEIGHT_ERROR, ImageLevelRule, LevelWindow
 from calcode.kernels.masses import mass_error
 
 if TYPE_CHECKING:
@@ -199,18 +200,14 @@ class DeviceRule:
     cut : float
         What the normalised mass must reach; for the levels `loo` and `certified`.
     level : {"loo", "certified", "upper", "exact"}
-    below, total : ndarray of shape (members,)
-        A_i and B_i of METHOD.md 5; for `upper` and `exact`.
-    rank : int
-        The count of the level; for `upper` and `exact`.
+    counted : ImageLevelRule or None
+        What the levels `upper` and `exact` count.
     """
 
     members: IntArray | None
     cut: float
     level: str = "loo"
-    below: FloatArray | None = None
-    total: FloatArray | None = None
-    rank: int = 0
+    counted: ImageLevelRule | None = None
 
 
 class DeviceThresholds:
@@ -251,6 +248,13 @@ class DeviceThresholds:
             masks[slice(self.points.n) if rule.members is None else rule.members, index] = 1.0
         self._masks = torch.as_tensor(masks, device=self.points.device)
         self._cuts = torch.tensor([rule.cut for rule in rules], dtype=torch.float64, device=self.points.device)
+        self._windows: list[LevelWindow] = []
+        if rules[0].level == "upper":
+            self._windows = [
+                LevelWindow.of_rule(rule.counted, n_columns=self.points.n, exact=False)
+                for rule in rules
+                if rule.counted is not None
+            ]
         self._scores = torch.as_tensor(
             np.append(scores, np.full(width - self.points.n + 1, np.inf)), device=self.points.device
         )
@@ -276,7 +280,7 @@ class DeviceThresholds:
 
         found = torch.empty((len(queries), len(self._rules)), dtype=torch.float64, device=queries.device)
         left = torch.ones(len(queries), dtype=torch.bool, device=queries.device)
-        if self._rules[0].level in ("loo", "certified"):
+        if self._rules[0].level != "exact":
             for rows in self.points.blocks(len(queries), dtype=torch.float32):
                 found[rows], lowest, highest = self._look(queries[rows], dtype=torch.float32)
                 left[rows] = ~settled(lowest, highest, rows)
@@ -296,9 +300,9 @@ class DeviceThresholds:
         # exp(-(d / h)^2), in the memory of the distances.
         nothing = torch.zeros((), dtype=dtype, device=scaled.device)
         weights = torch.addcmul(nothing, scaled, scaled, value=-1.0, out=scaled).exp_()
-        if self._rules[0].level in ("loo", "certified"):
+        if self._rules[0].level != "exact":
             return self._reaching(weights, lengths=self.points.lengths(queries))
-        found = [[self._own_level(weights, rule, shift=shift) for rule in self._rules] for shift in (0.0, -TIE, TIE)]
+        found = [[self._counted(weights, rule, shift=shift) for rule in self._rules] for shift in (0.0, -TIE, TIE)]
         thresholds, lowest, highest = (self._scores[torch.stack(columns, dim=1)] for columns in found)
         return thresholds, lowest, highest
 
@@ -323,7 +327,12 @@ class DeviceThresholds:
             # A distance off by e moves a weight by about 2 (d / h) (e / h) of itself (`ScreenedAnchors.doubt`).
             doubt = MASS_DOUBT[self._precision] * (1.0 + self._scale * lengths)
             error = doubt[:, None] * mass_error(mass)
-        bound, low, high = ((self._cuts + shift) * mass for shift in (0.0, -error, error))
+            for index, window in enumerate(self._windows):
+                error[:, index] += WEIGHT_ERROR * window.steepest * doubt
+        cuts = self._cuts
+        if self._windows:
+            cuts = torch.stack([self._upper_cuts(weights, window) for window in self._windows], dim=1)
+        bound, low, high = ((cuts + shift) * mass for shift in (0.0, -error, error))
         group = (ends < bound).sum(0).clamp(max=n_groups - 1)
         after = ends.gather(0, group[None])[0]
         before = torch.where(group > 0, ends.gather(0, (group - 1).clamp(min=0)[None])[0], 0.0)
@@ -340,58 +349,51 @@ class DeviceThresholds:
         highest = torch.where(high > after, torch.inf, score(high))
         return torch.where(bound > after, torch.inf, score(bound)), lowest, highest
 
-    def _own_level(self, kernel: torch.Tensor, rule: DeviceRule, *, shift: float) -> torch.Tensor:
-        """Column of the threshold under the rules that find a level for every image (METHOD.md 5), in float64."""
+    def _upper_cuts(self, weights: torch.Tensor, window: LevelWindow) -> torch.Tensor:
+        """Cut of every image under the level `upper` (METHOD.md 5); (m, width) in, (m,) out, in float64."""
         import torch
 
-        device = self.points.device
+        if window.rank == 0:
+            return torch.full((len(weights),), torch.inf, dtype=torch.float64, device=weights.device)
+        columns, below, total = (
+            torch.as_tensor(part, device=weights.device) for part in (window.columns, window.below, window.total)
+        )
+        own = weights[:, columns].to(torch.float64)
+        return torch.kthvalue((below + own) / (total + own), window.rank - window.n_below, dim=1).values + TIE / 10
+
+    def _counted(self, kernel: torch.Tensor, rule: DeviceRule, *, shift: float) -> torch.Tensor:
+        """Column of the threshold under the level `exact`, in float64: the largest k with S_k < rank, by bisection.
+
+        See `calcode.method.localized.exact_positions`.
+        """
+        import torch
+
+        counted, device = rule.counted, self.points.device
+        assert counted is not None
         members = torch.arange(self.points.n, device=device)
-        if rule.members is not None:
-            members = torch.as_tensor(rule.members, device=device)
-        if rule.rank > len(members):
+        if counted.members is not None:
+            members = torch.as_tensor(counted.members, device=device)
+        n = len(members)
+        if counted.rank > n:
             return torch.full((len(kernel),), self.points.width, device=device)
         weights = kernel[:, members]
-        below, total = (torch.as_tensor(part, device=device) for part in (rule.below, rule.total))
-        cumulative = torch.nn.functional.pad(weights.cumsum(1), (1, 0))
-        mass = 1.0 + cumulative[:, -1:]
-        if rule.level == "upper":
-            cuts = torch.kthvalue((below + weights) / (total + weights), rule.rank, dim=1).values
-            bounds = (cuts[:, None] + TIE / 10 + shift) * mass
-            position = torch.searchsorted(cumulative[:, 1:].contiguous(), bounds).squeeze(1)
-        else:
-            scores = self._scores[members]
-            first = torch.searchsorted(scores, scores)
-            position = _counted(weights, cumulative / mass, below, total, first=first, rank=rule.rank, shift=shift)
-        columns = torch.cat([members, torch.tensor([self.points.width], device=device)])
-        return columns[position]
-
-
-def _counted(
-    weights: torch.Tensor,
-    masses: torch.Tensor,
-    below: torch.Tensor,
-    total: torch.Tensor,
-    *,
-    first: torch.Tensor,
-    rank: int,
-    shift: float,
-) -> torch.Tensor:
-    """The largest k with S_k < rank, by bisection; see `calcode.method.localized.exact_positions`."""
-    import torch
-
-    m, n = weights.shape
-    theta, theta_plus = below / (total + weights), (below + weights) / (total + weights)
-    edges = torch.cat([first, torch.tensor([n], device=first.device)])
-    columns = torch.arange(n, device=first.device)
-    low = torch.zeros(m, dtype=torch.int64, device=first.device)
-    high = torch.full_like(low, n + 1)
-    while bool((high - low > 1).any()):
-        probe = (low + high) // 2
-        edge = edges[probe]
-        bound = masses.gather(1, edge[:, None]) - TIE / 10 - shift
-        count = torch.where(columns < edge[:, None], theta < bound, theta_plus < bound).sum(1)
-        low, high = torch.where(count < rank, probe, low), torch.where(count < rank, high, probe)
-    return low
+        below, total, first = (
+            torch.as_tensor(part, device=device) for part in (counted.below, counted.total, counted.first)
+        )
+        masses = torch.nn.functional.pad(weights.cumsum(1), (1, 0))
+        masses = masses / (1.0 + masses[:, -1:])
+        theta, theta_plus = below / (total + weights), (below + weights) / (total + weights)
+        edges = torch.cat([first, torch.tensor([n], device=device)])
+        places = torch.arange(n, device=device)
+        low = torch.zeros(len(weights), dtype=torch.int64, device=device)
+        high = torch.full_like(low, n + 1)
+        while bool((high - low > 1).any()):
+            probe = (low + high) // 2
+            edge = edges[probe]
+            bound = masses.gather(1, edge[:, None]) - TIE / 10 - shift
+            count = torch.where(places < edge[:, None], theta < bound, theta_plus < bound).sum(1)
+            low, high = (torch.where(count < counted.rank, probe, low), torch.where(count < counted.rank, high, probe))
+        return torch.cat([members, torch.tensor([self.points.width], device=device)])[low]
 
 
 def prefix_sums(values: torch.Tensor) -> torch.Tensor:

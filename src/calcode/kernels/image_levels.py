@@ -70,7 +70,7 @@ class ImageLevelSearch:
     def __init__(self, rules: Sequence[ImageLevelRule], *, n_columns: int, exact: bool) -> None:
         summed = [CutRule(members=rule.members, cut=np.nan) for rule in rules]
         self._sums = CutSearch(summed, n_columns=n_columns, tiled=False)
-        self._rules = [_Window.of_rule(rule, n_columns=n_columns, exact=exact) for rule in rules]
+        self._rules = [LevelWindow.of_rule(rule, n_columns=n_columns, exact=exact) for rule in rules]
         self._exact = exact
 
     def screened(self, weigh: Weigh, doubt: FloatArray) -> tuple[IntArray, BoolArray]:
@@ -136,7 +136,7 @@ class _PrefixMasses:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Window:
+class LevelWindow:
     """The points of a rule whose place below or above the level depends on the image.
 
     Attributes
@@ -168,7 +168,8 @@ class _Window:
     steepest: float
 
     @classmethod
-    def of_rule(cls, rule: ImageLevelRule, *, n_columns: int, exact: bool) -> _Window:
+    def of_rule(cls, rule: ImageLevelRule, *, n_columns: int, exact: bool) -> LevelWindow:
+        """The window of a rule over some of `n_columns` points."""
         members = np.arange(n_columns) if rule.members is None else rule.members
         lower = rule.below / (rule.total + 1.0) if exact else rule.below / rule.total
         upper = (rule.below + 1.0) / (rule.total + 1.0)

@@ -256,8 +256,8 @@ class GuardedThresholds:
             rules += [CutRule(members=members, cut=local.cut) for local, members in self._local]
             self._screen = ScreenedAnchors(rule.embeddings), CutSearch(rules, n_columns=len(rule.scores))
         elif len(rule.scores) < TILED_FROM:
-            own = [_image_level_rule(rule, members=None)]
-            own += [_image_level_rule(local, members=members) for local, members in self._local]
+            own = [image_level_rule(rule, members=None)]
+            own += [image_level_rule(local, members=members) for local, members in self._local]
             search = ImageLevelSearch(own, n_columns=len(rule.scores), exact=rule.level == "exact")
             self._screen = ScreenedAnchors(rule.embeddings), search
 
@@ -313,7 +313,8 @@ class GuardedThresholds:
         return np.stack(columns, axis=1)
 
 
-def _image_level_rule(rule: LocalizedRule, *, members: IntArray | None) -> ImageLevelRule:
+def image_level_rule(rule: LocalizedRule, *, members: IntArray | None) -> ImageLevelRule:
+    """What the levels `upper` and `exact` count, over all calibration points or over those of a class."""
     return ImageLevelRule(
         members=members,
         below=rule.below,
