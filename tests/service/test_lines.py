@@ -13,7 +13,7 @@ from calcode.errors import ServiceError
 from calcode.service import projections, schema
 from calcode.service.admission import Case, DecisionRequest
 from calcode.service.database import Database
-from calcode.service.operations import _derived, erase
+from calcode.service.operations import derived_rows, erase
 from calcode.service.people import make_token
 from calcode.service.sampling import policy_event
 from calcode.service.service import Service
@@ -196,10 +196,10 @@ def test_lines_rebuilt_from_the_log_equal_the_live_ones(three: Site) -> None:
     with running(three) as (service, _):
         token_for(service.log, "program")
         service.writer.submit(_cases(service, ["north", "west"] * 5)).result()
-        before = _derived(service.database)
+        before = derived_rows(service.database)
         with service.log.transaction() as transaction:
             projections.rebuild(transaction.connection)
-        assert _derived(service.database) == before
+        assert derived_rows(service.database) == before
         assert len(before["protocol"]) == len(before["policy"]) == len(before["model"]) == 3
 
 

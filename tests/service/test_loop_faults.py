@@ -24,7 +24,7 @@ from calcode.service.keys import site_secret
 from calcode.service.log import Event
 from calcode.service.models import Models
 from calcode.service.monitoring import LineMonitors
-from calcode.service.operations import _derived
+from calcode.service.operations import derived_rows
 from calcode.service.tables import ALARM, DECISION, EVENT, REVIEW
 
 KILLS = int(os.environ.get("CALCODE_LOOP_KILLS", "3"))
@@ -188,7 +188,7 @@ def test_killed_anywhere_in_the_loop_nothing_is_lost(tmp_path: Path) -> None:
     ]
     assert len(measured) == len(set(measured))
     with log.transaction() as transaction:
-        before = {name: rows for name, rows in _derived(log.database).items() if name != "task"}
+        before = {name: rows for name, rows in derived_rows(log.database).items() if name != "task"}
         projections.rebuild(transaction.connection)
-    assert {name: rows for name, rows in _derived(log.database).items() if name != "task"} == before
+    assert {name: rows for name, rows in derived_rows(log.database).items() if name != "task"} == before
     log.database.close()

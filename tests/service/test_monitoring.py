@@ -18,7 +18,7 @@ from calcode.service import projections
 from calcode.service.alarms import all_alarms, close, open_alarms
 from calcode.service.labels import receive_label
 from calcode.service.monitoring import LineMonitors
-from calcode.service.operations import _derived
+from calcode.service.operations import derived_rows
 from calcode.service.problems import Problem
 from calcode.service.recalibration import recalibrate
 from calcode.service.service import Service
@@ -134,9 +134,9 @@ def test_a_replay_of_the_log_gives_the_live_monitors(tmp_path: Path, seed: int) 
                 recorded = {(a["bag"], a["monitor"], a["name"]) for a in all_alarms(connection, "skin")}
             found = {(s.bag, a.monitor, a.name) for s in live.states() for a in s.watch.alarms}
             assert recorded == found
-            before = _derived(service.database)
+            before = derived_rows(service.database)
             service.change(lambda transaction: projections.rebuild(transaction.connection))
-            assert _derived(service.database) == before
+            assert derived_rows(service.database) == before
     assert made, "the history has a recalibration"
 
 

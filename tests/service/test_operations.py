@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 from calcode.cli.app import app
 from calcode.errors import ServiceError
-from calcode.service import operations, schema
+from calcode.service import doctor, schema
 from calcode.service.audit.chain import GENESIS
 from calcode.service.database import Database
 from calcode.service.exports import audit_event, software_bill
@@ -155,8 +155,8 @@ def test_the_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
 
 def test_the_doctor_doubts_a_disk_that_is_too_fast(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.settings.path(".").mkdir(exist_ok=True)
-    monkeypatch.setattr(operations.os, "fsync", lambda _: None)
-    finding = operations._disk_speed(site.settings.path("."))
+    monkeypatch.setattr(doctor.os, "fsync", lambda _: None)
+    finding = doctor.disk_speed(site.settings.path("."))
     assert finding.level == "warning"
     assert "too fast to be true" in finding.sentence
 

@@ -15,8 +15,9 @@ from service.sites import Process, Site, embeddings, free_port, make_site, post,
 from sqlalchemy import select, update
 
 from calcode.service import outbox, projections
+from calcode.service.doctor import examine
 from calcode.service.log import Event, Log
-from calcode.service.operations import erase, examine, opened
+from calcode.service.operations import erase, opened
 from calcode.service.settings import read_site
 from calcode.service.tables import OUTBOX, TASK
 

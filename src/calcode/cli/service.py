@@ -75,7 +75,7 @@ def upgrade(site: SiteFile, as_json: AsJson = False) -> None:
 
 def doctor(site: SiteFile, as_json: AsJson = False) -> None:
     """Examine disk, clock, rights, database, log, checkpoints and models; exit code 1 if something is bad."""
-    from calcode.service.operations import examine, sentences
+    from calcode.service.doctor import examine, sentences
     from calcode.service.settings import read_site
 
     findings = examine(read_site(site))

@@ -1,45 +1,27 @@
-"""What an operator does besides running: doctor, backup, restore test, retention, erasure (SERVICE.md 4 and 12)."""
+"""What an operator does besides running: backup, restore test, retention, erasure (SERVICE.md 4 and 12)."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy import Connection, and_, select
 
-from calcode.errors import CalcodeError, ServiceError
+from calcode.errors import ServiceError
 from calcode.files import file_sha256, replacing
-from calcode.service import outbox, projections, schema
-from calcode.service.checkpoint_targets import notes_in
+from calcode.service import projections, schema
 from calcode.service.checkpoints import check_against
-from calcode.service.database import STORAGE_ERRORS, Database
+from calcode.service.database import Database
 from calcode.service.keys import checkpoint_key, site_secret
 from calcode.service.log import Event, Log, utc
-from calcode.service.models import Models
 from calcode.service.settings import SiteSettings
 from calcode.service.tables import CHECKPOINT, DECISION, DERIVED, EVENT, SECRET_PART, WORKING
-
-#: A disk that claims to be faster than this does not write through.
-_HONEST_SECONDS = 0.05e-3
-_SLOW_SECONDS = 0.1
-_LITTLE_SPACE = 2_000_000_000
-
-
-class Finding(NamedTuple):
-    """What the doctor says about one thing."""
-
-    level: Literal["good", "warning", "bad"]
-    about: str
-    sentence: str
 
 
 @contextmanager
@@ -55,123 +37,6 @@ def opened(site: SiteSettings) -> Iterator[Log]:
         yield Log(database)
     finally:
         database.close()
-
-
-# ---------------------------------------------------------------------- doctor
-
-
-def examine(site: SiteSettings) -> list[Finding]:
-    """Look at disk, clock, rights, database, checkpoints and models of a site; nothing is changed but a probe file."""
-    findings = [_disk_speed(Path(site.data)), _space(Path(site.data)), *_rights(site)]
-    try:
-        with opened(site) as log:
-            findings += [*_database(log), _clock(log), _exposure(site, log), *_models(site, log), *_reports(site, log)]
-    except (CalcodeError, *STORAGE_ERRORS) as error:
-        findings.append(Finding("bad", "database", f"cannot be read: {error}"))
-    return findings
-
-
-def _disk_speed(folder: Path) -> Finding:
-    times = []
-    with tempfile.NamedTemporaryFile(dir=folder) as probe:
-        for _ in range(20):
-            probe.write(os.urandom(4096))
-            probe.flush()
-            began = time.perf_counter()
-            os.fsync(probe.fileno())
-            times.append(time.perf_counter() - began)
-    middle = statistics.median(times)
-    told = f"fsync takes {middle * 1e3:.3f} ms"
-    if middle < _HONEST_SECONDS:
-        why = "too fast to be true: a cache or a memory disk may lose acknowledged decisions when the power fails"
-        return Finding("warning", "disk", f"{told}, {why}")
-    if middle > _SLOW_SECONDS:
-        return Finding("warning", "disk", f"{told}: every answer waits for it")
-    return Finding("good", "disk", told)
-
-
-def _space(folder: Path) -> Finding:
-    free = shutil.disk_usage(folder).free
-    level: Literal["good", "warning"] = "good" if free > _LITTLE_SPACE else "warning"
-    return Finding(level, "space", f"{free / 1e9:.1f} GB free in {folder}")
-
-
-def _rights(site: SiteSettings) -> Iterator[Finding]:
-    for path in (Path(site.data), *(site.path(name) for name in ("secret.key", "checkpoint.key", "log.sqlite"))):
-        if path.exists() and path.stat().st_mode & 0o077:
-            yield Finding("bad", "rights", f"{path} is open to other users: chmod go-rwx {path}")
-
-
-def _database(log: Log) -> Iterator[Finding]:
-    database = log.database
-    with database.reading() as connection:
-        if database.sqlite:
-            value = connection.exec_driver_sql("PRAGMA synchronous").scalar()
-            good, told = value == 2, f"SQLite, synchronous={value} (2 is FULL)"
-        else:
-            names = ("fsync", "synchronous_commit", "full_page_writes")
-            values = {name: connection.exec_driver_sql(f"SHOW {name}").scalar() for name in names}
-            good = all(value == "on" for value in values.values())
-            told = "PostgreSQL, " + ", ".join(f"{name}={value}" for name, value in values.items())
-    yield Finding("good" if good else "bad", "database", told)
-    verdict = log.verify()
-    if verdict.broken is not None:
-        yield Finding("bad", "log", verdict.broken.why)
-    else:
-        yield Finding("good", "log", f"{verdict.size:,} records hold together")
-
-
-def _clock(log: Log) -> Finding:
-    size = log.head()[0]
-    last = [record.at for page in log.pages(after=size - 1) for record in page]
-    if last and last[0] > utc(time.time() + 5):
-        return Finding("warning", "clock", f"the last record is of {last[0]}, which is still to come")
-    return Finding("good", "clock", f"UTC {utc(time.time())[:19]}")
-
-
-def _exposure(site: SiteSettings, log: Log) -> Finding:
-    size = log.head()[0]
-    elsewhere = [name for name in (site.checkpoints.syslog, site.checkpoints.mail) if name is not None]
-    if not site.checkpoints.folders and not elsewhere:
-        return Finding(
-            "warning", "checkpoints", "no folder on another machine is named: nobody could see a changed log"
-        )
-    if not site.checkpoints.folders:
-        return Finding("good", "checkpoints", "sent to syslog or by mail; what arrived there cannot be seen from here")
-    for name in site.checkpoints.folders:
-        folder = Path(name)
-        if not folder.is_dir() or not os.access(folder, os.W_OK):
-            return Finding("bad", "checkpoints", f"{folder} cannot be written")
-    covered = min(max((at for at, _ in notes_in(Path(name))), default=0) for name in site.checkpoints.folders)
-    with log.database.reading() as connection:
-        at = connection.execute(select(CHECKPOINT.c.at).where(CHECKPOINT.c.size == covered)).scalar()
-    return Finding(
-        "good" if covered else "warning", "checkpoints", f"{size - covered:,} records after the last one sent ({at})"
-    )
-
-
-def _models(site: SiteSettings, log: Log) -> Iterator[Finding]:
-    for line in site.lines:
-        models = Models(line, log, folder=site.path("models"))
-        models.follow()
-        checked = "answers, signature and golden answers checked"
-        yield Finding("good", "model", f"{line.name}: {models.champion.file.name[:16]} {checked}")
-        if models.trusted is None:
-            yield Finding("warning", "model", f"{line.name}: unsigned models are allowed (allow_unsigned)")
-
-
-def _reports(site: SiteSettings, log: Log) -> Iterator[Finding]:
-    if site.dicom is not None and site.dicom.tls is None:
-        yield Finding("warning", "dicom", "no [dicom.tls]: AE titles prove nothing, and images travel in clear")
-    with log.database.reading() as connection:
-        waiting = outbox.waiting(connection)
-    known = {entry.name for entry in site.deliveries}
-    for name, entry in waiting.items():
-        told = f"{entry.rows:,} reports wait for {name} since {entry.since}"
-        if name not in known:
-            yield Finding("bad", "outbox", f"{told}, and the site file has no delivery of this name")
-        elif entry.fault is not None:
-            yield Finding("warning", "outbox", f"{told} ({entry.fault})")
 
 
 # ---------------------------------------------------------------------- backup
@@ -244,14 +109,15 @@ def _examined(restored: Log, live: Log, key: Ed25519PublicKey) -> tuple[int, lis
 
 def _rebuilt_differently(database: Database) -> list[str]:
     """Derived tables of the copy that differ from what its log says."""
-    before = _derived(database)
+    before = derived_rows(database)
     with database.writing() as connection:
         projections.rebuild(connection)
-    after = _derived(database)
+    after = derived_rows(database)
     return [f"table {name} differs from the log" for name in before if before[name] != after[name]]
 
 
-def _derived(database: Database) -> dict[str, list[str]]:
+def derived_rows(database: Database) -> dict[str, list[str]]:
+    """All rows that repeat the log, by table, as text that can be compared."""
     with database.reading() as connection:
         return {
             table.name: sorted(
@@ -325,8 +191,3 @@ def _forget(log: Log) -> None:
             connection.exec_driver_sql("COMMIT")
             connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.exec_driver_sql("BEGIN")
-
-
-def sentences(findings: Sequence[Finding]) -> list[str]:
-    """Findings as lines."""
-    return [f"{entry.level:8} {entry.about}: {entry.sentence}" for entry in findings]

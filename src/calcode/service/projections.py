@@ -83,6 +83,21 @@ def changes(fact: Fact) -> list[Change]:
     return _RULES[fact.kind](fact, fact.body)
 
 
+_Rule = Callable[[Fact, Mapping[str, Any]], list[Change]]
+_RULES: dict[str, _Rule] = {}
+
+
+def _rule(*kinds: str) -> Callable[[_Rule], _Rule]:
+    """Say which kinds of events a function carries out."""
+
+    def added(function: _Rule) -> _Rule:
+        _RULES.update(dict.fromkeys(kinds, function))
+        return function
+
+    return added
+
+
+@_rule("decision")
 def _decision(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     row = {
         "seq": fact.seq,
@@ -133,6 +148,7 @@ def _decision(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     return made
 
 
+@_rule("delivery")
 def _delivery(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     values = {"done_at": fact.at, "payload_digest": body["payload"], "receipt": body["receipt"]}
     return [Change(OUTBOX, values, {"id": body["row"]})]
@@ -143,16 +159,19 @@ def _task(fact: Fact, *, decision: str, line: str, why: str, due_at: str | None)
     return Change(TASK, {**task, "state": "open", "lease_by": None, "lease_until": None})
 
 
+@_rule("visits_closed")
 def _visits_closed(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     visits = body["visits"]
     over = [Change(DECISION, {"visit_until": None}, {"group_digest": group}) for group in visits]
     return over + [Change(DECISION, {"representative": True}, {"id": decision}) for decision in visits.values()]
 
 
+@_rule("task_opened")
 def _task_opened(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     return [_task(fact, decision=fact.subject, line=body["line"], why=body["why"], due_at=body["due_at"])]
 
 
+@_rule("review_saved", "review_superseded", "label_received")
 def _review(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     copied = ("task", "decision", "line", "reviewer", "label", "sureness", "blind", "source", "opened_at", "supersedes")
     row = {"seq": fact.seq, "id": fact.id, "saved_at": fact.at, **{name: body[name] for name in copied}}
@@ -160,6 +179,7 @@ def _review(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     return [Change(REVIEW, row), *(Change(TASK, done, {"id": task}) for task in body["closes"])]
 
 
+@_rule("shadow_decision")
 def _shadow_decision(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     row = {
         "seq": fact.seq,
@@ -172,6 +192,7 @@ def _shadow_decision(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     return [Change(SHADOW_DECISION, row)]
 
 
+@_rule("model_added")
 def _model_added(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     row = {
         "digest": fact.subject,
@@ -187,6 +208,7 @@ def _model_added(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     return [Change(MODEL, row)]
 
 
+@_rule("model_state")
 def _model_state(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     made = [
         Change(MODEL, {"state": state, "why": body["why"]}, _model(digest, body))
@@ -208,22 +230,26 @@ def _in_force(fact: Fact) -> Change:
     return Change(HEAD, {"deployed": fact.seq}, {"one": 1})
 
 
+@_rule("protocol_set")
 def _protocol_set(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     row = {"from_seq": fact.seq, "digest": fact.subject, "text": body["text"], "set_by": fact.actor}
     return [Change(PROTOCOL, {**row, "line": body.get("line", "")})]
 
 
+@_rule("policy_set")
 def _policy_set(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     row = {"from_seq": fact.seq, "line": fact.subject, "sample": body["sample"], "set_by": fact.actor}
     newer = {name: body.get(name) for name in ("visit_minutes", "second_reader", "due_days")}
     return [Change(POLICY, {**row, **newer}), _in_force(fact)]
 
 
+@_rule("checkpoint")
 def _checkpoint(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     row = {"at": fact.at, **{name: body[name] for name in ("size", "root", "head", "note")}}
     return [Change(CHECKPOINT, row)]
 
 
+@_rule("role_changed")
 def _role_changed(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     values = {
         "roles": canonical_json(body["roles"]),
@@ -236,6 +262,7 @@ def _role_changed(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     return [Change(ACCOUNT, values, {"subject": fact.subject})]
 
 
+@_rule("token_made")
 def _token_made(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     row = {
         "sha256": body["sha256"],
@@ -255,10 +282,12 @@ def _limited(body: Mapping[str, Any]) -> str | None:
     return None if lines is None else canonical_json(lines)
 
 
+@_rule("token_revoked")
 def _token_revoked(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     return [Change(TOKEN, {"revoked": True}, {"prefix": body["prefix"]})]
 
 
+@_rule("approval")
 def _approval(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     if body["step"] == "close_alarm":
         asked = {"asked_by": fact.actor, "asked_as": body["role"], "choice": body["then"]}
@@ -266,6 +295,7 @@ def _approval(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     return [Change(MODEL, {"why": body["why"]}, _model(fact.subject, body))]
 
 
+@_rule("alarm_raised")
 def _alarm_raised(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     row = {
         "id": fact.subject,
@@ -279,11 +309,13 @@ def _alarm_raised(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     return [Change(ALARM, row), _in_force(fact)]
 
 
+@_rule("alarm_closed")
 def _alarm_closed(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     closed = {"closed_by": fact.actor, "closed_why": body["why"], "choice": body["then"]}
     return [Change(ALARM, closed, {"id": fact.subject}), _in_force(fact)]
 
 
+@_rule("recalibration")
 def _recalibration(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     report = body["report"]
     row = {
@@ -298,28 +330,6 @@ def _recalibration(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     return [Change(RECALIBRATION, row)]
 
 
-_RULES: dict[str, Callable[[Fact, Mapping[str, Any]], list[Change]]] = {
-    "decision": _decision,
-    "delivery": _delivery,
-    "shadow_decision": _shadow_decision,
-    "visits_closed": _visits_closed,
-    "task_opened": _task_opened,
-    "review_saved": _review,
-    "review_superseded": _review,
-    "label_received": _review,
-    "model_added": _model_added,
-    "model_state": _model_state,
-    "approval": _approval,
-    "alarm_raised": _alarm_raised,
-    "alarm_closed": _alarm_closed,
-    "recalibration": _recalibration,
-    "protocol_set": _protocol_set,
-    "policy_set": _policy_set,
-    "checkpoint": _checkpoint,
-    "role_changed": _role_changed,
-    "token_made": _token_made,
-    "token_revoked": _token_revoked,
-}
 #: Every kind of event that the log takes.
 KINDS = PLAIN_KINDS | frozenset(_RULES)
 

@@ -1,0 +1,170 @@
+"""The doctor: is this machine fit for the service? Disk, rights, database, clock, checkpoints, models, reports."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from sqlalchemy import select
+
+from calcode.errors import CalcodeError
+from calcode.service import outbox
+from calcode.service.checkpoint_targets import notes_in
+from calcode.service.database import STORAGE_ERRORS
+from calcode.service.log import Log, utc
+from calcode.service.models import Models
+from calcode.service.operations import opened
+from calcode.service.settings import SiteSettings
+from calcode.service.tables import CHECKPOINT
+
+#: A disk that claims to be faster than this does not write through.
+_HONEST_SECONDS = 0.05e-3
+_SLOW_SECONDS = 0.1
+_LITTLE_SPACE = 2_000_000_000
+
+
+class Finding(NamedTuple):
+    """What the doctor says about one thing."""
+
+    level: Literal["good", "warning", "bad"]
+    about: str
+    sentence: str
+
+
+def examine(site: SiteSettings) -> list[Finding]:
+    """Look at disk, clock, rights, database, checkpoints and models of a site; nothing is changed but a probe file."""
+    findings = [disk_speed(Path(site.data)), free_space(Path(site.data)), *file_rights(site)]
+    try:
+        with opened(site) as log:
+            findings += [
+                *database_state(log),
+                clock_state(log),
+                exposure(site, log),
+                *model_states(site, log),
+                *report_states(site, log),
+            ]
+    except (CalcodeError, *STORAGE_ERRORS) as error:
+        findings.append(Finding("bad", "database", f"cannot be read: {error}"))
+    return findings
+
+
+def disk_speed(folder: Path) -> Finding:
+    """How long the disk takes to say that it has something."""
+    times = []
+    with tempfile.NamedTemporaryFile(dir=folder) as probe:
+        for _ in range(20):
+            probe.write(os.urandom(4096))
+            probe.flush()
+            began = time.perf_counter()
+            os.fsync(probe.fileno())
+            times.append(time.perf_counter() - began)
+    middle = statistics.median(times)
+    told = f"fsync takes {middle * 1e3:.3f} ms"
+    if middle < _HONEST_SECONDS:
+        why = "too fast to be true: a cache or a memory disk may lose acknowledged decisions when the power fails"
+        return Finding("warning", "disk", f"{told}, {why}")
+    if middle > _SLOW_SECONDS:
+        return Finding("warning", "disk", f"{told}: every answer waits for it")
+    return Finding("good", "disk", told)
+
+
+def free_space(folder: Path) -> Finding:
+    """Room in the data folder."""
+    free = shutil.disk_usage(folder).free
+    level: Literal["good", "warning"] = "good" if free > _LITTLE_SPACE else "warning"
+    return Finding(level, "space", f"{free / 1e9:.1f} GB free in {folder}")
+
+
+def file_rights(site: SiteSettings) -> Iterator[Finding]:
+    """Files that others could read."""
+    for path in (Path(site.data), *(site.path(name) for name in ("secret.key", "checkpoint.key", "log.sqlite"))):
+        if path.exists() and path.stat().st_mode & 0o077:
+            yield Finding("bad", "rights", f"{path} is open to other users: chmod go-rwx {path}")
+
+
+def database_state(log: Log) -> Iterator[Finding]:
+    """Whether the database waits for the disk, and whether the log holds together."""
+    database = log.database
+    with database.reading() as connection:
+        if database.sqlite:
+            value = connection.exec_driver_sql("PRAGMA synchronous").scalar()
+            good, told = value == 2, f"SQLite, synchronous={value} (2 is FULL)"
+        else:
+            names = ("fsync", "synchronous_commit", "full_page_writes")
+            values = {name: connection.exec_driver_sql(f"SHOW {name}").scalar() for name in names}
+            good = all(value == "on" for value in values.values())
+            told = "PostgreSQL, " + ", ".join(f"{name}={value}" for name, value in values.items())
+    yield Finding("good" if good else "bad", "database", told)
+    verdict = log.verify()
+    if verdict.broken is not None:
+        yield Finding("bad", "log", verdict.broken.why)
+    else:
+        yield Finding("good", "log", f"{verdict.size:,} records hold together")
+
+
+def clock_state(log: Log) -> Finding:
+    """Whether the last record is of a time still to come."""
+    size = log.head()[0]
+    last = [record.at for page in log.pages(after=size - 1) for record in page]
+    if last and last[0] > utc(time.time() + 5):
+        return Finding("warning", "clock", f"the last record is of {last[0]}, which is still to come")
+    return Finding("good", "clock", f"UTC {utc(time.time())[:19]}")
+
+
+def exposure(site: SiteSettings, log: Log) -> Finding:
+    """How much of the log no checkpoint elsewhere covers."""
+    size = log.head()[0]
+    elsewhere = [name for name in (site.checkpoints.syslog, site.checkpoints.mail) if name is not None]
+    if not site.checkpoints.folders and not elsewhere:
+        return Finding(
+            "warning", "checkpoints", "no folder on another machine is named: nobody could see a changed log"
+        )
+    if not site.checkpoints.folders:
+        return Finding("good", "checkpoints", "sent to syslog or by mail; what arrived there cannot be seen from here")
+    for name in site.checkpoints.folders:
+        folder = Path(name)
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            return Finding("bad", "checkpoints", f"{folder} cannot be written")
+    covered = min(max((at for at, _ in notes_in(Path(name))), default=0) for name in site.checkpoints.folders)
+    with log.database.reading() as connection:
+        at = connection.execute(select(CHECKPOINT.c.at).where(CHECKPOINT.c.size == covered)).scalar()
+    return Finding(
+        "good" if covered else "warning", "checkpoints", f"{size - covered:,} records after the last one sent ({at})"
+    )
+
+
+def model_states(site: SiteSettings, log: Log) -> Iterator[Finding]:
+    """The models that answer, checked as at a start."""
+    for line in site.lines:
+        models = Models(line, log, folder=site.path("models"))
+        models.follow()
+        checked = "answers, signature and golden answers checked"
+        yield Finding("good", "model", f"{line.name}: {models.champion.file.name[:16]} {checked}")
+        if models.trusted is None:
+            yield Finding("warning", "model", f"{line.name}: unsigned models are allowed (allow_unsigned)")
+
+
+def report_states(site: SiteSettings, log: Log) -> Iterator[Finding]:
+    """Reports that wait to be delivered, and a DICOM node without encryption."""
+    if site.dicom is not None and site.dicom.tls is None:
+        yield Finding("warning", "dicom", "no [dicom.tls]: AE titles prove nothing, and images travel in clear")
+    with log.database.reading() as connection:
+        waiting = outbox.waiting(connection)
+    known = {entry.name for entry in site.deliveries}
+    for name, entry in waiting.items():
+        told = f"{entry.rows:,} reports wait for {name} since {entry.since}"
+        if name not in known:
+            yield Finding("bad", "outbox", f"{told}, and the site file has no delivery of this name")
+        elif entry.fault is not None:
+            yield Finding("warning", "outbox", f"{told} ({entry.fault})")
+
+
+def sentences(findings: Sequence[Finding]) -> list[str]:
+    """Findings as lines."""
+    return [f"{entry.level:8} {entry.about}: {entry.sentence}" for entry in findings]
