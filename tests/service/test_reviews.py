@@ -106,6 +106,15 @@ def test_a_case_is_taken_read_and_leaves_the_queue(ward: Ward) -> None:
     assert ward.kinds(decision) == ["case_viewed", "review_saved"]
 
 
+def test_the_queue_begins_with_what_is_due_first(ward: Ward) -> None:
+    first, second, third = ward.decide(3)
+    with ward.service.log.transaction() as transaction:
+        soon = TASK.update().where(TASK.c.decision == third).values(due_at="2026-01-01T00:00:00.000000Z")
+        transaction.connection.execute(soon)
+    assert [entry["decision"] for entry in ward.queue("anna")] == [third, first, second]
+    assert [entry["decision"] for entry in ward("anna", "GET", "/v1/tasks?count=1").json()] == [third]
+
+
 def test_nothing_that_a_reader_gets_before_saving_tells_the_answer(ward: Ward) -> None:
     (decision,) = ward.decide()
     answer = ward("program", "GET", f"/v1/decisions/{decision}").json()

@@ -108,12 +108,15 @@ def _decision(service: Service, principal: Principal, decision: str) -> Row[Any]
 
 @router.get("/tasks", response_model=list[QueueFacts], responses=responses(401, 403, 422, 429))
 def queue(
-    service: ServiceHere, principal: _Clinician, line: Annotated[str | None, Query(max_length=64)] = None
+    service: ServiceHere,
+    principal: _Clinician,
+    line: Annotated[str | None, Query(max_length=64)] = None,
+    count: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> list[dict[str, Any]]:
     """The cases that wait for the asking reader, oldest due first."""
     with service.database.reading() as connection:
         found = reviews.open_queue(connection, line_of(service, principal, line), principal.subject)
-    return [entry._asdict() for entry in found]
+    return [entry._asdict() for entry in found[:count]]
 
 
 @router.post("/tasks/{id}/take", response_model=CaseFacts, responses=responses(*_WRITES))
