@@ -36,7 +36,7 @@ from calcode import Calcode, Evidence
 from calcode.cohorts import Prompts, write_features
 from calcode.engines.device import DeviceDecider
 from calcode.engines.local import decide_file
-from calcode.kernels.device import matmul_precision
+from calcode.kernels.device_points import matmul_precision
 from calcode.kernels.threads import available_cores
 
 CLASSES = tuple("abcdefg")

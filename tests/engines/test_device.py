@@ -26,7 +26,8 @@ COMPARED = ("action", "reason", "label", "sets", "localized_sets", "p_audit", "t
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'calcode[torch]'")
 
 from calcode.engines.device import DeviceDecider  # noqa: E402
-from calcode.kernels.device import DevicePoints, prefix_sums  # noqa: E402
+from calcode.kernels.device import prefix_sums  # noqa: E402
+from calcode.kernels.device_points import DevicePoints  # noqa: E402
 
 
 def assert_same(found: Decisions, expected: Decisions) -> None:

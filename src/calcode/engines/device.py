@@ -13,7 +13,7 @@ from calcode.arrays import BoolArray, IntArray
 from calcode.engines.device_answers import DeviceAnswers
 from calcode.engines.device_home import HomeAnswers
 from calcode.engines.device_site import SiteAnswers
-from calcode.kernels.device import Precision
+from calcode.kernels.device_points import Precision
 from calcode.method.decisions import Decisions
 from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode

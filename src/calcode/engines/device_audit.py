@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calcode.kernels.device import DISTANCE_DOUBT, DevicePoints
+from calcode.kernels.device_points import DISTANCE_DOUBT, DevicePoints
 from calcode.method.audit import BASE_DIAGNOSTICS, LOG_FLOOR, RANK_TOLERANCE, SupportAudit
 from calcode.method.evidence import TRIM_EPSILON
 

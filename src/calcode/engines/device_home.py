@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from calcode.arrays import IntArray
 from calcode.engines.device_answers import DeviceAnswers, chosen_actions, second_labels
 from calcode.engines.device_audit import TIE, DeviceAudit, robust_probabilities
-from calcode.kernels.device import DeviceRule, DeviceThresholds, Precision
+from calcode.kernels.device import DeviceRule, DeviceThresholds
+from calcode.kernels.device_points import Precision
 from calcode.method.localized import LocalizedRule
 from calcode.method.model import Calcode
 from calcode.method.tail import image_level_rule

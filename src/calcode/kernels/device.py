@@ -1,192 +1,32 @@
-"""Distances, nearest points and threshold searches on a torch device: the sums of the CPU kernels, in large blocks.
+"""Threshold searches on a torch device: the sums of the CPU kernels, in large blocks.
 
-Points are centred on their mean, as in `calcode.kernels.screened`: 1 - cos(z, z') = |a|^2 / 2 + |b|^2 / 2 - a.b, with
-terms of the size of the distances themselves, and the squared lengths ride along as further coordinates, so that one
-product gives the distances. Everything is looked at in float32 first (or TF32), with a bound on its error; what lies
-within that bound of a boundary is computed again in float64, on the device too.
+Everything is looked at in float32 first (or TF32), with a bound on its error; what lies within that bound of a
+boundary is computed again in float64, on the device too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
+from calcode.kernels.device_points import GROUP, DevicePoints, Precision
 from calcode.kernels.image_levels import WEIGHT_ERROR, ImageLevelRule, LevelWindow
 from calcode.kernels.masses import mass_error
 
 if TYPE_CHECKING:
     import torch
 
-Precision = Literal["float32", "tf32"]
-
 #: What each precision may change in a normalised mass, in units of `mass_error`. Seen on one H200 with scores in any
 #: order, and in the worst, that of the distances: float32 0.5 and 0.7, TF32 110 and 480.
 MASS_DOUBT: dict[str, float] = {"float32": 2.0, "tf32": 1200.0}
-#: What float32 may change in a distance, over the average squared length around the mean (as on the CPU).
-DISTANCE_DOUBT = 2e-6
 #: What the order of a float64 sum may change in a normalised mass: nearer to a cut than this, the CPU decides.
 TIE = 1e-11
-#: Points whose weights are summed, and whose smallest distance is kept, before one group of them is looked into.
-_GROUP = 64
 #: Terms of a running sum that one product with a triangle adds up.
 _TRIANGLE = 32
-#: Nearest points that are looked at in float64 beyond those asked for.
-_SPARE = 6
-#: Numbers of one block of the product: 4 GiB of float32, or 2 GiB of float64.
-_BLOCK_NUMBERS = {"float32": 1 << 30, "float64": 1 << 28}
-
-
-class DevicePoints:
-    """Unit points on a device, in float32 for a first look and in float64 for what it leaves open.
-
-    Parameters
-    ----------
-    points : ndarray of shape (n, d)
-        Unit rows.
-    device : str
-        For instance "cuda" or "cpu".
-    """
-
-    def __init__(self, points: FloatArray, *, device: str) -> None:
-        import torch
-
-        self.n, self._dimension = points.shape
-        self.width = -(-self.n // _GROUP) * _GROUP
-        self.device = torch.device(device)
-        mean = points.mean(axis=0)
-        centred = points - mean
-        half = 0.5 * np.einsum("ij,ij->i", centred, centred)
-        self._widest = float(half.max(initial=0.0))
-        # What multiplies a query (`_query_rows`): -b, the two parts of |b|^2 / 2, and one for those of |a|^2 / 2.
-        # Fillers are so far away that they are never among the nearest.
-        rows = np.zeros((self.width, self._dimension + 4))
-        rows[: self.n, : self._dimension] = -centred
-        rows[:, self._dimension] = 1e6
-        rows[: self.n, self._dimension], rows[: self.n, self._dimension + 1] = _two_parts(half)
-        rows[: self.n, self._dimension + 2 :] = 1.0
-        self._mean = torch.as_tensor(mean, device=self.device)
-        self._rows = torch.as_tensor(rows, device=self.device)
-        self._single = self._rows.to(torch.float32).T.contiguous()
-
-    def block_rows(self, dtype: torch.dtype) -> int:
-        """How many rows are multiplied with the points together."""
-        rows: int = _BLOCK_NUMBERS[str(dtype).removeprefix("torch.")] // self.width
-        return max(1, rows // 512 * 512 or rows)
-
-    def blocks(self, n_rows: int, *, dtype: torch.dtype) -> Iterator[slice]:
-        """Row slices whose product with the points fits into memory."""
-        step = self.block_rows(dtype)
-        return (slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step))
-
-    def distances(
-        self, queries: torch.Tensor, *, dtype: torch.dtype, scale: float = 1.0, precision: Precision = "float32"
-    ) -> torch.Tensor:
-        """`scale` times the distances of unit rows, (m, d) in float64, to all points and fillers; (m, width) out."""
-        import torch
-
-        rows = self._query_rows(queries, scale=scale)
-        if dtype == torch.float64:
-            return rows @ self._rows.T
-        with matmul_precision(precision):
-            return rows.to(torch.float32) @ self._single
-
-    def lengths(self, queries: torch.Tensor) -> torch.Tensor:
-        """What rounding scales with: |a|^2 / 2 of each row plus the largest of the points; float64, shape (m,)."""
-        centred = queries - self._mean
-        return 0.5 * (centred * centred).sum(1) + self._widest
-
-    def nearest(self, queries: torch.Tensor, *, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The smallest distances of each row in float32, and the columns that hold them.
-
-        Parameters
-        ----------
-        queries : tensor of float64, shape (m, d)
-        count : int
-
-        Returns
-        -------
-        distances : tensor of float64, shape (m, L), ascending
-            L is `count` and some more, at most n.
-        columns : tensor of int, shape (m, L)
-        """
-        import torch
-
-        length = min(count + _SPARE, self.n)
-        found = torch.empty((len(queries), length), dtype=torch.float64, device=self.device)
-        columns = torch.empty((len(queries), length), dtype=torch.int64, device=self.device)
-        for rows in self.blocks(len(queries), dtype=torch.float32):
-            distances = self.distances(queries[rows], dtype=torch.float32)
-            found[rows], columns[rows] = self._smallest(distances, count=length)
-        return found, columns
-
-    def nearest_exactly(
-        self, queries: torch.Tensor, *, count: int, found: torch.Tensor, columns: torch.Tensor
-    ) -> torch.Tensor:
-        """The smallest distances in float64, from what `nearest` found; (m, min(count, n)) out, ascending.
-
-        A column that was not found lies beyond the last that was, up to the error of float32. Where that does not
-        rule it out, all columns are looked at.
-        """
-        import torch
-
-        count = min(count, self.n)
-        exact = torch.empty((len(queries), count), dtype=torch.float64, device=self.device)
-        for start in range(0, len(queries), 4096):
-            rows = slice(start, start + 4096)
-            candidates = self._rows[columns[rows]]
-            distances = torch.einsum("md,mld->ml", self._query_rows(queries[rows], scale=1.0), candidates)
-            exact[rows] = torch.sort(distances, dim=1).values[:, :count]
-        if found.shape[1] < self.n:
-            error = DISTANCE_DOUBT * self.lengths(queries)
-            again = (exact[:, -1] > found[:, -1] - error).nonzero()[:, 0]
-            for part in self.blocks(len(again), dtype=torch.float64):
-                distances = self.distances(queries[again[part]], dtype=torch.float64)
-                exact[again[part]], _ = self._smallest(distances, count=count)
-        return exact
-
-    def nearest_distances(self, queries: FloatArray, *, count: int) -> FloatArray:
-        """The smallest distances of unit rows on the host, (m, d), in float64; (m, min(count, n)) out, ascending."""
-        import torch
-
-        rows = torch.tensor(queries, device=self.device)
-        found, columns = self.nearest(rows, count=count)
-        exact = self.nearest_exactly(rows, count=count, found=found, columns=columns)
-        return np.asarray(exact.cpu().numpy())
-
-    def _query_rows(self, queries: torch.Tensor, *, scale: float) -> torch.Tensor:
-        """What the points are multiplied with: a, one for the parts of |b|^2 / 2, and those of |a|^2 / 2."""
-        import torch
-
-        rows = torch.empty((len(queries), self._dimension + 4), dtype=torch.float64, device=queries.device)
-        centred = queries - self._mean
-        rows[:, : self._dimension] = centred
-        rows[:, self._dimension : self._dimension + 2] = 1.0
-        rows[:, self._dimension + 2 :] = torch.stack(_two_parts(0.5 * (centred * centred).sum(1)), dim=1)
-        return rows.mul_(scale)
-
-    def _smallest(self, distances: torch.Tensor, *, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The smallest of each row, ascending, and their columns.
-
-        The groups with the smallest minima hold them: any column elsewhere has `count` columns before it.
-        """
-        import torch
-
-        n_groups = self.width // _GROUP
-        if n_groups <= count:
-            found, columns = torch.topk(distances, count, dim=1, largest=False)
-            return found, columns
-        # Every n_groups-th column makes a group: minima of long contiguous rows are the fast ones.
-        minima = distances.view(len(distances), _GROUP, n_groups).amin(1)
-        groups = torch.topk(minima, count, dim=1, largest=False, sorted=False).indices
-        columns = groups[:, None, :] + n_groups * torch.arange(_GROUP, device=self.device)[:, None]
-        columns = columns.view(len(distances), -1)
-        found, order = torch.topk(distances.gather(1, columns), count, dim=1, largest=False)
-        return found, columns.gather(1, order)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -317,9 +157,9 @@ class DeviceThresholds:
         import torch
 
         m, width = weights.shape
-        n_groups, rules = width // _GROUP, len(self._rules)
-        masks = self._masks.to(weights.dtype).view(n_groups, _GROUP, rules)
-        sums = torch.bmm(weights.view(m, n_groups, _GROUP).transpose(0, 1), masks)
+        n_groups, rules = width // GROUP, len(self._rules)
+        masks = self._masks.to(weights.dtype).view(n_groups, GROUP, rules)
+        sums = torch.bmm(weights.view(m, n_groups, GROUP).transpose(0, 1), masks)
         ends = prefix_sums(sums.to(torch.float64))
         mass = 1.0 + ends[-1]
         error = torch.full_like(mass, TIE)
@@ -336,14 +176,14 @@ class DeviceThresholds:
         group = (ends < bound).sum(0).clamp(max=n_groups - 1)
         after = ends.gather(0, group[None])[0]
         before = torch.where(group > 0, ends.gather(0, (group - 1).clamp(min=0)[None])[0], 0.0)
-        columns = group[..., None] * _GROUP + torch.arange(_GROUP, device=mass.device)
+        columns = group[..., None] * GROUP + torch.arange(GROUP, device=mass.device)
         own = weights.gather(1, columns.view(m, -1)).view(columns.shape).to(torch.float64)
         own *= self._masks[columns, torch.arange(rules, device=mass.device)[:, None]]
-        reached = before[..., None] + own @ torch.ones((_GROUP, _GROUP), dtype=own.dtype, device=own.device).triu()
+        reached = before[..., None] + own @ torch.ones((GROUP, GROUP), dtype=own.dtype, device=own.device).triu()
 
         def score(at: torch.Tensor) -> torch.Tensor:
             step = (reached < at[..., None]).sum(2)
-            return torch.where(step == _GROUP, torch.inf, self._scores[group * _GROUP + step.clamp(max=_GROUP - 1)])
+            return torch.where(step == GROUP, torch.inf, self._scores[group * GROUP + step.clamp(max=GROUP - 1)])
 
         lowest = torch.where((low <= before) & (group > 0), -torch.inf, score(low))
         highest = torch.where(high > after, torch.inf, score(high))
@@ -415,22 +255,3 @@ def prefix_sums(values: torch.Tensor) -> torch.Tensor:
     if len(blocks) > 1:
         blocks[1:] += prefix_sums(blocks[:, -1])[:-1, None]
     return blocks.view(len(padded), -1)[:length].view(values.shape)
-
-
-def _two_parts(values: Any) -> tuple[Any, Any]:
-    """A value as a multiple of 2^-10, which TF32 holds, and the rest; arrays and tensors alike."""
-    coarse = (values * 1024.0).round() / 1024.0
-    return coarse, values - coarse
-
-
-@contextmanager
-def matmul_precision(precision: Precision) -> Iterator[None]:
-    """Let float32 products use TF32 only where it was asked for, and put the setting back."""
-    import torch
-
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -16,7 +16,7 @@ from calcode.kernels import NeighbourGraph, ScreenedAnchors, nearest_distances, 
 from calcode.method.evidence import Evidence, one_per_group, prompt_probabilities, robust_probabilities
 
 if TYPE_CHECKING:
-    from calcode.kernels.device import DevicePoints
+    from calcode.kernels.device_points import DevicePoints
 
 BASE_DIAGNOSTICS = ("distance", "energy", "msp", "prompt")
 DIAGNOSTICS = (*BASE_DIAGNOSTICS, "fused")
@@ -348,7 +348,7 @@ class SupportAudit:
 
     @cached_property
     def _device_points(self) -> DevicePoints:
-        from calcode.kernels.device import DevicePoints
+        from calcode.kernels.device_points import DevicePoints
 
         return DevicePoints(self.reference, device=self.device or "cpu")
 
