@@ -85,7 +85,7 @@ class DeviceBlocks:
         self.stages: tuple[tuple[Callable[[Any], Any], int], ...] = (
             (self.read, min(_READERS, available_cores())),
             (self.decide, 1),
-            (_table, 1),
+            (self.table, 1),
         )
         self._usual_interval = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH_INTERVAL)
@@ -142,13 +142,12 @@ class DeviceBlocks:
         )
         return decisions, block.rows
 
+    def table(self, decided: tuple[Decisions, pyarrow.Table] | None) -> pyarrow.Table | None:
+        """The decisions of a block as a table with the ids of its rows."""
+        if decided is None:
+            return None
+        decisions, rows = decided
+        return decisions_table(decisions, ids=rows["id"])
+
     def _evidence(self, rows: pyarrow.Table) -> Evidence:
         return self._job.features.evidence_from(rows, classes=self.model.classes_)
-
-
-def _table(decided: tuple[Decisions, pyarrow.Table] | None) -> pyarrow.Table | None:
-    """The decisions of a block as a table with the ids of its rows."""
-    if decided is None:
-        return None
-    decisions, rows = decided
-    return decisions_table(decisions, ids=rows["id"])

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from calcode.errors import EvidenceError
-from calcode.method.decisions import Decisions
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.method.explain import ClassVerdict, Explanation, answer_sentence, unusual_sentence
 from calcode.site.model import SiteModel
@@ -37,6 +36,31 @@ def explain_site(evidence: Evidence, *, model: SiteModel, titles: Mapping[str, s
         why.append("The patient is known to the model: the own reviewed case is left out, and nothing is promised.")
     if decision.action.name == "LABEL":
         why.append(model.singles_sentence)
+    verdicts = []
+    if not decisions.deferred[0]:
+        # Every class, the least strange first.
+        (probabilities,) = robust_probabilities(evidence.prompt_logits, trim=model.settings_.trim)
+        (scores,) = decisions.scores
+        for y in np.argsort(scores, kind="stable"):
+            name = decisions.classes[y]
+            if name in model.silenced_classes_:
+                because = f"in every set: {model.counts_[name]} reviewed cases are too few to rule it out"
+            else:
+                strange = f"{1 - scores[y]:.1%} of the reviewed cases of this class"
+                because = f"{strange}, this image among them, look at least as strange"
+                if not decisions.sets[0, y]:
+                    because += f", below {model.levels_[name]:.1%}"
+            verdicts.append(
+                ClassVerdict(
+                    name=name,
+                    title=named[name],
+                    probability=float(probabilities[y]),
+                    score=float(scores[y]),
+                    threshold=float(decisions.threshold[0, y]),
+                    kept_by="reviewed cases" if decisions.sets[0, y] else "",
+                    because=because,
+                )
+            )
     return Explanation(
         id=decision.id,
         action=decision.action.name.lower(),
@@ -49,37 +73,7 @@ def explain_site(evidence: Evidence, *, model: SiteModel, titles: Mapping[str, s
         p_audit=decision.p_audit,
         deferral_level=model.deferral_level_,
         audit=model.audit_name_,
-        verdicts=() if decisions.deferred[0] else _verdicts(evidence, decisions, model=model, titles=named),
+        verdicts=tuple(verdicts),
         neighbours=(),
         model_digest=decisions.model_digest,
     )
-
-
-def _verdicts(
-    evidence: Evidence, decisions: Decisions, *, model: SiteModel, titles: Mapping[str, str]
-) -> tuple[ClassVerdict, ...]:
-    """Every class, the least strange first."""
-    (probabilities,) = robust_probabilities(evidence.prompt_logits, trim=model.settings_.trim)
-    (scores,) = decisions.scores
-    verdicts = []
-    for y in np.argsort(scores, kind="stable"):
-        name = decisions.classes[y]
-        if name in model.silenced_classes_:
-            because = f"in every set: {model.counts_[name]} reviewed cases are too few to rule it out"
-        else:
-            share = f"{1 - scores[y]:.1%} of the reviewed cases of this class"
-            because = f"{share}, this image among them, look at least as strange"
-            if not decisions.sets[0, y]:
-                because += f", below {model.levels_[name]:.1%}"
-        verdicts.append(
-            ClassVerdict(
-                name=name,
-                title=titles[name],
-                probability=float(probabilities[y]),
-                score=float(scores[y]),
-                threshold=float(decisions.threshold[0, y]),
-                kept_by="reviewed cases" if decisions.sets[0, y] else "",
-                because=because,
-            )
-        )
-    return tuple(verdicts)

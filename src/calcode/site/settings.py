@@ -143,7 +143,25 @@ class SiteChoices:
         if unknown:
             raise SettingsError(f"always_protect: {unknown} not among the classes {list(classes)}")
         settings = SiteSettings(sampling=sampling, **checked)
-        _require_consistent(settings)
+        # Combinations for which SITE.md makes no promise.
+        archive = "archive" in settings.sampling.values()
+        weighted = settings.calibrate_with == "weighted"
+        refused = {
+            "rare='pool' with archive cases: the pool's promise needs the site's own class mix": (
+                settings.rare == "pool" and archive
+            ),
+            "rare='pool' with calibrate_with='weighted'": settings.rare == "pool" and weighted,
+            "calibrate_with='weighted' with archive cases: they have no review probability": weighted and archive,
+            "slack='thin' with calibrate_with='weighted'": settings.slack == "thin" and weighted,
+            "slack='thin' with rare='pool'": settings.slack == "thin" and settings.rare == "pool",
+            "unlabelled='inf' with calibrate_with='weighted'": settings.unlabelled == "inf" and weighted,
+            "assurance with calibrate_with='weighted'": settings.assurance is not None and weighted,
+            "assurance with rare, slack or unlabelled other than their defaults": settings.assurance is not None
+            and (settings.rare, settings.slack, settings.unlabelled) != ("keep", "keep", "report"),
+        }
+        for words, is_so in refused.items():
+            if is_so:
+                raise SettingsError(f"{words}: no promise is known; change one of them")
         return settings
 
 
@@ -158,25 +176,3 @@ def _per_class(name: str, value: Any, *, classes: Sequence[str], default: Any) -
     if missing and default is None:
         raise SettingsError(f"{name}: no entry for {missing}; name every class or give one value for all")
     return {key: value.get(key, default) for key in classes}
-
-
-def _require_consistent(settings: SiteSettings) -> None:
-    """Refuse combinations for which SITE.md makes no promise."""
-    archive = "archive" in settings.sampling.values()
-    weighted = settings.calibrate_with == "weighted"
-    refused = {
-        "rare='pool' with archive cases: the pool's promise needs the site's own class mix": (
-            settings.rare == "pool" and archive
-        ),
-        "rare='pool' with calibrate_with='weighted'": settings.rare == "pool" and weighted,
-        "calibrate_with='weighted' with archive cases: they have no review probability": weighted and archive,
-        "slack='thin' with calibrate_with='weighted'": settings.slack == "thin" and weighted,
-        "slack='thin' with rare='pool'": settings.slack == "thin" and settings.rare == "pool",
-        "unlabelled='inf' with calibrate_with='weighted'": settings.unlabelled == "inf" and weighted,
-        "assurance with calibrate_with='weighted'": settings.assurance is not None and weighted,
-        "assurance with rare, slack or unlabelled other than their defaults": settings.assurance is not None
-        and (settings.rare, settings.slack, settings.unlabelled) != ("keep", "keep", "report"),
-    }
-    for words, is_so in refused.items():
-        if is_so:
-            raise SettingsError(f"{words}: no promise is known; change one of them")
