@@ -41,7 +41,13 @@ Label = Callable[[str, str], str | None]
 
 
 def clinic_site(
-    folder: Path, *, sample: float = 0.5, on_alarm: str = "full_set", protocol: str | None = None, due_days: int = 30
+    folder: Path,
+    *,
+    sample: float = 0.5,
+    on_alarm: str = "full_set",
+    protocol: str | None = None,
+    due_days: int = 30,
+    database: str | None = None,
 ) -> Site:
     """A site with one line that may recalibrate."""
     (folder / "protocol.toml").write_text(protocol or PROTOCOL.format(on_alarm=on_alarm))
@@ -49,7 +55,7 @@ def clinic_site(
     (folder / "data").mkdir(mode=0o700)
     (folder / "data" / "secret.key").write_bytes(bytes(range(32)))
     (folder / "data" / "secret.key").chmod(0o600)
-    return make_site(folder, line_lines=f"{LINE}sample = {sample}\ndue_days = {due_days}\n")
+    return make_site(folder, line_lines=f"{LINE}sample = {sample}\ndue_days = {due_days}\n", database=database)
 
 
 @dataclass

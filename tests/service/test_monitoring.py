@@ -18,7 +18,7 @@ from calcode.service import projections
 from calcode.service.alarms import all_alarms, close, open_alarms
 from calcode.service.labels import receive_label
 from calcode.service.monitoring import LineMonitors
-from calcode.service.operations import derived_rows
+from calcode.service.operations import derived_rows, opened
 from calcode.service.problems import Problem
 from calcode.service.recalibration import recalibrate
 from calcode.service.service import Service
@@ -158,6 +158,35 @@ def test_the_kept_state_spares_the_replay_and_changes_nothing(tmp_path: Path) ->
         service.watch()
         assert state(service.monitors["skin"]) == state(replayed(service))
         assert service.monitors["skin"].upto > kept.upto_seq
+
+
+def test_a_damaged_cache_is_no_cache(tmp_path: Path) -> None:
+    site = clinic_site(tmp_path)
+    with Service(site.settings) as service:
+        clinic = Clinic(service, shift=FAR)
+        clinic.send(40)
+        service.watch()
+        before = state(service.monitors["skin"])
+    with opened(site.settings) as log, log.transaction() as transaction:
+        transaction.connection.execute(MONITOR.update().values(state=before.replace('"queue"', '"other"')))
+    with Service(site.settings) as service:
+        service.watch()
+        assert state(service.monitors["skin"]) == before
+
+
+def test_the_loop_goes_round_on_both_databases(tmp_path: Path, database_url: str | None) -> None:
+    with Service(clinic_site(tmp_path, database=database_url).settings) as service:
+        clinic = Clinic(service, shift=FAR)
+        digest = site_model_answers(service, clinic)
+        clinic.send(30)
+        clinic.read()
+        service.watch()
+        assert service.models["skin"].champion.digest == digest
+        assert [s.bag for s in service.monitors["skin"].states()][1:] == ["bag-0"]
+        assert state(service.monitors["skin"]) == state(replayed(service))
+        before = derived_rows(service.database)
+        service.change(lambda transaction: projections.rebuild(transaction.connection))
+        assert derived_rows(service.database) == before
 
 
 def test_two_processes_measure_and_raise_once(service: Service) -> None:

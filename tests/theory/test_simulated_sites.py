@@ -30,7 +30,9 @@ def test_the_promoted_model_keeps_its_promise_where_the_uncorrected_bag_does_not
     # One class of one bag scatters by 0.045; the mean of three by 0.026.
     assert mean(biased, "coverage").mean() > stated
     assert mean(biased, "coverage").min() > stated - 0.05
-    assert mean(biased, "uncorrected").mean() < stated
+    # The uncorrected bag claims 0.9 and says nothing of the cases that it lacks.
+    assert mean(biased, "uncorrected").mean() < 0.9 - 0.03
+    assert mean(biased, "uncorrected")[0] < stated - 0.02
     assert mean(biased, "uncorrected")[0] < mean(biased, "coverage")[0] - 0.02
     assert sum(outcome.alarms for outcome in biased) == 0
     assert all(outcome.home_alarm for outcome in biased), "the model from elsewhere alarms at a new site"

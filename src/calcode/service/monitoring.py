@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sqlalchemy import Connection, Row, select
 
+from calcode.errors import ArtifactError
 from calcode.files import canonical_json
 from calcode.method.evidence import robust_probabilities
 from calcode.monitor import Alarm, Case, Watch, miss_lines, watch_model
@@ -167,11 +168,14 @@ class LineMonitors:
             row = connection.execute(select(MONITOR).where(MONITOR.c.line == self.line)).first()
         if row is None or row.version != STATE_VERSION or row.upto_seq > self._log.head()[0]:
             return
-        state = json.loads(row.state)
+        try:
+            state = json.loads(row.state)
+            self._watched = {
+                entry["bag"]: _Watched(Watch.from_state(entry["watch"]), entry["queue"]) for entry in state["bags"]
+            }
+        except (ValueError, KeyError, ArtifactError):
+            return  # a damaged cache is no cache
         self.upto, self._measured, self._saved = state["upto"], state["measured"], state["upto"]
-        self._watched = {
-            entry["bag"]: _Watched(Watch.from_state(entry["watch"]), entry["queue"]) for entry in state["bags"]
-        }
 
     # ------------------------------------------------------------------ measuring
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import func, select
 
 from calcode import __version__
-from calcode.errors import ServiceError
+from calcode.errors import CalcodeError, ServiceError
 from calcode.service import outbox, schema
 from calcode.service.admission import Admission
 from calcode.service.checkpoints import Checkpoints
@@ -230,7 +230,11 @@ class Service:
                 self.tokens.reload()
                 if visits_over(self.database):
                     self.change(close_visits)
-                self.watch()
+                try:
+                    self.watch()
+                except CalcodeError as error:
+                    # A model file that is gone stops the monitors, and neither answers nor checkpoints.
+                    _LOGGER.error("monitors_failed", extra={"error": type(error).__name__})
                 if time.monotonic() - self._monitors_at > _MONITOR_SECONDS:
                     self._keep_monitors()
                 self._checkpoint()
