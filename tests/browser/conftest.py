@@ -21,6 +21,6 @@ def browser() -> Iterator[Browser]:
     if executable is None:
         unavailable("there is no chromium: apt-get install chromium")
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable, args=list(QUIET))
+        started = playwright.chromium.launch(executable_path=executable, args=list(QUIET), timeout=120_000)
         yield started
         started.close()

@@ -52,6 +52,7 @@ class Served:
 
     def person(self, browser: Browser, subject: str, *roles: str, **options: Any) -> BrowserContext:
         context = browser.new_context(**options)
+        context.set_default_timeout(120_000)
         token = session(self.service, subject, *(roles or EVERYTHING))
         context.add_cookies([{"name": COOKIE, "value": token, "url": self.address}])
         return context
@@ -183,6 +184,7 @@ def test_sign_in_then_a_case_in_three_keys_change_and_next(browser: Browser, ser
     session(served.service, "anna", "clinician")
     served.service.change(lambda t: people.set_password(t, subject="anna", password=PASSWORD))
     context = browser.new_context()
+    context.set_default_timeout(120_000)
     page, complaints = watched(context)
     page.goto(f"{served.address}/review")
     assert "/sign-in" in page.url

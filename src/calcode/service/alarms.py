@@ -149,6 +149,21 @@ def alarm_in_force(connection: Connection, line: str, champion: str, *, kind: st
     return None if id is None else str(id)
 
 
+def effect_in_words(alarm: str | None, *, on_alarm: str, kind: str) -> str:
+    """What `answer_under_alarm` does to the answers of a line, for people.
+
+    Examples
+    --------
+    >>> effect_in_words("a1", on_alarm="full_set", kind="home")
+    'The answers stay as they are until two people have decided.'
+    """
+    if alarm is None or (kind == "home" and on_alarm != "defer_all"):
+        return "The answers stay as they are until two people have decided."
+    if on_alarm == "full_set":
+        return "Until two people have decided, every answer names all diagnoses."
+    return "Until two people have decided, every case is left to a clinician."
+
+
 def answer_under_alarm(
     outcome: dict[str, Any], *, alarm: str, on_alarm: str, kind: str, classes: Sequence[str]
 ) -> dict[str, Any]:

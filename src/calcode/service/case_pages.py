@@ -81,6 +81,13 @@ def case_page(id: str, request: Request, service: ServiceHere, principal: _Reade
             reviews.reveal(transaction, id, reviewer=subject)
 
     service.change(seen)
+    try:
+        key = checkpoint_key(service.site).public_key()
+        proved, sentence = True, check_proof(proof_of(record, service.log), key)
+    except Problem as problem:
+        proved, sentence = False, problem.detail
+    except ServiceError as error:
+        proved, sentence = False, f"The proof does not hold: {error}."
     if not principal.roles & set(_CARING):
         facts |= {"identity": {}, "viewer": None}
         readings = [{**entry, "comment": None} for entry in readings]
@@ -94,7 +101,8 @@ def case_page(id: str, request: Request, service: ServiceHere, principal: _Reade
         "happened": happened,
         "deliveries": sent,
         "explanation": None if hidden else explanation_of(record, service),
-        "proved": _proved(service, record),
+        "proved": proved,
+        "sentence": sentence,
         "may_wish": clinician and not tasks,
     }
     return render(request, "case.html", context)
@@ -120,16 +128,6 @@ def _history(
     found += [(view.at, _SEEN[view.kind], view.actor) for view in views]
     runs = groupby(sorted(found, key=lambda entry: entry[0]), key=lambda entry: entry[1:])
     return [(first[0], *words, 1 + len(list(again))) for words, (first, *again) in runs]
-
-
-def _proved(service: Service, record: Record) -> tuple[bool, str]:
-    """Whether a signed checkpoint covers the record, and the sentence about it."""
-    try:
-        return True, check_proof(proof_of(record, service.log), checkpoint_key(service.site).public_key())
-    except Problem as problem:
-        return False, problem.detail
-    except ServiceError as error:
-        return False, f"The proof does not hold: {error}."
 
 
 @router.get("/cases/{id}/proof")

@@ -10,10 +10,9 @@ from pydantic import ValidationError
 
 from calcode.report.monitor_page import monitor_sections
 from calcode.service.agreement import agreement
-from calcode.service.alarms import CLOSING_ROLES, all_alarms
+from calcode.service.alarms import CLOSING_ROLES, all_alarms, effect_in_words
 from calcode.service.labels import reviewed_cases
 from calcode.service.loop_routes import Closing, close_alarm
-from calcode.service.models import InForce
 from calcode.service.pages import READERS, Form, field, own_lines, page_role, page_router, reason_of, render, see
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
@@ -60,6 +59,7 @@ def monitor_page(
     states = service.monitors[name].states()
     # An alarm of this second counts from the next decision on; the page says so already.
     service.models[name].follow()
+    now = service.models[name].in_force
     with service.database.reading() as connection:
         alarms = all_alarms(connection, name)
         context = {
@@ -74,23 +74,14 @@ def monitor_page(
             "labels": Counter(case.state for case in reviewed_cases(connection, name) if case.drawn),
             "watched": states[-1] if states else None,
             "earlier": states[:-1],
-            "effect": _effect(service.models[name].in_force),
-            "policy": service.models[name].in_force.policy,
+            "effect": effect_in_words(now.alarm, on_alarm=now.on_alarm, kind=now.champion.kind),
+            "policy": now.policy,
             "sections": [],
         }
     if states:
         sections = monitor_sections(states[-1].watch, model_name=f"model {states[-1].model[:12]}")
         context["sections"] = [(section, *_TITLES[section.key]) for section in sections if section.key in _TITLES]
     return render(request, "monitor.html", context)
-
-
-def _effect(in_force: InForce) -> str:
-    """What open alarms make of the answers now (SITE.md S7, SERVICE.md 9)."""
-    if in_force.alarm is None or (in_force.champion.kind == "home" and in_force.on_alarm != "defer_all"):
-        return "The answers stay as they are until two people have decided."
-    if in_force.on_alarm == "full_set":
-        return "Until two people have decided, every answer names all diagnoses."
-    return "Until two people have decided, every case is left to a clinician."
 
 
 @router.post("/monitor/close")

@@ -71,15 +71,10 @@ def add_oidc(app: FastAPI, service: Service, settings: OidcSettings) -> None:
             people.set_roles(transaction, subject=subject, roles=roles, source="oidc", actor="oidc")
             return people.open_session(transaction, subject=subject, roles=roles, method="oidc")
 
-        token = await _threaded(service, change)
+        token = await asyncio.to_thread(service.change, change)
+        await asyncio.to_thread(service.tokens.reload)
         page = render(request, "signed_in.html", {})
         set_session(request, page, token)
         return page
 
     app.include_router(router)
-
-
-async def _threaded(service: Service, change: Any) -> str:
-    token: str = await asyncio.to_thread(service.change, change)
-    await asyncio.to_thread(service.tokens.reload)
-    return token
