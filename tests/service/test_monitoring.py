@@ -261,6 +261,8 @@ def test_the_unchanged_world_of_home_raises_no_alarm_and_another_one_does(servic
     with service.database.reading() as connection:
         (alarm,) = all_alarms(connection, "skin")
     assert (alarm["monitor"], alarm["closed_by"]) == ("M1", None)
+    service._measure()
+    assert b'calcode_open_alarms{line="skin"} 1.0' in service.metrics.text()
     assert alarm["e_value"] >= 1 / alarm["alpha"]
 
 

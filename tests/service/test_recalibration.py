@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from service.clinic import LINE, PROTOCOL, Clinic, clinic_site, restore_tested
-from service.sites import make_site, running
+from service.sites import ROOT, make_site, running
 from service.test_monitoring import FAR, close_all, into_shadow, promote
 from sqlalchemy import select
 
@@ -104,6 +106,16 @@ def test_a_protocol_without_times_recalibrates_nothing(tmp_path: Path) -> None:
         RecalibrationPlan()
     with pytest.raises(Exception, match="times of recalibration"):
         parse_protocol('description = "d"\n[recalibration]\nrandom_state = 1\n', source="protocol.toml")
+
+
+def test_the_protocols_of_the_docs_and_of_the_example_are_protocols() -> None:
+    page = (ROOT / "docs" / "loop.md").read_text()
+    block = re.search(r"    # protocol.toml\n(?:(?:    .*)?\n)+", page)
+    assert block is not None
+    for text in (textwrap.dedent(block[0]), (ROOT / "deploy" / "protocol.example.toml").read_text()):
+        plan = parse_protocol(text, source="page").recalibration
+        assert plan is not None
+        assert plan.at_cases == [100, 200, 400]
 
 
 def test_the_calendar_is_another_time(tmp_path: Path) -> None:

@@ -81,7 +81,20 @@ def failed_gates(
     ).scalar_one()
     if seen < protocol.min_shadow_decisions:
         failed.append(f"{seen} shadow decisions, the protocol asks for {protocol.min_shadow_decisions}.")
-    failed += _labels_and_coverage(connection, line, digest, protocol=protocol)
+    shown = shadow_coverage(connection, line, digest)
+    report = connection.execute(
+        select(RECALIBRATION.c.report).where(RECALIBRATION.c.line == line, RECALIBRATION.c.model == digest).limit(1)
+    ).scalar()
+    for entry in [] if report is None else json.loads(report)["classes"]:
+        n = shown["classes"].get(entry["name"], {"labels": 0})["labels"]
+        # Nothing can be missed of a class that is in every set.
+        if n < protocol.min_labels_per_class and not entry["in_every_set"]:
+            failed.append(f"{entry['name']}: {n} labels after the cut-off, {protocol.min_labels_per_class} needed.")
+    if protocol.min_coverage is not None and shown["lower"] < protocol.min_coverage:
+        failed.append(
+            f"The answers covered {shown['covered']} of {shown['labels']} labels after the cut-off: at least "
+            f"{shown['lower']:.3f} with 95 % confidence, the protocol asks for {protocol.min_coverage:g}."
+        )
     n_alarms = len(open_alarms(connection, line))
     if n_alarms:
         failed.append(f"{n_alarms} alarm(s) of this line are open; an engineer and a clinician close them first.")
@@ -96,28 +109,6 @@ def failed_gates(
     ).scalar_one()
     if loaded is None or loaded.golden() != golden:
         failed.append("The golden answers are not reproduced.")
-    return failed
-
-
-def _labels_and_coverage(connection: Connection, line: str, digest: str, *, protocol: Protocol) -> list[str]:
-    if not protocol.min_labels_per_class and protocol.min_coverage is None:
-        return []
-    failed = []
-    shown = shadow_coverage(connection, line, digest)
-    report = connection.execute(
-        select(RECALIBRATION.c.report).where(RECALIBRATION.c.line == line, RECALIBRATION.c.model == digest).limit(1)
-    ).scalar()
-    # Nothing can be missed of a class that is in every set.
-    excluded = [] if report is None else [c["name"] for c in json.loads(report)["classes"] if not c["in_every_set"]]
-    for name in excluded:
-        n = shown["classes"].get(name, {"labels": 0})["labels"]
-        if n < protocol.min_labels_per_class:
-            failed.append(f"{name}: {n} labels after the cut-off, {protocol.min_labels_per_class} needed.")
-    if protocol.min_coverage is not None and shown["lower"] < protocol.min_coverage:
-        failed.append(
-            f"The answers covered {shown['covered']} of {shown['labels']} labels after the cut-off: at least "
-            f"{shown['lower']:.3f} with 95 % confidence, the protocol asks for {protocol.min_coverage:g}."
-        )
     return failed
 
 

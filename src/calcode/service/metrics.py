@@ -32,6 +32,7 @@ class Metrics:
         )
         self.open_tasks = Gauge("calcode_open_tasks", "Cases that wait for a reviewer", registry=registry)
         self.oldest_task = Gauge("calcode_oldest_task_seconds", "How long the oldest has waited", registry=registry)
+        self.open_alarms = Gauge("calcode_open_alarms", "Alarms that nobody has closed", ["line"], registry=registry)
         self.outbox_rows = Gauge("calcode_outbox_rows", "Reports that wait", ["target"], registry=registry)
         self.outbox_age = Gauge(
             "calcode_outbox_age_seconds", "How long the oldest report has waited", ["target"], registry=registry

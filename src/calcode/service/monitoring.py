@@ -7,6 +7,7 @@ then. The fold reads these events and the labels in the order of the log.
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -118,13 +119,18 @@ class LineMonitors:
                 if self._measured == before:
                     return
 
-    def saving(self) -> Callable[[Transaction], None] | None:
-        """The change that keeps the state, so that the next start replays only what came after it; None: as before.
+    def saving(self, *, least: int = 1) -> Callable[[Transaction], None] | None:
+        """The change that keeps the state, so that the next start replays only what came after it.
 
         A cache and no event. It is made here and written by whoever writes, so that no thread waits for another.
+
+        Parameters
+        ----------
+        least : int
+            Records that must have come since the state was last kept; with fewer there is no change.
         """
         with self._lock:
-            if self._saved == self.upto:
+            if self.upto - self._saved < max(1, least):
                 return None
             self._saved = self.upto
             row = {"upto_seq": self.upto, "version": STATE_VERSION, "state": canonical_json(self.to_state())}
@@ -143,7 +149,7 @@ class LineMonitors:
                 WatchState(
                     bag=bag,
                     model=watched.watch.model_digest,
-                    watch=Watch.from_state(json.loads(canonical_json(watched.watch.to_state()))),
+                    watch=copy.deepcopy(watched.watch),
                     waiting=len(watched.queue),
                     upto=self.upto,
                 )

@@ -20,6 +20,7 @@ from calcode import __version__
 from calcode.errors import CalcodeError, ServiceError
 from calcode.service import outbox, schema
 from calcode.service.admission import Admission
+from calcode.service.alarms import open_alarms
 from calcode.service.checkpoints import Checkpoints
 from calcode.service.database import STORAGE_ERRORS, Database, only_service
 from calcode.service.keys import checkpoint_key, site_secret
@@ -252,7 +253,8 @@ class Service:
     def _keep_monitors(self) -> None:
         self._monitors_at = time.monotonic()
         for monitors in self.monitors.values():
-            change = monitors.saving()
+            # The state grows with the log: it is written when the log has grown by a tenth, and at the end.
+            change = monitors.saving(least=1 if self._stopped.is_set() else monitors.upto // 10)
             if change is not None:
                 self.change(change)
 
@@ -286,6 +288,8 @@ class Service:
             query = select(func.count(), func.min(TASK.c.opened_at)).where(TASK.c.state == "open")
             n, oldest = connection.execute(query).one()
             waiting = outbox.waiting(connection)
+            for line in self.models:
+                metrics.open_alarms.labels(line).set(len(open_alarms(connection, line)))
         metrics.open_tasks.set(n)
         metrics.oldest_task.set(time.time() - datetime.fromisoformat(oldest).timestamp() if oldest else 0.0)
         for delivery in self.site.deliveries:
