@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -124,8 +124,10 @@ class Log:
         tree, last, roots, heads = TreeHead(), GENESIS, {}, {}
         odd: int | None = None
         for page in self._pages((*Record._fields, *_COPIED), after=0, upto=_ENDLESS):
-            hashes, broken = verified_hashes(page, seq=tree.size, head=last)
-            odd = _miscopied(page) if odd is None else odd
+            columns = tuple(zip(*page, strict=True))
+            hashes, broken = verified_hashes(zip(*columns[:7], strict=True), seq=tree.size, head=last)
+            if odd is None:
+                odd = _miscopied(zip(columns[0], columns[2], columns[4], *columns[7:], strict=True))
             for size in [size for size in wanted if tree.size < size <= tree.size + len(hashes)]:
                 done = size - tree.size
                 tree.extend(hashes[:done])
@@ -147,30 +149,33 @@ class Log:
         return Verdict(size=size, head=last, broken=broken, roots=roots, heads=heads)
 
 
-def _miscopied(rows: Sequence[tuple[Any, ...]]) -> int | None:
-    """The first of these records whose columns id, boot, mono or subject are not what its body, which is hashed, says.
+def _miscopied(rows: Iterable[tuple[Any, ...]]) -> int | None:
+    """The first record whose columns id, boot, mono or subject are not what its body, which is hashed, says.
 
     Decisions are most of a log and have flat bodies: there the columns are found as text.
+
+    Parameters
+    ----------
+    rows : iterable of tuple
+        seq, kind, body, then the four columns.
     """
-    boot = mono = None
+    same_boot = same_mono = None
     boot_text = mono_text = ""
-    for seq, _, kind, _, body, _, _, *own in rows:
-        if own[1] != boot:
-            boot = own[1]
-            boot_text = f'"boot":"{boot}",'
-        if own[2] != mono:
-            mono = own[2]
-            mono_text = f'"mono":{mono!r},'
+    for seq, kind, body, id, boot, mono, subject in rows:
+        if boot != same_boot:
+            same_boot, boot_text = boot, f'"boot":"{boot}",'
+        if mono != same_mono:
+            same_mono, mono_text = mono, f'"mono":{mono!r},'
         if (
             kind in _FLAT
-            and f'"id":"{own[0]}",' in body
+            and f'"id":"{id}",' in body
             and boot_text in body
             and mono_text in body
-            and f'"subject":"{own[3]}"' in body
+            and f'"subject":"{subject}"' in body
         ):
             continue
         said = json.loads(body)
-        if own != [said.get("id"), said.get("boot"), said.get("mono"), said.get("subject")]:
+        if (id, boot, mono, subject) != tuple(said.get(name) for name in _COPIED):
             return int(seq)
     return None
 

@@ -7,7 +7,7 @@ hex, the body as canonical JSON.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -62,20 +62,20 @@ class Break:
 
 
 def verified_hashes(
-    records: Sequence[tuple[Any, ...]], *, seq: int = 0, head: str = GENESIS
+    records: Iterable[tuple[Any, ...]], *, seq: int = 0, head: str = GENESIS
 ) -> tuple[list[str], Break | None]:
     """Hashes of the records as long as the chain holds, and where it breaks.
 
     Parameters
     ----------
-    records : sequence of tuple
-        In the order of `seq`; each begins with the fields of a `Record`.
+    records : iterable of tuple
+        In the order of `seq`; the fields of a `Record`.
     seq, head : int and str
         Position and hash of the record before the first one.
     """
     sha256 = hashlib.sha256
     hashes: list[str] = []
-    for number, at, kind, actor, body, prev, own, *_ in records:
+    for number, at, kind, actor, body, prev, own in records:
         seq += 1
         if number != seq:
             return hashes, Break(seq, f"record {seq} is missing: the next one is {number}")
