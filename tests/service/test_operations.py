@@ -417,3 +417,16 @@ def test_an_event_beside_the_service_does_not_break_its_chain(site: Site) -> Non
             with beside.transaction() as transaction:
                 transaction.append([Event(kind="export", actor="operator", body={"i": i})])
         assert service.log.verify().broken is None
+
+
+def test_every_fault_of_the_documentation_names_a_test_that_exists() -> None:
+    page = (ROOT / "docs" / "service.md").read_text()
+    rows = page.partition("## When something breaks")[2].partition("|---|")[2].splitlines()[1:]
+    faults = [row for row in rows if row.startswith("| ")]
+    assert len(faults) > 15
+    written = "".join(file.read_text() for file in (ROOT / "tests" / "service").glob("test_*.py"))
+    for row in faults:
+        named = re.findall(r"(test_\w+)`", row)
+        assert named, row
+        for name in named:
+            assert f"def {name}(" in written, name
