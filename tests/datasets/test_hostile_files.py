@@ -20,7 +20,7 @@ from PIL import Image
 
 from calcode.datasets import check_listing, load_templates, read_class_folders, read_csv_images
 from calcode.datasets.images import read_image
-from calcode.datasets.workers import CRASHED, DecodingPool
+from calcode.datasets.workers import CRASHED, WorkerPool
 from calcode.errors import CalcodeWarning, DatasetError, ImageError
 
 # Whatever hangs is ended.
@@ -227,7 +227,7 @@ def test_formats_that_run_programs_are_not_read(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_dies_costs_one_item() -> None:
-    with DecodingPool(length_or_death, workers=2, crashed=lambda text: -1) as pool:
+    with WorkerPool(length_or_death, workers=2, crashed=lambda text: -1) as pool:
         tasks = [pool.submit(["a", "bb"]), pool.submit(["ccc", "deadly", "d"]), pool.submit(["eeee"])]
         assert [pool.results(task) for task in tasks] == [[1, 2], [3, -1, 1], [4]]
         assert pool.results(pool.submit(["f"])) == [1]

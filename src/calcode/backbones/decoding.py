@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from calcode.arrays import IntArray
 from calcode.backbones.preprocessing import Preprocessing
 from calcode.datasets.images import Unreadable, image_or_reason
-from calcode.datasets.workers import CRASHED, DecodingPool
+from calcode.datasets.workers import CRASHED, WorkerPool
 from calcode.errors import BackboneError
 
 #: Batches that exist at a time: one at the model, the others being filled or waiting for it.
@@ -109,7 +109,7 @@ class Decoder:
         place = (self.shared_file, shape, self._preprocessing)
         _map_shared_pixels(*place)
         self._slots = _shared[self.shared_file][0]
-        self._pool: DecodingPool[_Place, str | None] = DecodingPool(
+        self._pool: WorkerPool[_Place, str | None] = WorkerPool(
             partial(_decode, self.shared_file),
             workers=self._workers,
             crashed=self._black,

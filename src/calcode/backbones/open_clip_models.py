@@ -27,38 +27,9 @@ _FETCHED = ("*.safetensors", "*.json", "*.txt")
 
 
 class OpenClipBackbone(TorchBackbone):
-    """A frozen open_clip model.
+    """A frozen open_clip model: with `encode_image`, `encode_text`, `logit_scale` and `visual.preprocess_cfg`."""
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        With `encode_image`, `encode_text`, `logit_scale` and `visual.preprocess_cfg`.
-    tokenizer : callable
-        Texts to token numbers.
-    name, revision, device, precision
-        As in `TorchBackbone`.
-    """
-
-    def __init__(
-        self,
-        *,
-        model: Any,
-        tokenizer: Any,
-        name: str,
-        revision: str,
-        device: str = "auto",
-        precision: Precision = "auto",
-    ) -> None:
-        self._tokenizer = tokenizer
-        super().__init__(
-            model=model,
-            family="open_clip",
-            preprocessing=preprocessing_of(model.visual.preprocess_cfg, source=name),
-            name=name,
-            revision=revision,
-            device=device,
-            precision=precision,
-        )
+    family = "open_clip"
 
     def image_features(self, images: torch.Tensor) -> torch.Tensor:
         """The projected features of the image side."""
@@ -115,10 +86,12 @@ def load_open_clip(
     # A damaged configuration raises whatever its reader stumbles over.
     except Exception as error:
         raise BackboneError(f"name: open_clip cannot load {name!r} ({first_line(error)})") from error
+    model_name = name.removeprefix(HUB_PREFIX) if on_hub else folder.name
     return OpenClipBackbone(
         model=model,
         tokenizer=tokenizer,
-        name=name.removeprefix(HUB_PREFIX) if on_hub else folder.name,
+        preprocessing=preprocessing_of(model.visual.preprocess_cfg, source=model_name),
+        name=model_name,
         revision=folder.name if on_hub else folder_digest(folder),
         device=device,
         precision=precision,

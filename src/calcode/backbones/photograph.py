@@ -8,7 +8,7 @@ from pathlib import Path
 from calcode.backbones.backbone import Backbone, encode_images
 from calcode.cohorts import Prompts
 from calcode.datasets import Unreadable, image_or_reason
-from calcode.datasets.workers import CRASHED, DecodingPool
+from calcode.datasets.workers import CRASHED, WorkerPool
 from calcode.errors import DatasetError
 from calcode.method.evidence import Evidence
 
@@ -30,7 +30,7 @@ def photograph_evidence(
     """
     # In a process of its own: a photograph that takes all memory must not end this process.
     unreadable = Unreadable(path=Path(path), reason=CRASHED)
-    with DecodingPool(image_or_reason, workers=1, crashed=lambda file: unreadable) as pool:
+    with WorkerPool(image_or_reason, workers=1, crashed=lambda file: unreadable) as pool:
         (image,) = pool.results(pool.submit([os.fspath(path)]))
     if isinstance(image, Unreadable):
         raise DatasetError(f"{os.fspath(path)}: {image.reason}")

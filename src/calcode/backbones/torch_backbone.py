@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,8 @@ class TorchBackbone:
     ----------
     model : torch.nn.Module
         With a `logit_scale`. Put into evaluation mode, on `device`.
-    family : str
+    tokenizer : callable or None
+        Without one, texts cannot be encoded.
     preprocessing : Preprocessing
     name, revision : str
         For the card.
@@ -46,11 +47,14 @@ class TorchBackbone:
         older cards) on a GPU, float32 elsewhere.
     """
 
+    #: Which file of this package runs the model.
+    family: ClassVar[str]
+
     def __init__(
         self,
         *,
         model: Any,
-        family: str,
+        tokenizer: Any,
         preprocessing: Preprocessing,
         name: str,
         revision: str,
@@ -70,6 +74,7 @@ class TorchBackbone:
             if precision not in known:
                 raise BackboneError(f"precision: {precision!r} must be auto, {', '.join(known)}")
             self._precision = known[precision]
+        self._tokenizer = tokenizer
         self._model = model.to(self._device).eval().requires_grad_(False)
         self._preprocessing = preprocessing
         # (pixels / 255 - mean) / std in one step: pixels * factor + offset.
@@ -88,7 +93,7 @@ class TorchBackbone:
         self.card = BackboneCard(
             model=name,
             revision=revision,
-            family=family,
+            family=self.family,
             dimension=dimension,
             preprocessing=preprocessing,
             temperature=temperature,

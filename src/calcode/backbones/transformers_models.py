@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calcode.backbones.preprocessing import Preprocessing, preprocessing_from
+from calcode.backbones.preprocessing import preprocessing_from
 from calcode.backbones.torch_backbone import (
     Precision,
     TorchBackbone,
@@ -25,38 +25,9 @@ if TYPE_CHECKING:
 
 
 class TransformersBackbone(TorchBackbone):
-    """A frozen dual encoder: any model with `get_image_features`, `get_text_features` and `logit_scale`.
+    """A frozen dual encoder: any model with `get_image_features`, `get_text_features` and `logit_scale`."""
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-    tokenizer : callable or None
-        Without one, texts cannot be encoded.
-    preprocessing, name, revision, device, precision
-        As in `TorchBackbone`.
-    """
-
-    def __init__(
-        self,
-        *,
-        model: Any,
-        tokenizer: Any,
-        preprocessing: Preprocessing,
-        name: str,
-        revision: str,
-        device: str = "auto",
-        precision: Precision = "auto",
-    ) -> None:
-        self._tokenizer = tokenizer
-        super().__init__(
-            model=model,
-            family="transformers",
-            preprocessing=preprocessing,
-            name=name,
-            revision=revision,
-            device=device,
-            precision=precision,
-        )
+    family = "transformers"
 
     def image_features(self, images: torch.Tensor) -> torch.Tensor:
         """The projected features of the image side."""

@@ -14,7 +14,7 @@ import numpy as np
 from calcode.datasets.dicom import has_burned_in_text, is_dicom
 from calcode.datasets.images import Unreadable, image_or_reason
 from calcode.datasets.listing import ImageListing
-from calcode.datasets.workers import CRASHED, DecodingPool
+from calcode.datasets.workers import CRASHED, WorkerPool
 from calcode.errors import DatasetError
 from calcode.files import file_sha256
 from calcode.kernels.threads import available_cores
@@ -72,7 +72,7 @@ def inspect_images(
     paths = listing.paths.tolist()
     count = min(available_cores() if workers is None else workers, -(-len(paths) // _TASK_IMAGES))
     facts: list[ImageFacts] = []
-    with DecodingPool(_facts, workers=count, crashed=lambda path: ImageFacts(reason=CRASHED)) as pool:
+    with WorkerPool(_facts, workers=count, crashed=lambda path: ImageFacts(reason=CRASHED)) as pool:
         # A few tasks more than workers at a time, so that a hundred thousand paths do not wait in a queue.
         waiting: deque[Any] = deque()
         for start in range(0, len(paths), _TASK_IMAGES):

@@ -1,4 +1,4 @@
-"""Processes that decode images: one that runs out of memory or crashes costs one image, not the job."""
+"""Processes that do pieces of work: one that runs out of memory or crashes costs its piece, not the whole."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 CRASHED = "decoding it ended the process that tried (out of memory, or a defect of the decoder)"
 
 
-class DecodingPool(Generic[Item, Result]):
+class WorkerPool(Generic[Item, Result]):
     """Applies a function to items in worker processes; a context manager.
 
     Parameters
@@ -42,7 +42,7 @@ class DecodingPool(Generic[Item, Result]):
 
     Examples
     --------
-    >>> with DecodingPool(len, workers=0, crashed=lambda item: -1) as pool:
+    >>> with WorkerPool(len, workers=0, crashed=lambda item: -1) as pool:
     ...     pool.results(pool.submit(["a", "bcd"]))
     [1, 3]
     """
@@ -76,6 +76,10 @@ class DecodingPool(Generic[Item, Result]):
     ) -> None:
         for pool in (self._pool, self._single):
             if pool is not None:
+                if kind is not None:
+                    # Ctrl-C, or an error: what is running is not waited for.
+                    for process in list((pool._processes or {}).values()):
+                        process.terminate()
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def submit(self, items: Sequence[Item]) -> tuple[Sequence[Item], Future[list[Result]]]:

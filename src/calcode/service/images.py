@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from calcode.backbones import load_backbone
 from calcode.backbones.backbone import Backbone, encode_images
 from calcode.datasets import Unreadable, image_or_reason
-from calcode.datasets.workers import CRASHED, DecodingPool
+from calcode.datasets.workers import CRASHED, WorkerPool
 from calcode.errors import OutputError
 from calcode.files import replacing
 from calcode.service.problems import Problem
@@ -33,11 +33,11 @@ class Images:
     tower : Backbone
     folder : Path
         Pictures are kept here under their SHA-256, for the reviewer; deleted one by one.
-    pool : DecodingPool
+    pool : WorkerPool
         Where pictures are decoded: one that takes all memory ends that process alone. Sizes are limited before.
     """
 
-    def __init__(self, tower: Backbone, folder: Path, pool: DecodingPool[Any, Any]) -> None:
+    def __init__(self, tower: Backbone, folder: Path, pool: WorkerPool[Any, Any]) -> None:
         self._tower, self._folder, self._pool = tower, folder, pool
         self._turn = threading.Lock()
 
@@ -71,5 +71,5 @@ def opened_images(tower: str, folder: Path) -> Iterator[Images]:
     folder.mkdir(exist_ok=True, mode=0o700)
     backbone = load_backbone(Path(tower) if Path(tower).suffix == ".onnx" else tower)
     unreadable = Unreadable(path=folder, reason=CRASHED)
-    with DecodingPool(image_or_reason, workers=1, crashed=lambda _: unreadable) as pool:
+    with WorkerPool(image_or_reason, workers=1, crashed=lambda _: unreadable) as pool:
         yield Images(backbone, folder, pool)

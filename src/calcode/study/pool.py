@@ -6,20 +6,18 @@ import functools
 import importlib
 import json
 import os
-import signal
-import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 
 from calcode.cohorts import Cohort, open_features
+from calcode.datasets.workers import WorkerPool
 from calcode.errors import CalcodeWarning
 from calcode.files import replacing
 from calcode.study.cohorts import SettingCohorts, select_cohorts
@@ -50,57 +48,26 @@ def run_jobs(jobs: Sequence[Job], *, folder: Path, workers: int, on_finish: Call
     on_finish : callable
     """
     waiting = deque(jobs)
+    running: dict[Future[list[Finished]], tuple[Sequence[Job], Future[list[Finished]]]] = {}
+    died = Finished(seconds=0.0, error=_DIED)
     try:
-        while waiting:
-            for lost in _until_a_death(waiting, folder=folder, workers=workers, on_finish=on_finish):
-                # One of them is to blame; alone, it shows.
-                for guilty in _until_a_death(deque([lost]), folder=folder, workers=1, on_finish=on_finish):
-                    on_finish(guilty, Finished(seconds=0.0, error=_DIED))
+        with (
+            _single_threaded(),
+            WorkerPool(partial(run_job, folder), workers=workers, crashed=lambda job: died) as pool,
+        ):
+            while waiting or running:
+                # No more than there are workers, so that a death concerns only jobs that had begun.
+                while waiting and len(running) < workers:
+                    submitted = pool.submit([waiting.popleft()])
+                    running[submitted[1]] = submitted
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    submitted = running.pop(future)
+                    on_finish(submitted[0][0], pool.results(submitted)[0])
     except BaseException:
         for half_written in (folder / "work").rglob(".*.part"):
             half_written.unlink(missing_ok=True)
         raise
-
-
-def _until_a_death(
-    waiting: deque[Job], *, folder: Path, workers: int, on_finish: Callable[[Job, Finished], None]
-) -> list[Job]:
-    """Work on the queue until it is empty or a worker dies; gives the jobs that were then in flight."""
-    running: dict[Future[Finished], Job] = {}
-    with _single_threaded(), _pool(workers) as pool:
-        while waiting or running:
-            try:
-                # No more than there are workers, so that a death concerns only jobs that had begun.
-                while waiting and len(running) < workers:
-                    future = pool.submit(run_job, waiting[0], waiting[0].path(folder))
-                    running[future] = waiting.popleft()
-            except BrokenProcessPool:
-                # A pool that broke before it took anything must not be asked for ever.
-                return list(running.values()) or [waiting.popleft()]
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                if isinstance(future.exception(), BrokenProcessPool):
-                    return list(running.values())
-                on_finish(running.pop(future), future.result())
-    return []
-
-
-@contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    # Fresh processes: a fork would inherit threads and an already configured linear algebra.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=start_worker)
-    try:
-        yield pool
-    except BaseException:
-        # Ctrl-C: what is running is not waited for.
-        processes = list((pool._processes or {}).values())
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.join()
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager
@@ -136,35 +103,18 @@ class Finished:
     error: str | None = None
 
 
-def start_worker() -> None:
-    """Leave Ctrl-C to the parent, and leave when it is gone, however it went: nobody would collect the results."""
-    import multiprocessing
-    from multiprocessing.connection import wait
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True, name="parent-watch").start()
-
-
-def run_job(job: Job, target: Path) -> Finished:
-    """Compute a job and write its file; an error is an answer, not the end of the study.
+def run_job(folder: Path, job: Job) -> Finished:
+    """Compute a job and write its file, which appears whole or not at all; an error is an answer, not the end.
 
     Parameters
     ----------
+    folder : Path
+        The study's output.
     job : Job
-    target : Path
-        Appears whole or not at all.
     """
     import pyarrow.parquet as pq
 
-    started = time.perf_counter()
+    started, target = time.perf_counter(), job.path(folder)
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", CalcodeWarning)
