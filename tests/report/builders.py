@@ -12,7 +12,7 @@ import numpy as np
 from calcode import Calcode, Decisions, Evidence
 from calcode.errors import CalcodeWarning
 from calcode.method.decisions import choose_actions
-from calcode.report import MethodResult, ReportCohort
+from calcode.report import ReportCohort
 
 THREE = ("a", "b", "c")
 
@@ -96,7 +96,7 @@ def cohort_of(
     decisions = decisions_of(model, sets=sets, localized=localized, p_audit=p_audit, ids=ids)
     plain = None
     if ordinary is not None:
-        plain = MethodResult.without_audit("Split APS", np.asarray(ordinary, dtype=bool))
+        plain = ("Split APS", np.asarray(ordinary, dtype=bool))
     return ReportCohort(
         name=name,
         title=f"Title of {name}",
@@ -125,7 +125,7 @@ def real_cohort(model: Calcode, *, n: int = 200, seed: int = 9, outside: int = 0
         "labels": labels,
         "model": model,
         "decisions": decisions,
-        "ordinary": MethodResult.without_audit("Split APS", decisions.scores <= 0.8),
+        "ordinary": ("Split APS", decisions.scores <= 0.8),
         "metadata": {
             "sex": np.where(np.arange(n) % 2, "female", "male"),
             "fitzpatrick": np.where(np.arange(n) % 3, 2.0, np.nan),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from calcode.errors import SettingsError
 from calcode.metrics.intervals import Estimate, proportion
 from calcode.report.charts import (
+    UNIT_SCALE,
     Axis,
     Chart,
     ChartRow,
@@ -59,7 +60,7 @@ def dots(*values: Estimate) -> Element:
 @pytest.mark.parametrize(
     "chart",
     [
-        RowChart(rows=[ChartRow(label="a <", values={0: 0.5})], low=0.0),
+        RowChart(rows=[ChartRow(label="a <", values={0: 0.5})], axis=UNIT_SCALE),
         StackChart(parts=[Segment("p", "deferred")], rows=[StackRow(label="a <", shares=(0.5,))]),
         Histogram(counts=[1, 1], level=0.05, title="a <"),
         PlaneChart(
@@ -96,7 +97,7 @@ def test_an_interval_holds_its_dot_and_an_undefined_value_has_none() -> None:
 
 
 def test_a_bar_begins_at_zero_and_has_the_length_of_its_value() -> None:
-    root = drawn(RowChart(rows=[ChartRow(label="a", values={1: 0.3, 3: math.nan})], low=0.0, high=0.6))
+    root = drawn(RowChart(rows=[ChartRow(label="a", values={1: 0.3, 3: math.nan})], axis=Scale(low=0.0, high=0.6)))
     (bar,) = styled(root, "fill")
     assert share_of(bar.get("x")) == 0.0
     assert share_of(bar.get("width")) == pytest.approx(0.5)
@@ -193,7 +194,7 @@ def figure() -> Figure:
         ChartRow(label=LONG, values={0: proportion(9, 10), 2: proportion(0, 0)}),
         ChartRow(label="bar", values={1: 0.4}),
     ]
-    chart = RowChart(rows=rows, references=[ReferenceLine(0.95, "target")], low=0.0)
+    chart = RowChart(rows=rows, references=[ReferenceLine(0.95, "target")], axis=UNIT_SCALE)
     return Figure(heading="Two charts", charts=(chart, plane()), legend=((0, "Split APS"), (2, "CALCoDe")))
 
 

@@ -15,7 +15,7 @@ from report.reading import by_id, table_of, tables, tree, words
 from calcode import Calcode
 from calcode.errors import CalcodeError, EvidenceError, MismatchError, SettingsError
 from calcode.metrics.intervals import wilson_interval
-from calcode.report import MethodResult, ReportCohort, render_report, write_report
+from calcode.report import ReportCohort, render_report, write_report
 
 HOSTILE = ("<script>alert(1)</script>", "b\"&'<img src=x onerror=alert(2)>", "c</title></style>]]>")
 
@@ -340,7 +340,7 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
     fields = {name: getattr(cohort_of(model, **good), name) for name in ReportCohort.__dataclass_fields__}
     with pytest.raises(MismatchError, match="^decisions: .*another model"):
         ReportCohort(**(fields | {"decisions": decisions_of(model_with(bandwidth=0.5), sets=good["sets"])}))
-    taken = MethodResult.without_audit("CALCoDe", np.asarray(good["sets"], dtype=bool))
+    taken = ("CALCoDe", np.asarray(good["sets"], dtype=bool))
     with pytest.raises(SettingsError, match="^ordinary"):
         ReportCohort(**(fields | {"ordinary": taken}))
     with pytest.raises(SettingsError, match="^cohorts"):

@@ -11,9 +11,10 @@ from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, ModelFi
 from calcode.cli.running import Command, Screen, output_file
 
 if TYPE_CHECKING:
+    from calcode.arrays import BoolArray
     from calcode.cli.rows import Choice, Judged
     from calcode.method.model import Calcode
-    from calcode.report import MethodResult, ReportCohort
+    from calcode.report import ReportCohort
     from calcode.site import SiteModel
 
 
@@ -142,14 +143,13 @@ def _cohort(model: Calcode, choice: Choice, result: Judged, *, shifted: bool) ->
     )
 
 
-def _split_aps(model: Calcode, choice: Choice, result: Judged) -> MethodResult | None:
+def _split_aps(model: Calcode, choice: Choice, result: Judged) -> tuple[str, BoolArray] | None:
     """What split APS says about the same images, if the file holds the calibration images of the model."""
     from calcode.baselines.aps import RECORD
     from calcode.baselines.split import threshold
     from calcode.cli.rows import remembered
     from calcode.method.evidence import robust_probabilities
     from calcode.method.scores import aps_scores, label_sets
-    from calcode.report import MethodResult
 
     cohort = remembered(model, choice.features, role="calibration")
     if cohort is None or cohort.evidence.labels is None:
@@ -157,4 +157,4 @@ def _split_aps(model: Calcode, choice: Choice, result: Judged) -> MethodResult |
     calibration = cohort.evidence
     scores = aps_scores(robust_probabilities(calibration.prompt_logits, trim=model.settings_.trim))
     limit = threshold(scores, calibration.require_labels(), miscoverage=model.settings_.miscoverage)
-    return MethodResult.without_audit(RECORD.title, label_sets(result.decisions.scores, limit))
+    return RECORD.title, label_sets(result.decisions.scores, limit)

@@ -15,7 +15,7 @@ from calcode.baselines import METHODS
 from calcode.cohorts import Cohort, FeatureFile, open_features
 from calcode.errors import FeatureFileError
 from calcode.method.model import Calcode
-from calcode.report import MethodResult, ReportCohort
+from calcode.report import ReportCohort
 from calcode.report.cohort import CohortFigures, cohort_figures
 from calcode.study.cohorts import select_cohorts
 from calcode.study.specification import Setting, packaged_settings
@@ -108,7 +108,7 @@ def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> C
         labels=labels,
         model=model,
         decisions=decisions,
-        ordinary=MethodResult.without_audit(aps.record.title, ordinary.sets),
+        ordinary=(aps.record.title, ordinary.sets),
         metadata=test.metadata,
         class_titles=titles,
     )

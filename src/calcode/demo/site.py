@@ -15,7 +15,7 @@ from calcode.method.model import Calcode
 from calcode.method.singles import SinglesCertificate
 from calcode.metrics import Summary
 from calcode.metrics.intervals import Estimate
-from calcode.report.charts import ChartRow, RowChart
+from calcode.report.charts import UNIT_SCALE, ChartRow, RowChart
 from calcode.report.parts import Figure, Part, Section, Table, Text, columns
 from calcode.report.wording import count, counted, number, percent, percent_estimate, percent_interval, short_percent
 from calcode.site.expected import informative_share
@@ -221,8 +221,7 @@ def curve_figure(entry: SiteComparison) -> Figure:
                     )
                     for n in CURVE
                 ],
-                low=0.0,
-                high=1.0,
+                axis=UNIT_SCALE,
             ),
         ),
         legend=tuple(zip((0, 2), _DESIGNS, strict=True)),

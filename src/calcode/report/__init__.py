@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calcode.report.cohort import MethodResult, ReportCohort, cohort_figures
+from calcode.report.cohort import ReportCohort, cohort_figures
 from calcode.report.cohort_page import render_report, write_report
 
-__all__ = ["MethodResult", "ReportCohort", "cohort_figures", "render_report", "write_report"]
+__all__ = ["ReportCohort", "cohort_figures", "render_report", "write_report"]

@@ -92,6 +92,10 @@ class Scale:
         return [round(k * step, 6) for k in range(first, last + 1)]
 
 
+#: All shares.
+UNIT_SCALE = Scale(low=0.0, high=1.0)
+
+
 def share_scale(values: Sequence[float]) -> Scale:
     """A scale for shares that ends at 1 and starts at the tenth below the smallest value, at most at 0.8.
 
@@ -165,8 +169,8 @@ class RowChart:
     ----------
     rows : sequence of ChartRow
     references : sequence of ReferenceLine
-    low, high : float or None
-        Ends of the scale; without them it ends at 100 % and holds every interval.
+    axis : Scale or None
+        Without one the scale ends at 100 % and holds every interval.
     unit : {"share", "points", "number"}
         How values and ticks are written.
     heading : str
@@ -175,8 +179,7 @@ class RowChart:
 
     rows: Sequence[ChartRow]
     references: Sequence[ReferenceLine] = ()
-    low: float | None = None
-    high: float | None = None
+    axis: Scale | None = None
     unit: Unit = "share"
     heading: str = ""
 
@@ -186,10 +189,7 @@ class RowChart:
     def scale(self) -> Scale:
         """From values to places."""
         drawn = [bound for row in self.rows for lane in lanes(row) for bound in (lane.low, lane.value)]
-        usual = share_scale(drawn + [line.value for line in self.references])
-        return Scale(
-            low=usual.low if self.low is None else self.low, high=usual.high if self.high is None else self.high
-        )
+        return self.axis or share_scale(drawn + [line.value for line in self.references])
 
     def value_text(self, value: float) -> str:
         """A value in words."""

@@ -20,33 +20,6 @@ GUARDED = "CALCoDe"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class MethodResult:
-    """What one method said about every image of a cohort.
-
-    Attributes
-    ----------
-    name : str
-    outcome : Outcome
-        Its sets, and which images it accepted and answered.
-    """
-
-    name: str
-    outcome: Outcome
-
-    @classmethod
-    def without_audit(cls, name: str, sets: BoolArray) -> MethodResult:
-        """A method that answers for every image.
-
-        Examples
-        --------
-        >>> result = MethodResult.without_audit("Split APS", np.array([[True, False], [True, True]]))
-        >>> result.outcome.deferred.tolist()
-        [False, False]
-        """
-        return cls(name=name, outcome=Outcome.from_arrays(sets=sets, answered=np.ones(len(sets), dtype=bool)))
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
 class ReportCohort:
     """One cohort of a report.
 
@@ -64,8 +37,8 @@ class ReportCohort:
         The fitted model that decided.
     decisions : Decisions
         Its decisions, in the order of the labels.
-    ordinary : MethodResult or None
-        An ordinary conformal predictor on the same images, to compare with.
+    ordinary : (str, ndarray of bool, shape (n, K)) or None
+        Name and sets of an ordinary conformal predictor, which answers every image, to compare with.
     metadata : mapping of str to sequence of n values
         Columns such as site, sex and fitzpatrick; those known to `answers` are reported.
     class_titles : mapping of str to str
@@ -79,7 +52,7 @@ class ReportCohort:
     labels: IntArray
     model: Calcode
     decisions: Decisions
-    ordinary: MethodResult | None = None
+    ordinary: tuple[str, BoolArray] | None = None
     metadata: Mapping[str, AnyArray] = field(default_factory=dict)
     class_titles: Mapping[str, str] = field(default_factory=dict)
 
@@ -88,16 +61,16 @@ class ReportCohort:
         object.__setattr__(self, "labels", checked_labels(self.labels, n=n, n_classes=len(classes)))
         if n == 0:
             raise EvidenceError(f"decisions: cohort {self.name!r} has no image, so there is nothing to report")
-        if self.ordinary is not None and self.ordinary.name in (LOCALIZED, GUARDED):
-            raise SettingsError(f"ordinary: the name {self.ordinary.name!r} is taken; give it another")
+        if self.ordinary is not None and self.ordinary[0] in (LOCALIZED, GUARDED):
+            raise SettingsError(f"ordinary: the name {self.ordinary[0]!r} is taken; give it another")
         if self.decisions.model_digest != self.model.digest_:
             raise MismatchError(
                 f"decisions: cohort {self.name!r} was decided by another model (digest "
                 f"{self.decisions.model_digest[:12] or 'none'}, not {self.model.digest_[:12]}); decide again with it"
             )
-        if self.ordinary is not None and self.ordinary.outcome.sets.shape != (n, len(classes)):
+        if self.ordinary is not None and self.ordinary[1].shape != (n, len(classes)):
             raise EvidenceError(
-                f"ordinary: sets of shape {self.ordinary.outcome.sets.shape} for {n} images and {len(classes)} classes"
+                f"ordinary: sets of shape {self.ordinary[1].shape} for {n} images and {len(classes)} classes"
             )
         for column, values in self.metadata.items():
             if len(values) != n:
@@ -209,9 +182,10 @@ def cohort_figures(cohort: ReportCohort) -> CohortFigures:
     everywhere = decisions.in_every_set if len(decisions.in_every_set) == len(cohort.classes) else {}
     ordinary = there = None
     if cohort.ordinary is not None:
-        name, outcome = cohort.ordinary.name, cohort.ordinary.outcome
-        ordinary = _method_figures(cohort, name, outcome)
-        both = Outcome.from_arrays(sets=outcome.sets, answered=outcome.answered & decisions.answered)
+        name, sets = cohort.ordinary
+        every = np.ones(len(sets), dtype=bool)
+        ordinary = _method_figures(cohort, name, Outcome.from_arrays(sets=sets, answered=every))
+        both = Outcome.from_arrays(sets=sets, answered=decisions.answered)
         there = _method_figures(cohort, f"{name}, same images", both)
     before = _holds_truth(decisions.localized_sets, labels)
     after = _holds_truth(decisions.sets, labels)

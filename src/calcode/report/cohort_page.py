@@ -134,8 +134,8 @@ def opening_figure(cohorts: Sequence[CohortFigures]) -> Figure:
         for f in cohorts
     ]
     rows = [row for pairs in methods for _, method in pairs for row in method.summary.classwise]
-    low = share_scale([*[row.coverage.low for row in rows], *[figures.cohort.target for figures in cohorts]]).low
-    charts = [class_chart(figures, pairs, low=low) for figures, pairs in zip(cohorts, methods, strict=True)]
+    axis = share_scale([*[row.coverage.low for row in rows], *[figures.cohort.target for figures in cohorts]])
+    charts = [class_chart(figures, pairs, axis=axis) for figures, pairs in zip(cohorts, methods, strict=True)]
     if len(cohorts) > 1:
         charts = [
             replace(chart, heading=f"{sentence_case(f.cohort.name)} ({count(len(f.cohort.labels))})")

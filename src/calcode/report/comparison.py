@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from calcode.metrics import ClassCoverage, Summary
 from calcode.metrics.intervals import Estimate
-from calcode.report.charts import ChartRow, ReferenceLine, RowChart
+from calcode.report.charts import ChartRow, ReferenceLine, RowChart, Scale
 from calcode.report.cohort import CohortFigures, MethodFigures
 from calcode.report.parts import Cell, Column, Figure, Table
 from calcode.report.wording import (
@@ -114,7 +114,7 @@ def _every_set_tag(row: ClassCoverage) -> str:
 
 
 def class_chart(
-    figures: CohortFigures, methods: Sequence[tuple[int, MethodFigures]], *, low: float | None = None
+    figures: CohortFigures, methods: Sequence[tuple[int, MethodFigures]], *, axis: Scale | None = None
 ) -> RowChart:
     """Coverage of every class by several methods.
 
@@ -122,8 +122,7 @@ def class_chart(
     ----------
     figures : CohortFigures
     methods : sequence of (series, MethodFigures)
-    low : float, optional
-        Where the scale begins.
+    axis : Scale, optional
     """
     cohort = figures.cohort
     rows = []
@@ -143,7 +142,7 @@ def class_chart(
             )
         )
     target = ReferenceLine(cohort.target, f"target {short_percent(cohort.target)}")
-    return RowChart(rows=rows, references=[target], low=low)
+    return RowChart(rows=rows, references=[target], axis=axis)
 
 
 def class_table(cohorts: Sequence[CohortFigures]) -> Table:

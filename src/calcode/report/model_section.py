@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from calcode.method.model import Calcode
 from calcode.method.quantiles import coverage_floor, smallest_finite_count
 from calcode.metrics.intervals import Estimate, proportion
-from calcode.report.charts import ChartRow, ReferenceLine, RowChart
+from calcode.report.charts import UNIT_SCALE, ChartRow, ReferenceLine, RowChart
 from calcode.report.cohort import ReportCohort
 from calcode.report.model_facts import audit_sentence, bandwidth_sentence, images_text, level_sentence
 from calcode.report.parts import Cell, Column, Figure, Fold, Part, Table, Terms, Text, columns
@@ -131,7 +131,7 @@ def bandwidth_figure(model: Calcode) -> Figure:
                     ReferenceLine(budget, f"infinite: at most {short_percent(budget)}"),
                     ReferenceLine(floor, f"coverage: at least {percent(floor)}"),
                 ],
-                low=0.0,
+                axis=UNIT_SCALE,
             ),
         ),
         legend=((0, "infinite thresholds"), (1, "held-out coverage")),

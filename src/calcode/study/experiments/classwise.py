@@ -81,8 +81,7 @@ def class_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame, draw
             heading=title if len(output.backbones) > 1 else "",
             rows=class_rows(members, drawn),
             references=output.target_line,
-            low=scale.low,
-            high=scale.high,
+            axis=scale,
         )
         for title, members in output.by_backbone(own)
     )

@@ -294,7 +294,7 @@ def section(output: StudyOutput) -> list[Part]:
     alarms = {
         row.Index: proportion(round(row.false_alarms * row.n_streams), row.n_streams) for row in rows.itertuples()
     }
-    highest = from_zero([estimate.high for estimate in alarms.values()]).high
+    axis = from_zero([estimate.high for estimate in alarms.values()])
     figure = Figure(
         heading="False alarms while nothing changes",
         sentence=f"Share of {streams} with a false alarm, with its 95 % interval; the line is the level.",
@@ -312,8 +312,7 @@ def section(output: StudyOutput) -> list[Part]:
                     for row in group.itertuples()
                 ],
                 references=(ReferenceLine(_LEVEL, "level"),),
-                low=0.0,
-                high=highest,
+                axis=axis,
             )
             for (setting, backbone), group in rows.groupby(["setting", "backbone"], sort=False)
         ),

@@ -172,7 +172,7 @@ def case_figure(output: StudyOutput, rows: pd.DataFrame, i: int) -> Figure:
         }
         lines.append(ChartRow(label=str(name), note=note, values=values, marked=name == first.class_name))
     scale = share_scale([*rows["class_coverage_low"], output.target])
-    chart = RowChart(rows=lines, references=output.target_line, low=scale.low, high=scale.high)
+    chart = RowChart(rows=lines, references=output.target_line, axis=scale)
     return Figure(
         name=f"motivating-case-{i}",
         heading=f"{first.class_name} on {first.setting} with {first.backbone}",

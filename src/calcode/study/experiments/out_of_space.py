@@ -11,7 +11,7 @@ import pandas as pd
 from calcode.baselines.support import single_audits
 from calcode.method.audit import DIAGNOSTICS, auroc
 from calcode.metrics.intervals import Estimate, proportion
-from calcode.report.charts import ChartRow, ReferenceLine, RowChart
+from calcode.report.charts import UNIT_SCALE, ChartRow, ReferenceLine, RowChart
 from calcode.report.parts import Column, Figure, Part
 from calcode.report.wording import count, listed, number, percent
 from calcode.study.cohorts import SettingCohorts
@@ -140,8 +140,7 @@ def auroc_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -> F
                 for row in own.itertuples(index=False)
             ),
             references=(ReferenceLine(0.5, "0.5: no better than chance"),),
-            low=0.0,
-            high=1.0,
+            axis=UNIT_SCALE,
             unit="number",
         )
         for title, own in output.by_backbone(rows)
@@ -200,8 +199,7 @@ def deferral_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -
                 )
                 for row in own.itertuples(index=False)
             ),
-            low=0.0,
-            high=1.0,
+            axis=UNIT_SCALE,
         )
         for title, own in output.by_backbone(rows)
     )

@@ -121,8 +121,7 @@ def difference_figure(output: StudyOutput, rows: pd.DataFrame, metric: str) -> F
                 for row in rows[rows["setting"] == setting.name].itertuples(index=False)
             ),
             references=(ReferenceLine(0.0, "no difference"),),
-            low=scale.low,
-            high=scale.high,
+            axis=scale,
             unit="points",
         )
         for setting in output.settings

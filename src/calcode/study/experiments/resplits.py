@@ -159,7 +159,7 @@ def split_figure(output: StudyOutput, rows: pd.DataFrame, metric: str, what: str
         if lines:
             heading = f"{output.where(setting.name, backbone)}{' (observed)' if setting.shifted else ''}"
             references = output.target_line
-            charts.append(RowChart(heading=heading, rows=lines, references=references, low=scale.low, high=scale.high))
+            charts.append(RowChart(heading=heading, rows=lines, references=references, axis=scale))
     return Figure(
         name=f"resplits-{metric}",
         heading=f"{what.capitalize()} over new deals of the roles",

@@ -14,7 +14,7 @@ from calcode.errors import CalcodeWarning
 from calcode.method.evidence import Evidence, one_per_group, robust_probabilities
 from calcode.method.model import Calcode
 from calcode.metrics.intervals import Estimate
-from calcode.report.charts import ChartRow, RowChart
+from calcode.report.charts import UNIT_SCALE, ChartRow, RowChart
 from calcode.report.parts import Column, Figure, Part, Text
 from calcode.report.wording import count, percent
 from calcode.site.alternatives import ALTERNATIVES
@@ -340,7 +340,7 @@ def curve_figure(rows: Sequence[Any], *, title: str) -> Figure:
     return Figure(
         heading=f"Informative answers against reviewed cases: {title}",
         sentence="The mean over draws of the reviewed cases; eight of ten draws lie within the line.",
-        charts=(RowChart(rows=chart, low=0.0, high=1.0),),
+        charts=(RowChart(rows=chart, axis=UNIT_SCALE),),
         legend=((0, "at random"), (2, "from an archive")),
         name=f"site-curve-{title}".replace(", ", "-"),
     )
