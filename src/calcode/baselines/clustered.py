@@ -160,10 +160,7 @@ class Clustered:
         limits = cluster_thresholds(own, calibration.require_labels(), clusters, miscoverage=miscoverage)
         probabilities = robust(test)
         sets = label_sets(aps_scores(probabilities), limits)
-        details = {
-            "clusters": len(np.unique(clusters[clusters >= 0])),
-            "null_cluster_classes": int((clusters < 0).sum()),
-        }
+        details = {"clusters": len(set(clusters[clusters >= 0])), "null_cluster_classes": int((clusters < 0).sum())}
         return prediction(sets, probabilities, details=details)
 
 

@@ -247,9 +247,8 @@ def full_sets_sentence(output: StudyOutput) -> str:
         for name, row in means
         if row is not None and row.full_set_rate >= _MANY_FULL
     ]
-    return (
-        f"Of CALCoDe's sets, {listed(found)} hold every label: they cover the truth and say nothing." if found else ""
-    )
+    said = f"Of CALCoDe's sets, {listed(found)} hold every label: they cover the truth and say nothing."
+    return said if found else ""
 
 
 def splits_sentence(output: StudyOutput) -> str:

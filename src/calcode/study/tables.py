@@ -30,12 +30,7 @@ _TYPES: dict[Kind, tuple[type, ...]] = {
     "flag": (bool, np.bool_),
 }
 #: From the text of a cell to its value.
-_PARSED: dict[Kind, Callable[[str], Any]] = {
-    "text": str,
-    "integer": int,
-    "number": float,
-    "flag": lambda cell: cell == "true",
-}
+_PARSED: dict[Kind, Callable[[str], Any]] = {"text": str, "integer": int, "number": float, "flag": "true".__eq__}
 
 
 @dataclass(frozen=True, kw_only=True)

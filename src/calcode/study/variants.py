@@ -88,13 +88,7 @@ class VariantModels:
 
 def point_settings(point: Mapping[str, Any], *, evidence: Evidence, seed: int) -> dict[str, Any]:
     """Settings of `Calcode` at an operating point, as the compared method has them."""
-    return {
-        "miscoverage": point["miscoverage"],
-        "guard_miscoverage": point["guard_miscoverage"],
-        "deferral_level": point["deferral_level"],
-        "trim": trim_for(evidence),
-        "random_state": seed,
-    }
+    return {**point, "trim": trim_for(evidence), "random_state": seed}
 
 
 def point_options(study: Study) -> dict[str, Any]:

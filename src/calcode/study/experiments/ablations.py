@@ -78,11 +78,8 @@ def ablation_job(study: Study, where: tuple[Setting, Backbone]) -> Job:
 
 def jobs(study: Study) -> list[Job]:
     """The variants, and the main comparison's run of the complete method."""
-    return [
-        run
-        for where in study.combinations()
-        for run in (ablation_job(study, where), method_job(study, COMPLETE, where))
-    ]
+    places = study.combinations()
+    return [run for where in places for run in (ablation_job(study, where), method_job(study, COMPLETE, where))]
 
 
 def tables(study: Study, results: Results) -> Tables:
@@ -140,10 +137,8 @@ def section(output: StudyOutput) -> list[Part]:
         cols = (words("title", "variant"), *FIGURE_COLS, *TARGET_COLS)
         table = view(f"ablations-{scope}", caption, rows, cols, layout="stack")
         if scope == output.average:
-            sentences = (
-                *ablation_sentences(list(rows.itertuples(index=False))),
-                check_sentence(output.table(CHECK.name)),
-            )
+            found = list(rows.itertuples(index=False))
+            sentences = (*ablation_sentences(found), check_sentence(output.table(CHECK.name)))
             parts += [Text(sentences=tuple(filter(None, sentences)), style="list"), table]
         else:
             parts.append(Fold(title=f"Averages over {title}", parts=(table,)))

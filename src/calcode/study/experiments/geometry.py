@@ -114,14 +114,10 @@ def measure_distances(cohorts: SettingCohorts, options: Mapping[str, Any]) -> li
     reference, rows = cohorts.roles.reference, list[Row]()
     for domain, cohort in domains(cohorts).items():
         images = cohort.evidence
-        any_class = neighbour_distance(
-            images.embeddings, reference=reference.embeddings, n_neighbors=_N_NEIGHBORS
-        ).tolist()
-        own_class = class_distances(images, reference=reference).tolist()
-        rows += [
-            {"domain": domain, "in_space": inside, "distance": distance, "class_distance": own}
-            for inside, distance, own in zip(images.in_space.tolist(), any_class, own_class, strict=True)
-        ]
+        far = neighbour_distance(images.embeddings, reference=reference.embeddings, n_neighbors=_N_NEIGHBORS)
+        own = class_distances(images, reference=reference)
+        columns = {"domain": domain, "in_space": images.in_space, "distance": far, "class_distance": own}
+        rows += pd.DataFrame(columns).to_dict("records")
     return rows
 
 
@@ -195,12 +191,9 @@ def measure_projection(cohorts: SettingCohorts, options: Mapping[str, Any]) -> l
         mask = np.zeros(len(cohort), dtype=bool)
         mask[np.random.default_rng(options["seed"]).permutation(len(cohort))[: options["n_images"]]] = True
         chosen = cohort[mask]
-        places = (chosen.evidence.embeddings - centre) @ plane
-        names = zip(chosen.column("id").tolist(), chosen.column("label_name").tolist(), places.tolist(), strict=True)
-        rows += [
-            {"domain": domain, "id": name, "label_name": label, "component_1": x, "component_2": y} | variances
-            for name, label, (x, y) in names
-        ]
+        x, y = ((chosen.evidence.embeddings - centre) @ plane).T
+        columns = {"domain": domain, "id": chosen.column("id"), "label_name": chosen.column("label_name")}
+        rows += pd.DataFrame(columns | {"component_1": x, "component_2": y} | variances).to_dict("records")
     return rows
 
 
