@@ -26,7 +26,7 @@ def _shown(page: Page, address: str) -> str:
     return page.locator("main").inner_text()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_the_story_is_told_to_its_end_without_a_person(browser: Browser, tmp_path: Path) -> None:
     """Alarm, first labels, shadow, promotion by two accounts; the page shows an informative rate of 0.6 and more."""
     command = "from calcode.cli import main; main()"
@@ -48,11 +48,12 @@ def test_the_story_is_told_to_its_end_without_a_person(browser: Browser, tmp_pat
     try:
         address = next(found[0] for line in process.stdout if (found := re.search(r"http://[^ ]+/story", line)))
         page = browser.new_page()
+        page.set_default_timeout(60_000)
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"{address}?every=2")
         assert page.locator("meta[http-equiv=refresh]").count() == 1
-        end = time.monotonic() + 200
+        end = time.monotonic() + 240
         while "The stream has ended" not in (text := _shown(page, address)):
             assert time.monotonic() < end, text[-2000:]
             time.sleep(1.0)
@@ -77,5 +78,5 @@ def test_the_story_is_told_to_its_end_without_a_person(browser: Browser, tmp_pat
         assert errors == []
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=60)
         process.stdout.close()

@@ -41,10 +41,10 @@ def shadow_coverage(connection: Connection, line: str, digest: str) -> dict[str,
     rows = connection.execute(select(SHADOW_DECISION).where(SHADOW_DECISION.c.model == digest))
     shadows = {row.decision: row for row in rows}
     classes: dict[str, dict[str, int]] = {}
-    for case in reviewed_cases(connection, line):
+    for case in reviewed_cases(connection, line, since=cut_off):
         shadow = shadows.get(case.decision)
-        late = case.seq > cut_off and case.drawn and case.state == "labelled" and not case.known
-        if shadow is None or not late or shadow.reason in ("low_support", "error"):
+        counts = case.drawn and case.state == "labelled" and not case.known
+        if shadow is None or not counts or shadow.reason in ("low_support", "error"):
             continue
         assert case.label is not None
         own = classes.setdefault(case.label, {"labels": 0, "covered": 0})
