@@ -60,13 +60,13 @@ def test_damaged_files_are_refused_or_sound(victims: dict[str, Victim], name: st
     for case in range(FIRST, FIRST + max(1, CASES // len(NAMES))):
         rng = random.Random(f"{name} {case}")
         victim.damage(victim.path, damaged, rng)
-        started = time.perf_counter()
+        started = time.process_time()  # a busy machine is no hang
         try:
             counts[outcome(victim, damaged)] += 1
         except BaseException as error:
             error.add_note(f"{name}, case {case}: CALCODE_FUZZ_SEED={case}")
             raise
-        slowest = max(slowest, time.perf_counter() - started)
+        slowest = max(slowest, time.process_time() - started)
         assert slowest < LONGEST, f"case {case} took {slowest:.1f} s"
         grown = largest_so_far() - before
         assert grown < LARGEST, f"case {case} took {grown / 1e6:.0f} MB"
