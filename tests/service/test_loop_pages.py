@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from service.clinic import Clinic, clinic_site, restore_tested
@@ -14,10 +15,10 @@ from calcode.service.models import latest_deployment
 from calcode.service.service import Service
 
 
-@pytest.fixture(scope="module")
-def clinic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clinic]:
+@pytest.fixture
+def clinic(tmp_path: Path) -> Iterator[Clinic]:
     """Patients who were decided and read."""
-    with Service(clinic_site(tmp_path_factory.mktemp("site")).settings) as service:
+    with Service(clinic_site(tmp_path).settings) as service:
         made = Clinic(service, shift=0.25)
         made.send(150)
         made.read()
