@@ -27,7 +27,9 @@ def require(*programs: str) -> None:
     missing = [name for name in programs if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]
     if not missing and ("Orthanc" not in programs or PLUGIN.exists()):
         return
-    sentence = f"{', '.join(missing) or PLUGIN}: not installed (apt-get install dcmtk orthanc orthanc-dicomweb)"
+    sentence = (
+        f"{', '.join(missing) or PLUGIN}: not installed (apt-get install dcmtk dicom3tools orthanc orthanc-dicomweb)"
+    )
     if os.environ.get("CALCODE_DICOM") == "required":
         pytest.fail(sentence)
     pytest.skip(sentence)
@@ -108,7 +110,7 @@ def archive(folder: Path) -> Iterator[Archive]:
 
 
 def send(
-    port: int, *images: Dataset, folder: Path, calling: str = "CAMERA", tls: tuple[str, ...] = ()
+    port: int, *images: Dataset, folder: Path, called: str = "CALCODE", tls: tuple[str, ...] = ()
 ) -> tuple[int, str]:
     """`storescu` with some objects; its exit code and what it said."""
     require("storescu")
@@ -116,19 +118,8 @@ def send(
     for place, image in enumerate(images):
         files.append(folder / f"sent-{place}.dcm")
         files[-1].write_bytes(encoded(image))
-    command = [
-        "storescu",
-        *tls,
-        "-d",
-        "-R",
-        "-aet",
-        calling,
-        "-aec",
-        "CALCODE",
-        "127.0.0.1",
-        str(port),
-        *map(str, files),
-    ]
+    titles = ("-aet", "CAMERA", "-aec", called)
+    command = ["storescu", *tls, "-d", "-R", *titles, "127.0.0.1", str(port), *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     # In debug mode it says the status of each answer, among much else.
     lines = (done.stdout + done.stderr).splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -88,6 +89,29 @@ def test_a_known_title_from_another_address_is_refused(tmp_path: Path) -> None:
     tables = gateway().replace("127.0.0.0/8", "10.0.0.0/8")
     with listening(tmp_path, tables) as service:
         assert echo(service.dicom_port) != 0
+
+
+def test_a_check_that_fails_lets_nobody_in(plain: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> bool:
+        raise ValueError
+
+    monkeypatch.setattr("calcode.service.hospital.gateway._Gateway._is_peer", fails)
+    assert echo(plain.dicom_port) != 0
+
+
+def test_two_titles_on_one_port_stand_for_two_lines(tmp_path: Path) -> None:
+    tables = gateway().replace('CALCODE = "default"', 'CALCODE = "default", SECOND = "second"')
+    site = make_picture_site(tmp_path)
+    text = site.file.read_text()
+    line = text[text.index("[[lines]]") :].replace("[[lines]]", '[[lines]]\nname = "second"')
+    site.file.write_text(text + line + tables)
+    with running(site) as (service, _):
+        assert send(service.dicom_port, photograph(1), folder=tmp_path)[0] == 0
+        assert send(service.dicom_port, photograph(1), folder=tmp_path, called="SECOND")[0] == 0
+        first, second = decisions(service)
+    assert (first.line, second.line) == ("default", "second")
+    # Nobody can tell from the pseudonyms that it is the same patient.
+    assert first.group_digest != second.group_digest
 
 
 def test_an_object_is_decided_once_however_often_it_is_sent(plain: Service, tmp_path: Path) -> None:
@@ -237,7 +261,9 @@ def test_with_tls_a_peer_needs_the_certificate_that_belongs_to_its_title(certifi
         return (*own, "+cf", files["authority.pem"])
 
     with listening(tmp_path, tables) as service:
-        assert echo(service.dicom_port, tls=as_("camera")) == 0
+        # A peer that connects and says nothing keeps nobody waiting.
+        with socket.create_connection(("127.0.0.1", service.dicom_port)):
+            assert echo(service.dicom_port, tls=as_("camera")) == 0
         code, said = send(service.dicom_port, photograph(1), folder=tmp_path, tls=as_("camera"))
         assert code == 0, said
         assert len(decisions(service)) == 1
@@ -258,12 +284,14 @@ def test_identifiers_are_in_secret_parts_only(tmp_path: Path) -> None:
     site = make_picture_site(tmp_path, tables=gateway().replace("port = 0", f"port = {port}"))
     process = Process(site).start()
     try:
-        assert send(port, photograph(1), _with_text(), folder=tmp_path)[0] != 0
         send(port, _bomb(), folder=tmp_path)
+        send(port, _with_text(), folder=tmp_path)
         with urllib.request.urlopen(f"http://127.0.0.1:{process.port}/metrics", timeout=5) as answer:
             metrics = answer.read()
+        assert send(port, photograph(1), folder=tmp_path)[0] == 0
     finally:
-        process.stop()
+        # At once after the acknowledgement: the decision is on the disk all the same.
+        process.kill()
     lines = (site.folder / "stderr.log").read_bytes()
     (stored,) = (site.folder / "data" / "images").iterdir()
     with opened(site.settings) as log, log.database.reading() as connection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -219,6 +220,10 @@ def test_one_report_that_is_refused_delays_no_other_and_is_named(tmp_path: Path,
             call("POST", "/v1/decisions", json=request(row, f"patient-{row}"))
         wait_until(lambda: len(receiver.state["kept"]) == 4, 15)
         wait_until(lambda: waiting(service.log)["record"].fault is not None, 15)
+        # It is not tried again and again: the first pause is two seconds.
+        came = receiver.state["came"]
+        time.sleep(0.5)
+        assert receiver.state["came"] <= came + 1
         (entry,) = call("GET", "/v1/outbox", as_="auditor").json()
         assert (entry["rows"], entry["fault"]) == (1, "HTTP 422")
         with opened(service.site) as log:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 pytest.importorskip("highdicom")
 
 from pydicom import Dataset, dcmread
+from service.archives import require
 from service.dicom_objects import IDENTIFIERS, encoded, photograph
 
 from calcode.datasets.dicom import MAX_PIXELS, PIXEL_TAGS
@@ -221,15 +221,19 @@ def test_a_header_with_broken_or_missing_values_still_gives_a_report() -> None:
     assert dcmread(io.BytesIO(structured_report(SET, received.report_header))).PatientSex == ""
 
 
-def test_dcmtk_reads_the_report(header: str, tmp_path: Path) -> None:
-    if shutil.which("dsrdump") is None:
-        pytest.skip("dcmtk is not installed (apt-get install dcmtk)")
-    (tmp_path / "report.dcm").write_bytes(structured_report(SET, header))
-    shown = subprocess.run(
-        ["dsrdump", "+Pl", str(tmp_path / "report.dcm")], capture_output=True, text=True, check=True
-    ).stdout
-    assert SET.conclusion in shown
+@pytest.mark.parametrize("statement", [SET, DEFERRED], ids=lambda entry: entry.action)
+def test_other_programs_read_the_report_and_find_no_error_in_it(
+    statement: Statement, header: str, tmp_path: Path
+) -> None:
+    require("dsrdump", "dciodvfy")
+    file = tmp_path / "report.dcm"
+    file.write_bytes(structured_report(statement, header))
+    shown = subprocess.run(["dsrdump", "+Pl", str(file)], capture_output=True, text=True, check=True).stdout
+    assert statement.conclusion in shown
     assert "Verification Flag   : UNVERIFIED" in shown
+    checked = subprocess.run(["dciodvfy", str(file)], capture_output=True, text=True, check=False)
+    assert "ComprehensiveSR" in checked.stderr
+    assert [line for line in checked.stderr.splitlines() if line.startswith("Error")] == []
 
 
 # ---------------------------------------------------------------------- FHIR

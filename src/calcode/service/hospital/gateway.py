@@ -93,9 +93,10 @@ def opened_gateway(service: Service, settings: DicomSettings) -> Iterator[int]:
     finally:
         server.shutdown()
         for association in entity.active_associations:
+            # One that has said nothing yet ends by itself.
             if association.is_established:
                 association.abort()
-            association.join(timeout=_SECONDS)
+                association.join(timeout=_SECONDS)
 
 
 class _LazyHandshake(ssl.SSLContext):

@@ -6,6 +6,7 @@ import io
 from datetime import datetime
 
 from highdicom import UID
+from highdicom.coding_schemes import CodingSchemeIdentificationItem
 from highdicom.sr import (
     AlgorithmIdentification,
     CodedConcept,
@@ -67,6 +68,7 @@ def structured_report(statement: Statement, header: str) -> bytes:
         is_complete=True,
         is_verified=False,
         specific_character_set="ISO_IR 192",
+        coding_schemes=[CodingSchemeIdentificationItem(_SCHEME, name="calcode", responsible_organization="calcode")],
     )
     document["InstanceCreationDate"].value, document["InstanceCreationTime"].value = day, time
     for equipment in document.get("ContributingEquipmentSequence", ()):
