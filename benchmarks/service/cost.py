@@ -2,12 +2,16 @@
 
     python benchmarks/service/cost.py [--rounds 40]
 
-Prints ratios: bare decide = 1. The model is that of the demonstration (2,000 images per role, 128 dimensions).
+Prints ratios: bare decide = 1. `durable` is from an embedding in memory to a record on the disk, admission included;
+`admission` is its first part (key, coin, pseudonyms, commitments); `rows alone` inserts and commits the same rows into
+another SQLite file, with nothing else around it. The model is that of the demonstration (2,000 images per role, 128
+dimensions).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import tempfile
@@ -15,13 +19,17 @@ import time
 from pathlib import Path
 
 import numpy as np
+from sqlalchemy import func, select
 
 from calcode.cohorts import write_prompts
 from calcode.demo.cohorts import demo_features
 from calcode.demo.image import fitted_on
+from calcode.service import schema
 from calcode.service.admission import DecisionRequest
+from calcode.service.database import Database
 from calcode.service.service import Service
 from calcode.service.settings import SiteSettings
+from calcode.service.tables import DECISION, EVENT, SECRET_PART, insert_rows
 from calcode.service.writer import Answer
 
 
@@ -54,6 +62,37 @@ def stream() -> np.ndarray:
     return images.with_role("test").evidence.embeddings.astype(np.float32)
 
 
+def rows_alone(service: Service, file: Path, *, block: int, blocks: int) -> list[float]:
+    """CPU seconds of inserting and committing blocks of the rows that the service has written, without the service."""
+    with service.database.reading() as connection:
+        last = connection.execute(select(func.max(DECISION.c.seq)).where(DECISION.c.seq > 0)).scalar_one()
+        wanted = DECISION.c.seq > last - 4 * block * blocks
+        seqs = connection.execute(select(DECISION.c.seq).where(wanted).order_by(DECISION.c.seq)).scalars().all()
+        stored = {
+            table: {
+                seq: [tuple(row) for row in rows]
+                for seq, rows in itertools.groupby(
+                    connection.execute(select(table).where(table.c.seq >= seqs[0]).order_by(table.c.seq)),
+                    key=lambda row: row.seq,
+                )
+            }
+            for table in (EVENT, SECRET_PART, DECISION)
+        }
+    database = Database(f"sqlite:///{file}")
+    schema.upgrade(database)
+    spent = []
+    for start in range(0, min(len(seqs) - block, block * blocks), block):
+        chosen = seqs[start : start + block]
+        rows = {table: [row for seq in chosen for row in found.get(seq, [])] for table, found in stored.items()}
+        began = time.process_time()
+        with database.writing() as connection:
+            for table, found in rows.items():
+                insert_rows(connection, table, found)
+        spent.append(time.process_time() - began)
+    database.close()
+    return spent
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=40)
@@ -66,15 +105,18 @@ def main() -> None:
         def bare(n: int) -> None:
             line.model.decide(line.evidence(rows[start : start + n]))
 
-        def durable(n: int) -> None:
+        def durable(n: int) -> float:
             nonlocal counter
+            began = time.process_time()
             cases = []
             for row in rows[start : start + n]:
                 counter += 1
                 request = DecisionRequest(embedding_f32="", group=f"patient-{counter}", image_id=str(counter))
                 cases.append(admission.case(request, admission.checked(row), key=None, actor="bench"))
+            admitted = time.process_time() - began
             answers = service.writer.submit(cases).result()
             assert all(isinstance(answer, Answer) for answer in answers)
+            return admitted
 
         spent: dict[tuple[str, int], list[float]] = {}
         jobs = [(kind, n) for kind in ("bare", "durable") for n in (1, 64, 256) for _ in range(rounds)]
@@ -82,16 +124,17 @@ def main() -> None:
         for kind, n in jobs:
             start = random.randrange(len(rows) - n)
             began = time.process_time()
-            (bare if kind == "bare" else durable)(n)
+            admitted = (bare if kind == "bare" else durable)(n)
             spent.setdefault((kind, n), []).append(time.process_time() - began)
+            if admitted is not None:
+                spent.setdefault(("admission", n), []).append(admitted)
+        for n in (1, 64, 256):
+            spent["rows alone", n] = rows_alone(service, Path(name) / f"rows{n}.sqlite", block=n, blocks=rounds)
         result = {}
         for n in (1, 64, 256):
-            base, cost = (float(np.median(spent[kind, n])) for kind in ("bare", "durable"))
-            result[n] = {
-                "bare_ms": round(base * 1e3, 3),
-                "durable_ms": round(cost * 1e3, 3),
-                "ratio": round(cost / base, 2),
-            }
+            base = float(np.median(spent["bare", n]))
+            ratios = {kind: float(np.median(spent[kind, n])) / base for kind in ("admission", "rows alone", "durable")}
+            result[n] = {"bare_ms": round(base * 1e3, 3), **{kind: round(value, 2) for kind, value in ratios.items()}}
         began = time.process_time()
         verdict = service.log.verify()
         rate = verdict.size / (time.process_time() - began)

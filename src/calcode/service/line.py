@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -113,11 +115,11 @@ class LineModel:
             decisions.action.tolist(),
             decisions.reason.tolist(),
             decisions.label.tolist(),
-            _by_row(decisions.released_sets, lambda row: [names[k] for k in np.flatnonzero(row)]),
+            _by_row(decisions.released_sets, lambda row: list(compress(names, row))),
             decisions.p_audit.tolist(),
             decisions.scores.tolist(),
             # JSON has no infinity: null lets every label in.
-            _by_row(decisions.threshold, lambda row: [v if np.isfinite(v) else None for v in row.tolist()]),
+            _by_row(decisions.threshold, lambda row: [value if isfinite(value) else None for value in row]),
             in_model,
             known,
             strict=True,
@@ -147,7 +149,7 @@ class LineModel:
         return hashlib.sha256(canonical_json(kept).encode()).hexdigest()
 
 
-def _by_row(table: NDArray[Any], described: Callable[[NDArray[Any]], list[Any]]) -> list[list[Any]]:
+def _by_row(table: NDArray[Any], described: Callable[[list[Any]], list[Any]]) -> list[list[Any]]:
     """A list for every row; equal rows, of which a block has many, share one.
 
     Parameters
@@ -162,7 +164,7 @@ def _by_row(table: NDArray[Any], described: Callable[[NDArray[Any]], list[Any]])
     for row in range(len(table)):
         key = raw[row * width : (row + 1) * width]
         if key not in seen:
-            seen[key] = described(table[row])
+            seen[key] = described(table[row].tolist())
         lists.append(seen[key])
     return lists
 
