@@ -49,6 +49,15 @@ def outcome(victim: Victim, path: Path) -> str:
     return "read"
 
 
+@pytest.mark.parametrize(("name", "case"), [("decisions", 50974)])
+def test_what_the_fuzzer_found_stays_found(victims: dict[str, Victim], name: str, case: int) -> None:
+    """A Parquet file with fewer rows than it says."""
+    victim = victims[name]
+    damaged = victim.path.with_name(f"found-{victim.path.name}")
+    victim.damage(victim.path, damaged, random.Random(f"{name} {case}"))
+    assert outcome(victim, damaged) == "refused"
+
+
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", NAMES)
 def test_damaged_files_are_refused_or_sound(victims: dict[str, Victim], name: str, tmp_path: Path) -> None:

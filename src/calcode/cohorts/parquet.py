@@ -146,7 +146,10 @@ class RowReader:
             self._held_from = self._held_to = int(self._first_rows[group])
         with damage_named(self._path):
             while self._held_to < stop:
-                self._held.append(next(self._batches))
+                batch = next(self._batches, None)
+                if batch is None:
+                    raise FeatureFileError(f"{self._path}: damaged, it has fewer rows than it says; make it again")
+                self._held.append(batch)
                 self._held_to += len(self._held[-1])
                 while self._held and self._held_from + len(self._held[0]) <= start:
                     self._held_from += len(self._held.pop(0))
