@@ -65,13 +65,13 @@ def disk_speed(folder: Path) -> Finding:
             os.fsync(probe.fileno())
             times.append(time.perf_counter() - began)
     middle = statistics.median(times)
-    told = f"fsync takes {middle * 1e3:.3f} ms"
+    sentence = f"fsync takes {middle * 1e3:.3f} ms"
     if middle < _HONEST_SECONDS:
         why = "too fast to be true: a cache or a memory disk may lose acknowledged decisions when the power fails"
-        return Finding("warning", "disk", f"{told}, {why}")
+        return Finding("warning", "disk", f"{sentence}, {why}")
     if middle > _SLOW_SECONDS:
-        return Finding("warning", "disk", f"{told}: every answer waits for it")
-    return Finding("good", "disk", told)
+        return Finding("warning", "disk", f"{sentence}: every answer waits for it")
+    return Finding("good", "disk", sentence)
 
 
 def free_space(folder: Path) -> Finding:
@@ -94,13 +94,13 @@ def database_state(log: Log) -> Iterator[Finding]:
     with database.reading() as connection:
         if database.sqlite:
             value = connection.exec_driver_sql("PRAGMA synchronous").scalar()
-            good, told = value == 2, f"SQLite, synchronous={value} (2 is FULL)"
+            good, sentence = value == 2, f"SQLite, synchronous={value} (2 is FULL)"
         else:
             names = ("fsync", "synchronous_commit", "full_page_writes")
             values = {name: connection.exec_driver_sql(f"SHOW {name}").scalar() for name in names}
             good = all(value == "on" for value in values.values())
-            told = "PostgreSQL, " + ", ".join(f"{name}={value}" for name, value in values.items())
-    yield Finding("good" if good else "bad", "database", told)
+            sentence = "PostgreSQL, " + ", ".join(f"{name}={value}" for name, value in values.items())
+    yield Finding("good" if good else "bad", "database", sentence)
     verdict = log.verify()
     if verdict.broken is not None:
         yield Finding("bad", "log", verdict.broken.why)
@@ -158,11 +158,11 @@ def report_states(site: SiteSettings, log: Log) -> Iterator[Finding]:
         waiting = outbox.waiting(connection)
     known = {entry.name for entry in site.deliveries}
     for name, entry in waiting.items():
-        told = f"{entry.rows:,} reports wait for {name} since {entry.since}"
+        sentence = f"{entry.rows:,} reports wait for {name} since {entry.since}"
         if name not in known:
-            yield Finding("bad", "outbox", f"{told}, and the site file has no delivery of this name")
+            yield Finding("bad", "outbox", f"{sentence}, and the site file has no delivery of this name")
         elif entry.fault is not None:
-            yield Finding("warning", "outbox", f"{told} ({entry.fault})")
+            yield Finding("warning", "outbox", f"{sentence} ({entry.fault})")
 
 
 def sentences(findings: Sequence[Finding]) -> list[str]:

@@ -93,7 +93,11 @@ def site_secret(site: SiteSettings) -> SiteSecret:
     """The secret in the data folder, made there the first time."""
     path = site.path("secret.key")
     if not path.exists():
-        _write_once(path, os.urandom(32))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+            stream.write(os.urandom(32))
+            stream.flush()
+            os.fsync(stream.fileno())
     key = path.read_bytes()
     if len(key) != 32:
         raise ServiceError(f"{path}: {len(key)} bytes, a secret has 32; put the original file back")
@@ -108,12 +112,3 @@ def checkpoint_key(site: SiteSettings) -> Ed25519PrivateKey:
     if not path.exists():
         write_private_key(path)
     return read_private_key(path)
-
-
-def _write_once(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy import Connection, and_, select
 
 from calcode.errors import ServiceError
@@ -84,10 +83,18 @@ def restore_test(site: SiteSettings, live: Log, backup: str) -> tuple[int, list[
             url = f"sqlite:///{copy}"
         restored = Log(Database(url))
         try:
-            key = checkpoint_key(site).public_key()
-            size, found = _examined(restored, live, key)
+            with restored.database.reading() as connection:
+                notes = [tuple(row) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))]
+            found = check_against(restored, notes, checkpoint_key(site).public_key())
+            size, head = restored.head()
+            if size and live.hashes(after=size - 1, upto=size) != [head]:
+                found.append(f"record {size} is another one in the live log: this is a backup of something else")
             if not found and restored.database.sqlite:
-                found = _rebuilt_differently(restored.database)
+                before = derived_rows(restored.database)
+                with restored.database.writing() as connection:
+                    projections.rebuild(connection)
+                after = derived_rows(restored.database)
+                found = [f"table {name} differs from the log" for name in before if before[name] != after[name]]
         finally:
             restored.database.close()
     body = {"records": size, "good": not found, "found": found}
@@ -95,25 +102,6 @@ def restore_test(site: SiteSettings, live: Log, backup: str) -> tuple[int, list[
         with live.transaction() as transaction:
             transaction.append([Event(kind="backup_verified", actor="operator", body=body)])
     return size, found
-
-
-def _examined(restored: Log, live: Log, key: Ed25519PublicKey) -> tuple[int, list[str]]:
-    with restored.database.reading() as connection:
-        notes = [(row.size, row.note) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))]
-    found = check_against(restored, notes, key)
-    size, head = restored.head()
-    if size and live.hashes(after=size - 1, upto=size) != [head]:
-        found.append(f"record {size} is another one in the live log: this is a backup of something else")
-    return size, found
-
-
-def _rebuilt_differently(database: Database) -> list[str]:
-    """Derived tables of the copy that differ from what its log says."""
-    before = derived_rows(database)
-    with database.writing() as connection:
-        projections.rebuild(connection)
-    after = derived_rows(database)
-    return [f"table {name} differs from the log" for name in before if before[name] != after[name]]
 
 
 def derived_rows(database: Database) -> dict[str, list[str]]:

@@ -45,7 +45,7 @@ def serve(
     listening : callable, optional
         Called with the port and the service once requests are taken.
     more : sequence of APIRouter
-        Pages beside the API.
+        Further pages.
     """
     set_up_logs()
     with Service(site) as service:
@@ -61,9 +61,9 @@ def serve(
             timeout_graceful_shutdown=10,
         )
 
-        def told(port: int) -> None:
+        def started(port: int) -> None:
             _LOGGER.info("listening", extra={"port": port})
             if listening is not None:
                 listening(port, service)
 
-        _Server(config, told).run()
+        _Server(config, started).run()

@@ -345,7 +345,13 @@ def _by_line(models: Mapping[str, LineModel], cases: Sequence[Case]) -> list[dic
 def _outcomes(line: LineModel, cases: Sequence[Case]) -> list[dict[str, Any] | Problem]:
     """What the model says about each case; one bad row never spoils its block, an internal error is a deferral."""
     try:
-        return list(_answers(line, cases))
+        return list(
+            line.answers(
+                np.stack([case.embedding for case in cases]),
+                groups=[case.group for case in cases],
+                group_digests=[case.group_digest for case in cases],
+            )
+        )
     except Exception as error:
         if len(cases) > 1:
             return [outcome for case in cases for outcome in _outcomes(line, [case])]
@@ -366,11 +372,3 @@ def _outcomes(line: LineModel, cases: Sequence[Case]) -> list[dict[str, Any] | P
                 "model": line.digest,
             }
         ]
-
-
-def _answers(line: LineModel, cases: Sequence[Case]) -> list[dict[str, Any]]:
-    return line.answers(
-        np.stack([case.embedding for case in cases]),
-        groups=[case.group for case in cases],
-        group_digests=[case.group_digest for case in cases],
-    )
