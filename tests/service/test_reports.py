@@ -39,11 +39,16 @@ SET = Statement(
     reason="none",
     diagnoses=("melanoma", "naevus of a kind with a name of more than sixteen letters, ä"),
     promises=("Promised always: a first sentence.", "Observed only: a second one."),
+    names={"melanoma": "malignant melanoma of the skin"},
 )
 ONE = replace(SET, action="label", diagnoses=("naevus",))
 DEFERRED = replace(SET, action="defer", reason="low_support", diagnoses=())
 FULL = replace(SET, action="defer", reason="full_set", diagnoses=("melanoma", "naevus"))
+ALARM = replace(SET, reason="alarm")
 NAME = "ab" * 32
+every_answer = pytest.mark.parametrize(
+    "statement", [SET, ONE, DEFERRED, FULL, ALARM], ids=["set", "one", "deferred", "full set", "alarm"]
+)
 
 
 # ---------------------------------------------------------------------- what is kept of an object
@@ -165,7 +170,9 @@ def texts(report: Dataset) -> list[str]:
     return [item.TextValue for item in report.ContentSequence if item.ValueType == "TEXT"]
 
 
-@pytest.mark.parametrize("statement", [SET, ONE, DEFERRED, FULL], ids=lambda entry: f"{entry.action}-{entry.reason}")
+@pytest.mark.parametrize(
+    "statement", [SET, ONE, DEFERRED, FULL, ALARM], ids=lambda entry: f"{entry.action}-{entry.reason}"
+)
 def test_a_report_says_the_answer_in_words_and_in_codes(statement: Statement, header: str) -> None:
     report = dcmread(io.BytesIO(structured_report(statement, header)))
     assert report.ContentTemplateSequence[0].TemplateIdentifier == "1500"
@@ -175,8 +182,9 @@ def test_a_report_says_the_answer_in_words_and_in_codes(statement: Statement, he
     for promise in statement.promises:
         assert promise in said
     for name in statement.diagnoses:
-        assert name in said
-    assert ("Deferred to a clinician" in said) == (statement.action == "defer")
+        assert statement.spelled(name) in said
+    assert ("leaves this case to a clinician" in said) == (statement.action == "defer")
+    assert ("An alarm is open" in said) == (statement.reason == "alarm")
     (group,) = report.ContentSequence[-1].ContentSequence
     coded = [
         item.ConceptCodeSequence[0]
@@ -239,7 +247,9 @@ def test_other_programs_read_the_report_and_find_no_error_in_it(
 # ---------------------------------------------------------------------- FHIR
 
 
-@pytest.mark.parametrize("statement", [SET, ONE, DEFERRED, FULL], ids=lambda entry: f"{entry.action}-{entry.reason}")
+@pytest.mark.parametrize(
+    "statement", [SET, ONE, DEFERRED, FULL, ALARM], ids=lambda entry: f"{entry.action}-{entry.reason}"
+)
 def test_fhir_resources_are_valid_and_hide_nothing(statement: Statement) -> None:
     resources = pytest.importorskip("fhir.resources.R4B.bundle")
     sent = report_bundle(statement, patient="17", patient_system="urn:oid:1.2.3", study="1.2.3", image="1.2.3.4")
@@ -248,7 +258,9 @@ def test_fhir_resources_are_valid_and_hide_nothing(statement: Statement) -> None
     assert report.result[0].reference == bundle.entry[0].fullUrl
     assert statement.conclusion in report.conclusion
     assert NOTICE in report.conclusion
-    assert [part.valueCodeableConcept.text for part in observation.component or []] == list(statement.diagnoses)
+    shown = [part.valueCodeableConcept for part in observation.component or []]
+    assert [concept.coding[0].code for concept in shown] == list(statement.diagnoses)
+    assert [concept.text for concept in shown] == [statement.spelled(name) for name in statement.diagnoses]
     assert (observation.valueCodeableConcept is None) == (statement.action == "defer")
     assert (observation.dataAbsentReason is not None) == (statement.action == "defer")
     assert {entry.resource.status for entry in bundle.entry} == {"preliminary"}

@@ -16,6 +16,7 @@ from calcode.service.audit.chain import Record
 from calcode.service.models import Models
 from calcode.service.service import Service
 from calcode.service.tables import SECRET_PART
+from calcode.service.wording import answer_in_words
 
 _N_NEIGHBOURS = 10
 
@@ -63,41 +64,21 @@ def explanation_of(record: Record, service: Service) -> Explanation:
         ClassFacts(name=name, score=score, threshold=limit, in_set=not deferred and name in body["set"])
         for name, score, limit in zip(names, body["scores"], body["thresholds"], strict=False)
     ]
+    found = answer_in_words(body["action"], body["reason"], [words.get(name, name) for name in body["set"]])
+    if (p_audit := body["p_audit"]) is not None:
+        how = "very" if p_audit < 0.05 else "somewhat" if p_audit < 0.2 else "not"
+        found.append(f"The image is {how} unusual: {percent(p_audit)} of those for comparison are at least as unusual.")
     return Explanation(
         action=body["action"],
         reason=body["reason"],
         p_audit=body["p_audit"],
-        sentences=_sentences(
-            body["action"], body["reason"], body["p_audit"], [words.get(name, name) for name in body["set"]]
-        ),
+        sentences=found,
         classes=sorted(classes, key=lambda entry: entry.score),
         neighbours=[] if models is None else _neighbours(record.seq, models, service),
         model=body["model"],
         promises=service.promises(body["line"], body["model"]),
         known_patient=body["known_group"],
     )
-
-
-def _sentences(action: str, reason: str, p_audit: float | None, released: list[str]) -> list[str]:
-    """The answer, why it is no single diagnosis, and how unusual the image is, in plain words."""
-    why = {
-        "low_support": "The image is unlike those that the model was checked with, so its answer could not be trusted.",
-        "empty_set": "No diagnosis fits the image well enough.",
-        "full_set": "Every diagnosis is still possible.",
-        "error": "A technical fault stopped the model.",
-        "alarm": "An alarm is open, so that the model does not answer by itself until two people have decided.",
-    }
-    if action == "defer":
-        first = "The model gives no answer and leaves this case to a clinician."
-    elif len(released) == 1:
-        first = f"The model names one diagnosis: {released[0]}."
-    else:
-        first = f"The model names {len(released)} diagnoses that are possible: {', '.join(released)}."
-    found = [first, *([why[reason]] if reason in why else [])]
-    if p_audit is not None:
-        how = "very" if p_audit < 0.05 else "somewhat" if p_audit < 0.2 else "not"
-        found.append(f"The image is {how} unusual: {percent(p_audit)} of those for comparison are at least as unusual.")
-    return found
 
 
 def _neighbours(seq: int, models: Models, service: Service) -> list[NeighbourFacts]:

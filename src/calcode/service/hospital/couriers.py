@@ -122,7 +122,12 @@ def _payload(service: Service, row: Row[Any], delivery: Delivery) -> bytes:
         )
         secret = {part.name: bytes(part.content).decode() for part in parts if part.name in ("identity", "dicom")}
     body = json.loads(record.body)
-    statement = Statement.of_record(record, service.promises(body["line"], body["model"]))
+    models = service.models.get(body["line"])
+    statement = Statement.of_record(
+        record,
+        promises=service.promises(body["line"], body["model"]),
+        names={} if models is None else models.settings.names,
+    )
     if isinstance(delivery, FhirDelivery):
         who = json.loads(secret.get("identity", "{}"))
         if "group" not in who:

@@ -63,7 +63,14 @@ def report_bundle(
 def _observation(statement: Statement) -> dict[str, Any]:
     """What was observed on the image: the whole set, or that there is no answer and why."""
     diagnoses = [
-        {"code": {"text": "Possible diagnosis"}, "valueCodeableConcept": {"text": name}} for name in statement.diagnoses
+        {
+            "code": {"text": "Possible diagnosis"},
+            "valueCodeableConcept": {
+                "coding": [{"system": f"urn:calcode:line:{statement.line}", "code": name}],
+                "text": statement.spelled(name),
+            },
+        }
+        for name in statement.diagnoses
     ]
     observation: dict[str, Any] = {
         "code": {"text": f"calcode answer of the line {statement.line}"},

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Self
 
 from calcode.service.audit.chain import Record
+from calcode.service.wording import answer_in_words
 
 NOTICE = "Research software, not a medical device. Not verified by a clinician."
-_WHY_DEFERRED = {
-    "low_support": "the image is unlike those the model was calibrated on",
-    "empty_set": "no diagnosis is plausible enough",
-    "full_set": "every diagnosis is plausible",
-    "alarm": "an alarm about this model is open",
-    "error": "the model failed on this image",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +31,8 @@ class Statement:
     action, reason : str
     diagnoses : tuple of str
         The whole set, also where the case is deferred.
+    names : mapping of str to str
+        Classes spelled out, where the site file does so.
     promises : tuple of str
     """
 
@@ -48,9 +45,10 @@ class Statement:
     reason: str
     diagnoses: tuple[str, ...]
     promises: tuple[str, ...]
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of_record(cls, record: Record, promises: list[str]) -> Self:
+    def of_record(cls, record: Record, *, promises: Sequence[str], names: Mapping[str, str]) -> Self:
         """The statement of a record of kind `decision`."""
         body = json.loads(record.body)
         return cls(
@@ -63,26 +61,28 @@ class Statement:
             reason=body["reason"],
             diagnoses=tuple(body["set"]),
             promises=tuple(promises),
+            names=names,
         )
+
+    def spelled(self, diagnosis: str) -> str:
+        """The name of a class for people."""
+        return self.names.get(diagnosis, diagnosis)
 
     @property
     def conclusion(self) -> str:
-        """The answer in one or two sentences.
+        """The answer in a few sentences.
 
         Examples
         --------
         >>> Statement(decision="1", seq=1, at="", line="skin", model="", action="set", reason="none",
-        ...           diagnoses=("mel", "nv"), promises=()).conclusion
-        'Set of 2 possible diagnoses: mel, nv.'
+        ...           diagnoses=("mel", "nv"), promises=(), names={"mel": "melanoma"}).conclusion
+        'The model names 2 diagnoses that are possible: melanoma, nv.'
         """
-        names = ", ".join(self.diagnoses)
-        if self.action == "defer":
-            why = _WHY_DEFERRED.get(self.reason, self.reason)
-            rest = f" Diagnoses that cannot be excluded: {names}." if names else " No diagnosis is offered."
-            return f"Deferred to a clinician: {why}.{rest}"
-        if self.action == "label":
-            return f"One diagnosis: {names}."
-        return f"Set of {len(self.diagnoses)} possible diagnoses: {names}."
+        diagnoses = [self.spelled(name) for name in self.diagnoses]
+        said = answer_in_words(self.action, self.reason, diagnoses)
+        if self.action == "defer" and diagnoses:
+            said.append(f"Not excluded: {', '.join(diagnoses)}.")
+        return " ".join(said)
 
     def uid(self, what: str) -> str:
         """A DICOM UID for a part of the report, the same at every attempt to send it.

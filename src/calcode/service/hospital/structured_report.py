@@ -108,7 +108,7 @@ def _content(statement: Statement, image: Dataset) -> MeasurementReport:
             QualitativeEvaluation(_code("action", "Action"), _code(statement.action, _WORDS[statement.action])),
             QualitativeEvaluation(_code("reason", "Reason"), _code(statement.reason, statement.reason)),
             *(
-                QualitativeEvaluation(_code("diagnosis", "Possible diagnosis"), _code(name, name))
+                QualitativeEvaluation(_code("diagnosis", "Possible diagnosis"), _code(name, statement.spelled(name)))
                 for name in statement.diagnoses
             ),
         ],
