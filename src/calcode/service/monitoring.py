@@ -12,6 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ from calcode.service.log import Event, Log, Transaction
 from calcode.service.models import Models, latest_protocol
 from calcode.service.protocol import parse_protocol
 from calcode.service.sampling import settled_upto
-from calcode.service.tables import DECISION, EVENT, MONITOR, SECRET_PART, TASK
+from calcode.service.tables import DECISION, EVENT, MONITOR, REVIEW, SECRET_PART, TASK
 
 #: Of the saved state; another one is not read, and the log is replayed.
 STATE_VERSION = 1
@@ -83,14 +84,13 @@ class LineMonitors:
         self._log, self._models = log, models
         self.line = models.line
         self._lock = threading.Lock()
-        self._restart()
-        self._saved = 0
-        self._loaded = False
-
-    def _restart(self) -> None:
+        #: Record of the log up to which the monitors have seen it.
         self.upto = 0
         self._measured = 0
         self._watched: dict[str, _Watched] = {}
+        self._recorded: set[tuple[str, str, Alarm]] = set()
+        self._saved = 0
+        self._loaded = False
 
     # ------------------------------------------------------------------ what the service does every second
 
@@ -113,9 +113,10 @@ class LineMonitors:
                 before = self._measured
                 if event is not None:
                     change(lambda transaction, event=event: self._record(transaction, event))  # type: ignore[misc]
-                alarms = self.fold()
+                alarms = [alarm for alarm in self.fold() if alarm not in self._recorded]
                 if alarms:
                     change(lambda transaction, alarms=alarms: raised_events(transaction, self.line, alarms))  # type: ignore[misc]
+                    self._recorded.update(alarms)
                 if self._measured == before:
                     return
 
@@ -203,13 +204,10 @@ class LineMonitors:
             .limit(_MEASURED_ROWS)
         )
         found = connection.execute(query).all()
-        rows = [row for row in found if row.model == found[0].model]
-        if len(rows) < len(found):
-            # In the order of the log: nothing that another model decided in between is jumped over.
-            other = next(row.seq for row in found if row.model != found[0].model)
-            rows = [row for row in rows if row.seq < other]
-        if not rows:
+        if not found:
             return None
+        # In the order of the log: nothing that another model decided in between is jumped over.
+        rows = list(takewhile(lambda row: row.model == found[0].model, found))
         loaded = self._models.model(rows[0].model)
         vectors = embeddings_of(connection, [row.seq for row in rows])
         kept = [row for row in rows if row.seq in vectors]
@@ -315,16 +313,16 @@ class LineMonitors:
             row = connection.execute(select(DECISION).where(DECISION.c.id == id)).one()
             reviews = [review for review in reviews_of(connection, id) if review.seq <= event.seq]
             found = standing(reviews, second=second_drawn(row))
-            if found.state not in ("labelled", "outside"):
-                task = select(TASK.c.due_at).where(TASK.c.decision == id).order_by(TASK.c.opened_at, TASK.c.id)
-                due = connection.execute(task.limit(1)).scalar()
-                if due is None or event.at <= due:
-                    return
+            task = select(TASK.c.due_at).where(TASK.c.decision == id).order_by(TASK.c.opened_at, TASK.c.id)
+            due = connection.execute(task.limit(1)).scalar()
+            labelled = found.state in ("labelled", "outside")
+            if not labelled and (due is None or event.at <= due):
+                return
+            saved = connection.execute(select(REVIEW.c.saved_at).where(REVIEW.c.seq == found.seq)).scalar()
             vote = None
-            if found.state == "outside":
-                vote = -1
-            elif found.label is not None:
-                vote = classes.index(found.label)
+            # A label that came after its day is missing, whether or not something else was recorded in between.
+            if labelled and (due is None or saved is None or saved <= due):
+                vote = -1 if found.label is None else classes.index(found.label)
             watched.watch.review(id, label=vote, when=event.at)
             watched.queue.pop(0)
 

@@ -234,7 +234,9 @@ def fit_site(
     index = {name: k for k, name in enumerate(classes)}
     seqs = [case.seq for case in (*chosen.cases, *chosen.trainers)] + chosen.gate
     vectors = embeddings_of(connection, seqs)
-    groups = group_digests(connection, seqs)
+    # As site models see them when they decide: pseudonyms, empty where a request named no patient.
+    named = select(DECISION.c.seq, DECISION.c.group_digest).where(DECISION.c.seq.between(min(seqs), max(seqs)))
+    groups = {seq: group or "" for seq, group in connection.execute(named)}
 
     def unlabelled(rows: Sequence[int], labels: Sequence[int] | None = None) -> Evidence:
         embeddings = np.stack([vectors[seq] for seq in rows])
@@ -304,12 +306,6 @@ def fit_site(
         "expected_set_size": float(sets.sum(axis=1).mean()),
     }
     return site, report
-
-
-def group_digests(connection: Connection, seqs: Sequence[int]) -> dict[int, str]:
-    """The group of each decision as site models see it; empty where a request named none."""
-    query = select(DECISION.c.seq, DECISION.c.group_digest).where(DECISION.c.seq.between(min(seqs), max(seqs)))
-    return {seq: group or "" for seq, group in connection.execute(query)}
 
 
 def _sign(models: Models, path: Path, *, digest: str) -> None:
