@@ -6,6 +6,7 @@ import datetime
 import json
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ pytest.importorskip("onnxruntime")
 from pydicom import Dataset, dcmread
 from pydicom.uid import RLELossless
 from service.archives import archive, echo, require, send
-from service.dicom_objects import IDENTIFIERS, photograph
+from service.dicom_objects import IDENTIFIERS, encoded, photograph
 from service.pictures import make_picture_site
 from service.sites import Process, free_port, make_site, running, wait_until
 from sqlalchemy import select
@@ -198,6 +199,13 @@ def test_a_line_without_a_tower_does_not_start_a_gateway(tmp_path: Path) -> None
         pass
 
 
+def test_a_missing_library_is_named_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "highdicom", None)
+    table = '[[deliveries]]\nname = "pacs"\nkind = "dicom"\nhost = "h"\nport = 104\ncalled = "ARCHIVE"\n'
+    with pytest.raises(ServiceError, match=r"calcode\[hospital\]"), Service(make_site(tmp_path, lines=table).settings):
+        pass
+
+
 def test_titles_and_deliveries_name_lines_that_exist(tmp_path: Path) -> None:
     site = make_picture_site(tmp_path, tables=gateway().replace('"default"', '"eye"'))
     with pytest.raises(ServiceError, match="no line eye"):
@@ -272,6 +280,46 @@ def test_with_tls_a_peer_needs_the_certificate_that_belongs_to_its_title(certifi
         assert echo(service.dicom_port, tls=as_("forger")) != 0
         assert echo(service.dicom_port) != 0
         assert echo(service.dicom_port, tls=as_("camera")) == 0
+
+
+def test_reports_leave_by_tls_with_our_certificate_to_a_receiver_that_has_the_right_one(
+    certificates: Path, tmp_path: Path
+) -> None:
+    from calcode.service.hospital.objects import take_apart
+    from calcode.service.hospital.senders import Unreachable
+    from calcode.service.hospital.senders import send as deliver
+    from calcode.service.hospital.structured_report import structured_report
+    from calcode.service.settings import DicomDelivery, TlsSettings
+
+    require("storescp")
+    port = free_port()
+    own = ("+tls", str(certificates / "service.key"), str(certificates / "service.pem"))
+    command = ["storescp", *own, "+cf", str(certificates / "authority.pem"), "-od", str(tmp_path), str(port)]
+    receiver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def delivery(authority: str) -> DicomDelivery:
+        files = {"certificate": "camera.pem", "key": "camera.key", "ca": f"{authority}.pem"}
+        tls = TlsSettings(**{name: str(certificates / file) for name, file in files.items()})
+        return DicomDelivery(name="pacs", kind="dicom", host="localhost", port=port, called="ARCHIVE", tls=tls)
+
+    header = take_apart(encoded(photograph(1)), pseudonym="ab" * 32, deidentify=True).report_header
+    words = {"line": "skin", "model": "m", "action": "label", "reason": "none", "promises": ()}
+    at = "2026-11-15T22:00:00.000000Z"
+    report = structured_report(Statement(decision="1", seq=1, at=at, diagnoses=("nv",), **words), header)
+
+    def sent() -> str | None:
+        with suppress(Unreachable):
+            return deliver(delivery("authority"), report)
+        return None
+
+    try:
+        wait_until(sent, 10)
+        with pytest.raises(Unreachable):
+            deliver(delivery("forger"), report)
+    finally:
+        receiver.kill()
+        receiver.wait()
+    assert len(list(tmp_path.glob("SR*"))) == 1
 
 
 # ---------------------------------------------------------------------- where identifiers are, and where not

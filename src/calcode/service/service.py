@@ -123,6 +123,10 @@ class Service:
             self._stack.callback(self._end)
             self._keeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
             self._keeper.start()
+            if site.dicom is not None or any(entry.kind != "fhir" for entry in site.deliveries):
+                from calcode.service.hospital import require_libraries
+
+                require_libraries()
             if site.deliveries:
                 from calcode.service.hospital.couriers import running_couriers
 

@@ -2,3 +2,18 @@
 
 Nothing here is loaded unless the site file has a table `[dicom]` or `[[deliveries]]`.
 """
+
+from importlib import import_module
+
+from calcode.errors import ServiceError
+
+
+def require_libraries() -> None:
+    """Raise at the start, not at the first image, if what reads and writes DICOM is not installed."""
+    for name in ("pydicom", "pynetdicom", "highdicom"):
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            raise ServiceError(
+                f"[dicom], [[deliveries]]: {name} is not installed; pip install 'calcode[hospital]'"
+            ) from error
