@@ -22,7 +22,7 @@ class DeviceAnswers:
     p_audit, top_probability : tensor of float64, shape (n,)
     threshold, scores : tensor of float64, shape (n, K)
     tied : tensor of bool, shape (n,)
-        Something that decides about the row is equal to a boundary, or nearer to it than float64 sums are exact.
+        A value that decides about the row is equal to a boundary, or closer to it than the error of a float64 sum.
     """
 
     action: torch.Tensor

@@ -78,7 +78,7 @@ class DeviceBlocks:
         self._opened: list[RowReader] = []
         with closing(RowReader(job.features_path, columns=job.columns)) as reader:
             spans = reader.spans(at_least=min(_LARGEST_SPAN, self._decider.block_rows))
-            # What is asked of evidence is asked of the first row: the others come from the same file.
+            # The format is checked on the first row: the others come from the same file.
             first = self._evidence(reader.table(0, 1))
             self.model.evidence_format_.require(first, role="evidence")
         self.ranges = tuple(range(*span) for span in spans)

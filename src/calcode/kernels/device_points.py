@@ -1,7 +1,7 @@
 """Unit points on a torch device: distances and nearest points, in float32 first and in float64 where it matters.
 
 Points are centred on their mean, as in `calcode.kernels.screened`: 1 - cos(z, z') = |a|^2 / 2 + |b|^2 / 2 - a.b, with
-terms of the size of the distances themselves, and the squared lengths ride along as further coordinates, so that one
+terms of the size of the distances themselves, and the squared lengths are further coordinates, so that one
 product gives the distances.
 """
 

@@ -3,12 +3,12 @@
 A float32 product costs half of a float64 one. Taken on the vectors as they are it would be too coarse:
 1 - cos of two nearby images is a small difference of large numbers. Taken around the anchors' mean it is
 not: with a = z - mean and b = z' - mean, 1 - cos(z, z') = |a|^2 / 2 + |b|^2 / 2 - a.b, and the three terms
-are of the size of the distances themselves. The two squared lengths ride along as two more coordinates,
+are of the size of the distances themselves. The two squared lengths are two more coordinates,
 so that one product gives the distance.
 
-Nothing is decided on float32 alone. Whoever uses these values keeps what lies further than their error
-(given with the nearest distances, with the weights for a mass) from the boundary it is compared with, and
-computes the rest again in float64; decisions are those of float64, whatever the batch.
+Nothing is decided on float32 alone. Callers keep what lies further from the boundary it is compared with than the
+error of these values (given with the nearest distances, with the weights for a mass), and compute the rest again in
+float64; decisions are those of float64, whatever the batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCREENING_ERROR = 1e-5
 #: The same over the average squared length of both around the mean; seen: 5e-7, 8e-7 for copies, 1.9e-6 opposite it.
 _RELATIVE_ERROR = 2e-6
 #: Numbers of one product (8 MiB of float32), and of the rows of it that are weighed together (2 MiB). Fewer would stay
-#: nearer to the core, but then threads spend their time handing each other the interpreter (benchmarks/NOTES.md).
+#: nearer to the core, but then threads spend their time waiting for the interpreter lock (benchmarks/NOTES.md).
 _PRODUCT_NUMBERS = 1 << 21
 _CACHED_NUMBERS = 1 << 19
 #: Rows that are weighed together however many columns they have: fewer would keep the threads waiting for each other.

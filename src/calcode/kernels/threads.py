@@ -1,4 +1,4 @@
-"""Independent blocks on the cores there are: numpy lets go of the interpreter inside its loops."""
+"""Independent blocks on all available cores: numpy releases the interpreter lock inside its loops."""
 
 from __future__ import annotations
 
@@ -127,6 +127,6 @@ def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
                 work(part)
             return
         with ThreadPoolExecutor(threads) as pool:
-            # Consuming the results hands on the first error.
+            # Reading the results raises the first error.
             for _ in pool.map(work, parts):
                 pass

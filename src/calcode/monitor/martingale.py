@@ -35,11 +35,11 @@ class ExchangeabilityMartingale:
     nonnegative martingale from 1, and by Ville's inequality P(it ever reaches 1 / alpha) <= alpha: an alarm at the
     first such time is right at every look.
 
-    **Limits.** It tests exchangeability, not harm: a change that decisions do not mind raises an alarm, and one that
-    leaves the distribution of the value as it was raises none. The reference grows with the stream, so a change that
-    comes slowly is followed as it comes. In calm the capital falls by 0.7 % a step, and a later alarm has to earn that
-    back. Several values of one patient are not exchangeable with single ones: one value per group, ever. Ranks among a
-    fixed reference alone are not independent, and the theorem does not hold for them.
+    **Limits.** It tests exchangeability, not harm: a change that does not matter to decisions raises an alarm, and
+    one that leaves the distribution of the value as it was raises none. The reference grows with the stream, so a slow
+    change is absorbed. Without a change the capital falls by 0.7 % a step, which delays a later alarm. Several values
+    of one patient are not exchangeable with single ones: one value per group, ever. Ranks among a fixed reference
+    alone are not independent, and the theorem does not hold for them.
 
     Parameters
     ----------

@@ -10,8 +10,8 @@ from calcode.errors import EvidenceError
 
 #: Values to a block when it is made; a block of twice as many is halved.
 _BLOCK = 512
-#: Decimals that are compared. Rounding in a matrix product lies far below and thus makes ties, and equality
-#: of rounded values is transitive, which a tolerance between pairs would not be.
+#: Decimals that are compared. Rounding in a matrix product is far smaller, so that it leaves ties as they are, and
+#: equality of rounded values is transitive, which a tolerance between pairs would not be.
 _DECIMALS = 12
 
 

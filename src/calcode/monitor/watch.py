@@ -206,7 +206,7 @@ class Watch:
         if self._hashed(id) not in self._waiting:
             return False
         case, recalibration = self._waiting.pop(self._hashed(id))
-        # A late label speaks of the model that decided, and that model's process has ended.
+        # A late label is about the model that decided, and that model's process has ended.
         current = recalibration == self.recalibrations
         if not case.accepted:
             self.n_not_accepted += 1

@@ -181,7 +181,7 @@ class DeletedRanks:
         p_values: FloatArray = (image[:, None] + above) / (image[:, None] + self.masses)
         p_values[:, ~self.levels.served] = 1.0
         if weights is not None:
-            # An image that is never reviewed has no rows that could speak for it.
+            # Images that are never reviewed have no counterpart among the rows.
             p_values[np.isinf(weights)] = 1.0
         return p_values
 
@@ -228,7 +228,7 @@ class DeletedRanks:
         n, n_classes = self.fits.shape
         for k in np.flatnonzero(self.levels.served).tolist():
             pool = self.pool(k)
-            # A pool compares 1 - (1 - s) / pi_j, so that a common class does not crowd out a rare one.
+            # A pool compares 1 - (1 - s) / pi_j, so that rows of a common class do not dominate.
             shares = (self.counts + (np.arange(n_classes) == k) + 1.0) / (n + 1.0 + n_classes)
             for own in pool or (k,):
                 rows = self.rows[own]

@@ -29,7 +29,7 @@ class ReviewPlan:
     Attributes
     ----------
     rows : ndarray of int
-        Rows of the evidence, in an order that tells nothing about the cases.
+        Rows of the evidence, in an order that does not depend on the cases.
     why : tuple of str
         The design that chose each, or "training".
     quota : Quota or None
@@ -176,7 +176,7 @@ def plan_consecutive(
 
 def _representatives(evidence: Evidence, *, secret: bytes, visits: Sequence[str] | None) -> IntArray:
     if evidence.ids is None:
-        raise EvidenceError("ids: the images have none, so nobody could find them on the sheet")
+        raise EvidenceError("ids: the images have none, so they could not be found on the sheet; give them ids")
     return representatives(evidence.ids.tolist(), _groups(evidence), secret=secret, visits=visits)
 
 

@@ -24,7 +24,7 @@ _TIE_WEIGHT = 0.001
 def coin(secret: bytes, group: str) -> float:
     """The number in [0, 1) that belongs to a group: it is drawn for review if this is below the audit rate.
 
-    The first 53 bits of HMAC-SHA256(secret, group), so that nobody can guess or repeat a toss (SITE.md S5).
+    The first 53 bits of HMAC-SHA256(secret, group), so that a toss can be neither guessed nor repeated (SITE.md S5).
 
     Examples
     --------

@@ -64,7 +64,7 @@ def read_sheet(path: Path, *, ids: Sequence[str], classes: Sequence[str]) -> Rev
     ids : sequence of str
         Of the images that the model can decide on.
     classes : sequence of str
-        Diagnoses that may stand in the column label; so may "other", "cannot tell" or nothing.
+        Diagnoses allowed in the column label; "other", "cannot tell" and an empty cell are allowed too.
     """
     if not path.is_file():
         raise FeatureFileError(f"{path}: no such file; 'calcode site plan' writes one")
