@@ -89,3 +89,24 @@ def test_pictures_that_cannot_be_decoded_are_refused_and_not_kept(picture_site: 
         assert (
             call("POST", "/v1/decisions", json={**sent, "image": base64.b64encode(png(3)).decode()}).status_code == 200
         )
+
+
+def test_a_dicom_file_sent_by_http_is_kept_without_identifiers(picture_site: Site) -> None:
+    pytest.importorskip("pydicom")
+    from pydicom import dcmread
+    from pydicom.uid import DeflatedExplicitVRLittleEndian
+    from service.dicom_objects import IDENTIFIERS, encoded, photograph
+
+    folder = picture_site.settings.path("images")
+    deflated = photograph(2)
+    deflated.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    with running(picture_site) as (_, call):
+        before = set(folder.iterdir())
+        sent = {"image": base64.b64encode(encoded(photograph(1))).decode(), "image_id": "dicom"}
+        assert call("POST", "/v1/decisions", json=sent).status_code == 200
+        packed = {"image": base64.b64encode(encoded(deflated)).decode(), "image_id": "packed"}
+        refused = call("POST", "/v1/decisions", json=packed)
+    assert (refused.status_code, "deflated" in refused.json()["detail"]) == (422, True)
+    (kept,) = set(folder.iterdir()) - before
+    assert not any(word.encode() in kept.read_bytes() for word in IDENTIFIERS)
+    assert dcmread(kept).PixelData == photograph(1).PixelData

@@ -9,7 +9,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +33,28 @@ class Images:
     tower : Backbone
     folder : Path
         Pictures are kept here under their SHA-256, for the reviewer; deleted one by one.
+    deidentify : bool
+        Keep only the pixels of a DICOM file and what decodes them.
     pool : WorkerPool
         Where pictures are decoded: one that takes all memory ends that process alone. Sizes are limited before.
     """
 
-    def __init__(self, tower: Backbone, folder: Path, pool: WorkerPool[Any, Any]) -> None:
-        self._tower, self._folder, self._pool = tower, folder, pool
+    def __init__(self, tower: Backbone, folder: Path, pool: WorkerPool[Any, Any], *, deidentify: bool) -> None:
+        self._tower, self._folder, self._pool, self._deidentify = tower, folder, pool, deidentify
         self._turn = threading.Lock()
 
     async def embedded(self, encoded: str) -> tuple[bytes, NDArray[np.float32]]:
-        """The bytes of a picture given in base64, and its embedding of shape (d,)."""
+        """A picture given in base64 as it is kept, and its embedding of shape (d,)."""
         try:
             content = base64.b64decode(encoded, validate=True)
         except binascii.Error:
             raise Problem(422, "image: not base64.") from None
+        if self._deidentify and content[128:132] == b"DICM":
+            # Without pydicom no DICOM file can be decoded, and what cannot be decoded is not kept.
+            with suppress(ModuleNotFoundError):
+                from calcode.service.hospital.objects import without_identifiers
+
+                content = without_identifiers(content, pseudonym=hashlib.sha256(content).hexdigest())
         return content, await asyncio.to_thread(self.embed, content)
 
     def embed(self, content: bytes) -> NDArray[np.float32]:
@@ -66,10 +74,10 @@ class Images:
 
 
 @contextmanager
-def opened_images(tower: str, folder: Path) -> Iterator[Images]:
+def opened_images(tower: str, folder: Path, *, deidentify: bool) -> Iterator[Images]:
     """Load the tower and start the process that decodes."""
     folder.mkdir(exist_ok=True, mode=0o700)
     backbone = load_backbone(Path(tower) if Path(tower).suffix == ".onnx" else tower)
     unreadable = Unreadable(path=folder, reason=CRASHED)
     with WorkerPool(image_or_reason, workers=1, crashed=lambda _: unreadable) as pool:
-        yield Images(backbone, folder, pool)
+        yield Images(backbone, folder, pool, deidentify=deidentify)

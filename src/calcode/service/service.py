@@ -97,8 +97,10 @@ class Service:
             if towers:
                 from calcode.service.images import opened_images
 
+                deidentify = site.dicom is None or site.dicom.deidentify
                 opened = {
-                    tower: self._stack.enter_context(opened_images(tower, site.path("images"))) for tower in towers
+                    tower: self._stack.enter_context(opened_images(tower, site.path("images"), deidentify=deidentify))
+                    for tower in towers
                 }
                 self.images = {line.name: opened[line.image_tower] for line in site.lines if line.image_tower}
             self.refusals = Refusals()

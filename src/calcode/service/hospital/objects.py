@@ -12,7 +12,8 @@ from typing import Any
 
 from pydicom import Dataset, dcmread
 from pydicom.dataset import FileMetaDataset
-from pydicom.uid import UID, SecondaryCaptureImageStorage
+from pydicom.filereader import _read_file_meta_info, read_preamble
+from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, SecondaryCaptureImageStorage
 
 from calcode.datasets.dicom import PIXEL_TAGS
 from calcode.files import canonical_json
@@ -86,17 +87,12 @@ def take_apart(content: bytes, *, pseudonym: str, deidentify: bool) -> ReceivedI
         422 for an object that is no image, names no study, or says that text is part of its pixels.
     """
     try:
-        found = dcmread(
-            io.BytesIO(content), specific_tags=[*PIXEL_TAGS, *KEPT_TAGS, *REPORT_TAGS, "BurnedInAnnotation"]
-        )
-        kept = _only(found, (*PIXEL_TAGS, *KEPT_TAGS))
+        found = dcmread(io.BytesIO(content), specific_tags=["PixelData", *REPORT_TAGS])
         header = _only(found, REPORT_TAGS)
         instance, study = str(header.get("SOPInstanceUID", "")), str(header.get("StudyInstanceUID", ""))
         patient = str(header.get("PatientID") or "").strip() or None
-        burned_in = str(found.get("BurnedInAnnotation", "")).strip().upper() == "YES"
-        pixels = bytes(kept.PixelData) if "PixelData" in kept else b""
+        pixels = bytes(found.get("PixelData") or b"")
         report_header = canonical_json(_json(header))
-        stored = _de_identified(kept, found, pseudonym) if deidentify else content
     # pydicom raises whatever a damaged element makes it raise, and its words may quote the header.
     except Exception as error:
         raise Problem(422, f"object: cannot be read as DICOM ({type(error).__name__}).") from None
@@ -104,16 +100,55 @@ def take_apart(content: bytes, *, pseudonym: str, deidentify: bool) -> ReceivedI
         raise Problem(422, "object: no pixel data in it.")
     if not instance or not study:
         raise Problem(422, "object: it has no SOP Instance UID or no Study Instance UID.")
-    if burned_in and deidentify:
-        raise Problem(422, "object: text is part of its pixels (Burned In Annotation), which cannot be removed here.")
     return ReceivedImage(
         instance=instance,
         study=study,
         patient=patient,
-        stored=stored,
+        stored=without_identifiers(content, pseudonym=pseudonym) if deidentify else content,
         pixels=hashlib.sha256(pixels).hexdigest(),
         report_header=report_header,
     )
+
+
+def without_identifiers(content: bytes, *, pseudonym: str) -> bytes:
+    """A DICOM file with the pixels of another one, what decodes them, and nothing else.
+
+    Parameters
+    ----------
+    content : bytes
+        A DICOM file (PS3.10).
+    pseudonym : str
+        Hexadecimal digest that its new UID is made of.
+
+    Raises
+    ------
+    Problem
+        422 for a file that cannot be read, or that says that text is part of its pixels.
+    """
+    names = (*PIXEL_TAGS, *KEPT_TAGS)
+    try:
+        stream = io.BytesIO(content)
+        read_preamble(stream, force=False)
+        # It would be unpacked whole, to whatever size.
+        if _read_file_meta_info(stream).get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
+            raise Problem(422, "object: a deflated data set is not taken.")
+        found: Any = dcmread(io.BytesIO(content), specific_tags=[*names, "BurnedInAnnotation"])
+        burned_in = str(found.get("BurnedInAnnotation", "")).strip().upper() == "YES"
+        kept = _only(found, names)
+        # The camera's own class would make elements mandatory that identify; a secondary capture needs none of them.
+        kept.SOPClassUID, kept.SOPInstanceUID = SecondaryCaptureImageStorage, UID(f"2.25.{int(pseudonym[:32], 16)}")
+        kept.PatientIdentityRemoved, kept.DeidentificationMethod = "YES", METHOD
+        kept.file_meta = FileMetaDataset()
+        kept.file_meta.TransferSyntaxUID = found.file_meta.TransferSyntaxUID
+        target = io.BytesIO()
+        kept.save_as(target, enforce_file_format=True)
+    except Problem:
+        raise
+    except Exception as error:
+        raise Problem(422, f"object: cannot be read as DICOM ({type(error).__name__}).") from None
+    if burned_in:
+        raise Problem(422, "object: text is part of its pixels (Burned In Annotation), which cannot be removed here.")
+    return target.getvalue()
 
 
 def _only(found: Dataset, names: tuple[str, ...]) -> Dataset:
@@ -127,19 +162,6 @@ def _only(found: Dataset, names: tuple[str, ...]) -> Dataset:
             else:
                 kept[name] = element
     return kept
-
-
-def _de_identified(kept: Dataset, found: Any, pseudonym: str) -> bytes:
-    uid = UID(f"2.25.{int(pseudonym[:32], 16)}")
-    # The camera's own class would make elements mandatory that identify; a secondary capture needs none of them.
-    kept.SOPClassUID, kept.SOPInstanceUID = SecondaryCaptureImageStorage, uid
-    kept.PatientIdentityRemoved, kept.DeidentificationMethod = "YES", METHOD
-    kept.file_meta = FileMetaDataset()
-    kept.file_meta.TransferSyntaxUID = found.file_meta.TransferSyntaxUID
-    kept.file_meta.MediaStorageSOPClassUID, kept.file_meta.MediaStorageSOPInstanceUID = kept.SOPClassUID, uid
-    target = io.BytesIO()
-    kept.save_as(target, enforce_file_format=True)
-    return target.getvalue()
 
 
 def _json(header: Dataset) -> dict[str, Any]:
