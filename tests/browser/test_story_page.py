@@ -15,6 +15,8 @@ import pytest
 pytest.importorskip("calcode_demo_data")
 pytest.importorskip("fastapi")
 
+from browser.test_service_pages import violations
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
@@ -71,6 +73,8 @@ def test_the_story_is_told_to_its_end_without_a_person(browser: Browser, tmp_pat
         )
         assert covered / judged >= 0.85
         assert page.locator("figure svg").count() > 1
+        page.locator("figure summary").click()
+        assert violations(page) == []
         page.get_by_role("link", name="Look around and try it").click()
         page.get_by_role("button", name="As an engineer").click()
         page.goto(address.replace("/demo/story", "/models"))

@@ -73,6 +73,15 @@ def test_a_group_votes_once_whatever_it_sends_later() -> None:
     assert watch.classes["bcc"].counts.n == 1
 
 
+def test_a_case_that_was_not_drawn_is_not_kept_for_a_label() -> None:
+    watch = make_watch()
+    assert watch.observe("a", group="p", case=case(0), distance=0.5, drawn=False)
+    assert watch.answers.n == 1
+    assert watch.to_state()["waiting"] == {}
+    assert not watch.review("a", label=0)
+    assert watch.classes["bcc"].counts.n == 0
+
+
 def test_an_image_without_a_group_is_its_own() -> None:
     watch = make_watch()
     assert watch.observe("a", group="", case=case(0), distance=0.5)
