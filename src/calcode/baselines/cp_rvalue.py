@@ -8,6 +8,9 @@ with ``boundary_rank = conformal_rank(n)`` and ``clip_kplus1_a*__sets`` with tha
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
@@ -17,46 +20,37 @@ from calcode.baselines.split import prediction, robust
 from calcode.method.evidence import Evidence, prompt_probabilities
 from calcode.method.quantiles import conformal_rank
 
-_PAPER = "Zeng et al., Empirical Bayes Conformal Prediction for Vision and Language Models"
 _DIFFERS = "Same r-values as the published loop, by a vectorised greedy selection over blocks of test images; ties of "
 _DIFFERS += "float32 probabilities go to the lower column, where the published sort leaves them open. "
 
-RECORDS = {
-    "k": Record(
-        name="cp-rvalue-k",
-        title="CP r-value (published, k)",
-        paper=_PAPER,
-        venue="arXiv",
-        year=2026,
-        assumes="Exchangeability, but count ties favour calibration columns: coverage falls short (0.879 at 0.90).",
-        selects="Nothing.",
-        differs=_DIFFERS + "Boundary at the k-th calibration image, as in the demo notebook.",
-    ),
-    "k+1": Record(
-        name="cp-rvalue-k1",
-        title="CP r-value (published, k + 1)",
-        paper=_PAPER,
-        venue="arXiv",
-        year=2026,
-        assumes="Exchangeability, but count ties favour calibration columns: coverage falls short (0.891 at 0.90).",
-        selects="Nothing.",
-        differs=_DIFFERS + "Boundary one image later, as in the notebook behind the paper's tables; k + 1 > n gives "
-        "the full set, where the published code fails.",
-    ),
-    "valid": Record(
-        name="cp-rvalue",
-        title="CP r-value",
-        paper=_PAPER,
-        venue="arXiv",
-        year=2026,
-        assumes="Calibration and test exchangeable; marginal coverage 1 - miscoverage (0.900 measured at 0.90), as far "
-        "as the columns of the wrong labels do not disturb the order of the others.",
-        selects="Nothing; a random column order per test image.",
-        differs=_DIFFERS
-        + "Count ties are broken by a random column order instead of calibration first, which restores "
-        "coverage.",
-    ),
-}
+VALID = Record(
+    name="cp-rvalue",
+    title="CP r-value",
+    paper="Zeng et al., Empirical Bayes Conformal Prediction for Vision and Language Models",
+    venue="arXiv",
+    year=2026,
+    assumes="Calibration and test exchangeable; marginal coverage 1 - miscoverage (0.900 measured at 0.90), as far "
+    "as the columns of the wrong labels do not disturb the order of the others.",
+    selects="Nothing; a random column order per test image.",
+    differs=_DIFFERS + "Count ties are broken by a random column order instead of calibration first, which restores "
+    "coverage.",
+)
+DEMO = replace(
+    VALID,
+    name="cp-rvalue-k",
+    title="CP r-value (published, k)",
+    assumes="Exchangeability, but count ties favour calibration columns: coverage falls short (0.879 at 0.90).",
+    selects="Nothing.",
+    differs=_DIFFERS + "Boundary at the k-th calibration image, as in the demo notebook.",
+)
+TABLES = replace(
+    DEMO,
+    name="cp-rvalue-k1",
+    title="CP r-value (published, k + 1)",
+    assumes="Exchangeability, but count ties favour calibration columns: coverage falls short (0.891 at 0.90).",
+    differs=_DIFFERS + "Boundary one image later, as in the notebook behind the paper's tables; k + 1 > n gives "
+    "the full set, where the published code fails.",
+)
 
 
 def greedy_steps(calibration: FloatArray, candidates: FloatArray, slots: IntArray | None = None) -> IntArray:
@@ -140,50 +134,35 @@ def r_value_sets(steps: IntArray, *, n_calibration: int, boundary_rank: int) -> 
     return np.asarray(steps <= boundary[:, None])
 
 
-def _steps(roles: Roles, test: Evidence, slots: IntArray | None) -> IntArray:
-    calibration = roles.calibration
-    labels = calibration.require_labels()
-    per_prompt = prompt_probabilities(calibration.prompt_logits)
-    own = per_prompt[np.arange(len(labels)), :, labels]
-    return greedy_steps(own, prompt_probabilities(test.prompt_logits), slots)
-
-
-class PublishedRValue:
-    """The published ordering, calibration columns first, with the boundary at a given rank.
+class RValue:
+    """The majority ordering with a boundary among the calibration columns.
 
     Parameters
     ----------
     record : Record
     later : int
         Added to k = ceil((n + 1)(1 - miscoverage)): 0 in the demo notebook, 1 behind the paper's tables.
+    slots : callable or None
+        Places of the labels among the calibration columns (`random_slots`); behind all of them, as published, if None.
     """
 
-    def __init__(self, record: Record, *, later: int) -> None:
+    def __init__(self, record: Record, *, later: int = 0, slots: Callable[..., IntArray] | None = None) -> None:
         self.record = record
         self._later = later
+        self._slots = slots
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """Sets may be empty; the seed is not used."""
-        n = len(roles.calibration)
+        """Sets may be empty; the seed draws the places, where there are any to draw."""
+        labels = roles.calibration.require_labels()
+        n = len(labels)
+        slots = None
+        if self._slots is not None:
+            slots = self._slots(len(test), test.n_classes, n_calibration=n, random_state=random_state)
+        own = prompt_probabilities(roles.calibration.prompt_logits)[np.arange(n), :, labels]
+        steps = greedy_steps(own, prompt_probabilities(test.prompt_logits), slots)
         rank = conformal_rank(n, miscoverage=miscoverage) + self._later
-        steps = _steps(roles, test, None)
         sets = r_value_sets(steps, n_calibration=n, boundary_rank=rank)
         return prediction(sets, robust(test), details={"boundary_rank": rank})
 
 
-class RValue:
-    """The ordering with labels at random places among the calibration columns."""
-
-    record = RECORDS["valid"]
-
-    def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """Sets may be empty; the seed draws the places."""
-        n = len(roles.calibration)
-        slots = random_slots(len(test), test.n_classes, n_calibration=n, random_state=random_state)
-        rank = conformal_rank(n, miscoverage=miscoverage)
-        steps = _steps(roles, test, slots)
-        sets = r_value_sets(steps, n_calibration=n, boundary_rank=rank)
-        return prediction(sets, robust(test), details={"boundary_rank": rank})
-
-
-METHODS = (PublishedRValue(RECORDS["k"], later=0), PublishedRValue(RECORDS["k+1"], later=1), RValue())
+METHODS = (RValue(DEMO), RValue(TABLES, later=1), RValue(VALID, slots=random_slots))
