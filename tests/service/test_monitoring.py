@@ -294,6 +294,8 @@ def test_an_alarm_of_a_site_model_takes_its_answers_back_until_two_people_chose(
             body = connection.execute(select(EVENT.c.body).where(EVENT.c.id == id)).scalar_one()
         assert f'"alarm":"{alarm["id"]}"' in body
         assert '"model_answer":{' in body
+        refused = call("POST", "/v1/recalibrations", as_="engineer")
+        assert (refused.status_code, "first choose" in refused.json()["detail"]) == (409, True)
         path, choice = f"/v1/alarms/{alarm['id']}/close", {"why": "lamp replaced", "then": "go_on"}
         assert call("POST", path, as_="auditor", json=choice).status_code == 403
         assert call("POST", path, as_="engineer", json=choice).json()["state"] == "asked"

@@ -22,6 +22,7 @@ from calcode.errors import CalcodeError, CalcodeWarning
 from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
 from calcode.method.signatures import public_text, read_private_key, read_public_key, sign_file
+from calcode.service.alarms import open_alarms
 from calcode.service.labels import ReviewedCase, reviewed_cases
 from calcode.service.line import LineModel
 from calcode.service.log import Event, Log, Transaction
@@ -83,6 +84,13 @@ def plan_bag(connection: Connection, line: str, plan: RecalibrationPlan) -> BagP
         ALARM.c.line == line, ALARM.c.closed_by.is_not(None), ALARM.c.choice == "new_bag"
     )
     after = int(connection.execute(given_up).scalar() or 0)
+    if any(alarm["bag"] == f"bag-{after}" for alarm in open_alarms(connection, line)):
+        # Cases from before and after a change are no random sample of either.
+        raise Problem(
+            409,
+            "An alarm about this bag is open: an engineer and a clinician first choose whether it is given up "
+            "(new_bag) or goes on.",
+        )
     reviewed = [case for case in reviewed_cases(connection, line, since=after) if not case.known]
     drawn = [case for case in reviewed if case.calibrates]
     made = connection.execute(
