@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -185,6 +187,11 @@ class Evidence:
     def dimension(self) -> int:
         """Length d of an embedding."""
         return int(self.embeddings.shape[1])
+
+    @cached_property
+    def embeddings_digest(self) -> str:
+        """SHA-256 of the embeddings' bytes, found once."""
+        return hashlib.sha256(np.ascontiguousarray(self.embeddings).data).hexdigest()
 
     @property
     def n_prompts(self) -> int:

@@ -23,6 +23,8 @@ EMBEDDING_SCALE = 4.0
 LOG_SCALE = 0.5
 LOG_FLOOR = 1e-6
 _BLOCK_ROWS = 4096
+#: Numbers of phi that are kept between sums and scores (64 MiB).
+_KEPT_NUMBERS = 1 << 23
 
 
 def site_features(evidence: Evidence, *, trim: int) -> FloatArray:
@@ -117,37 +119,38 @@ class HomeSums:
         n_classes = labelled[0].n_classes
         labels = np.concatenate([role.require_labels() for role in labelled])
         folds = _folds(labelled)
-        # Home may be large: phi is made a block at a time, once for the sums and once for the scores.
-        blocks = [
-            (role[rows], slice(start + rows.start, start + rows.stop))
-            for role, start in zip(labelled, np.cumsum([0, *map(len, labelled)]), strict=False)
-            for rows in slices(len(role), step=_BLOCK_ROWS)
-        ]
         size = 1 + labelled[0].dimension + n_classes
+        starts = np.cumsum([0, *map(len, labelled)])[:-1]
+        # Home may be large: phi is made for a part of a fold at a time, and again for the scores where it was not kept.
+        parts: list[tuple[int, Evidence, IntArray, IntArray]] = []
+        for role, start in zip(labelled, starts, strict=True):
+            for block in slices(len(role), step=_BLOCK_ROWS):
+                fold_of = folds[start + block.start : start + block.stop]
+                chosen = [block.start + np.flatnonzero(fold_of == fold) for fold in range(N_FOLDS)]
+                parts += [(fold, role, own, start + own) for fold, own in enumerate(chosen) if len(own)]
+        kept: list[FloatArray] = []
         outer, by_class = np.zeros((N_FOLDS, size, size)), np.zeros((N_FOLDS, size, n_classes))
-        for role, rows in blocks:
-            features, targets = site_features(role, trim=trim), np.eye(n_classes)[labels[rows]]
-            for fold in range(N_FOLDS):
-                own = folds[rows] == fold
-                held = features[own]  # one array, so that the product with itself takes half the work
-                outer[fold] += held.T @ held
-                by_class[fold] += held.T @ targets[own]
+        for fold, role, own, rows in parts:
+            features = site_features(role[own], trim=trim)
+            outer[fold] += features.T @ features  # one array: the product with itself takes half the work
+            by_class[fold] += features.T @ np.eye(n_classes)[labels[rows]]
+            if len(labels) * size <= _KEPT_NUMBERS:
+                kept.append(features)
         n_others = len(labels) - np.bincount(folds, minlength=N_FOLDS)
         weights = np.zeros((N_FOLDS, size, n_classes))
+        whole_outer, whole_by_class = outer.sum(axis=0), by_class.sum(axis=0)
         for fold in np.flatnonzero(n_others).tolist():
             share = HOME_WEIGHT / n_others[fold]
-            others = share * (outer.sum(axis=0) - outer[fold]) + RIDGE * np.eye(size)
-            weights[fold] = np.linalg.solve(others, share * (by_class.sum(axis=0) - by_class[fold]))
+            others = share * (whole_outer - outer[fold]) + RIDGE * np.eye(size)
+            weights[fold] = np.linalg.solve(others, share * (whole_by_class - by_class[fold]))
         scores = np.empty(len(labels))
-        for role, rows in blocks:
-            features = site_features(role, trim=trim)
-            for fold in range(N_FOLDS):
-                own = np.flatnonzero(folds[rows] == fold)
-                probabilities = adapter_probabilities(features[own] @ weights[fold], sharpness=SHARPNESS)
-                scores[rows.start + own] = 1.0 - probabilities[np.arange(len(own)), labels[rows.start + own]]
+        for number, (fold, role, own, rows) in enumerate(parts):
+            features = kept[number] if kept else site_features(role[own], trim=trim)
+            probabilities = adapter_probabilities(features @ weights[fold], sharpness=SHARPNESS)
+            scores[rows] = 1.0 - probabilities[np.arange(len(own)), labels[rows]]
         return cls(
-            outer=outer.sum(axis=0),
-            by_class=by_class.sum(axis=0),
+            outer=whole_outer,
+            by_class=whole_by_class,
             n=len(labels),
             scores=tuple(np.sort(scores[labels == k]) for k in range(n_classes)),
         )

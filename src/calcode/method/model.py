@@ -27,7 +27,6 @@ from calcode.method.roles import (
     EvidenceFormat,
     RoleHashes,
     checked_roles,
-    embeddings_digest,
     identities,
     labels_in_space,
     require_evidence,
@@ -519,4 +518,4 @@ def library_versions() -> dict[str, str]:
 
 def _manifest_entry(evidence: Evidence) -> dict[str, Any]:
     kept = {kind: len(values) for kind, values in identities(evidence).items()}
-    return {"n": len(evidence), "embeddings": embeddings_digest(evidence.embeddings), "ids": 0, "groups": 0} | kept
+    return {"n": len(evidence), "embeddings": evidence.embeddings_digest, "ids": 0, "groups": 0} | kept

@@ -92,7 +92,7 @@ def checked_roles(roles: Mapping[str, Evidence]) -> tuple[EvidenceFormat, RoleHa
             raise RoleError(
                 f"{other}: the same images as in the {role} role; the roles must share neither images nor groups"
             )
-    hashes = RoleHashes(bytes.fromhex(embeddings_digest(roles["reference"].embeddings)))
+    hashes = RoleHashes(bytes.fromhex(roles["reference"].embeddings_digest))
     for role, evidence in roles.items():
         hashes = hashes.admit(role, evidence)
     return expected, hashes
