@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from calcode.cli.options import Conditions, FeatureFileArgument, PromptFile, names_in, option_group
 from calcode.cli.running import Command, ExitCode, Screen, counted, terminal_table
 from calcode.errors import CalcodeError, FeatureFileError, RoleError, SettingsError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from calcode.baselines import Method, Roles
-    from calcode.cli.rows import Choice
-    from calcode.cohorts import Cohort
-    from calcode.study.comparison import MethodRow, Terms
 
 _TEST = "Test images"
 #: Columns of a terminal from which all figures stand in one table.
@@ -30,14 +22,6 @@ _FORMS = {
     "csv": "Print a line of comma-separated values per method instead.",
     "latex": "Print LaTeX tabulars (booktabs) instead.",
 }
-
-
-def _form(asked: dict[str, bool]) -> str:
-    """The one form that was asked for, "" for tables."""
-    forms = [f"--{name.removeprefix('as_')}" for name, wanted in asked.items() if wanted]
-    if len(forms) > 1:
-        raise typer.BadParameter(f"given with {forms[0]}; ask for one form", param_hint=forms[1])
-    return forms[0] if forms else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +84,7 @@ class _TestImages:
 @option_group(
     "form",
     {f"as_{name}": (Annotated[bool, typer.Option(f"--{name}", help=words)], False) for name, words in _FORMS.items()},
-    build=_form,
+    build=lambda asked: [f"--{name.removeprefix('as_')}" for name, wanted in asked.items() if wanted],
 )
 def compare(
     features: FeatureFileArgument,
@@ -140,9 +124,19 @@ def compare(
     from calcode.baselines import Roles
     from calcode.cli.rows import Choice, read_fitted_roles, row_filter
     from calcode.cohorts import open_features
+    from calcode.report.latex import tabular
+    from calcode.study import comparison
 
-    chosen = _chosen(names_in(methods) or ["all"])
-    terms = _terms(miscoverage=miscoverage, min_images=min_images, seed=seed)
+    if len(form) > 1:
+        raise typer.BadParameter(f"given with {form[0]}; ask for one form", param_hint=form[1])
+    try:
+        chosen = comparison.chosen_methods(names_in(methods) or ["all"])
+    except CalcodeError as error:
+        raise typer.BadParameter(str(error), param_hint="--methods") from error
+    try:
+        terms = comparison.Terms(miscoverage=miscoverage, min_n=min_images, random_state=seed)
+    except SettingsError as error:
+        raise typer.BadParameter(str(error).partition(": ")[2], param_hint="--miscoverage") from error
     screen = Screen()
     with screen.working(f"Reading {features}"):
         choice = Choice.checked(
@@ -151,42 +145,95 @@ def compare(
             conditions=where if test.own else test.where,
         )
         file = choice.features
-        fitted = read_fitted_roles(file, where=row_filter(where, file), classes=names_in(classes))
-        cohort, left_out = _test(choice, classes=names_in(classes), by=by, keep_outside=test.keep_outside)
-    roles = Roles(**fitted)
-    from calcode.study.comparison import compare_methods
-
-    rows: list[MethodRow] = []
+        roles = Roles(**read_fitted_roles(file, where=row_filter(where, file), classes=names_in(classes)))
+        read = file.read(
+            role=choice.role, where=choice.where, classes=names_in(classes) or None, columns=choice.column_for(by)
+        )
+        if read.evidence.labels is None:
+            raise FeatureFileError(
+                f"{choice.described}: the images have no labels, so nothing can be judged; fill the column 'label_name'"
+            )
+        if not read.evidence.in_space.any():
+            raise FeatureFileError(
+                f"{choice.described}: no image has a diagnosis among the classes {', '.join(read.evidence.classes)}"
+            )
+        cohort = read if test.keep_outside else read.in_space_only()
+    evidence, left_out = cohort.evidence, len(read) - len(cohort)
     try:
-        coming = compare_methods(roles, cohort.evidence, methods=chosen, terms=terms)
+        coming = comparison.compare_methods(roles, evidence, methods=chosen, terms=terms)
     except RoleError as error:
         raise RoleError(
             f"{features}: {str(error).partition(';')[0]}; methods cannot be judged on images or groups they were "
             "fitted on: keep those out of the fitted roles with --where, or choose others with --test-where or "
             "--test-role"
         ) from error
+    rows = []
     with screen.counting("Comparing", total=len(chosen)) as advance:
         for row in coming:
             rows.append(row)
             advance(1)
-    about = _Comparison(choice=choice, roles=roles, test=cohort, left_out=left_out, own_role=test.own, by=by)
-    from calcode.report.latex import tabular
-    from calcode.study.comparison import EVERYTHING, SCHEMA, comparison_frame, comparison_table
-
-    groups = about.groups(rows)
-    if form == "--json":
-        screen.emit("compare", _facts(about, rows, groups))
-    elif form == "--csv":
-        frame = comparison_frame(rows, groups, column=about.by or "")
-        typer.echo(SCHEMA.csv(frame), nl=False)
-    elif form == "--latex":
-        lines = [f"% {' '.join(note.split())}" for note in (about.sentence(), about.note)]
-        lines.append(tabular(comparison_table(rows, EVERYTHING[:-1])))
+    groups = {} if by is None else comparison.rows_by(rows, cohort.metadata[by])
+    counts = {entry.name: len(getattr(roles, entry.name)) for entry in fields(roles)}
+    note = comparison.EXCHANGEABLE_NOTE if test.own else comparison.SHIFTED_NOTE
+    inside = int(evidence.in_space.sum())
+    sentence = (
+        f"{choice.described}: {counted(len(evidence), 'test image')}"
+        + (f" ({left_out:,} of other diagnoses left out)" if left_out else "")
+        + f", {inside:,} in {len(evidence.classes)} classes"
+        + (f", {len(evidence) - inside:,} outside them" if inside < len(evidence) else "")
+        + f"; fitted on {', '.join(f'{name} {count:,}' for name, count in counts.items())}."
+    )
+    if form == ["--json"]:
+        facts: dict[str, Any] = {
+            "file": str(file.path),
+            "test": {
+                "described": choice.described,
+                "images": len(evidence),
+                "left_out": left_out,
+                "exchangeable_by_design": test.own,
+            },
+            "fitted_on": counts,
+            "classes": list(evidence.classes),
+            "miscoverage": terms.miscoverage,
+            "target": terms.point.target,
+            "min_n": terms.min_n,
+            "seed": terms.random_state,
+            "note": note,
+            "rows": [row.to_dict() for row in rows],
+        }
+        if by is not None:
+            shown = {value: [row.to_dict() for row in members] for value, members in groups.items()}
+            facts["by"] = {"column": by, "groups": shown}
+        screen.emit("compare", facts)
+    elif form == ["--csv"]:
+        typer.echo(comparison.SCHEMA.csv(comparison.comparison_frame(rows, groups, column=by or "")), nl=False)
+    elif form == ["--latex"]:
+        heads = comparison.EVERYTHING[:-1]
+        lines = [f"% {' '.join(text.split())}" for text in (sentence, note)]
+        lines.append(tabular(comparison.comparison_table(rows, heads)))
         for value, members in groups.items():
-            lines += [f"% {about.by} = {' '.join(value.split())}", tabular(comparison_table(members, EVERYTHING[:-1]))]
+            lines += [f"% {by} = {' '.join(value.split())}", tabular(comparison.comparison_table(members, heads))]
         typer.echo("\n".join(lines))
     else:
-        _show(about, rows, groups, screen=screen)
+        # One wide table, or two narrow ones where the terminal has no room for it.
+        parts: dict[tuple[str, ...], str] = {comparison.EVERYTHING: ""}
+        if screen.width < _WIDE:
+            parts = {comparison.RELIABILITY: "Reliability, and what it cost", comparison.UTILITY: "Utility"}
+        screen.say(sentence)
+        for headings, title in parts.items():
+            screen.say()
+            screen.show(terminal_table(comparison.comparison_table(rows, headings), title=title))
+        screen.say()
+        for remark in comparison.comparison_notes(rows):
+            screen.say(remark)
+        for value, members in groups.items():
+            images = next((len(row.decided) for row in members if row.decided is not None), 0)
+            screen.heading(f"{by} = {value}: {counted(images, 'image')}")
+            screen.show(terminal_table(comparison.comparison_table(members, comparison.RELIABILITY)))
+        screen.heading("What is promised, and what is only observed")
+        screen.say(note)
+        for warning in comparison.comparison_warnings(rows):
+            screen.warn(warning)
     if all(row.problem for row in rows):
         raise typer.Exit(int(ExitCode.DATA))
 
@@ -200,139 +247,3 @@ COMMAND = Command(
         "    --test-where site=rosendahl --min-images 20 --csv",
     ),
 )
-
-
-def _chosen(names: list[str]) -> tuple[Method, ...]:
-    from calcode.study.comparison import chosen_methods
-
-    try:
-        return chosen_methods(names)
-    except CalcodeError as error:
-        raise typer.BadParameter(str(error), param_hint="--methods") from error
-
-
-def _terms(*, miscoverage: float, min_images: int, seed: int) -> Terms:
-    from calcode.study.comparison import Terms
-
-    try:
-        return Terms(miscoverage=miscoverage, min_n=min_images, random_state=seed)
-    except SettingsError as error:
-        raise typer.BadParameter(str(error).partition(": ")[2], param_hint="--miscoverage") from error
-
-
-def _test(choice: Choice, *, classes: list[str], by: str | None, keep_outside: bool) -> tuple[Cohort, int]:
-    """The test images with labels, and how many were left out because of theirs."""
-    cohort = choice.features.read(
-        role=choice.role, where=choice.where, classes=classes or None, columns=choice.column_for(by)
-    )
-    if cohort.evidence.labels is None:
-        raise FeatureFileError(
-            f"{choice.described}: the images have no labels, so nothing can be judged; fill the column 'label_name'"
-        )
-    kept = cohort if keep_outside else cohort.in_space_only()
-    if not cohort.evidence.in_space.any():
-        raise FeatureFileError(
-            f"{choice.described}: no image has a diagnosis among the classes {', '.join(cohort.evidence.classes)}"
-        )
-    return kept, len(cohort) - len(kept)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _Comparison:
-    """What the output says about the comparison besides its rows."""
-
-    choice: Choice
-    roles: Roles
-    test: Cohort
-    left_out: int
-    own_role: bool
-    by: str | None
-
-    @property
-    def note(self) -> str:
-        """Whether promises apply to the test images."""
-        from calcode.study.comparison import EXCHANGEABLE_NOTE, SHIFTED_NOTE
-
-        return EXCHANGEABLE_NOTE if self.own_role else SHIFTED_NOTE
-
-    def groups(self, rows: Sequence[MethodRow]) -> dict[str, list[MethodRow]]:
-        """The rows within every value of the column that was asked for."""
-        from calcode.study.comparison import rows_by
-
-        return {} if self.by is None else rows_by(rows, self.test.metadata[self.by])
-
-    def sentence(self) -> str:
-        """Which images, and how many."""
-        evidence = self.test.evidence
-        inside = int(evidence.in_space.sum())
-        outside = f", {len(evidence) - inside:,} outside them" if inside < len(evidence) else ""
-        dropped = f" ({self.left_out:,} of other diagnoses left out)" if self.left_out else ""
-        return (
-            f"{self.choice.described}: {counted(len(evidence), 'test image')}{dropped}, {inside:,} in "
-            f"{len(evidence.classes)} classes{outside}; fitted on "
-            + ", ".join(f"{name} {count:,}" for name, count in self.counts().items())
-            + "."
-        )
-
-    def counts(self) -> dict[str, int]:
-        """Images per fitted role."""
-        return {entry.name: len(getattr(self.roles, entry.name)) for entry in fields(self.roles)}
-
-
-def _facts(about: _Comparison, rows: list[MethodRow], groups: dict[str, list[MethodRow]]) -> dict[str, Any]:
-    terms = rows[0].terms
-    facts: dict[str, Any] = {
-        "file": str(about.choice.features.path),
-        "test": {
-            "described": about.choice.described,
-            "images": len(about.test),
-            "left_out": about.left_out,
-            "exchangeable_by_design": about.own_role,
-        },
-        "fitted_on": about.counts(),
-        "classes": list(about.test.evidence.classes),
-        "miscoverage": terms.miscoverage,
-        "target": terms.point.target,
-        "min_n": terms.min_n,
-        "seed": terms.random_state,
-        "note": about.note,
-        "rows": [row.to_dict() for row in rows],
-    }
-    if about.by is not None:
-        facts["by"] = {
-            "column": about.by,
-            "groups": {value: [row.to_dict() for row in members] for value, members in groups.items()},
-        }
-    return facts
-
-
-def _show(about: _Comparison, rows: list[MethodRow], groups: dict[str, list[MethodRow]], *, screen: Screen) -> None:
-    """One wide table, or two narrow ones where the terminal has no room for it."""
-    from rich.console import Console
-
-    from calcode.study.comparison import (
-        EVERYTHING,
-        RELIABILITY,
-        UTILITY,
-        comparison_notes,
-        comparison_table,
-        comparison_warnings,
-    )
-
-    wide = Console().width >= _WIDE
-    shown = {EVERYTHING: ""} if wide else {RELIABILITY: "Reliability, and what it cost", UTILITY: "Utility"}
-    screen.say(about.sentence())
-    for headings, title in shown.items():
-        screen.say()
-        screen.show(terminal_table(comparison_table(rows, headings), title=title))
-    screen.say()
-    for sentence in comparison_notes(rows):
-        screen.say(sentence)
-    for value, members in groups.items():
-        images = next((len(row.decided) for row in members if row.decided is not None), 0)
-        screen.heading(f"{about.by} = {value}: {counted(images, 'image')}")
-        screen.show(terminal_table(comparison_table(members, RELIABILITY)))
-    screen.heading("What is promised, and what is only observed")
-    screen.say(about.note)
-    for sentence in comparison_warnings(rows):
-        screen.warn(sentence)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from calcode.cli.options import AsJson
-from calcode.cli.running import START, Command, Screen, show_warnings
+from calcode.cli.running import DEVICE_NOTE, START, Command, Screen, counted, show_warnings
 from calcode.errors import CalcodeWarning
-
-if TYPE_CHECKING:
-    from calcode.demo.cohorts import Comparison
-    from calcode.demo.site import SiteDemo
 
 
 def demo(
@@ -46,7 +41,20 @@ def demo(
     """
     screen = Screen()
     if image is not None:
-        _explain(image, as_json=as_json, screen=screen)
+        from calcode.cli.explain import show_explanation
+        from calcode.demo.image import explain_image
+
+        with screen.working(f"Deciding on {image.name}"):
+            explanation = explain_image(image)
+        if as_json:
+            screen.emit("demo", {"image": str(image), **explanation.to_dict()})
+            return
+        show_explanation(explanation, name=image.name, screen=screen)
+        screen.say()
+        screen.say(
+            "A small encoder of dermoscopic images decided here; a photograph of anything else is outside what it was "
+            f"calibrated for. {DEVICE_NOTE}"
+        )
         return
     if output.suffix != ".html":
         raise typer.BadParameter(f"{output} must end in .html", param_hint="--output")
@@ -54,9 +62,12 @@ def demo(
         _play(output, as_json=as_json, screen=screen)
         return
     started = time.perf_counter()
+    from calcode.cli.summaries import method_table, show_notes
     from calcode.demo.cohorts import INTRODUCTION, NOTES, SETTINGS, TITLE, class_titles, compare, demo_features
     from calcode.demo.site import compare_sites, site_section
     from calcode.report.cohort_page import report_sections
+    from calcode.report.findings import headline
+    from calcode.report.model_facts import model_facts
     from calcode.report.page import write_page
 
     with screen.working("Reading the features"):
@@ -69,7 +80,18 @@ def demo(
             comparison = compare(setting, images, titles=titles)
         compared.append(comparison)
         if not as_json:
-            _show(comparison, screen=screen)
+            figures, cohort = comparison.figures, comparison.figures.cohort
+            screen.heading(f"{setting.name}: {cohort.title}")
+            shift = "Shifted: every figure is an observation."
+            kind = shift if cohort.shifted else "Exchangeable with the calibration images."
+            screen.say(f"{cohort.description} {counted(len(cohort.labels), 'image')}. {kind}")
+            screen.say()
+            screen.show(method_table({method.name: method.summary for method in figures.methods}))
+            show_notes(cohort.model, figures.guarded.summary, screen=screen)
+            if comparison.small_classes:
+                small = ", ".join(f"{name} ({n})" for name, n in comparison.small_classes.items())
+                least = figures.guarded.summary.min_n
+                screen.say(f"Worst class among those with at least {least} answered images; not: {small}.")
         show_warnings(caught, about=setting.name)
     with screen.working("Reviewing cases at the new sites"):
         models = [entry.figures.cohort.model for entry in compared]
@@ -81,20 +103,37 @@ def demo(
         opening, *rest = report_sections(cohorts, introduction=INTRODUCTION, notes=NOTES)
         write_page(output, [opening, site_section(sites), *rest], title=TITLE)
     seconds = {"compute": computed - started, "page": time.perf_counter() - computed}
+    findings = headline([entry.figures for entry in compared])
     if as_json:
-        screen.emit(
-            "demo", {"output": str(output), "seconds": seconds, **_facts(compared), "sites": _site_facts(sites)}
-        )
+        facts = {
+            "output": str(output),
+            "seconds": seconds,
+            "cohorts": [
+                {
+                    "name": entry.setting.name,
+                    "title": entry.setting.title,
+                    "shifted": entry.setting.shifted,
+                    "target": entry.figures.cohort.target,
+                    "methods": {method.name: method.summary.to_dict() for method in entry.figures.methods},
+                    "small_classes": entry.small_classes,
+                    "model": model_facts(entry.figures.cohort.model),
+                }
+                for entry in compared
+            ],
+            "findings": [sentence.replace("\u00a0", " ") for sentence in findings],
+            "sites": sites.facts,
+        }
+        screen.emit("demo", facts)
         return
     screen.heading("With 200 reviewed cases of the new site")
     for sentence in sites.sentences:
         screen.point(sentence)
     screen.heading("What this shows")
-    for sentence in _findings(compared):
+    for sentence in findings:
         screen.point(sentence)
     screen.say()
     screen.say(f"Computed in {seconds['compute']:.1f} s; wrote {output} in {seconds['page']:.1f} s.")
-    screen.say("Research software, not a medical device. Features: CC BY-NC 4.0, not for commercial use.")
+    screen.say(f"{DEVICE_NOTE} Features: CC BY-NC 4.0, not for commercial use.")
 
 
 COMMAND = Command(
@@ -107,24 +146,6 @@ COMMAND = Command(
     ),
     panel=START,
 )
-
-
-def _explain(path: Path, *, as_json: bool, screen: Screen) -> None:
-    """Decide on a photograph with the demonstration's encoder and explain the decision."""
-    from calcode.cli.explain import show_explanation
-    from calcode.demo.image import explain_image
-
-    with screen.working(f"Deciding on {path.name}"):
-        explanation = explain_image(path)
-    if as_json:
-        screen.emit("demo", {"image": str(path), **explanation.to_dict()})
-        return
-    show_explanation(explanation, name=path.name, screen=screen)
-    screen.say()
-    screen.say(
-        "A small encoder of dermoscopic images decided here; a photograph of anything else is outside what it was "
-        "calibrated for. Research software, not a medical device."
-    )
 
 
 def _play(target: Path, *, as_json: bool, screen: Screen) -> None:
@@ -155,75 +176,4 @@ def _play(target: Path, *, as_json: bool, screen: Screen) -> None:
         screen.point(f"{alarm.finding} {alarm.advice}")
     screen.say()
     screen.say(f"Wrote {target}.")
-    screen.say("Research software, not a medical device. Features: CC BY-NC 4.0, not for commercial use.")
-
-
-def _site_facts(sites: SiteDemo) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "settings": [
-            {
-                "name": entry.setting.name,
-                "labels": entry.site.counts_,
-                "today": entry.today.to_dict(),
-                "reviewed": entry.reviewed.to_dict(),
-                "ideal_worst_class_coverage": entry.ideal_worst,
-                "curve": [
-                    {"design": design, "labels": n, "informative": rate.value, "low": rate.low, "high": rate.high}
-                    for (design, n), rate in entry.curve.items()
-                ],
-            }
-            for entry in sites.sites
-        ],
-        "sharp": {
-            "today": sites.sharp.today.to_dict(),
-            "sharp": sites.sharp.sharp.to_dict(),
-            "certificate": asdict(sites.sharp.certificate) | {"certified": sites.sharp.certificate.certified},
-        },
-        "findings": [sentence.replace("\u00a0", " ") for sentence in sites.sentences],
-    }
-
-
-def _show(comparison: Comparison, *, screen: Screen) -> None:
-    from calcode.cli.summaries import method_table, show_notes
-    from calcode.report.wording import counted
-
-    figures, cohort = comparison.figures, comparison.figures.cohort
-    screen.heading(f"{comparison.setting.name}: {cohort.title}")
-    kind = "Shifted: every figure is an observation." if cohort.shifted else "Exchangeable with the calibration images."
-    screen.say(f"{cohort.description} {counted(len(cohort.labels), 'image')}. {kind}")
-    screen.say()
-    screen.show(method_table({method.name: method.summary for method in figures.methods}))
-    show_notes(cohort.model, figures.guarded.summary, screen=screen)
-    if comparison.small_classes:
-        small = ", ".join(f"{name} ({n})" for name, n in comparison.small_classes.items())
-        screen.say(
-            f"Worst class among those with at least {figures.guarded.summary.min_n} answered images; not: {small}."
-        )
-
-
-def _findings(compared: Sequence[Comparison]) -> list[str]:
-    from calcode.report.findings import headline
-
-    return headline([entry.figures for entry in compared])
-
-
-def _facts(compared: Sequence[Comparison]) -> dict[str, Any]:
-    from calcode.report.model_facts import model_facts
-
-    return {
-        "cohorts": [
-            {
-                "name": entry.setting.name,
-                "title": entry.setting.title,
-                "shifted": entry.setting.shifted,
-                "target": entry.figures.cohort.target,
-                "methods": {method.name: method.summary.to_dict() for method in entry.figures.methods},
-                "small_classes": entry.small_classes,
-                "model": model_facts(entry.figures.cohort.model),
-            }
-            for entry in compared
-        ],
-        "findings": [sentence.replace("\u00a0", " ") for sentence in _findings(compared)],
-    }
+    screen.say(f"{DEVICE_NOTE} Features: CC BY-NC 4.0, not for commercial use.")

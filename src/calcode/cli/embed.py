@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calcode.cli.options import AsJson, option_group
-from calcode.cli.running import Command, Screen, output_file
+from calcode.cli.running import Command, Screen, counted, output_file
 
 if TYPE_CHECKING:
-    from calcode.backbones import Backbone
-    from calcode.cohorts import Prompts
-    from calcode.datasets import ImageListing, PromptTemplates
+    from calcode.datasets import PromptTemplates
     from calcode.engines.embedding import EmbedSummary, Progress
 
 #: Skipped images that are named on the screen; the file lists all.
@@ -29,13 +27,6 @@ class Engine(StrEnum):
 
     LOCAL = "local"
     RAY = "ray"
-
-
-def _run_options(values: dict[str, Any]) -> dict[str, Any]:
-    known = ("auto", "float32", "bfloat16", "float16")
-    if values["precision"] not in known:
-        raise typer.BadParameter(f"{values['precision']!r} is none of {', '.join(known)}", param_hint="--precision")
-    return values
 
 
 @option_group(
@@ -51,7 +42,7 @@ def _run_options(values: dict[str, Any]) -> dict[str, Any]:
             "auto",
         ),
     },
-    build=_run_options,
+    build=dict,
 )
 def embed(
     images: Annotated[Path, typer.Argument(metavar="IMAGES", help="Folder of a data set, or a CSV file.")],
@@ -114,16 +105,50 @@ def embed(
     HF_HUB_OFFLINE=1 only models already on this machine are used.
     """
     from calcode.backbones import embed_prompts, load_backbone
-    from calcode.cohorts import Prompts
+    from calcode.cohorts import Prompts, read_prompts
+    from calcode.datasets import DATASETS, load_templates, read_class_folders, read_csv_images, read_dataset
+    from calcode.engines.embedding import embed as embed_here
+    from calcode.engines.embedding import skipped_file
 
     target = output_file(output, suffixes=(".parquet",))
     # A local folder or file by a name that holds in every working directory.
     name = str(Path(backbone).resolve()) if Path(backbone).exists() else backbone
     load = partial(load_backbone, name, **how)
     # What is cheap to check comes before the model is loaded.
-    embed_images = _engine(engine, load=load, workers=workers)
-    words = _words(dataset=dataset, templates=templates, prompts=prompts)
-    listing = _listing(images, dataset=dataset, classes=words.classes)
+    known = ("auto", "float32", "bfloat16", "float16")
+    if how["precision"] not in known:
+        raise typer.BadParameter(f"{how['precision']!r} is none of {', '.join(known)}", param_hint="--precision")
+    embed_images: Callable[..., EmbedSummary]
+    if engine is Engine.LOCAL:
+        embed_images = partial(embed_here, workers=workers)
+    elif workers is not None:
+        raise typer.BadParameter(
+            "with --engine ray there is one worker per GPU or core; leave it out", param_hint="--workers"
+        )
+    else:
+        from calcode.engines.ray_embedding import embed as embed_on_ray
+
+        embed_images = partial(embed_on_ray, load=load)
+    own_templates = templates or (DATASETS[dataset].templates if dataset in DATASETS else None)
+    words: Prompts | PromptTemplates
+    if prompts is not None:
+        if templates is not None:
+            raise typer.BadParameter("give templates or a prompt file, not both", param_hint="--prompts")
+        words = read_prompts(prompts)
+    elif own_templates is None:
+        raise typer.BadParameter(
+            f"the data set {dataset!r} has no templates of its own; name some, or give --prompts",
+            param_hint="--templates",
+        )
+    else:
+        words = load_templates(own_templates)
+    # The prompts say which labels are inside the label space.
+    if images.is_file():
+        listing = read_csv_images(images, classes=words.classes)
+    elif dataset == "folders":
+        listing = read_class_folders(images, classes=words.classes)
+    else:
+        listing = read_dataset(dataset, images)
     screen = Screen()
     with screen.working(f"Loading {backbone}"):
         model = load()
@@ -137,9 +162,37 @@ def embed(
         screen.warn("Interrupted. The same command goes on from here.")
         raise
     if as_json:
-        screen.emit("embed", _facts(summary, model=model, bank=bank))
-    else:
-        _show(summary, model=model, screen=screen)
+        card = model.card
+        facts = {
+            "output": str(summary.output),
+            "embedded": summary.embedded,
+            "resumed": summary.resumed,
+            "skipped": [{"id": entry.id, "path": entry.path, "reason": entry.reason} for entry in summary.skipped],
+            "seconds": summary.seconds,
+            "images_per_second": summary.images_per_second,
+            "backbone": {
+                "model": card.model,
+                "revision": card.revision,
+                "family": card.family,
+                "dimension": card.dimension,
+                "preprocessing": str(card.preprocessing),
+                "temperature": card.temperature,
+                "logit_bias": card.logit_bias,
+            },
+            "prompt_digest": bank.digest,
+        }
+        screen.emit("embed", facts)
+        return
+    screen.say(f"Model: {model.card.identity}")
+    went_on = f", {summary.resumed:,} of them in an earlier run" if summary.resumed else ""
+    screen.say(
+        f"Embedded {counted(summary.embedded, 'image')}{went_on}; {summary.images_per_second:,.1f} images per second."
+    )
+    if summary.skipped:
+        screen.say(f"Skipped {counted(len(summary.skipped), 'image')}, listed in {skipped_file(summary.output)}:")
+        for entry in summary.skipped[:_NAMED]:
+            screen.point(f"{entry.id}: {entry.reason}")
+    screen.say(f"Wrote {summary.output}. Embeddings are patient-derived data: treat the file like the images.")
 
 
 COMMAND = Command(
@@ -149,48 +202,6 @@ COMMAND = Command(
         "calcode embed photos/ -b t.onnx --prompts p.safetensors -o new.parquet",
     ),
 )
-
-
-def _engine(engine: Engine, *, load: Callable[[], Backbone], workers: int | None) -> Callable[..., EmbedSummary]:
-    """The function that does the work, or a usage error."""
-    if engine is Engine.LOCAL:
-        from calcode.engines.embedding import embed as embed_here
-
-        return partial(embed_here, workers=workers)
-    from calcode.engines.ray_embedding import embed as embed_on_ray
-
-    if workers is not None:
-        raise typer.BadParameter(
-            "with --engine ray there is one worker per GPU or core; leave it out", param_hint="--workers"
-        )
-    return partial(embed_on_ray, load=load)
-
-
-def _listing(images: Path, *, dataset: str, classes: Sequence[str]) -> ImageListing:
-    """The images; the prompts say which labels are inside the label space."""
-    from calcode.datasets import read_class_folders, read_csv_images, read_dataset
-
-    if images.is_file():
-        return read_csv_images(images, classes=classes)
-    return read_class_folders(images, classes=classes) if dataset == "folders" else read_dataset(dataset, images)
-
-
-def _words(*, dataset: str, templates: str | None, prompts: Path | None) -> Prompts | PromptTemplates:
-    """The prompt file, or the templates that the model's text side will read."""
-    from calcode.cohorts import read_prompts
-    from calcode.datasets import DATASETS, load_templates
-
-    if prompts is not None:
-        if templates is not None:
-            raise typer.BadParameter("give templates or a prompt file, not both", param_hint="--prompts")
-        return read_prompts(prompts)
-    name = templates or (DATASETS[dataset].templates if dataset in DATASETS else None)
-    if name is None:
-        raise typer.BadParameter(
-            f"the data set {dataset!r} has no templates of its own; name some, or give --prompts",
-            param_hint="--templates",
-        )
-    return load_templates(name)
 
 
 @contextmanager
@@ -229,41 +240,3 @@ def rate_text(progress: Progress) -> str:
     left = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes}:{seconds:02d}"
     skipped = f", {progress.skipped} skipped" if progress.skipped else ""
     return f"{progress.images_per_second:,.0f} images/s, {left} left{skipped}"
-
-
-def _facts(summary: EmbedSummary, *, model: Backbone, bank: Prompts) -> dict[str, Any]:
-    card = model.card
-    return {
-        "output": str(summary.output),
-        "embedded": summary.embedded,
-        "resumed": summary.resumed,
-        "skipped": [{"id": entry.id, "path": entry.path, "reason": entry.reason} for entry in summary.skipped],
-        "seconds": summary.seconds,
-        "images_per_second": summary.images_per_second,
-        "backbone": {
-            "model": card.model,
-            "revision": card.revision,
-            "family": card.family,
-            "dimension": card.dimension,
-            "preprocessing": str(card.preprocessing),
-            "temperature": card.temperature,
-            "logit_bias": card.logit_bias,
-        },
-        "prompt_digest": bank.digest,
-    }
-
-
-def _show(summary: EmbedSummary, *, model: Backbone, screen: Screen) -> None:
-    from calcode.engines.embedding import skipped_file
-    from calcode.report.wording import counted
-
-    screen.say(f"Model: {model.card.identity}")
-    went_on = f", {summary.resumed:,} of them in an earlier run" if summary.resumed else ""
-    screen.say(
-        f"Embedded {counted(summary.embedded, 'image')}{went_on}; {summary.images_per_second:,.1f} images per second."
-    )
-    if summary.skipped:
-        screen.say(f"Skipped {counted(len(summary.skipped), 'image')}, listed in {skipped_file(summary.output)}:")
-        for entry in summary.skipped[:_NAMED]:
-            screen.point(f"{entry.id}: {entry.reason}")
-    screen.say(f"Wrote {summary.output}. Embeddings are patient-derived data: treat the file like the images.")

@@ -11,7 +11,6 @@ from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, PromptF
 from calcode.cli.running import Command, Screen
 
 if TYPE_CHECKING:
-    from calcode.cli.rows import Choice, Judged
     from calcode.metrics import Summary
 
 _FROM_MODEL_ONLY = ("selective_accuracy", "calibration_error")
@@ -43,15 +42,26 @@ def evaluate(
     it, with 95 % intervals, and the worst class by name. Ends with what the model promises. On images that are not
     exchangeable with the calibration images every figure is an observation.
     """
-    from calcode.cli.rows import Choice, warn_of_unknown_labels
+    from calcode.cli.rows import Choice, judged, judged_file, warn_of_unknown_labels
     from calcode.cohorts import open_features
     from calcode.metrics import summarize, summarize_by
+    from calcode.site import load_model
 
     screen = Screen()
     choice = Choice.checked(open_features(features, prompts=prompts), role=role, conditions=where)
     warn_of_unknown_labels(choice.features)
     from_model = decided_by.suffix == ".safetensors"
-    result = _judged(decided_by, choice, columns=choice.column_for(by), screen=screen)
+    columns = choice.column_for(by)
+    if from_model:
+        result = judged(load_model(decided_by), choice, columns=columns, screen=screen)
+    elif decided_by.suffix not in (".parquet", ".csv"):
+        raise typer.BadParameter(
+            f"{decided_by} is neither a model (.safetensors) nor decisions (.parquet, .csv)",
+            param_hint="MODEL_OR_DECISIONS",
+        )
+    else:
+        with screen.working(f"Reading {decided_by}"):
+            result = judged_file(decided_by, choice, columns=columns)
     summary = summarize(result.decisions, result.labels, min_n=min_n)
     groups = {}
     if by is not None:
@@ -97,20 +107,6 @@ COMMAND = Command(
         "calcode evaluate decisions.parquet split.parquet --by site",
     ),
 )
-
-
-def _judged(path: Path, choice: Choice, *, columns: list[str], screen: Screen) -> Judged:
-    from calcode.cli.rows import judged, judged_file
-    from calcode.site import load_model
-
-    if path.suffix == ".safetensors":
-        return judged(load_model(path), choice, columns=columns, screen=screen)
-    if path.suffix not in (".parquet", ".csv"):
-        raise typer.BadParameter(
-            f"{path} is neither a model (.safetensors) nor decisions (.parquet, .csv)", param_hint="MODEL_OR_DECISIONS"
-        )
-    with screen.working(f"Reading {path}"):
-        return judged_file(path, choice, columns=columns)
 
 
 def _facts(summary: Summary, *, from_model: bool) -> dict[str, Any]:

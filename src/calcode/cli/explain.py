@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,15 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calcode.cli.options import AsJson, FeatureFileArgument, ModelFile, PromptFile, names_in
-from calcode.cli.running import Command, Screen, plain_table
+from calcode.cli.running import DEVICE_NOTE, Command, Screen, plain_table
 from calcode.errors import FeatureFileError, RoleError
 
 if TYPE_CHECKING:
     from calcode.cohorts import FeatureFile
     from calcode.method.evidence import Evidence
     from calcode.method.explain import Explanation
-    from calcode.method.model import Calcode
-    from calcode.site import SiteModel
 
 
 def explain(
@@ -61,9 +58,12 @@ def explain(
     and which reference images are nearest. An answer of one diagnosis comes with its record: how often such answers
     were right on the labelled images of the role test, where FEATURES has them.
     """
+    from calcode.backbones import load_backbone
+    from calcode.backbones.photograph import photograph_evidence
     from calcode.cli.rows import remembered
     from calcode.cohorts import open_features
     from calcode.method.explain import explain as explained
+    from calcode.method.explain import single_answer_record
     from calcode.site import SiteModel, load_model
     from calcode.site.explain import explain_site
 
@@ -76,7 +76,10 @@ def explain(
     with screen.working(f"Reading {model}"):
         fitted = load_model(model)
         file = open_features(features, prompts=prompts)
-    cases = _photographs(image, file, backbone=backbone or "") if image else _rows(wanted, file)
+    cases = _rows(wanted, file)
+    if image:
+        tower = load_backbone(backbone or "")
+        cases = [(path.name, photograph_evidence(path, backbone=tower, prompts=file.prompts)) for path in image]
     cohort = None
     if not isinstance(fitted, SiteModel):
         holder = file if reference is None else open_features(reference, prompts=file.prompts)
@@ -96,7 +99,12 @@ def explain(
                 "would say nothing; explain an image of the role test, or a new one"
             ) from error
         if found.action == "label" and record is None:
-            record = _record(fitted, file)
+            record = (
+                "How often such an answer is right is not known here: 'calcode evaluate' says so from labelled images."
+            )
+            if "test" in file.role_counts and file.contents.label_column is not None:
+                test = file.read(role="test", columns=[], classes=fitted.classes_).evidence
+                record = record if test.labels is None else single_answer_record(fitted, test)
         found = replace(found, record=(record or "") if found.action == "label" else "")
         explanations.append((name, found))
     if as_json:
@@ -111,7 +119,7 @@ def explain(
             "model. Name the file that does with --reference."
         )
     screen.say()
-    screen.say("Research software, not a medical device.")
+    screen.say(DEVICE_NOTE)
 
 
 COMMAND = Command(
@@ -125,7 +133,7 @@ COMMAND = Command(
 )
 
 
-def _rows(wanted: list[str], file: FeatureFile) -> Iterator[tuple[str, Evidence]]:
+def _rows(wanted: list[str], file: FeatureFile) -> list[tuple[str, Evidence]]:
     """The images with these ids, in the order asked for."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -147,26 +155,7 @@ def _rows(wanted: list[str], file: FeatureFile) -> Iterator[tuple[str, Evidence]
         near = difflib.get_close_matches(missing[0], known, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else f"; ids look like {known[0]!r}"
         raise FeatureFileError(f"{file.path}: no image with the id {', '.join(map(repr, missing))}{meant}")
-    return ((name, found[name]) for name in wanted)
-
-
-def _photographs(paths: list[Path], file: FeatureFile, *, backbone: str) -> Iterator[tuple[str, Evidence]]:
-    from calcode.backbones import load_backbone
-    from calcode.backbones.photograph import photograph_evidence
-
-    model = load_backbone(backbone)
-    return ((path.name, photograph_evidence(path, backbone=model, prompts=file.prompts)) for path in paths)
-
-
-def _record(model: Calcode | SiteModel, file: FeatureFile) -> str:
-    """How often single answers are right on the labelled test images of the file, if it has any."""
-    from calcode.method.explain import single_answer_record
-
-    if "test" in file.role_counts and file.contents.label_column is not None:
-        test = file.read(role="test", columns=[], classes=model.classes_).evidence
-        if test.labels is not None:
-            return single_answer_record(model, test)
-    return "How often such an answer is right is not known here: 'calcode evaluate' says so from labelled images."
+    return [(name, found[name]) for name in wanted]
 
 
 def show_explanation(explanation: Explanation, *, name: str, screen: Screen) -> None:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from calcode.cli.options import AsJson, ModelFile
 from calcode.cli.running import DEVICE_NOTE, Command, Screen, plain_table
-
-if TYPE_CHECKING:
-    from calcode.method.model import Calcode
 
 
 def inspect(model: ModelFile, as_json: AsJson = False) -> None:
@@ -42,7 +37,15 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
     else:
         from calcode.method.quantiles import smallest_finite_count
         from calcode.metrics.summary_text import number
-        from calcode.report.model_facts import changed_settings, guard_sentences, images_text
+        from calcode.report.model_facts import (
+            audit_candidates,
+            audit_sentence,
+            bandwidth_sentence,
+            changed_settings,
+            guard_sentences,
+            images_text,
+            level_sentence,
+        )
 
         screen.say(f"{model.name}: {DEVICE_NOTE}", style="bold")
         screen.say(
@@ -60,8 +63,31 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
             if not changed
             else f"Settings other than the defaults: {', '.join(f'{key} = {value}' for key, value in changed.items())}."
         )
-        _show_audit(fitted, screen)
-        _show_local(fitted, screen)
+        screen.heading("Which images it defers: the audit")
+        screen.say(audit_sentence(fitted))
+        if fitted.audit_name_ is not None:
+            table = plain_table("candidate", "AUROC", "")
+            for name, auroc in audit_candidates(fitted).items():
+                chosen = name == fitted.audit_name_
+                table.add_row(name, number(auroc), "chosen" if chosen else "", style="bold" if chosen else "")
+            screen.say()
+            screen.show(table)
+        screen.heading("How local its thresholds are: the bandwidth")
+        screen.say(f"{bandwidth_sentence(fitted)} {level_sentence(fitted)}")
+        if fitted.bandwidth_trace_:
+            table = plain_table()
+            for head in ("neighbourhood", "h", "infinite thresholds", "held-out coverage"):
+                table.add_column(head, justify="right")
+            table.add_column("")
+            for trial in fitted.bandwidth_trace_:
+                chosen = trial.bandwidth == fitted.bandwidth_
+                outcome = "rejected"
+                if chosen:
+                    outcome = "chosen" if trial.accepted else "chosen: none met both bounds"
+                figures = (f"{trial.share:.2%}", f"{trial.bandwidth:.4g}", number(trial.infinite_share))
+                table.add_row(*figures, number(trial.coverage), outcome, style="bold" if chosen else "")
+            screen.say()
+            screen.show(table)
         screen.heading("Which classes it protects: the guard")
         for sentence in guard_sentences(fitted):
             screen.point(sentence)
@@ -92,48 +118,3 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
 COMMAND = Command(
     run=inspect, examples=("calcode inspect model.safetensors", "calcode inspect model.safetensors --json")
 )
-
-
-def _show_audit(model: Calcode, screen: Screen) -> None:
-    from calcode.metrics.summary_text import number
-    from calcode.report.model_facts import audit_candidates, audit_sentence
-
-    screen.heading("Which images it defers: the audit")
-    screen.say(audit_sentence(model))
-    if model.audit_name_ is None:
-        return
-    table = plain_table("candidate", "AUROC", "")
-    for name, auroc in audit_candidates(model).items():
-        chosen = name == model.audit_name_
-        table.add_row(name, number(auroc), "chosen" if chosen else "", style="bold" if chosen else "")
-    screen.say()
-    screen.show(table)
-
-
-def _show_local(model: Calcode, screen: Screen) -> None:
-    from calcode.metrics.summary_text import number
-    from calcode.report.model_facts import bandwidth_sentence, level_sentence
-
-    screen.heading("How local its thresholds are: the bandwidth")
-    screen.say(f"{bandwidth_sentence(model)} {level_sentence(model)}")
-    if not model.bandwidth_trace_:
-        return
-    table = plain_table()
-    for head in ("neighbourhood", "h", "infinite thresholds", "held-out coverage"):
-        table.add_column(head, justify="right")
-    table.add_column("")
-    for trial in model.bandwidth_trace_:
-        chosen = trial.bandwidth == model.bandwidth_
-        outcome = "rejected"
-        if chosen:
-            outcome = "chosen" if trial.accepted else "chosen: none met both bounds"
-        table.add_row(
-            f"{trial.share:.2%}",
-            f"{trial.bandwidth:.4g}",
-            number(trial.infinite_share),
-            number(trial.coverage),
-            outcome,
-            style="bold" if chosen else "",
-        )
-    screen.say()
-    screen.show(table)

@@ -6,7 +6,7 @@ import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from calcode.cohorts import FeatureFile
     from calcode.method.decisions import Decisions
     from calcode.method.evidence import Evidence
-    from calcode.method.model import Calcode
     from calcode.monitor import Watch
-    from calcode.site import SiteModel
 
 _TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no")
 
@@ -92,8 +90,10 @@ def monitor(
     A home model is watched against its home gate and a site model against its site gate. Exit code 3 says that an
     alarm was raised, now or in an earlier run of the same --state.
     """
+    import numpy as np
+
     from calcode.cohorts import open_features
-    from calcode.monitor import replay
+    from calcode.monitor import Watch, miss_lines, replay, watch_model
     from calcode.site import load_model
 
     inputs = [model, *features, *(decisions or ()), labels, secret, prompts]
@@ -105,18 +105,61 @@ def monitor(
         raise typer.BadParameter("it needs the --state of the model before", param_hint="--recalibrated")
     screen = Screen()
     fitted = load_model(model)
-    watch = _watch(fitted, state, recalibrated=recalibrated, false_alarm=false_alarm, model=model)
+    if state is None or not state.exists():
+        if recalibrated:
+            raise FeatureFileError(f"{state}: no such file; --recalibrated goes on with the state of the model before")
+        watch = watch_model(fitted, false_alarm=false_alarm)
+    else:
+        watch = Watch.load(state)
+        if recalibrated:
+            if watch.model_digest == fitted.digest_:
+                raise MismatchError(f"{state}: {model} is watched in it already; leave --recalibrated out")
+            watch.recalibrate(lines=miss_lines(fitted), model_digest=fitted.digest_)
+        if watch.model_digest != fitted.digest_:
+            raise MismatchError(
+                f"{state}: monitors of another model than {model}; name a new state file, or add --recalibrated if the "
+                "model was recalibrated with the same bag"
+            )
+        if not math.isclose(watch.false_alarm, false_alarm):
+            raise MismatchError(
+                f"{state}: began with --false-alarm {watch.false_alarm:g}, and the level cannot change afterwards"
+            )
     earlier = len(watch.alarms)
     key = fitted.digest_.encode() if secret is None else secret.read_bytes()
-    given = None if decisions is None else _decisions(decisions, fitted.digest_)
+    given, row_of = (None, {}) if decisions is None else _decisions(decisions, fitted.digest_)
     counts, seen = [], dict[str, Path]()
     with screen.counting("Images", total=None) as advance:
         for path in features:
-            stream = _read(open_features(path, prompts=prompts), classes=fitted.classes_, time=time)
-            _require_order(stream, path, seen=seen, watch=watch)
-            decided = None if given is None else given.rows(stream.ids, path)
-            counts.append(replay(watch, fitted, stream.evidence, decisions=decided, times=stream.times, secret=key))
-            advance(len(stream.ids))
+            evidence, times = _read(open_features(path, prompts=prompts), classes=fitted.classes_, time=time)
+            ids = np.asarray(evidence.ids).tolist()
+            twice = [name for name in ids if name in seen]
+            if twice:
+                raise FeatureFileError(
+                    f"{path}: {len(twice)} of its images are in {seen[twice[0]]} too (first: {twice[0]!r}); give each "
+                    "once"
+                )
+            seen.update(dict.fromkeys(ids, path))
+            # Images of an earlier run are no error: they are recognised.
+            new = zip(ids, times or (), strict=False)
+            oldest = next((when for name, when in new if not watch.knows(name)), None)
+            if oldest is not None and watch.seen_until:
+                first, newest = _sortable([oldest, watch.seen_until])
+                if first < newest:
+                    raise FeatureFileError(
+                        f"{path}: out of order, it has a new image of {oldest} and images up to {watch.seen_until} "
+                        "have voted; give the files in the order of time"
+                    )
+            decided = None
+            if given is not None:
+                missing = [name for name in ids if name not in row_of]
+                if missing:
+                    raise FeatureFileError(
+                        f"{path}: {len(missing)} of its images have no decision (first: {missing[0]!r}); give all "
+                        "decisions"
+                    )
+                decided = given[np.array([row_of[name] for name in ids], dtype=np.int64)]
+            counts.append(replay(watch, fitted, evidence, decisions=decided, times=times, secret=key))
+            advance(len(ids))
     reviews = None if labels is None else _review(watch, labels, time=time)
     if state is not None:
         watch.save(state)
@@ -143,43 +186,8 @@ COMMAND = Command(
 )
 
 
-def _watch(
-    fitted: Calcode | SiteModel, state: Path | None, *, recalibrated: bool, false_alarm: float, model: Path
-) -> Watch:
-    """The monitors to go on with, or new ones."""
-    from calcode.monitor import Watch, miss_lines, watch_model
-
-    if state is None or not state.exists():
-        if recalibrated:
-            raise FeatureFileError(f"{state}: no such file; --recalibrated goes on with the state of the model before")
-        return watch_model(fitted, false_alarm=false_alarm)
-    watch = Watch.load(state)
-    if recalibrated:
-        if watch.model_digest == fitted.digest_:
-            raise MismatchError(f"{state}: {model} is watched in it already; leave --recalibrated out")
-        watch.recalibrate(lines=miss_lines(fitted), model_digest=fitted.digest_)
-    if watch.model_digest != fitted.digest_:
-        raise MismatchError(
-            f"{state}: monitors of another model than {model}; name a new state file, or add --recalibrated if the "
-            "model was recalibrated with the same bag"
-        )
-    if not math.isclose(watch.false_alarm, false_alarm):
-        raise MismatchError(
-            f"{state}: began with --false-alarm {watch.false_alarm:g}, and the level cannot change afterwards"
-        )
-    return watch
-
-
-class _Stream(NamedTuple):
-    """Images of one file in the order of time."""
-
-    evidence: Evidence
-    ids: list[str]
-    times: list[str] | None
-
-
-def _read(file: FeatureFile, *, classes: Sequence[str], time: str | None) -> _Stream:
-    """The images of a file, in the order of their times if a column says so; labels are not looked at."""
+def _read(file: FeatureFile, *, classes: Sequence[str], time: str | None) -> tuple[Evidence, list[str] | None]:
+    """The images of a file and their times, in the order of the times if a column has them; labels are not read."""
     import numpy as np
     import pyarrow as pa
 
@@ -192,8 +200,6 @@ def _read(file: FeatureFile, *, classes: Sequence[str], time: str | None) -> _St
     wanted = [name for name in file.contents.columns if name in ("id", "group", "embedding", time)]
     table = pa.concat_tables(stream_tables(file.path, columns=wanted, batch_size=65_536))
     evidence = file.evidence_from(table, classes=classes)
-    if evidence is None:
-        raise FeatureFileError(f"{file.path}: holds no images")
     times = None
     if time is not None:
         times = text_values(table[time]).tolist()
@@ -201,7 +207,7 @@ def _read(file: FeatureFile, *, classes: Sequence[str], time: str | None) -> _St
             raise FeatureFileError(f"{file.path}: column {time!r} is empty in {times.count('')} rows; fill it in")
         order = sorted(range(len(times)), key=_sortable(times).__getitem__)
         times, evidence = [times[row] for row in order], evidence[np.array(order)]
-    return _Stream(evidence, np.asarray(evidence.ids).tolist(), times)
+    return evidence, times
 
 
 def _sortable(times: Sequence[str]) -> list[Any]:
@@ -212,48 +218,8 @@ def _sortable(times: Sequence[str]) -> list[Any]:
         return list(times)
 
 
-def _require_order(stream: _Stream, path: Path, *, seen: dict[str, Path], watch: Watch) -> None:
-    """Raise where an image is in two files, or a new one is older than images that have voted.
-
-    Images of an earlier run are no error: they are recognised.
-    """
-    twice = [name for name in stream.ids if name in seen]
-    if twice:
-        raise FeatureFileError(
-            f"{path}: {len(twice)} of its images are in {seen[twice[0]]} too (first: {twice[0]!r}); give each once"
-        )
-    seen.update(dict.fromkeys(stream.ids, path))
-    times = zip(stream.ids, stream.times or (), strict=False)
-    oldest = next((when for name, when in times if not watch.knows(name)), None)
-    if oldest is None or not watch.seen_until:
-        return
-    earlier, newest = _sortable([oldest, watch.seen_until])
-    if earlier < newest:
-        raise FeatureFileError(
-            f"{path}: out of order, it has a new image of {oldest} and images up to {watch.seen_until} have voted; "
-            "give the files in the order of time"
-        )
-
-
-class _Given(NamedTuple):
-    """Decisions as they were given, by id."""
-
-    decisions: Decisions
-    row_of: dict[str, int]
-
-    def rows(self, ids: Sequence[str], path: Path) -> Decisions:
-        """The decisions on these images, in their order."""
-        import numpy as np
-
-        missing = [name for name in ids if name not in self.row_of]
-        if missing:
-            raise FeatureFileError(
-                f"{path}: {len(missing)} of its images have no decision (first: {missing[0]!r}); give all decisions"
-            )
-        return self.decisions[np.array([self.row_of[name] for name in ids], dtype=np.int64)]
-
-
-def _decisions(paths: Sequence[Path], digest: str) -> _Given:
+def _decisions(paths: Sequence[Path], digest: str) -> tuple[Decisions, dict[str, int]]:
+    """Decisions as they were given, and the row of each image."""
     from calcode.cohorts import decisions_from, read_decisions
     from calcode.method.decisions import Decisions
 
@@ -272,7 +238,7 @@ def _decisions(paths: Sequence[Path], digest: str) -> _Given:
             row_of[name] = len(row_of)
             seen[name] = path
         parts.append(part)
-    return _Given(Decisions.concatenate(parts), row_of)
+    return Decisions.concatenate(parts), row_of
 
 
 def _review(watch: Watch, path: Path, *, time: str | None) -> dict[str, int]:

@@ -11,10 +11,9 @@ from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, ModelFi
 from calcode.cli.running import Command, Screen, output_file
 
 if TYPE_CHECKING:
-    from calcode.arrays import BoolArray
     from calcode.cli.rows import Choice, Judged
     from calcode.method.model import Calcode
-    from calcode.report import ReportCohort
+    from calcode.report import MethodResult
     from calcode.site import SiteModel
 
 
@@ -51,7 +50,7 @@ def report(
 
     from calcode.cli.rows import Choice, judged
     from calcode.cohorts import open_features
-    from calcode.report import cohort_figures, write_report
+    from calcode.report import ReportCohort, cohort_figures, write_report
     from calcode.site import SiteModel, load_model
 
     target = output_file(output, suffixes=(".html",))
@@ -65,7 +64,19 @@ def report(
     if isinstance(fitted, SiteModel):
         _site_report(fitted, choice, result, target=target, title=heading, screen=screen, as_json=as_json)
         return
-    cohort = _cohort(fitted, choice, result, shifted=not exchangeable)
+    bank = choice.features.prompts
+    cohort = ReportCohort(
+        name=choice.role or choice.features.path.stem,
+        title=choice.described,
+        description="",
+        shifted=not exchangeable,
+        labels=result.labels,
+        model=fitted,
+        decisions=result.decisions,
+        ordinary=_split_aps(fitted, choice, result),
+        metadata={name: values for name, values in result.metadata.items() if name != "label_name"},
+        class_titles=dict(zip(bank.classes, bank.label_texts or bank.classes, strict=True)),
+    )
     with screen.working(f"Writing {target}"):
         write_report(target, cohorts=[cohort], title=heading)
     figures = cohort_figures(cohort)
@@ -125,31 +136,14 @@ def _site_report(
     screen.say(f"Wrote {target}. Open it in a browser.")
 
 
-def _cohort(model: Calcode, choice: Choice, result: Judged, *, shifted: bool) -> ReportCohort:
-    from calcode.report import ReportCohort
-
-    prompts = choice.features.prompts
-    return ReportCohort(
-        name=choice.role or choice.features.path.stem,
-        title=choice.described,
-        description="",
-        shifted=shifted,
-        labels=result.labels,
-        model=model,
-        decisions=result.decisions,
-        ordinary=_split_aps(model, choice, result),
-        metadata={name: values for name, values in result.metadata.items() if name != "label_name"},
-        class_titles=dict(zip(prompts.classes, prompts.label_texts or prompts.classes, strict=True)),
-    )
-
-
-def _split_aps(model: Calcode, choice: Choice, result: Judged) -> tuple[str, BoolArray] | None:
+def _split_aps(model: Calcode, choice: Choice, result: Judged) -> MethodResult | None:
     """What split APS says about the same images, if the file holds the calibration images of the model."""
     from calcode.baselines.aps import RECORD
     from calcode.baselines.split import threshold
     from calcode.cli.rows import remembered
     from calcode.method.evidence import robust_probabilities
     from calcode.method.scores import aps_scores, label_sets
+    from calcode.report import MethodResult
 
     cohort = remembered(model, choice.features, role="calibration")
     if cohort is None or cohort.evidence.labels is None:
@@ -157,4 +151,4 @@ def _split_aps(model: Calcode, choice: Choice, result: Judged) -> tuple[str, Boo
     calibration = cohort.evidence
     scores = aps_scores(robust_probabilities(calibration.prompt_logits, trim=model.settings_.trim))
     limit = threshold(scores, calibration.require_labels(), miscoverage=model.settings_.miscoverage)
-    return RECORD.title, label_sets(result.decisions.scores, limit)
+    return MethodResult.without_audit(RECORD.title, label_sets(result.decisions.scores, limit))

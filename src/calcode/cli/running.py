@@ -162,6 +162,11 @@ class Screen:
     _out: Console = field(default_factory=partial(Console, highlight=False))
     _err: Console = field(default_factory=partial(Console, stderr=True, highlight=False))
 
+    @property
+    def width(self) -> int:
+        """Characters in a line of results."""
+        return self._out.width
+
     def say(self, text: str = "", *, style: str = "") -> None:
         """A line or paragraph of results, wrapped at words."""
         self._wrap(text, style=style)
@@ -179,7 +184,7 @@ class Screen:
         # Not rich's own wrapping: it breaks between a number and its unit and leaves spaces at the ends of lines.
         lines = textwrap.fill(
             text,
-            self._out.width,
+            self.width,
             initial_indent=first,
             subsequent_indent=later,
             break_long_words=False,

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from calcode.method.evidence import Evidence
     from calcode.method.model import Calcode
     from calcode.site.model import SiteModel
-    from calcode.site.plan import ReviewPlan
 
 #: Unreviewed images that a curve looks at, at most.
 _CURVE_IMAGES = 600
@@ -108,6 +107,7 @@ def plan(
     """
     import numpy as np
 
+    from calcode.site.levels import labels_needed
     from calcode.site.plan import CoinFile, plan_archive, plan_coin, plan_consecutive
     from calcode.site.sheet import write_sheet
 
@@ -121,6 +121,7 @@ def plan(
         home, cohort = _opened(model, features, prompts=prompts)
     evidence = cohort.evidence
     visits = None if visit is None else [str(value) for value in cohort.column(visit)]
+    n_groups = max(1, len(set([] if evidence.groups is None else evidence.groups.tolist())))
     coin_path = target.with_suffix(".coin.json") if coin is None else coin
     coins = CoinFile.opened(coin_path)
     levels = _levels(miscoverage, home.classes_)
@@ -137,29 +138,46 @@ def plan(
             visits=visits,
         )
     elif design is Design.COIN:
-        share = rate if rate is not None else min(1.0, (budget or 0) / _n_groups(evidence))
+        share = rate if rate is not None else min(1.0, (budget or 0) / n_groups)
         planned = plan_coin(evidence, rate=share, coins=coins, visits=visits)
     else:
         planned = plan_consecutive(evidence, budget=budget or 0, secret=coins.secret, visits=visits)
     coins.save(coin_path)
     write_sheet(target, evidence, planned)
-    facts = _plan_facts(planned, home, levels)
+    needed = {name: labels_needed(levels[name]) for name in home.classes_}
+    quota = None if planned.quota is None else planned.quota.labels
+    labels = {name: None if quota is None else quota.get(k, 0) for k, name in enumerate(home.classes_)}
+    training = planned.why.count("training")
     if as_json:
-        screen.emit("site plan", {"output": str(target), "coin": str(coin_path), "design": design.value, **facts})
+        facts = {
+            "output": str(target),
+            "coin": str(coin_path),
+            "design": design.value,
+            "cases": len(planned.rows),
+            "training": training,
+            "already_tossed": planned.already,
+            "classes": [{"class": name, "needed": needed[name], "planned": labels[name]} for name in home.classes_],
+        }
+        screen.emit("site plan", facts)
         return
-    _show_plan(facts, planned, design=design, target=target, coin=coin_path, screen=screen)
-
-
-def _settings(values: dict[str, Any]) -> dict[str, Any]:
-    """The options of `fit` that are settings of the site model, by their names there."""
-    return {
-        "rare": values["rare"].value,
-        "slack": values["slack"].value,
-        "always_protect": names_in(values["always_protect"]),
-        "assurance": values["assurance"],
-        "audit": values["audit"].value,
-        "random_state": values["seed"],
-    }
+    screen.say(f"{len(planned.rows):,} cases to review, one image per patient, chosen by {design.value}.")
+    if planned.already:
+        screen.say(f"{planned.already:,} patients were drawn or passed over before and are not tossed again.")
+    table = plain_table("class", "needed", "planned", "")
+    for name, count in labels.items():
+        note = "as many as come" if count is None else "" if count >= needed[name] else "stays in every set"
+        short = count is not None and count < needed[name]
+        table.add_row(
+            name, f"{needed[name]}", "-" if count is None else f"{count}", note, style="yellow" if short else ""
+        )
+    screen.show(table)
+    if training:
+        screen.say(f"{training} further cases train the model and do not calibrate it.")
+    screen.say()
+    screen.say(
+        f"Wrote {target}. Fill in the column label: a diagnosis, 'other', or 'cannot tell'. {coin_path} holds the "
+        "secret of the draw: keep it, and keep it to yourself."
+    )
 
 
 _SETTINGS: dict[str, tuple[Any, Any]] = {
@@ -208,7 +226,7 @@ _SETTINGS: dict[str, tuple[Any, Any]] = {
 }
 
 
-@option_group("settings", _SETTINGS, build=_settings)
+@option_group("settings", _SETTINGS, build=dict)
 def fit(
     model: ModelFile,
     features: FeatureFileArgument,
@@ -238,7 +256,15 @@ def fit(
     screen = Screen()
     with screen.working(f"Reading {features}"):
         home, cohort = _opened(model, features, prompts=prompts)
-    settings = settings | {"miscoverage": _levels(miscoverage, home.classes_)}
+    settings = {
+        "rare": settings["rare"].value,
+        "slack": settings["slack"].value,
+        "always_protect": names_in(settings["always_protect"]),
+        "assurance": settings["assurance"],
+        "audit": settings["audit"].value,
+        "random_state": settings["seed"],
+        "miscoverage": _levels(miscoverage, home.classes_),
+    }
     with screen.working("Fitting"):
         site, _ = _fitted(home, cohort, review, sampling=sampling.value, settings=settings, look=look)
         site.save(target)
@@ -405,55 +431,6 @@ def _require_classes(names: list[str], classes: tuple[str, ...]) -> None:
         raise typer.BadParameter(
             f"{', '.join(unknown)}: no such class; the model has {', '.join(classes)}", param_hint="--classes"
         )
-
-
-def _n_groups(evidence: Evidence) -> int:
-    return max(1, len(set([] if evidence.groups is None else evidence.groups.tolist())))
-
-
-def _plan_facts(planned: ReviewPlan, home: Calcode, levels: dict[str, float]) -> dict[str, Any]:
-    from calcode.site.levels import labels_needed
-
-    rows = []
-    for k, name in enumerate(home.classes_):
-        planned_labels = None if planned.quota is None else planned.quota.labels.get(k, 0)
-        rows.append({"class": name, "needed": labels_needed(levels[name]), "planned": planned_labels})
-    return {
-        "cases": len(planned.rows),
-        "training": planned.why.count("training"),
-        "already_tossed": planned.already,
-        "classes": rows,
-    }
-
-
-def _show_plan(
-    facts: dict[str, Any], planned: ReviewPlan, *, design: Design, target: Path, coin: Path, screen: Screen
-) -> None:
-
-    screen.say(f"{facts['cases']:,} cases to review, one image per patient, chosen by {design.value}.")
-    if planned.already:
-        screen.say(f"{planned.already:,} patients were drawn or passed over before and are not tossed again.")
-    table = plain_table("class", "needed", "planned", "")
-    for row in facts["classes"]:
-        if row["planned"] is None:
-            table.add_row(row["class"], f"{row['needed']}", "-", "as many as come")
-        else:
-            served = row["planned"] >= row["needed"]
-            table.add_row(
-                row["class"],
-                f"{row['needed']}",
-                f"{row['planned']}",
-                "" if served else "stays in every set",
-                style="" if served else "yellow",
-            )
-    screen.show(table)
-    if facts["training"]:
-        screen.say(f"{facts['training']} further cases train the model and do not calibrate it.")
-    screen.say()
-    screen.say(
-        f"Wrote {target}. Fill in the column label: a diagnosis, 'other', or 'cannot tell'. {coin} holds the secret of "
-        "the draw: keep it, and keep it to yourself."
-    )
 
 
 def site_facts(site: SiteModel) -> dict[str, Any]:

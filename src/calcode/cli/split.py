@@ -51,6 +51,13 @@ def split(
     target = output_file(output, suffixes=(".parquet",), inputs=(features,))
     if not 0 < guard < 1:
         raise typer.BadParameter(f"{guard} must lie strictly between 0 and 1", param_hint="--guard")
+    try:
+        parts = [float(part) for part in sizes.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{sizes!r} is no list of numbers; write for example 0.2,0.2,0.2,0.2,0.2", param_hint="--sizes"
+        ) from error
+    shares = [int(part) for part in parts] if all(part.is_integer() for part in parts) else parts
     file = open_features(features, prompts=prompts)
     if file.role_counts and not replace_roles:
         raise FeatureFileError(
@@ -70,7 +77,7 @@ def split(
         with warnings.catch_warnings():
             # The counts are shown below, for the classes of the prompts.
             warnings.simplefilter("ignore", CalcodeWarning)
-            roles = split_roles(labels, groups=groups, sizes=_numbers(sizes), random_state=seed)
+            roles = split_roles(labels, groups=groups, sizes=shares, random_state=seed)
     except SettingsError as error:
         raise typer.BadParameter(str(error).removeprefix("sizes: "), param_hint="--sizes") from error
     counts = role_counts(labels, roles, classes=file.classes, guard_miscoverage=guard)
@@ -113,16 +120,3 @@ COMMAND = Command(
         "calcode split skin.parquet -o split.parquet --sizes 0.1,0.2,0.2,0.3,0.2",
     ),
 )
-
-
-def _numbers(text: str) -> list[float]:
-    """The sizes as whole numbers where all of them are."""
-    try:
-        parts = [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise typer.BadParameter(
-            f"{text!r} is no list of numbers; write for example 0.2,0.2,0.2,0.2,0.2", param_hint="--sizes"
-        ) from error
-    if all(part.is_integer() for part in parts):
-        return [int(part) for part in parts]
-    return parts

@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from calcode.cli.options import AsJson
-from calcode.cli.running import Command, ExitCode, Screen, guarded, output_file
-
-if TYPE_CHECKING:
-    from calcode.study import Study, StudyRun
+from calcode.cli.running import DEVICE_NOTE, Command, ExitCode, Screen, guarded, output_file
 
 PANEL = "For a publication or a decision to deploy"
 #: Seconds between two lines of progress in a log.
@@ -71,12 +68,22 @@ def run(
     from calcode.study import plan, read_study, run_study, write_study_page
 
     screen = Screen()
-    study = read_study(path, features=_feature_paths(features), output=output)
+    paths = {}
+    for value in features or ():
+        name, equals, file = value.partition("=")
+        if not (name and equals and file):
+            raise typer.BadParameter(f"{value!r} is not NAME=PATH", param_hint="--features")
+        paths[name] = Path(file)
+    study = read_study(path, features=paths, output=output)
     if resplits is not None:
         deals = study.options["resplits"].model_copy(update={"n": resplits})
         study = study.model_copy(update={"options": study.options | {"resplits": deals}})
     if not as_json:
-        _introduce(study, screen)
+        names = ", ".join(backbone.name for backbone in study.backbones)
+        settings = ", ".join(setting.name for setting in study.settings)
+        screen.say(f"{study.title}: settings {settings}; backbones {names}; {len(study.compared)} methods.")
+        for name, why in study.left_out.items():
+            screen.warn(f"backbone {name} left out: {why}")
     total = len(plan(study))
     log = _Log(total)
     with screen.counting("Combinations", total=total) as advance:
@@ -93,7 +100,16 @@ def run(
     with screen.working("Writing the page"):
         page = write_study_page(done.folder)
     if as_json:
-        screen.emit("study run", _facts(done) | {"page": str(page)})
+        facts = {
+            "output": str(done.folder),
+            "combinations": done.n_jobs,
+            "reused": done.n_reused,
+            "seconds": done.seconds,
+            "tables": [str(table) for table in done.tables],
+            "failures": [{"what": failure.what, "error": failure.error} for failure in done.failures],
+            "page": str(page),
+        }
+        screen.emit("study run", facts)
     else:
         computed = done.n_jobs - done.n_reused
         screen.say(
@@ -101,7 +117,7 @@ def run(
             f"computed now); {len(done.tables)} tables in {done.folder / 'tables'}."
         )
         screen.say(f"Wrote {page}. LaTeX tables and figure files: calcode study report {done.folder}")
-        screen.say("On shifted settings every figure is an observation. Research software, not a medical device.")
+        screen.say("On shifted settings every figure is an observation. " + DEVICE_NOTE)
         for failure in done.failures:
             screen.fail(f"{failure.what}: {failure.error}")
     if done.failures:
@@ -208,32 +224,3 @@ group = typer.Typer(
 )
 for _command in COMMANDS:
     group.command(_command.name, help=_command.help_text())(guarded(_command.run))
-
-
-def _feature_paths(values: list[str] | None) -> dict[str, Path]:
-    paths = {}
-    for value in values or ():
-        name, equals, path = value.partition("=")
-        if not (name and equals and path):
-            raise typer.BadParameter(f"{value!r} is not NAME=PATH", param_hint="--features")
-        paths[name] = Path(path)
-    return paths
-
-
-def _introduce(study: Study, screen: Screen) -> None:
-    names = ", ".join(backbone.name for backbone in study.backbones)
-    settings = ", ".join(setting.name for setting in study.settings)
-    screen.say(f"{study.title}: settings {settings}; backbones {names}; {len(study.compared)} methods.")
-    for name, why in study.left_out.items():
-        screen.warn(f"backbone {name} left out: {why}")
-
-
-def _facts(done: StudyRun) -> dict[str, Any]:
-    return {
-        "output": str(done.folder),
-        "combinations": done.n_jobs,
-        "reused": done.n_reused,
-        "seconds": done.seconds,
-        "tables": [str(path) for path in done.tables],
-        "failures": [{"what": failure.what, "error": failure.error} for failure in done.failures],
-    }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -107,6 +108,32 @@ class SiteDemo:
             "reference images)."
         )
         return tuple(found)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {
+            "settings": [
+                {
+                    "name": entry.setting.name,
+                    "labels": entry.site.counts_,
+                    "today": entry.today.to_dict(),
+                    "reviewed": entry.reviewed.to_dict(),
+                    "ideal_worst_class_coverage": entry.ideal_worst,
+                    "curve": [
+                        {"design": design, "labels": n, "informative": rate.value, "low": rate.low, "high": rate.high}
+                        for (design, n), rate in entry.curve.items()
+                    ],
+                }
+                for entry in self.sites
+            ],
+            "sharp": {
+                "today": self.sharp.today.to_dict(),
+                "sharp": self.sharp.sharp.to_dict(),
+                "certificate": asdict(self.sharp.certificate) | {"certified": self.sharp.certificate.certified},
+            },
+            "findings": [sentence.replace("\u00a0", " ") for sentence in self.sentences],
+        }
 
 
 def compare_sites(images: Cohort, settings: Sequence[Setting], models: Sequence[Calcode]) -> SiteDemo:
