@@ -319,7 +319,7 @@ class CalcodeClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # 
         """Embeddings, and log-probabilities as the logits of a single prompt."""
         embed = self.embed_.transform if hasattr(self.embed_, "transform") else self.embed_
         clipped = np.clip(self._probabilities(rows), _SMALLEST_PROBABILITY, None)
-        # Single precision leaves sums beside 1, which an audit would read as differences between rows.
+        # Single precision leaves sums that are not quite 1, which an audit would read as differences between rows.
         logits = np.log(clipped / clipped.sum(axis=1, keepdims=True))
         return Evidence(
             embeddings=np.asarray(embed(rows)),

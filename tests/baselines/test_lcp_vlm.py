@@ -25,7 +25,7 @@ from calcode.baselines.lcp_vlm import (
 )
 from calcode.baselines.protocol import Roles
 from calcode.baselines.split import robust
-from calcode.method.cross_fit import fold_numbers
+from calcode.method.bandwidth import fold_numbers
 from calcode.method.quantiles import conformal_quantile, conformal_rank
 from calcode.method.scores import aps_scores, label_sets, true_label_scores
 

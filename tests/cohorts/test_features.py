@@ -261,7 +261,7 @@ def test_prompts_are_found_given_or_missed(feature_path: Path, prompts: Prompts)
     beside = feature_path.with_name("cohort.prompts.safetensors")
     elsewhere = feature_path.with_name("elsewhere.prompts.safetensors")
     beside.rename(elsewhere)
-    with pytest.raises(FeatureFileError, match=r"no prompts beside it .* name the prompt file"):
+    with pytest.raises(FeatureFileError, match=r"no prompts next to it .* name the prompt file"):
         open_features(feature_path)
     assert open_features(feature_path, prompts=elsewhere).prompt_digest == prompts.digest
     assert open_features(feature_path, prompts=prompts).prompt_digest == prompts.digest

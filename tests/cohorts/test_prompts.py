@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from calcode.cohorts import Prompts, prompt_digest, read_prompts, write_prompts
-from calcode.cohorts.prompts import prompts_beside
+from calcode.cohorts.prompts import prompt_file_for
 from calcode.errors import EvidenceError, FeatureFileError
 
 KEY = "calcode-prompts"
@@ -197,8 +197,8 @@ def test_prompts_do_not_change_with_the_array_they_came_from() -> None:
 def test_the_file_of_the_same_name_comes_before_the_archive(tmp_path: Path, prompts: Prompts) -> None:
     features = tmp_path / "derm.parquet"
     with pytest.raises(FeatureFileError, match=r"looked for derm\.prompts\.safetensors and prompts\.npz"):
-        prompts_beside(features)
+        prompt_file_for(features)
     np.savez(tmp_path / "prompts.npz", text=prompts.text)
-    assert prompts_beside(features).name == "prompts.npz"
+    assert prompt_file_for(features).name == "prompts.npz"
     write_prompts(tmp_path / "derm.prompts.safetensors", prompts)
-    assert prompts_beside(features).name == "derm.prompts.safetensors"
+    assert prompt_file_for(features).name == "derm.prompts.safetensors"

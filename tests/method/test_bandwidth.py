@@ -8,8 +8,7 @@ import pytest
 from method.test_cross_fit import draw
 
 from calcode import CalcodeWarning
-from calcode.method.bandwidth import NEIGHBOUR_SHARES, candidate_bandwidths, choose_bandwidth
-from calcode.method.cross_fit import CrossFit, HeldOut
+from calcode.method.bandwidth import NEIGHBOUR_SHARES, CrossFit, HeldOut, candidate_bandwidths, choose_bandwidth
 from calcode.method.quantiles import coverage_floor
 
 

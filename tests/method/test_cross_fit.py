@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.model_selection import KFold, StratifiedKFold
 
 from calcode.errors import RoleError
-from calcode.method.cross_fit import CrossFit, fold_numbers
+from calcode.method.bandwidth import CrossFit, fold_numbers
 from calcode.method.localized import LocalizedRule
 from calcode.method.quantiles import coverage_floor
 from calcode.method.scores import aps_scores

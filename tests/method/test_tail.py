@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from calcode.method.cross_fit import HeldOut
+from calcode.method.bandwidth import HeldOut
 from calcode.method.localized import LocalizedRule
 from calcode.method.quantiles import conformal_quantile
 from calcode.method.tail import (

@@ -18,7 +18,7 @@ from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import prediction, robust
 from calcode.errors import RoleError
 from calcode.kernels import PairDistances, prefix_masses, product_blocks, row_blocks, run_blocks
-from calcode.method.cross_fit import MIN_EXAMPLES, fold_numbers
+from calcode.method.bandwidth import MIN_EXAMPLES, fold_numbers
 from calcode.method.evidence import Evidence
 from calcode.method.localized import canonical_order, exact_positions, first_positions
 from calcode.method.quantiles import conformal_rank

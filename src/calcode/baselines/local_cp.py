@@ -10,8 +10,7 @@ from __future__ import annotations
 from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import prediction, robust
-from calcode.method.bandwidth import choose_bandwidth
-from calcode.method.cross_fit import CrossFit
+from calcode.method.bandwidth import CrossFit, choose_bandwidth
 from calcode.method.evidence import Evidence
 from calcode.method.localized import LevelName, LocalizedRule
 from calcode.method.scores import aps_scores, label_sets, true_label_scores

@@ -17,7 +17,7 @@ from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.baselines.conf_ot import label_marginal
 from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import robust, split_prediction, threshold
-from calcode.method.cross_fit import fold_numbers
+from calcode.method.bandwidth import fold_numbers
 from calcode.method.evidence import Evidence
 from calcode.method.scores import aps_scores, label_sets, rank_penalty
 

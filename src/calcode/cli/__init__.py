@@ -1,7 +1,7 @@
 """The command line: translate, call, translate back. No rule of the method lives here.
 
 A new command is a file here with a `COMMAND`, and one line in `app`. Everything heavy is imported inside the command,
-so that `calcode --help` stays fast, and this file imports nothing, so that Ctrl-C is heeded from the start.
+so that `calcode --help` stays fast, and this file imports nothing, so that Ctrl-C works from the start.
 """
 
 from __future__ import annotations
@@ -27,22 +27,18 @@ class Stopped(KeyboardInterrupt):
 def main() -> None:
     """What the command `calcode` runs."""
     # A command that was started in the background ignores Ctrl-C, and stays so.
-    heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in heeded:
-        signal.signal(number, _leave)
+    handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in handled:
+        # While the program is being loaded there is nothing to clean up.
+        signal.signal(number, lambda number, frame: os._exit(128 + number))
     from calcode.cli.app import app
 
-    for number in heeded:
+    for number in handled:
         signal.signal(number, _stop)
     try:
         app()
     except Stopped as stopped:
         sys.exit(stopped.code)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    """While the program is being loaded there is nothing to clean up."""
-    os._exit(128 + number)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

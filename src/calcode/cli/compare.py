@@ -16,7 +16,7 @@ _TEST = "Test images"
 _WIDE = 124
 
 
-#: Forms of the output besides tables, and their options.
+#: Forms of the output other than tables, and their options.
 _FORMS = {
     "json": "Print JSON for machines instead of text and tables.",
     "csv": "Print a line of comma-separated values per method instead.",

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from calcode.cli.options import AsJson, names_in, option_group
-from calcode.cli.running import Command, ExitCode, Screen, guarded, plain_table
+from calcode.cli.running import Command, ExitCode, Screen, command_group, plain_table
 from calcode.errors import CalcodeWarning
-
-if TYPE_CHECKING:
-    from calcode.datasets import CheckReport, CsvColumns, ImageListing
 
 _OWN = "For images of your own (csv, folders)"
 #: What each column of a CSV file holds, and its usual name.
@@ -26,12 +24,6 @@ _COLUMNS = {
 }
 
 
-def _columns(values: dict[str, str | None]) -> CsvColumns:
-    from calcode.datasets import CsvColumns
-
-    return CsvColumns(**{name.removesuffix("_column"): value for name, value in values.items()})  # type: ignore[arg-type]
-
-
 @option_group(
     "columns",
     {
@@ -41,7 +33,7 @@ def _columns(values: dict[str, str | None]) -> CsvColumns:
         )
         for name, words in _COLUMNS.items()
     },
-    build=_columns,
+    build=lambda values: {name.removesuffix("_column"): value for name, value in values.items()},
 )
 def check(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A name that 'calcode data list' shows.")],
@@ -71,10 +63,11 @@ def check(
 
     Every image is decoded once. Reported are missing and unreadable files, counts that differ from the
     published ones, unknown labels, repeated ids, identical images with conflicting labels or in several
-    roles, groups that straddle roles, and images that are too small. The exit code is 1 if something must be
+    roles, groups in several roles, and images that are too small. The exit code is 1 if something must be
     fixed.
     """
-    from calcode.datasets.check import Level, check_listing, role_totals
+    from calcode.datasets import CsvColumns, read_class_folders, read_csv_images
+    from calcode.datasets.check import Level, check_listing, listing_to_check, role_totals
 
     if folder.is_file() and dataset == "csv" and csv is None:
         csv, folder = folder, folder.parent
@@ -82,13 +75,37 @@ def check(
     with warnings.catch_warnings(), screen.working("Looking for files"):
         # The findings say all of this again, with examples.
         warnings.simplefilter("ignore", CalcodeWarning)
-        listing = _listing(
-            dataset, folder, csv=csv, columns=columns, classes=names_in(classes), outside=names_in(outside)
-        )
+        own, space, others = CsvColumns(**columns), names_in(classes) or None, names_in(outside)
+        if dataset == "folders" and not (csv or own.named()):
+            listing = read_class_folders(folder, classes=space, outside=others)
+        elif not (csv or own.named() or space or others):
+            listing = listing_to_check(dataset, folder)
+        elif dataset != "csv":
+            raise typer.BadParameter(
+                f"{dataset!r} has its own columns and classes; such options are for 'csv' and 'folders'",
+                param_hint="DATASET",
+            )
+        elif csv is None:
+            raise typer.BadParameter("name the CSV file too", param_hint="--csv")
+        else:
+            listing = read_csv_images(csv, images=folder, columns=own, classes=space, outside=others)
     with screen.counting("Decoding images", total=len(listing)) as advance:
         report = check_listing(listing, workers=workers, smallest_side=smallest_side, advance=advance)
     if as_json:
-        screen.emit("data check", {"dataset": dataset, "folder": str(folder), **_facts(report)})
+        facts = {
+            "dataset": dataset,
+            "folder": str(folder),
+            "images": len(listing),
+            "files": int(listing.has_file.sum()),
+            "classes": list(listing.classes),
+            "in_space": int(listing.in_space.sum()),
+            "counts": listing.counts,
+            "published": None if listing.expected is None else listing.expected.images,
+            "roles": role_totals(listing),
+            "must_fix": report.must_fix,
+            "findings": [asdict(one) | {"level": one.level.value} for one in report.findings],
+        }
+        screen.emit("data check", facts)
     else:
         screen.say(
             f"{listing.dataset}: {len(listing):,} images listed, {int(listing.has_file.sum()):,} files found, "
@@ -141,53 +158,6 @@ def list_(as_json: AsJson = False) -> None:
     screen.show(table)
 
 
-def _listing(
-    dataset: str, folder: Path, *, csv: Path | None, columns: CsvColumns, classes: list[str], outside: list[str]
-) -> ImageListing:
-    from calcode.datasets import read_class_folders, read_csv_images
-    from calcode.datasets.check import listing_to_check
-
-    own = bool(csv or columns.named() or classes or outside)
-    if dataset == "folders" and not (csv or columns.named()):
-        return read_class_folders(folder, classes=classes or None, outside=outside)
-    if dataset == "csv" and own:
-        if csv is None:
-            raise typer.BadParameter("name the CSV file too", param_hint="--csv")
-        return read_csv_images(csv, images=folder, columns=columns, classes=classes or None, outside=outside)
-    if own:
-        raise typer.BadParameter(
-            f"{dataset!r} has its own columns and classes; such options are for 'csv' and 'folders'",
-            param_hint="DATASET",
-        )
-    return listing_to_check(dataset, folder)
-
-
-def _facts(report: CheckReport) -> dict[str, Any]:
-    from calcode.datasets.check import role_totals
-
-    listing = report.listing
-    return {
-        "images": len(listing),
-        "files": int(listing.has_file.sum()),
-        "classes": list(listing.classes),
-        "in_space": int(listing.in_space.sum()),
-        "counts": listing.counts,
-        "published": None if listing.expected is None else listing.expected.images,
-        "roles": role_totals(listing),
-        "must_fix": report.must_fix,
-        "findings": [
-            {
-                "kind": one.kind,
-                "level": one.level.value,
-                "message": one.message,
-                "count": one.count,
-                "examples": list(one.examples),
-            }
-            for one in report.findings
-        ],
-    }
-
-
 CHECK = Command(
     run=check,
     examples=(
@@ -199,12 +169,9 @@ CHECK = Command(
 )
 LIST = Command(run=list_, examples=("calcode data list",))
 
-#: The group; `calcode.cli.app` adds it under the name "data".
-group = typer.Typer(
-    help="Data sets: which are known, and what is wrong with a folder of images.\n\n\b\n"
-    "Examples:\n  calcode data list\n  calcode data check ham10000 data/HAM10000",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
+group = command_group(
+    "Data sets: which are known, and what is wrong with a folder of images.",
+    CHECK,
+    LIST,
+    examples=("calcode data list", "calcode data check ham10000 data/HAM10000"),
 )
-group.command("check", help=CHECK.help_text())(guarded(CHECK.run))
-group.command("list", help=LIST.help_text())(guarded(LIST.run))

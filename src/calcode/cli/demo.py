@@ -59,7 +59,33 @@ def demo(
     if output.suffix != ".html":
         raise typer.BadParameter(f"{output} must end in .html", param_hint="--output")
     if stream:
-        _play(output, as_json=as_json, screen=screen)
+        from calcode.demo.cohorts import demo_features
+        from calcode.demo.stream import REVIEW_RATE, play
+        from calcode.report.monitor_page import write_monitor_page
+
+        with screen.working("Fitting, and playing the stream"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", CalcodeWarning)
+            played = play(demo_features().read())
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_monitor_page(output, played.watch, model_name="the demonstration model")
+        if as_json:
+            counts = {name: getattr(played, name) for name in played._fields if name != "watch"}
+            screen.emit("demo", {"output": str(output), **counts, **played.watch.facts})
+            return
+        screen.say(
+            f"First {played.calm_votes:,} lesions of HAM10000 that the model has not seen, then "
+            f"{played.changed_votes:,} patients of PAD-UFES-20: dermoscopy, then smartphone photographs. One image "
+            f"each; labels of {REVIEW_RATE:.0%} of them, drawn at random."
+        )
+        before = "no alarm" if not played.calm_alarms else f"{played.calm_alarms} false alarms"
+        after = "no alarm about the images" if played.delay is None else f"an alarm after {played.delay} images"
+        screen.say(f"While nothing changed: {before}. After the change of camera: {after}.", style="bold")
+        screen.heading("Alarms")
+        for alarm in played.watch.alarms:
+            screen.point(f"{alarm.finding} {alarm.advice}")
+        screen.say()
+        screen.say(f"Wrote {output}.")
+        screen.say(f"{DEVICE_NOTE} Features: CC BY-NC 4.0, not for commercial use.")
         return
     started = time.perf_counter()
     from calcode.cli.summaries import method_table, show_notes
@@ -146,34 +172,3 @@ COMMAND = Command(
     ),
     panel=START,
 )
-
-
-def _play(target: Path, *, as_json: bool, screen: Screen) -> None:
-    """Let dermoscopic images come, then smartphone photographs, and write the page of the monitors."""
-    from calcode.demo.cohorts import demo_features
-    from calcode.demo.stream import REVIEW_RATE, play
-    from calcode.report.monitor_page import write_monitor_page
-
-    with screen.working("Fitting, and playing the stream"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalcodeWarning)
-        played = play(demo_features().read())
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_monitor_page(target, played.watch, model_name="the demonstration model")
-    if as_json:
-        counts = {name: getattr(played, name) for name in played._fields if name != "watch"}
-        screen.emit("demo", {"output": str(target), **counts, **played.watch.facts})
-        return
-    screen.say(
-        f"First {played.calm_votes:,} lesions of HAM10000 that the model has not seen, then {played.changed_votes:,} "
-        f"patients of PAD-UFES-20: dermoscopy, then smartphone photographs. One image each; labels of "
-        f"{REVIEW_RATE:.0%} of them, drawn at random."
-    )
-    before = "no alarm" if not played.calm_alarms else f"{played.calm_alarms} false alarms"
-    after = "no alarm about the images" if played.delay is None else f"an alarm after {played.delay} images"
-    screen.say(f"While nothing changed: {before}. After the change of camera: {after}.", style="bold")
-    screen.heading("Alarms")
-    for alarm in played.watch.alarms:
-        screen.point(f"{alarm.finding} {alarm.advice}")
-    screen.say()
-    screen.say(f"Wrote {target}.")
-    screen.say(f"{DEVICE_NOTE} Features: CC BY-NC 4.0, not for commercial use.")

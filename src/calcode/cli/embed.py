@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -154,9 +153,16 @@ def embed(
         model = load()
         bank = words if isinstance(words, Prompts) else embed_prompts(model, words)
     try:
-        with _bar(total=len(listing)) as progress:
+        with screen.counting("Embedding", total=len(listing)) as advance:
+            done = 0
+
+            def show(progress: Progress) -> None:
+                nonlocal done
+                advance(progress.done - done, rate_text(progress))
+                done = progress.done
+
             summary = embed_images(
-                listing, backbone=model, prompts=bank, out=target, batch_size=batch_size, progress=progress
+                listing, backbone=model, prompts=bank, out=target, batch_size=batch_size, progress=show
             )
     except KeyboardInterrupt:
         screen.warn("Interrupted. The same command goes on from here.")
@@ -204,39 +210,14 @@ COMMAND = Command(
 )
 
 
-@contextmanager
-def _bar(*, total: int) -> Iterator[Callable[[Progress], None]]:
-    """A bar with images per second and the time left, on standard error and in terminals only."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("Embedding"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-    )
-    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total, rate="")
-
-        def show(progress: Progress) -> None:
-            bar.update(task, completed=progress.done, rate=rate_text(progress))
-
-        yield show
-
-
 def rate_text(progress: Progress) -> str:
-    """How fast it goes and how long it will take.
+    """How fast it goes, and how many images could not be read.
 
     Examples
     --------
     >>> from calcode.engines.embedding import Progress
     >>> rate_text(Progress(done=10, total=40, skipped=1, images_per_second=12.3, seconds_left=3725))
-    '12 images/s, 1:02:05 left, 1 skipped'
+    '12 images/s, 1 skipped'
     """
-    minutes, seconds = divmod(round(progress.seconds_left), 60)
-    left = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes}:{seconds:02d}"
     skipped = f", {progress.skipped} skipped" if progress.skipped else ""
-    return f"{progress.images_per_second:,.0f} images/s, {left} left{skipped}"
+    return f"{progress.images_per_second:,.0f} images/s{skipped}"

@@ -14,7 +14,6 @@ from calcode.cli.running import DEVICE_NOTE, Command, Screen, plain_table
 from calcode.errors import FeatureFileError, RoleError
 
 if TYPE_CHECKING:
-    from calcode.cohorts import FeatureFile
     from calcode.method.evidence import Evidence
     from calcode.method.explain import Explanation
 
@@ -58,10 +57,15 @@ def explain(
     and which reference images are nearest. An answer of one diagnosis comes with its record: how often such answers
     were right on the labelled images of the role test, where FEATURES has them.
     """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     from calcode.backbones import load_backbone
     from calcode.backbones.photograph import photograph_evidence
     from calcode.cli.rows import remembered
     from calcode.cohorts import open_features
+    from calcode.cohorts.parquet import stream_tables, text_values
     from calcode.method.explain import explain as explained
     from calcode.method.explain import single_answer_record
     from calcode.site import SiteModel, load_model
@@ -76,7 +80,19 @@ def explain(
     with screen.working(f"Reading {model}"):
         fitted = load_model(model)
         file = open_features(features, prompts=prompts)
-    cases = _rows(wanted, file)
+    found_by_id: dict[str, Evidence] = {}
+    by_id = pc.field("id").cast(pa.string()).isin(pa.array(wanted, pa.string()))
+    for block in file.batches(columns=[], where=by_id) if wanted else ():
+        for row, name in enumerate(np.asarray(block.evidence.ids).tolist()):
+            found_by_id[name] = block.evidence[row]
+    missing = [name for name in wanted if name not in found_by_id]
+    if missing:
+        tables = stream_tables(file.path, columns=["id"], batch_size=65_536)
+        known = [name for table in tables for name in text_values(table["id"]).tolist()]
+        near = difflib.get_close_matches(missing[0], known, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else f"; ids look like {known[0]!r}"
+        raise FeatureFileError(f"{file.path}: no image with the id {', '.join(map(repr, missing))}{meant}")
+    cases = [(name, found_by_id[name]) for name in wanted]
     if image:
         tower = load_backbone(backbone or "")
         cases = [(path.name, photograph_evidence(path, backbone=tower, prompts=file.prompts)) for path in image]
@@ -131,31 +147,6 @@ COMMAND = Command(
         "    --image photo.jpg --backbone tower.onnx",
     ),
 )
-
-
-def _rows(wanted: list[str], file: FeatureFile) -> list[tuple[str, Evidence]]:
-    """The images with these ids, in the order asked for."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from calcode.cohorts.parquet import stream_tables, text_values
-
-    found: dict[str, Evidence] = {}
-    for block in file.batches(columns=[], where=pc.field("id").cast(pa.string()).isin(pa.array(wanted))):
-        evidence = block.evidence
-        assert evidence.ids is not None  # every feature file has them
-        found |= {str(name): evidence[row] for row, name in enumerate(evidence.ids)}
-    missing = [name for name in wanted if name not in found]
-    if missing:
-        known = [
-            name
-            for table in stream_tables(file.path, columns=["id"], batch_size=65_536)
-            for name in text_values(table["id"]).tolist()
-        ]
-        near = difflib.get_close_matches(missing[0], known, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else f"; ids look like {known[0]!r}"
-        raise FeatureFileError(f"{file.path}: no image with the id {', '.join(map(repr, missing))}{meant}")
-    return [(name, found[name]) for name in wanted]
 
 
 def show_explanation(explanation: Explanation, *, name: str, screen: Screen) -> None:

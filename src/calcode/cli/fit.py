@@ -28,22 +28,6 @@ def _option(setting: Setting) -> tuple[Any, Any]:
     return (Annotated[list[str] | None, option], None) if repeats else (Annotated[str, option], usual)
 
 
-def _model(values: dict[str, Any]) -> Calcode:
-    """The model with the settings that were given, or a usage error that names the option."""
-    try:
-        settings: dict[str, Any] = {
-            name: value if isinstance(value, bool) else SETTINGS[name].parse(value)
-            for name, value in values.items()
-            if value is not None and value != []
-        }
-        model = Calcode(**settings)
-        model.checked()
-    except SettingsError as error:
-        option, _, sentence = _in_options(error).partition(": ")
-        raise typer.BadParameter(sentence, param_hint=option) from error
-    return model
-
-
 def _in_options(error: SettingsError) -> str:
     """The message with the option's name in the place of the setting's."""
     setting, colon, rest = str(error).partition(":")
@@ -52,11 +36,11 @@ def _in_options(error: SettingsError) -> str:
     return f"{option}{bracket}{key}{colon}{rest}"
 
 
-@option_group("model", {name: _option(setting) for name, setting in SETTINGS.items()}, build=_model)
+@option_group("given", {name: _option(setting) for name, setting in SETTINGS.items()}, build=dict)
 def fit(
     features: FeatureFileArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write, .safetensors.", metavar="FILE")],
-    model: Calcode,
+    given: dict[str, Any],
     classes: Annotated[
         list[str] | None,
         typer.Option(help="Fit on these classes alone; images of others are left out.", metavar="CLASSES"),
@@ -80,10 +64,21 @@ def fit(
     from calcode.cohorts import open_features
     from calcode.engines.local import require_device
 
+    try:
+        settings: dict[str, Any] = {
+            name: value if isinstance(value, bool) else SETTINGS[name].parse(value)
+            for name, value in given.items()
+            if value is not None and value != []
+        }
+        model = Calcode(**settings)
+        model.checked()
+    except SettingsError as error:
+        option, _, sentence = _in_options(error).partition(": ")
+        raise typer.BadParameter(sentence, param_hint=option) from error
     if device is not None:
         require_device(device)
-    beside = features.with_suffix(".prompts.safetensors")
-    target = output_file(output, suffixes=(".safetensors",), inputs=(features, prompts, beside))
+    own_prompts = features.with_suffix(".prompts.safetensors")
+    target = output_file(output, suffixes=(".safetensors",), inputs=(features, prompts, own_prompts))
     screen = Screen()
     with screen.working(f"Reading {features}"):
         file = open_features(features, prompts=prompts)
@@ -102,8 +97,8 @@ def fit(
     screen.say(f"Fitted on {len(model.classes_)} classes; images: {images_text(model)}.")
     screen.point(f"Audit. {audit_sentence(model)}")
     screen.point(f"Bandwidth. {bandwidth_sentence(model)}")
-    for sentence in guard_sentences(model):
-        screen.point(f"Protected: {sentence}" if model.guards_ else sentence)
+    for words in guard_sentences(model):
+        screen.point(f"Protected: {words}" if model.guards_ else words)
     screen.say(f"Wrote {target}. More about it: calcode inspect {target}")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from calcode.cli.options import AsJson, ModelFile
-from calcode.cli.running import Command, guarded
+from calcode.cli.running import Command, command_group
 from calcode.cli.service import tell
 
 
@@ -63,16 +63,10 @@ def _digest(path: Path) -> str:
         return load_model(path).digest_
 
 
-#: The group; `calcode.cli.app` adds it under the name "model".
-group = typer.Typer(
-    help="Sign model files and check their signatures.\n\n\b\n"
-    "Example:\n  calcode model verify model.safetensors --trusted engineer.key.pub",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for _command in (
+group = command_group(
+    "Sign model files and check their signatures.",
     Command(run=key, examples=("calcode model key engineer.key",)),
     Command(run=sign, examples=("calcode model sign model.safetensors --key engineer.key",)),
     Command(run=verify, examples=("calcode model verify model.safetensors --trusted engineer.key.pub",)),
-):
-    group.command(_command.name, help=_command.help_text())(guarded(_command.run))
+    examples=("calcode model verify model.safetensors --trusted engineer.key.pub",),
+)

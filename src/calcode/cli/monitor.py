@@ -15,9 +15,6 @@ from calcode.cli.running import Command, ExitCode, Screen, output_file, plain_ta
 from calcode.errors import FeatureFileError, MismatchError
 
 if TYPE_CHECKING:
-    from calcode.cohorts import FeatureFile
-    from calcode.method.decisions import Decisions
-    from calcode.method.evidence import Evidence
     from calcode.monitor import Watch
 
 _TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no")
@@ -91,8 +88,12 @@ def monitor(
     alarm was raised, now or in an earlier run of the same --state.
     """
     import numpy as np
+    import pyarrow as pa
 
-    from calcode.cohorts import open_features
+    from calcode.cohorts import decisions_from, open_features, read_decisions
+    from calcode.cohorts.parquet import stream_tables, text_values
+    from calcode.engines.local import require_classes
+    from calcode.method.decisions import Decisions
     from calcode.monitor import Watch, miss_lines, replay, watch_model
     from calcode.site import load_model
 
@@ -126,11 +127,39 @@ def monitor(
             )
     earlier = len(watch.alarms)
     key = fitted.digest_.encode() if secret is None else secret.read_bytes()
-    given, row_of = (None, {}) if decisions is None else _decisions(decisions, fitted.digest_)
+    # Decisions as they were given, and the row of each image.
+    parts, row_of, decided_in = [], dict[str, int](), dict[str, Path]()
+    for path in decisions or ():
+        part = decisions_from(read_decisions(path))
+        if part.ids is None:
+            raise FeatureFileError(f"{path}: has no column 'id'; decide again on images with ids")
+        if part.model_digest != fitted.digest_:
+            raise MismatchError(f"{path}: decided by another model; give the model file that decided")
+        for name in part.ids.tolist():
+            if name in decided_in:
+                raise FeatureFileError(
+                    f"{path}: image {name!r} is decided in {decided_in[name]} too; give each decision once"
+                )
+            row_of[name], decided_in[name] = len(row_of), path
+        parts.append(part)
+    given = Decisions.concatenate(parts) if parts else None
     counts, seen = [], dict[str, Path]()
     with screen.counting("Images", total=None) as advance:
         for path in features:
-            evidence, times = _read(open_features(path, prompts=prompts), classes=fitted.classes_, time=time)
+            file = open_features(path, prompts=prompts)
+            columns = file.contents.columns
+            require_classes(file, fitted.classes_)
+            if time is not None and time not in columns:
+                raise FeatureFileError(f"{path}: no column {time!r} for --time; it has {', '.join(columns)}")
+            wanted = [name for name in columns if name in ("id", "group", "embedding", time)]
+            table = pa.concat_tables(stream_tables(path, columns=wanted, batch_size=65_536))
+            evidence, times = file.evidence_from(table, classes=fitted.classes_), None
+            if time is not None:
+                times = text_values(table[time]).tolist()
+                if "" in times:
+                    raise FeatureFileError(f"{path}: column {time!r} is empty in {times.count('')} rows; fill it in")
+                order = sorted(range(len(times)), key=_sortable(times).__getitem__)
+                times, evidence = [times[row] for row in order], evidence[np.array(order)]
             ids = np.asarray(evidence.ids).tolist()
             twice = [name for name in ids if name in seen]
             if twice:
@@ -186,59 +215,12 @@ COMMAND = Command(
 )
 
 
-def _read(file: FeatureFile, *, classes: Sequence[str], time: str | None) -> tuple[Evidence, list[str] | None]:
-    """The images of a file and their times, in the order of the times if a column has them; labels are not read."""
-    import numpy as np
-    import pyarrow as pa
-
-    from calcode.cohorts.parquet import stream_tables, text_values
-    from calcode.engines.local import require_classes
-
-    require_classes(file, classes)
-    if time is not None and time not in file.contents.columns:
-        raise FeatureFileError(f"{file.path}: no column {time!r} for --time; it has {', '.join(file.contents.columns)}")
-    wanted = [name for name in file.contents.columns if name in ("id", "group", "embedding", time)]
-    table = pa.concat_tables(stream_tables(file.path, columns=wanted, batch_size=65_536))
-    evidence = file.evidence_from(table, classes=classes)
-    times = None
-    if time is not None:
-        times = text_values(table[time]).tolist()
-        if "" in times:
-            raise FeatureFileError(f"{file.path}: column {time!r} is empty in {times.count('')} rows; fill it in")
-        order = sorted(range(len(times)), key=_sortable(times).__getitem__)
-        times, evidence = [times[row] for row in order], evidence[np.array(order)]
-    return evidence, times
-
-
 def _sortable(times: Sequence[str]) -> list[Any]:
     """Times as numbers where all of them are, as text (such as 2026-11-15T08:30) otherwise."""
     try:
         return [float(value) for value in times]
     except ValueError:
         return list(times)
-
-
-def _decisions(paths: Sequence[Path], digest: str) -> tuple[Decisions, dict[str, int]]:
-    """Decisions as they were given, and the row of each image."""
-    from calcode.cohorts import decisions_from, read_decisions
-    from calcode.method.decisions import Decisions
-
-    parts, row_of, seen = [], dict[str, int](), dict[str, Path]()
-    for path in paths:
-        part = decisions_from(read_decisions(path))
-        if part.ids is None:
-            raise FeatureFileError(f"{path}: has no column 'id'; decide again on images with ids")
-        if part.model_digest != digest:
-            raise MismatchError(f"{path}: decided by another model; give the model file that decided")
-        for name in part.ids.tolist():
-            if name in seen:
-                raise FeatureFileError(
-                    f"{path}: image {name!r} is decided in {seen[name]} too; give each decision once"
-                )
-            row_of[name] = len(row_of)
-            seen[name] = path
-        parts.append(part)
-    return Decisions.concatenate(parts), row_of
 
 
 def _review(watch: Watch, path: Path, *, time: str | None) -> dict[str, int]:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, ModelFile, PromptFile, RoleName
-from calcode.cli.running import Command, Screen, output_file
-
-if TYPE_CHECKING:
-    from calcode.cli.rows import Choice, Judged
-    from calcode.method.model import Calcode
-    from calcode.report import MethodResult
-    from calcode.site import SiteModel
+from calcode.cli.running import Command, Screen, counted, output_file
 
 
 def report(
@@ -48,9 +42,15 @@ def report(
     """
     from dataclasses import replace
 
-    from calcode.cli.rows import Choice, judged
+    from calcode.baselines.aps import RECORD
+    from calcode.baselines.split import threshold
+    from calcode.cli.rows import Choice, judged, remembered
+    from calcode.cli.summaries import method_table, show_notes
     from calcode.cohorts import open_features
-    from calcode.report import ReportCohort, cohort_figures, write_report
+    from calcode.method.evidence import robust_probabilities
+    from calcode.method.scores import aps_scores, label_sets
+    from calcode.report import MethodResult, ReportCohort, cohort_figures, write_report
+    from calcode.report.site_page import ideal_worst, write_site_report
     from calcode.site import SiteModel, load_model
 
     target = output_file(output, suffixes=(".html",))
@@ -61,10 +61,31 @@ def report(
     if without_ids:
         result = replace(result, decisions=replace(result.decisions, ids=None))
     heading = title or f"What {model.name} did on {choice.described}"
-    if isinstance(fitted, SiteModel):
-        _site_report(fitted, choice, result, target=target, title=heading, screen=screen, as_json=as_json)
-        return
     bank = choice.features.prompts
+    titles = dict(zip(bank.classes, bank.label_texts or bank.classes, strict=True))
+    if isinstance(fitted, SiteModel):
+        # It has neither a localized rule nor guards.
+        write_site_report(
+            target, site=fitted, decisions=result.decisions, labels=result.labels, title=heading, class_titles=titles
+        )
+        summary = result.decisions.summary(result.labels)
+        worst = ideal_worst(fitted, summary)
+        if as_json:
+            facts = {"output": str(target), "summary": summary.to_dict(), "ideal_worst_class_coverage": worst}
+            screen.emit("report", facts)
+            return
+        screen.show(method_table({"site model": summary}))
+        screen.say(f"Single answers: {summary.singles}.")
+        screen.say(f"An exactly valid method would show about {worst:.3f} as its worst class on these images.")
+        screen.say(f"Wrote {target}. Open it in a browser.")
+        return
+    # What split APS says about the same images, if the file holds the calibration images of the model.
+    ordinary, settings = None, fitted.settings_
+    known = remembered(fitted, choice.features, role="calibration")
+    if known is not None and known.evidence.labels is not None:
+        scores = aps_scores(robust_probabilities(known.evidence.prompt_logits, trim=settings.trim))
+        limit = threshold(scores, known.evidence.labels, miscoverage=settings.miscoverage)
+        ordinary = MethodResult.without_audit(RECORD.title, label_sets(result.decisions.scores, limit))
     cohort = ReportCohort(
         name=choice.role or choice.features.path.stem,
         title=choice.described,
@@ -73,9 +94,9 @@ def report(
         labels=result.labels,
         model=fitted,
         decisions=result.decisions,
-        ordinary=_split_aps(fitted, choice, result),
+        ordinary=ordinary,
         metadata={name: values for name, values in result.metadata.items() if name != "label_name"},
-        class_titles=dict(zip(bank.classes, bank.label_texts or bank.classes, strict=True)),
+        class_titles=titles,
     )
     with screen.working(f"Writing {target}"):
         write_report(target, cohorts=[cohort], title=heading)
@@ -84,9 +105,6 @@ def report(
         methods = {method.name: method.summary.to_dict() for method in figures.methods}
         screen.emit("report", {"output": str(target), "shifted": cohort.shifted, "methods": methods})
         return
-    from calcode.cli.summaries import method_table, show_notes
-    from calcode.report.wording import counted
-
     cohort = figures.cohort
     kind = (
         "Called shifted, so every figure is an observation (--exchangeable says that it is not)."
@@ -110,45 +128,3 @@ COMMAND = Command(
         "calcode report model.safetensors elsewhere.parquet -o elsewhere.html",
     ),
 )
-
-
-def _site_report(
-    site: SiteModel, choice: Choice, result: Judged, *, target: Path, title: str, screen: Screen, as_json: bool
-) -> None:
-    """The page of a site model, which has neither a localized rule nor guards."""
-    from calcode.cli.summaries import method_table
-    from calcode.report.site_page import ideal_worst, write_site_report
-
-    prompts = choice.features.prompts
-    titles = dict(zip(prompts.classes, prompts.label_texts or prompts.classes, strict=True))
-    write_site_report(
-        target, site=site, decisions=result.decisions, labels=result.labels, title=title, class_titles=titles
-    )
-    summary = result.decisions.summary(result.labels)
-    worst = ideal_worst(site, summary)
-    if as_json:
-        facts = {"output": str(target), "summary": summary.to_dict(), "ideal_worst_class_coverage": worst}
-        screen.emit("report", facts)
-        return
-    screen.show(method_table({"site model": summary}))
-    screen.say(f"Single answers: {summary.singles}.")
-    screen.say(f"An exactly valid method would show about {worst:.3f} as its worst class on these images.")
-    screen.say(f"Wrote {target}. Open it in a browser.")
-
-
-def _split_aps(model: Calcode, choice: Choice, result: Judged) -> MethodResult | None:
-    """What split APS says about the same images, if the file holds the calibration images of the model."""
-    from calcode.baselines.aps import RECORD
-    from calcode.baselines.split import threshold
-    from calcode.cli.rows import remembered
-    from calcode.method.evidence import robust_probabilities
-    from calcode.method.scores import aps_scores, label_sets
-    from calcode.report import MethodResult
-
-    cohort = remembered(model, choice.features, role="calibration")
-    if cohort is None or cohort.evidence.labels is None:
-        return None
-    calibration = cohort.evidence
-    scores = aps_scores(robust_probabilities(calibration.prompt_logits, trim=model.settings_.trim))
-    limit = threshold(scores, calibration.require_labels(), miscoverage=model.settings_.miscoverage)
-    return MethodResult.without_audit(RECORD.title, label_sets(result.decisions.scores, limit))

@@ -200,32 +200,25 @@ def read_fitted_roles(
             f"{', '.join(file.classes)}"
         )
     warn_of_unknown_labels(file)
-    return {role: _evidence(file, role, where=where, classes=classes) for role in FITTED_ROLES}
-
-
-def _evidence(
-    file: FeatureFile, role: str, *, where: pyarrow.compute.Expression | None, classes: Sequence[str]
-) -> Evidence:
-    cohort = file.read(role=role, where=where, classes=classes or None, columns=[])
-    labels = cohort.evidence.labels
-    if labels is None:
-        if role in _LABELLED:
+    roles = {}
+    for role in FITTED_ROLES:
+        cohort = file.read(role=role, where=where, classes=classes or None, columns=[])
+        if cohort.evidence.labels is None and role in _LABELLED:
             raise FeatureFileError(
                 f"{file.path}: the images of role {role!r} have no labels; fill the column 'label_name'"
             )
-        return cohort.evidence
-    if classes:
-        return cohort.in_space_only().evidence
-    if role in _LABELLED and (labels < 0).any():
-        kept = cohort.in_space_only()
-        warnings.warn(
-            f"{file.path}: {len(cohort) - len(kept)} images of role '{role}' have a diagnosis outside the classes and "
-            "are left out",
-            CalcodeWarning,
-            stacklevel=2,
-        )
-        return kept.evidence
-    return cohort.evidence
+        if cohort.evidence.labels is not None and (classes or role in _LABELLED):
+            kept = cohort.in_space_only()
+            if len(kept) < len(cohort) and not classes:
+                warnings.warn(
+                    f"{file.path}: {len(cohort) - len(kept)} images of role '{role}' have a diagnosis outside the "
+                    "classes and are left out",
+                    CalcodeWarning,
+                    stacklevel=2,
+                )
+            cohort = kept
+        roles[role] = cohort.evidence
+    return roles
 
 
 def remembered(model: Calcode, file: FeatureFile, *, role: str) -> Cohort | None:

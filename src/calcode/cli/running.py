@@ -73,7 +73,7 @@ class Command:
     @property
     def name(self) -> str:
         """The word that is typed: the function's name."""
-        return self.run.__name__.replace("_", "-")
+        return self.run.__name__.strip("_").replace("_", "-")
 
     def help_text(self) -> str:
         """The docstring with the examples below it, each on a line of its own."""
@@ -83,6 +83,16 @@ class Command:
         shown = "\n".join(f"  {line}" for line in self.examples)
         whole = f"{text}\n\n\b\nExample{'s' * (len(self.examples) > 1)}:\n{shown}"
         return whole.replace("[", r"\[")  # calcode[service] is not markup
+
+
+def command_group(about: str, *commands: Command, examples: Sequence[str]) -> typer.Typer:
+    """Commands under one name, such as `calcode site`; `calcode.cli.app` gives the name."""
+    lines = "\n".join(f"  {line}" for line in examples)
+    help_page = f"{about}\n\n\b\nExample{'s' * (len(examples) > 1)}:\n{lines}"
+    group = typer.Typer(help=help_page, no_args_is_help=True, rich_markup_mode="rich")
+    for command in commands:
+        group.command(command.name, help=command.help_text())(guarded(command.run))
+    return group
 
 
 def output_file(path: Path, *, suffixes: Sequence[str], inputs: Sequence[Path | None] = ()) -> Path:
@@ -216,17 +226,21 @@ class Screen:
         sys.stdout.write(json.dumps(json_ready(content), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
     @contextmanager
-    def counting(self, what: str, *, total: int | None) -> Iterator[Callable[[int], None]]:
-        """A progress bar on standard error, shown in terminals only; call what it gives with every step."""
+    def counting(self, what: str, *, total: int | None) -> Iterator[Callable[..., None]]:
+        """A progress bar on standard error, shown in terminals only.
+
+        Call what it gives with the number of steps that were made and, if there is something to add, a note.
+        """
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
         )
         with Progress(*columns, console=self._err, transient=True, disable=not self._err.is_terminal) as progress:
-            task = progress.add_task(what, total=total)
-            yield lambda steps: progress.update(task, advance=steps)
+            task = progress.add_task(what, total=total, note="")
+            yield lambda steps, note="": progress.update(task, advance=steps, note=note)
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:

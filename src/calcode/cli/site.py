@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calcode.cli.options import AsJson, FeatureFileArgument, ModelFile, PromptFile, names_in, option_group
-from calcode.cli.running import Command, Screen, guarded, output_file, plain_table
+from calcode.cli.running import Command, Screen, command_group, output_file, plain_table
 
 if TYPE_CHECKING:
     from calcode.cohorts import Cohort
@@ -503,13 +503,14 @@ CURVE = Command(
     run=curve, examples=("calcode site curve model.safetensors clinic.parquet review.csv --sampling archive",)
 )
 
-#: The group; `calcode.cli.app` adds it under the name "site".
-group = typer.Typer(
-    help="Adapt a model to a new site with a few reviewed cases: plan, fit, curve.\n\n\b\n"
-    "Examples:\n  calcode site plan model.safetensors clinic.parquet --budget 100\n"
-    "  calcode site fit model.safetensors clinic.parquet review.csv \\\n      -o site.safetensors --sampling archive",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
+group = command_group(
+    "Adapt a model to a new site with a few reviewed cases: plan, fit, curve.",
+    PLAN,
+    FIT,
+    CURVE,
+    examples=(
+        "calcode site plan model.safetensors clinic.parquet --budget 100",
+        "calcode site fit model.safetensors clinic.parquet review.csv \\",
+        "    -o site.safetensors --sampling archive",
+    ),
 )
-for _command in (PLAN, FIT, CURVE):
-    group.command(_command.name, help=_command.help_text())(guarded(_command.run))

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from calcode.cli.options import AsJson
-from calcode.cli.running import DEVICE_NOTE, Command, ExitCode, Screen, guarded, output_file
+from calcode.cli.running import DEVICE_NOTE, Command, ExitCode, Screen, command_group, output_file
 
 PANEL = "For a publication or a decision to deploy"
 #: Seconds between two lines of progress in a log.
@@ -212,15 +212,11 @@ REPORT = Command(
     panel=PANEL,
 )
 SCHEMA = Command(run=schema, examples=("calcode study schema > study.schema.json",), panel=PANEL)
-#: In the order of the help page.
-COMMANDS: tuple[Command, ...] = (INIT, RUN, REPORT, SCHEMA)
-
-group = typer.Typer(
-    name="study",
-    help="The whole evaluation from one file: every method, setting and experiment, as tables and a page.\n\n\b\n"
-    "Examples:\n  calcode study init\n  calcode study run study.toml",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
+group = command_group(
+    "The whole evaluation from one file: every method, setting and experiment, as tables and a page.",
+    INIT,
+    RUN,
+    REPORT,
+    SCHEMA,
+    examples=("calcode study init", "calcode study run study.toml"),
 )
-for _command in COMMANDS:
-    group.command(_command.name, help=_command.help_text())(guarded(_command.run))

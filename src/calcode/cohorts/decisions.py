@@ -265,14 +265,51 @@ def read_decisions(path: str | os.PathLike[str]) -> pyarrow.Table:
     FeatureFileError
         If the file is missing, truncated, foreign, newer than this version, or contradicts itself.
     """
-    file = Path(path)
-    require_regular(file)
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    file = require_regular(path)
     if file.suffix not in _SUFFIXES:
         raise FeatureFileError(f"{file}: decisions are read from .parquet or .csv, not from {file.suffix!r}")
     with damage_named(file):
-        table = _from_csv(file) if file.suffix == ".csv" else _from_parquet(file)
+        if file.suffix == ".csv":
+            table = _from_csv(file)
+        else:
+            with closing(RowReader(file)) as reader:
+                reader.columns = reader.schema.names
+                table = reader.table(0, reader.n_rows)
+            try:
+                facts = decision_facts(table)
+            except ValueError as error:
+                raise FeatureFileError(f"{file}: {error}") from error
+            if facts["format"] != _FORMAT:
+                raise FeatureFileError(f"{file}: holds {facts['format']!r}, not decisions")
+            if facts["version"] > _VERSION:
+                raise FeatureFileError(
+                    f"{file}: written in version {facts['version']} of the decision format and this is version "
+                    f"{_VERSION}; install a newer calcode"
+                )
+            expected = decision_schema(
+                classes=facts["classes"],
+                model_digest=facts["model_digest"],
+                promises=facts["promises"],
+                with_ids="id" in table.column_names,
+                with_known_groups="known_group" in table.column_names,
+            )
+            names = table.schema.names
+            if names != expected.names or table.schema.types != expected.types:
+                raise FeatureFileError(f"{file}: columns {names} are not those of decisions: {expected.names}")
+            table = table.replace_schema_metadata(expected.metadata)
         _check_content(table, file=file)
-        return _with_whole_dictionaries(table)
+        # The dictionaries that it was written with; files keep only the words that occur.
+        digest = decision_facts(table)["model_digest"]
+        for name, words in (("action", ACTION_WORDS), ("reason", REASON_WORDS), ("model_digest", (digest,))):
+            index = table.schema.get_field_index(name)
+            field = table.schema.field(index)
+            codes = pc.index_in(table[name].combine_chunks().cast(pa.string()), value_set=pa.array(words))
+            column = pa.DictionaryArray.from_arrays(codes.cast(field.type.index_type), pa.array(words))
+            table = table.set_column(index, field, column)
+        return table
 
 
 def decision_facts(table: pyarrow.Table) -> dict[str, Any]:
@@ -334,33 +371,6 @@ def decisions_from(table: pyarrow.Table) -> Decisions:
     )
 
 
-def _from_parquet(file: Path) -> pyarrow.Table:
-    with closing(RowReader(file)) as reader:
-        reader.columns = reader.schema.names
-        table = reader.table(0, reader.n_rows)
-    try:
-        facts = decision_facts(table)
-    except ValueError as error:
-        raise FeatureFileError(f"{file}: {error}") from error
-    if facts["format"] != _FORMAT:
-        raise FeatureFileError(f"{file}: holds {facts['format']!r}, not decisions")
-    if facts["version"] > _VERSION:
-        raise FeatureFileError(
-            f"{file}: written in version {facts['version']} of the decision format and this is version "
-            f"{_VERSION}; install a newer calcode"
-        )
-    expected = decision_schema(
-        classes=facts["classes"],
-        model_digest=facts["model_digest"],
-        promises=facts["promises"],
-        with_ids="id" in table.column_names,
-        with_known_groups="known_group" in table.column_names,
-    )
-    if table.schema.names != expected.names or table.schema.types != expected.types:
-        raise FeatureFileError(f"{file}: columns {table.schema.names} are not those of decisions: {expected.names}")
-    return table.replace_schema_metadata(expected.metadata)
-
-
 def _from_csv(file: Path) -> pyarrow.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -407,21 +417,6 @@ def _from_csv(file: Path) -> pyarrow.Table:
     plain = {name: text[name] for name in text.column_names} | {"released_set": sets}
     columns = [plain[field.name].cast(field.type) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _with_whole_dictionaries(table: pyarrow.Table) -> pyarrow.Table:
-    """The table with the dictionaries it was written with; files keep only the words that occur."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    digest = decision_facts(table)["model_digest"]
-    for name, words in (("action", ACTION_WORDS), ("reason", REASON_WORDS), ("model_digest", (digest,))):
-        index = table.schema.get_field_index(name)
-        field = table.schema.field(index)
-        codes = pc.index_in(table[name].combine_chunks().cast(pa.string()), value_set=pa.array(words))
-        column = pa.DictionaryArray.from_arrays(codes.cast(field.type.index_type), pa.array(words))
-        table = table.set_column(index, field, column)
-    return table
 
 
 def _check_content(table: pyarrow.Table, *, file: Path) -> None:

@@ -40,7 +40,7 @@ def write_features(
     backbone: str | None = None,
     embedding_type: Literal["float32", "float16"] = "float32",
 ) -> None:
-    """Write a cohort as Parquet, and its prompts beside it; the same content gives the same bytes.
+    """Write a cohort as Parquet, and its prompts next to it; the same content gives the same bytes.
 
     Nothing is written unless everything is in order, and both files appear together or not at all.
 
@@ -108,7 +108,9 @@ def write_features(
         try:
             arrays[name] = pa.array(values, from_pandas=True)
         except (pa.ArrowException, TypeError) as error:
-            raise FeatureFileError(f"metadata: column {name!r} mixes types or holds foreign ones ({error})") from error
+            raise FeatureFileError(
+                f"metadata: column {name!r} mixes types or holds unsupported ones ({error})"
+            ) from error
     flat = pa.array(matrix.reshape(-1))
     arrays["embedding"] = pa.FixedSizeListArray.from_arrays(flat, int(matrix.shape[1]))
     wrong = {name: len(values) for name, values in arrays.items() if len(values) != len(matrix)}
@@ -127,7 +129,7 @@ def write_features(
 
 
 def write_roles(path: str | os.PathLike[str], *, features: FeatureFile, roles: TextArray) -> None:
-    """Write a feature file again with this role per row, and its prompts beside it.
+    """Write a feature file again with this role per row, and its prompts next to it.
 
     Embeddings pass through in blocks, so memory does not grow with the file.
 

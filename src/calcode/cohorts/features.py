@@ -1,4 +1,4 @@
-"""Feature files: one Parquet file per cohort, one row per image, prompts beside it.
+"""Feature files: one Parquet file per cohort, one row per image, its prompts next to it.
 
 Embeddings are patient-derived data: store and share the files accordingly.
 """
@@ -28,7 +28,7 @@ from calcode.cohorts.parquet import (
     stream_tables,
     text_values,
 )
-from calcode.cohorts.prompts import Prompts, prompts_beside, read_prompts
+from calcode.cohorts.prompts import Prompts, prompt_file_for, read_prompts
 from calcode.errors import CalcodeWarning, EvidenceError, FeatureFileError, SettingsError
 from calcode.method.evidence import Evidence
 
@@ -281,9 +281,7 @@ class FeatureFile:
         """The chosen rows as tables, none of them empty, without the columns that nobody asked for."""
         absent = [name for name in columns or () if name not in self.metadata_columns]
         if absent:
-            raise FeatureFileError(
-                f"{self.path}: {absent} among no metadata columns; it has {list(self.metadata_columns)}"
-            )
+            raise FeatureFileError(f"{self.path}: no metadata columns {absent}; it has {list(self.metadata_columns)}")
         dropped = set(leave_out)
         if columns is not None and where is None:
             dropped |= set(self.metadata_columns) - set(columns)
@@ -361,7 +359,7 @@ def open_features(
         A Parquet file with the columns `id`, `embedding` and, where known, `label_name` (or integer `label`
         with `classes` in the schema metadata), `role`, `group`; every other column is metadata.
     prompts : Prompts or path-like, optional
-        Looked for beside the file if not given: `<stem>.prompts.safetensors`, else `prompts.npz`.
+        Looked for next to the file if not given: `<stem>.prompts.safetensors`, else `prompts.npz`.
     backbone : str, optional
         Name of the frozen model; must agree with the one in the schema metadata where that is recorded.
 
@@ -383,11 +381,11 @@ def open_features(
     elif prompts is not None:
         bank = read_prompts(prompts)
     else:
-        beside = prompts_beside(file)
-        bank = read_prompts(beside)
+        found = prompt_file_for(file)
+        bank = read_prompts(found)
         if contents.prompt_digest not in (None, bank.digest):
             raise FeatureFileError(
-                f"{file}: written with other prompts than {beside.name} (digest {contents.prompt_digest}, found "
+                f"{file}: written with other prompts than {found.name} (digest {contents.prompt_digest}, found "
                 f"{bank.digest}); restore them, or name a prompt file yourself to use others on purpose"
             )
     dimension = bank.text.shape[2]

@@ -61,7 +61,7 @@ def damage_named(path: Path) -> Iterator[None]:
         yield
     except UnicodeDecodeError as error:
         raise FeatureFileError(
-            f"{path}: text that is not UTF-8 ({error.reason}); write the file anew with its text in UTF-8"
+            f"{path}: text that is not UTF-8 ({error.reason}); write the file again with its text in UTF-8"
         ) from error
     except (pa.ArrowException, OSError, EOFError) as error:
         raise FeatureFileError(f"{path}: truncated, damaged or not Parquet ({error})") from error
@@ -337,7 +337,7 @@ def label_names(
 
 
 def label_numbers(table: pyarrow.Table, *, file_classes: tuple[str, ...] | None, path: Path) -> IntArray:
-    """The integer labels, checked against the classes of the file; a null beside a name counts as -1; shape (n,)."""
+    """The integer labels, checked against the classes of the file; a null counts as -1 where there is a name; shape (n,)."""
     import pyarrow as pa
 
     labels: IntArray = table["label"].cast(pa.int64()).fill_null(-1).to_numpy().astype(np.int64)

@@ -251,7 +251,7 @@ def read_prompts(path: str | os.PathLike[str]) -> Prompts:
         raise FeatureFileError(f"{file}: truncated, or not a safetensors file ({error})") from error
 
 
-def prompts_beside(path: str | os.PathLike[str]) -> Path:
+def prompt_file_for(path: str | os.PathLike[str]) -> Path:
     """The prompt file that belongs to a feature file: `<stem>.prompts.safetensors`, else `prompts.npz`."""
     file = Path(path)
     candidates = [file.with_name(file.stem + PROMPTS_SUFFIX), file.with_name(_ARCHIVE_NAME)]
@@ -259,7 +259,7 @@ def prompts_beside(path: str | os.PathLike[str]) -> Path:
         if candidate.is_file():
             return candidate
     raise FeatureFileError(
-        f"{file}: no prompts beside it (looked for {candidates[0].name} and {candidates[1].name}); "
+        f"{file}: no prompts next to it (looked for {candidates[0].name} and {candidates[1].name}); "
         "'calcode embed' writes both files; otherwise name the prompt file (--prompts, or prompts= in Python)"
     )
 
@@ -285,7 +285,7 @@ def _from_archive(file: Path) -> Prompts:
         raise FeatureFileError(f"{file}: truncated, or not a NumPy archive ({error})") from error
     foreign = [name for name, value in content.items() if not isinstance(value, np.ndarray)]
     if foreign:
-        raise FeatureFileError(f"{file}: {foreign[:5]} are no NumPy arrays; it is no archive of prompts")
+        raise FeatureFileError(f"{file}: {foreign[:5]} are not NumPy arrays; this is not an archive of prompts")
     missing = [name for name in ("text", "temperature", "classes") if name not in content]
     if missing:
         raise FeatureFileError(f"{file}: lacks the arrays {missing}; it holds {sorted(content)}")

@@ -78,10 +78,36 @@ def split_roles(
     n = len(class_of)
     if n == 0:
         raise RoleError("labels: empty; there is nothing to split")
-    group_of = np.arange(n) if groups is None else _group_codes(groups)
+    group_of = np.arange(n)
+    if groups is not None:
+        # Consecutive codes; every row without a group gets one of its own.
+        column, alone = _column(groups, name="groups")
+        codes = np.unique(column, return_inverse=True)[1].astype(np.int64)
+        codes[alone] = len(codes) + np.arange(alone.sum())
+        group_of = np.unique(codes, return_inverse=True)[1].astype(np.int64)
     if len(group_of) != n:
         raise RoleError(f"groups: {len(group_of)} given for {n} labels; give one for each")
-    names, targets = _targets(sizes, n=n)
+    # Role names and the whole number of images that each should get; the numbers sum to n.
+    values = list(sizes)
+    if len(values) not in (4, 5):
+        raise SettingsError(f"sizes: {len(values)} given, five needed ({', '.join(ROLES)}) or four (no test)")
+    whole = all(isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values)
+    numbers = np.array(values, dtype=np.float64)
+    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
+        raise SettingsError(f"sizes: {values} must all be positive")
+    total = numbers.sum()
+    if whole and total != n:
+        relation = "leave over" if total < n else "exceed by"
+        raise SettingsError(
+            f"sizes: {values} sum to {int(total)} and {relation} {abs(n - int(total))} of {n} images; "
+            f"give counts that sum to {n}, or shares that sum to 1"
+        )
+    if not whole and abs(total - 1.0) > 1e-6:
+        raise SettingsError(f"sizes: {values} sum to {total:.6g}; give shares that sum to 1, or whole numbers")
+    exact = numbers / total * n
+    targets = np.floor(exact + _TIE).astype(np.int64)
+    targets[np.argsort(-(exact - targets), kind="stable")[: n - targets.sum()]] += 1
+    names = ROLES[: len(values)]
     n_groups = int(group_of.max()) + 1
     if n_groups < len(names):
         unit = "images" if groups is None else "groups"
@@ -132,55 +158,21 @@ def _place(content: FloatArray, *, targets: IntArray, names: tuple[str, ...], ra
     return placed
 
 
-def _targets(sizes: Sequence[float], *, n: int) -> tuple[tuple[str, ...], IntArray]:
-    """Role names and the whole number of images each should get; the numbers sum to n."""
-    values = list(sizes)
-    if len(values) not in (4, 5):
-        raise SettingsError(f"sizes: {len(values)} given, five needed ({', '.join(ROLES)}) or four (no test)")
-    whole = all(isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values)
-    numbers = np.array(values, dtype=np.float64)
-    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
-        raise SettingsError(f"sizes: {values} must all be positive")
-    total = numbers.sum()
-    if whole and total != n:
-        relation = "leave over" if total < n else "exceed by"
-        raise SettingsError(
-            f"sizes: {values} sum to {int(total)} and {relation} {abs(n - int(total))} of {n} images; "
-            f"give counts that sum to {n}, or shares that sum to 1"
-        )
-    if not whole and abs(total - 1.0) > 1e-6:
-        raise SettingsError(f"sizes: {values} sum to {total:.6g}; give shares that sum to 1, or whole numbers")
-    exact = numbers / total * n
-    counts = np.floor(exact + _TIE).astype(np.int64)
-    remainders = np.argsort(-(exact - counts), kind="stable")
-    counts[remainders[: n - counts.sum()]] += 1
-    return ROLES[: len(values)], counts
-
-
-def _group_codes(groups: Sequence[object] | AnyArray) -> IntArray:
-    """Groups as consecutive codes; every row without a group gets a code of its own."""
-    array, missing = _column(groups, name="groups")
-    codes = np.unique(array, return_inverse=True)[1].astype(np.int64)
-    codes[missing] = len(codes) + np.arange(missing.sum())
-    return np.unique(codes, return_inverse=True)[1].astype(np.int64)
-
-
 def _column(values: Sequence[object] | AnyArray, *, name: str) -> tuple[AnyArray, BoolArray]:
     """A column of integers or names, and the mask of its missing values."""
     array = np.asarray(values)
     if array.ndim != 1:
         raise RoleError(f"{name}: shape {array.shape} is not (n,); give one value per image")
     if array.dtype.kind == "O":
-        array = np.array(["" if _is_missing(value) else str(value) for value in array], dtype=np.str_)
+        array = np.array(
+            ["" if value is None or (isinstance(value, float) and np.isnan(value)) else str(value) for value in array],
+            dtype=np.str_,
+        )
     if array.dtype.kind not in "iuU" and array.size:
         raise RoleError(f"{name}: {array.dtype} given; integers or names needed")
     if array.dtype.kind == "U":
         return array, array == ""
     return array, np.zeros(len(array), dtype=np.bool_)
-
-
-def _is_missing(value: object) -> bool:
-    return value is None or (isinstance(value, float) and np.isnan(value))
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -284,7 +276,25 @@ def role_counts(
     >>> counts.infinite_guard
     ('mel', 'nv')
     """
-    names, class_of = _named(np.asarray(labels), classes=classes)
+    given = np.asarray(labels)
+    if given.ndim != 1:
+        raise RoleError(f"labels: shape {given.shape} is not (n,); give one label per image")
+    # Class names and the index of every label among them, -1 outside.
+    if given.dtype.kind in "iu":
+        indices = given.astype(np.int64)
+        found = np.unique(indices[indices >= 0])
+        if classes is None:
+            names = tuple(str(value) for value in found)
+            class_of = np.where(indices >= 0, np.searchsorted(found, indices), -1)
+        elif len(found) and found[-1] >= len(classes):
+            raise RoleError(f"labels: {found[-1]} is not an index of the {len(classes)} classes given")
+        else:
+            names, class_of = tuple(classes), np.maximum(indices, -1)
+    else:
+        texts = [str(value) for value in given.tolist()]
+        names = tuple(sorted(set(texts))) if classes is None else tuple(classes)
+        index = {name: i for i, name in enumerate(names)}
+        class_of = np.array([index.get(text, -1) for text in texts], dtype=np.int64)
     role_names = np.asarray(roles, dtype=np.str_)
     if role_names.shape != class_of.shape:
         raise RoleError(f"roles: {role_names.shape[0]} given for {len(class_of)} labels; give one for each")
@@ -297,22 +307,3 @@ def role_counts(
     level = guard_miscoverage if isinstance(guard_miscoverage, Mapping) else dict.fromkeys(names, guard_miscoverage)
     needed = {name: smallest_finite_count(miscoverage=float(level.get(name, 0.05))) for name in names}
     return RoleCounts(classes=rows, roles=columns, counts=counts, needed=needed, guard_miscoverage=guard_miscoverage)
-
-
-def _named(labels: AnyArray, *, classes: Sequence[str] | None) -> tuple[tuple[str, ...], IntArray]:
-    """Class names and the index of every label among them, -1 outside."""
-    if labels.ndim != 1:
-        raise RoleError(f"labels: shape {labels.shape} is not (n,); give one label per image")
-    if labels.dtype.kind in "iu":
-        indices = labels.astype(np.int64)
-        found = np.unique(indices[indices >= 0])
-        if classes is None:
-            codes = np.where(indices >= 0, np.searchsorted(found, indices), -1)
-            return tuple(str(value) for value in found), codes
-        if len(found) and found[-1] >= len(classes):
-            raise RoleError(f"labels: {found[-1]} is not an index of the {len(classes)} classes given")
-        return tuple(classes), np.maximum(indices, -1)
-    texts = [str(value) for value in labels.tolist()]
-    names = tuple(sorted(set(texts))) if classes is None else tuple(classes)
-    index = {name: i for i, name in enumerate(names)}
-    return names, np.array([index.get(text, -1) for text in texts], dtype=np.int64)

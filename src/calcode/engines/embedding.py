@@ -168,7 +168,13 @@ class EmbedJob:
         self._prompts = prompts
         self._target = target
         self._progress = progress
-        self.sources = [_source(path) for path in listing.paths.tolist()]
+        self.sources = []
+        for path in listing.paths.tolist():
+            try:
+                status = os.stat(path)
+                self.sources.append(f"{status.st_size} {status.st_mtime_ns}")
+            except (OSError, ValueError):
+                self.sources.append("")
         plan = {"work": "embed", "calcode": __version__, "backbone": backbone.card.identity}
         self.journal = Journal(target, plan=plan)
         self.todo: IntArray = np.arange(len(listing))
@@ -299,14 +305,6 @@ def embedding_table(ids: Sequence[str], sources: Sequence[str], embeddings: NDAr
 def skipped_file(out: str | os.PathLike[str]) -> Path:
     """Where the images without an embedding are listed."""
     return Path(out).with_suffix(".skipped.csv")
-
-
-def _source(path: str) -> str:
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return ""
-    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def _texts(values: AnyArray) -> list[str | None] | None:

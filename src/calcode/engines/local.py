@@ -118,7 +118,7 @@ def overlapped(
     items : iterable
         Taken when there is room, in the thread of the caller.
     workers : int
-        At most one more result than this is held besides the one in use.
+        At most one more result than this is held, not counting the one in use.
 
     Examples
     --------

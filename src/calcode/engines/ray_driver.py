@@ -87,7 +87,18 @@ def finished_shards(
         return
     if importlib.util.find_spec("ray") is None:
         raise EngineError("engine: 'ray' needs ray, which is not installed; pip install 'calcode[ray]'")
-    address = _address()
+    ray = sys.modules.get("ray")
+    address = os.environ.get("RAY_ADDRESS") or None
+    if ray is not None and ray.is_initialized():
+        address = str(ray.get_runtime_context().gcs_address)
+    elif address is not None:
+        # Ray would try for minutes where nobody answers.
+        host, _, port = address.rpartition("//")[2].rpartition(":")
+        if host and port.isdigit():
+            try:
+                socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+            except (OSError, OverflowError) as error:
+                raise EngineError(f"engine: {_unreachable(address)} ({error})") from error
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     kept = f"finished parts are kept in {journal.path}, run again to go on from there"
@@ -236,23 +247,6 @@ def ray_session(folder: str, *, address: str | None = None) -> Iterator[Any]:
             yield ray
         finally:
             ray.shutdown()
-
-
-def _address() -> str | None:
-    """Of the cluster to use, if any; an error at once where nobody answers, which Ray would try for minutes."""
-    ray = sys.modules.get("ray")
-    if ray is not None and ray.is_initialized():
-        return str(ray.get_runtime_context().gcs_address)
-    address = os.environ.get("RAY_ADDRESS")
-    if not address:
-        return None
-    host, _, port = address.rpartition("//")[2].rpartition(":")
-    if host and port.isdigit():
-        try:
-            socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-        except (OSError, OverflowError) as error:
-            raise EngineError(f"engine: {_unreachable(address)} ({error})") from error
-    return address
 
 
 def _unreachable(address: str) -> str:

@@ -88,7 +88,7 @@ def read_artifact(path: Path, *, key: str | None = None) -> Artifact:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         digest = metadata.pop("digest", None)
         if digest != content_digest(tensors, metadata):
-            raise ArtifactError(f"{path}: altered, its content does not have the SHA-256 it carries")
+            raise ArtifactError(f"{path}: altered, its content does not match its SHA-256; take the original file")
         if key not in (None, found):
             raise ArtifactError(f"{path}: a {_KINDS[found]} where a {_KINDS[key]} is needed; pass the other file")
         return Artifact(path, found, metadata, tensors, digest)
@@ -97,7 +97,7 @@ def read_artifact(path: Path, *, key: str | None = None) -> Artifact:
     except CalcodeError as error:
         raise ArtifactError(str(error)) from error
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        raise ArtifactError(f"{path}: altered, it holds what no model has ({error})") from error
+        raise ArtifactError(f"{path}: altered, its content is not that of a model ({error})") from error
 
 
 @contextmanager

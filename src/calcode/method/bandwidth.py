@@ -1,16 +1,30 @@
-"""The automatic bandwidth of METHOD.md 6: the most local one that the validation data support."""
+"""The automatic bandwidth of METHOD.md 6, and the cross-fit of METHOD.md 7 that judges it.
+
+For every fold the rule `loo` is fitted on the other folds and covers or misses the held-out examples (Eq. 13). All
+folds share one kernel matrix: only the mass that each fold contributes is needed, so a cross-fit costs one pass over
+the pairs. The bandwidth is the most local one that the validation data support.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from calcode.errors import CalcodeWarning
-from calcode.method.cross_fit import CrossFit
-from calcode.method.quantiles import coverage_floor
+import numpy as np
 
+from calcode.arrays import BoolArray, FloatArray, IntArray
+from calcode.errors import CalcodeWarning, RoleError
+from calcode.kernels import negative_squares, pair_masses, weights_from_squares
+from calcode.method.localized import loo_level
+from calcode.method.quantiles import conformal_rank, coverage_floor
+
+#: One example to fit on and one to judge.
+MIN_EXAMPLES = 2
+#: Examples that say where a search begins.
+_SAMPLE = 64
 #: Shares of the other examples that a neighbourhood holds, from the most local to the widest.
 NEIGHBOUR_SHARES = (0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.4, 0.8)
 
@@ -23,6 +37,154 @@ _SLOPE = 4.0
 _BEYOND = 5e-7
 #: Secant steps before a search by brackets takes over.
 _MOST_SECANTS = 10
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HeldOut:
+    """What held-out examples saw.
+
+    Attributes
+    ----------
+    sets : ndarray of bool, shape (n, K)
+        Held-out localized sets.
+    covered : ndarray of bool, shape (n,)
+    infinite : ndarray of bool, shape (n,)
+        Examples whose held-out threshold was +inf.
+    """
+
+    sets: BoolArray
+    covered: BoolArray
+    infinite: BoolArray
+
+
+class CrossFit:
+    """Accepted validation examples, split into folds once and judged at any bandwidth and miscoverage.
+
+    Parameters
+    ----------
+    embeddings : ndarray of shape (n, d)
+        Unit rows.
+    scores : ndarray of shape (n, K)
+        APS scores of every label.
+    labels : ndarray of shape (n,)
+        Class indices, none outside the label space.
+    n_folds : int
+    random_state : int
+    device : str, optional
+        A torch device for the kernel masses.
+    """
+
+    def __init__(
+        self,
+        *,
+        embeddings: FloatArray,
+        scores: FloatArray,
+        labels: IntArray,
+        n_folds: int,
+        random_state: int,
+        device: str | None = None,
+    ) -> None:
+        if len(labels) < MIN_EXAMPLES:
+            raise RoleError(f"validation: a cross-fit needs at least {MIN_EXAMPLES} accepted images, got {len(labels)}")
+        self.labels = labels
+        self._folds = fold_numbers(labels, n_folds=n_folds, random_state=random_state)
+        self._n_folds = int(self._folds.max()) + 1
+        true_scores = scores[np.arange(len(labels)), labels]
+        # Columns fold by fold, ascending by score inside each, so that a fold's mass is a prefix sum.
+        columns = np.lexsort((true_scores, self._folds))
+        self._own_column = np.empty(len(labels), dtype=np.int64)
+        self._own_column[columns] = np.arange(len(labels))
+        self._edges = np.searchsorted(self._folds[columns], np.arange(self._n_folds + 1))
+        # Columns that come before a label's score in every fold, the folds before it included; (n, K, folds).
+        self._positions = np.stack(
+            [
+                a + np.searchsorted(true_scores[columns[a:b]], scores, side="left")
+                for a, b in itertools.pairwise(self._edges.tolist())
+            ],
+            axis=2,
+        )
+        self._pairs = pair_masses(embeddings, embeddings[columns], device=device)
+        self._sample = negative_squares(embeddings[:_SAMPLE], embeddings)
+        self._neighbour_masses: dict[float, float] = {}
+        self._judged: tuple[float, tuple[FloatArray, FloatArray]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def sampled_mass(self, bandwidth: float) -> float:
+        """About `neighbour_mass`, from a few examples."""
+        weights = weights_from_squares(self._sample, bandwidth=bandwidth)
+        return float(np.median(weights.sum(axis=1) - 1.0))
+
+    def neighbour_mass(self, bandwidth: float) -> float:
+        """Median over the examples of sum over the others of H, the size of a neighbourhood."""
+        # Searches for several miscoverages visit the same bandwidths.
+        if bandwidth not in self._neighbour_masses:
+            masses = self._pairs.totals(bandwidth, own=self._own_column)
+            self._neighbour_masses[bandwidth] = float(np.median(masses))
+        return self._neighbour_masses[bandwidth]
+
+    def judge(self, *, bandwidth: float, miscoverage: float, grid: int | None) -> HeldOut:
+        """Fit on all folds but one, judge the one, for every fold."""
+        # The bandwidth that is chosen was judged last, and is judged again for its classes.
+        if self._judged is None or self._judged[0] != bandwidth:
+            self._judged = bandwidth, self._fold_masses(bandwidth)
+        below, total = self._judged[1]
+        rows = np.arange(len(self))
+        sets = np.empty(below.shape[:2], dtype=np.bool_)
+        infinite = np.empty(len(self), dtype=np.bool_)
+        for fold in range(self._n_folds):
+            held_out = self._folds == fold
+            others = np.arange(self._n_folds) != fold
+            mass_below = below[:, :, others].sum(axis=2)
+            mass = total[:, others].sum(axis=1)
+            kept = rows[~held_out]  # a held-out example may have no mass at all among the other folds
+            fitted = mass_below[kept, self.labels[kept]] / mass[kept]
+            rank = conformal_rank(len(fitted), miscoverage=miscoverage)
+            _, cut = loo_level(fitted, rank=rank, grid=grid)
+            beyond = 1.0 + mass[held_out]
+            sets[held_out] = mass_below[held_out] / beyond[:, None] < cut
+            infinite[held_out] = mass[held_out] / beyond < cut
+        return HeldOut(sets=sets, covered=sets[rows, self.labels], infinite=infinite)
+
+    def _fold_masses(self, bandwidth: float) -> tuple[FloatArray, FloatArray]:
+        """Mass that each fold puts below every label's score, (n, K, folds), and in all, (n, folds)."""
+        n, n_classes = self._positions.shape[:2]
+        inside = self._positions.reshape(n, n_classes * self._n_folds)
+        edges = np.broadcast_to(self._edges, (n, len(self._edges)))
+        masses, _ = self._pairs.prefixes(bandwidth, np.concatenate([inside, edges], axis=1))
+        at_edges = masses[:, inside.shape[1] :]
+        below = masses[:, : inside.shape[1]].reshape(self._positions.shape) - at_edges[:, None, :-1]
+        return below, np.diff(at_edges, axis=1)
+
+
+def fold_numbers(labels: IntArray, *, n_folds: int, random_state: int) -> IntArray:
+    """Fold of every example: stratified by class, or plain where every class is too small for that.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (n,)
+    n_folds : int
+        Lowered to n where there are fewer examples than folds.
+    random_state : int
+
+    Examples
+    --------
+    >>> np.bincount(fold_numbers(np.repeat([0, 1], [15, 10]), n_folds=5, random_state=0))
+    array([5, 5, 5, 5, 5])
+    """
+    from sklearn.model_selection import KFold, StratifiedKFold
+
+    n_splits = min(n_folds, len(labels))
+    stratified = np.bincount(labels).max() >= n_splits
+    splitter = (StratifiedKFold if stratified else KFold)(n_splits=n_splits, shuffle=True, random_state=random_state)
+    folds = np.empty(len(labels), dtype=np.int64)
+    with warnings.catch_warnings():
+        # A class with fewer examples than folds is an ordinary case here (METHOD.md 7).
+        warnings.filterwarnings("ignore", message="The least populated class", category=UserWarning)
+        for fold, (_, held_out) in enumerate(splitter.split(np.zeros(len(labels)), labels)):
+            folds[held_out] = fold
+    return folds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +257,10 @@ def choose_bandwidth(
 
 def candidate_bandwidths(cross_fit: CrossFit) -> Iterator[tuple[float, float]]:
     """(share, h) with h such that a median neighbourhood holds that share of the other examples."""
-    low = _LOWEST
-    guess, slope = _start(cross_fit)
+    # About where the first search ends and how steep it is there, from a few examples.
+    sampled = _excess(cross_fit.sampled_mass, target=NEIGHBOUR_SHARES[0] * (len(cross_fit) - 1))
+    low, guess = _LOWEST, _by_bracket(sampled, low=_LOWEST, guess=-1.0, accuracy=1e-4)
+    slope = (sampled(guess + 0.01) - sampled(guess)) / 0.01
     for i, share in enumerate(NEIGHBOUR_SHARES):
         excess = _excess(cross_fit.neighbour_mass, target=share * (len(cross_fit) - 1))
         # A larger share needs a larger h, so each search starts where the last one ended.
@@ -107,13 +271,6 @@ def candidate_bandwidths(cross_fit: CrossFit) -> Iterator[tuple[float, float]]:
         if i + 1 < len(NEIGHBOUR_SHARES):
             guess = root + math.log(NEIGHBOUR_SHARES[i + 1] / share) / slope
             low = root
-
-
-def _start(cross_fit: CrossFit) -> tuple[float, float]:
-    """About where the first search ends and how steep it is there, from a few examples."""
-    excess = _excess(cross_fit.sampled_mass, target=NEIGHBOUR_SHARES[0] * (len(cross_fit) - 1))
-    guess = _by_bracket(excess, low=_LOWEST, guess=-1.0, accuracy=1e-4)
-    return guess, (excess(guess + 0.01) - excess(guess)) / 0.01
 
 
 def _excess(mass: Callable[[float], float], *, target: float) -> Callable[[float], float]:
@@ -150,7 +307,7 @@ def _by_secants(excess: Callable[[float], float], *, low: float, guess: float, s
 
 
 def _by_bracket(excess: Callable[[float], float], *, low: float, guess: float, accuracy: float) -> float:
-    """Root by bisection and its kin, whatever the function looks like; the nearer end where there is none."""
+    """Root of any function that does not decrease, by bracketing; the nearer end where there is none."""
     from scipy.optimize import brentq
 
     start = min(max(guess, low), _HIGHEST)

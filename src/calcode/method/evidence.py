@@ -75,9 +75,20 @@ class Evidence:
         names = checked_classes(classes)
         vectors = _unit_rows(embeddings, name="embeddings")
         n = len(vectors)
+        try:
+            logits = np.asarray(prompt_logits, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise EvidenceError(f"prompt_logits: not an array of numbers ({error})") from error
+        if logits.ndim != 3 or logits.shape[0] != n or logits.shape[2] != len(names) or logits.shape[1] == 0:
+            raise EvidenceError(
+                f"prompt_logits: shape {logits.shape} is not (images, prompts, classes) = ({n}, M, {len(names)})"
+            )
+        if not np.isfinite(logits).all():
+            bad = np.flatnonzero(~np.isfinite(logits).all(axis=(1, 2)))
+            raise EvidenceError(f"prompt_logits: NaN or infinity in {_rows(bad)}")
         self._store(
             embeddings=vectors,
-            prompt_logits=_checked_logits(prompt_logits, n=n, classes=names),
+            prompt_logits=logits.copy() if logits is prompt_logits else logits,
             labels=None if labels is None else checked_labels(labels, n=n, n_classes=len(names)),
             classes=names,
             ids=_text_column(ids, n=n, name="ids"),
@@ -381,21 +392,6 @@ def _unit_rows(vectors: ArrayLike, *, name: str) -> FloatArray:
         )
     unit: FloatArray = rows / norms[:, None]
     return unit
-
-
-def _checked_logits(prompt_logits: ArrayLike, *, n: int, classes: tuple[str, ...]) -> FloatArray:
-    try:
-        logits = np.asarray(prompt_logits, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise EvidenceError(f"prompt_logits: not an array of numbers ({error})") from error
-    if logits.ndim != 3 or logits.shape[0] != n or logits.shape[2] != len(classes) or logits.shape[1] == 0:
-        raise EvidenceError(
-            f"prompt_logits: shape {logits.shape} is not (images, prompts, classes) = ({n}, M, {len(classes)})"
-        )
-    if not np.isfinite(logits).all():
-        bad = np.flatnonzero(~np.isfinite(logits).all(axis=(1, 2)))
-        raise EvidenceError(f"prompt_logits: NaN or infinity in {_rows(bad)}")
-    return logits.copy() if logits is prompt_logits else logits
 
 
 def checked_classes(classes: Sequence[str]) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ class Explanation:
     answer : str
         What the model says, in one sentence.
     unusual : str
-        How unusual the image is, in one sentence; to be shown beside the answer, deferred or not.
+        How unusual the image is, in one sentence; to be shown with the answer, deferred or not.
     farther_than : float or None
         Share of known images that lie nearer to the reference than this one; None without an audit.
     record : str
@@ -157,9 +157,33 @@ def explain(
     verdicts = () if decisions.deferred[0] else _verdicts(evidence, decisions, model=model, titles=named)
     neighbours = () if reference is None else nearest(evidence, reference, count=n_neighbours)
     share = share_nearer(evidence, model=model)
-    why = [_support_sentence(decisions, model)]
+    level = model.settings_.deferral_level
+    if model.audit_name_ is None:
+        why = ["Check for strange images: none, every image is accepted."]
+    else:
+        p = decision.p_audit
+        outcome = "so it goes to a clinician, and no set is shown" if p < level else "so it is accepted"
+        why = [
+            f"Check for strange images: {_percent(p)} of the images set aside for it look at least as strange (p = "
+            f"{p:.4f} by '{model.audit_name_}'; below {level:g} an image is deferred), {outcome}."
+        ]
     if verdicts:
-        why += _set_sentences(verdicts, model)
+        # What keeps the diagnoses in, and which were ruled out.
+        by_local = [entry for entry in verdicts if entry.kept_by == "neighbourhood"]
+        if len(by_local) == len(verdicts) and any(math.isinf(entry.threshold) for entry in by_local):
+            why.append("Too few calibration images are like this one to rule any diagnosis out.")
+        else:
+            why.append(
+                f"By the calibration images most like this one, at a target of {1 - model.settings_.miscoverage:.0%}: "
+                f"{', '.join(entry.name for entry in by_local) or 'no diagnosis'}."
+            )
+        for entry in verdicts:
+            if entry.kept_by == "first":
+                why.append(f"{entry.name} is added: {entry.because}.")
+            elif entry.kept_by == "guard":
+                why.append(f"{entry.name} is added by the guard of its class: {model.tail_reasons_[entry.name]}.")
+        if left := [entry.name for entry in verdicts if not entry.kept_by]:
+            why.append(f"Ruled out: {', '.join(left)}.")
     if neighbours:
         counts = Counter(entry.label_name for entry in neighbours).most_common()
         found = ", ".join(f"{count} {name or 'without a label'}" for name, count in counts)
@@ -174,7 +198,7 @@ def explain(
         farther_than=share,
         why=tuple(why),
         p_audit=decision.p_audit,
-        deferral_level=model.settings_.deferral_level,
+        deferral_level=level,
         audit=model.audit_name_,
         verdicts=verdicts,
         neighbours=neighbours,
@@ -321,36 +345,3 @@ def _verdicts(
             )
         )
     return tuple(verdicts)
-
-
-def _support_sentence(decisions: Decisions, model: Calcode) -> str:
-    if model.audit_name_ is None:
-        return "Check for strange images: none, every image is accepted."
-    p, level = float(decisions.p_audit[0]), model.settings_.deferral_level
-    outcome = "so it goes to a clinician, and no set is shown" if p < level else "so it is accepted"
-    return (
-        f"Check for strange images: {_percent(p)} of the images set aside for it look at least as strange (p = "
-        f"{p:.4f} by '{model.audit_name_}'; below {level:g} an image is deferred), {outcome}."
-    )
-
-
-def _set_sentences(verdicts: tuple[ClassVerdict, ...], model: Calcode) -> list[str]:
-    """What keeps the diagnoses in, and which were ruled out."""
-    target = 1 - model.settings_.miscoverage
-    by_local = [entry for entry in verdicts if entry.kept_by == "neighbourhood"]
-    sentences = [
-        f"By the calibration images most like this one, at a target of {target:.0%}: "
-        f"{', '.join(entry.name for entry in by_local) or 'no diagnosis'}."
-    ]
-    if len(by_local) == len(verdicts) and any(math.isinf(entry.threshold) for entry in by_local):
-        sentences = ["Too few calibration images are like this one to rule any diagnosis out."]
-    for entry in verdicts:
-        if entry.kept_by == "first":
-            sentences.append(f"{entry.name} is added: {entry.because}.")
-        elif entry.kept_by == "guard":
-            why = model.tail_reasons_[entry.name]
-            sentences.append(f"{entry.name} is added by the guard of its class: {why}.")
-    left = [entry.name for entry in verdicts if not entry.kept_by]
-    if left:
-        sentences.append(f"Ruled out: {', '.join(left)}.")
-    return sentences

@@ -115,10 +115,21 @@ class HomeSums:
             Reference, validation and calibration. A role without labels is left out.
         trim : int
         """
+        from sklearn.model_selection import GroupKFold
+
         labelled = [role[role.in_space] for role in roles if role.labels is not None]
         n_classes = labelled[0].n_classes
         labels = np.concatenate([role.require_labels() for role in labelled])
-        folds = _folds(labelled)
+        # Folds with whole groups; an image without a group is a group of its own.
+        names: list[str] = []
+        for role in labelled:
+            values = [""] * len(role) if role.groups is None else role.groups.tolist()
+            names += [f"group {value}" if value else f"row {len(names) + i}" for i, value in enumerate(values)]
+        groups = np.unique(names, return_inverse=True)[1]
+        folds = np.zeros(len(groups), dtype=np.int64)
+        if len(np.unique(groups)) >= N_FOLDS:
+            for fold, (_, held_out) in enumerate(GroupKFold(N_FOLDS).split(groups, groups=groups)):
+                folds[held_out] = fold
         size = 1 + labelled[0].dimension + n_classes
         starts = np.cumsum([0, *map(len, labelled)])[:-1]
         # Home may be large: phi is made for a part of a fold at a time, and again for the scores where it was not kept.
@@ -159,19 +170,3 @@ class HomeSums:
         """A0 = (m0 / N) sum phi phi' + lambda I, shape (p, p), and B0 = (m0 / N) sum phi e_y', shape (p, K)."""
         weight = home_weight / self.n
         return weight * self.outer + ridge * np.eye(len(self.outer)), weight * self.by_class
-
-
-def _folds(roles: Sequence[Evidence]) -> IntArray:
-    """Fold of every image, whole groups together; an image without a group is a group of its own."""
-    from sklearn.model_selection import GroupKFold
-
-    names: list[str] = []
-    for role in roles:
-        values = [""] * len(role) if role.groups is None else role.groups.tolist()
-        names += [f"group {value}" if value else f"row {len(names) + i}" for i, value in enumerate(values)]
-    groups = np.unique(names, return_inverse=True)[1]
-    folds = np.zeros(len(groups), dtype=np.int64)
-    if len(np.unique(groups)) >= N_FOLDS:
-        for fold, (_, held_out) in enumerate(GroupKFold(N_FOLDS).split(groups, groups=groups)):
-            folds[held_out] = fold
-    return folds

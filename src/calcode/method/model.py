@@ -16,8 +16,7 @@ import numpy as np
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import CalcodeWarning, NotFittedError, RoleError
 from calcode.method.audit import SupportAudit
-from calcode.method.bandwidth import BandwidthTrial, choose_bandwidth
-from calcode.method.cross_fit import MIN_EXAMPLES, CrossFit
+from calcode.method.bandwidth import MIN_EXAMPLES, BandwidthTrial, CrossFit, choose_bandwidth
 from calcode.method.decisions import Decisions, choose_actions, promises_of
 from calcode.method.evidence import Evidence, one_per_group, robust_probabilities
 from calcode.method.home_sums import HomeSums
@@ -225,7 +224,7 @@ class Calcode(Settings):
         return self
 
     def calibrate(self, *, calibration: Evidence, device: str | None = None) -> Self:
-        """Calibrate the localized rule and the guards; audit, bandwidth and classes are frozen by now."""
+        """Calibrate the localized rule and the guards; audit, bandwidth and classes stay as they are."""
         bandwidth, settings = self.bandwidth_, self.settings_
         if len(calibration) == 0:
             raise RoleError("calibration: the role is empty")

@@ -32,8 +32,7 @@ from calcode.method.artifact import (
     write_artifact,
 )
 from calcode.method.audit import BASE_DIAGNOSTICS, DIAGNOSTICS, FusedRule, SupportAudit
-from calcode.method.bandwidth import NEIGHBOUR_SHARES, BandwidthTrial
-from calcode.method.cross_fit import MIN_EXAMPLES
+from calcode.method.bandwidth import MIN_EXAMPLES, NEIGHBOUR_SHARES, BandwidthTrial
 from calcode.method.evidence import checked_classes
 from calcode.method.home_sums import EMBEDDING_SCALE, HomeSums
 from calcode.method.localized import LocalizedRule

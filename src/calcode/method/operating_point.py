@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calcode.arrays import BoolArray, IntArray
 from calcode.errors import SettingsError
-from calcode.method.bandwidth import choose_bandwidth
-from calcode.method.cross_fit import MIN_EXAMPLES, CrossFit
+from calcode.method.bandwidth import MIN_EXAMPLES, CrossFit, choose_bandwidth
 from calcode.method.decisions import COST_REGIMES, Costs, selective_risk, shown_classes
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.method.model import Calcode
@@ -116,7 +114,16 @@ def select_operating_point(
     -------
     OperatingPoint
     """
-    priced = _checked_costs(costs)
+    if isinstance(costs, str):
+        if costs not in COST_REGIMES:
+            raise SettingsError(f"costs: {costs!r} is none of {', '.join(map(repr, COST_REGIMES))}")
+        costs = COST_REGIMES[costs]
+    elif not isinstance(costs, Costs):
+        if len(costs) != 3:
+            raise SettingsError(f"costs: {costs!r} is not (error, set size, deferral)")
+        costs = Costs(error=float(costs[0]), set_size=float(costs[1]), deferral=float(costs[2]))
+    if not all(math.isfinite(cost) and cost >= 0 for cost in (costs.error, costs.set_size, costs.deferral)):
+        raise SettingsError(f"costs: {costs} must be finite and not negative")
     template = Calcode() if model is None else model
     audited = Calcode(**template.get_params()).fit_audit(reference=reference, validation=validation, gate=gate)
     settings, p_values = audited.settings_, audited.audit_p_values(validation)
@@ -144,44 +151,29 @@ def select_operating_point(
                     )
                 held_out = cross_fit.judge(bandwidth=float(bandwidth), miscoverage=miscoverage, grid=grid)
                 sets = held_out.sets
-            points.append(_point(target, deferral_level, sets, labels, n_all=len(validation), costs=priced))
+            # What it costs, from the held-out sets of the accepted images.
+            answered = sets.any(axis=1)
+            shown, own = sets[answered], labels[answered]
+            n, size, covered = len(own), shown.sum(axis=1), shown[np.arange(len(own)), own]
+            classes = np.flatnonzero(shown_classes(np.bincount(own, minlength=kept.n_classes)))
+            measured = {
+                "coverage": float(covered.mean()) if n else math.nan,
+                "worst_coverage": min((float(covered[own == y].mean()) for y in classes), default=math.nan),
+                "set_size": float(size.mean()) if n else math.nan,
+                "deferral": 1.0 - n / len(validation),
+            }
+            points.append(
+                GridPoint(
+                    target_coverage=target,
+                    deferral_level=deferral_level,
+                    n_accepted=len(kept),
+                    informative=float((size < kept.n_classes).sum()) / len(validation),
+                    risk=selective_risk(**measured, n_classes=kept.n_classes, costs=costs),
+                    **measured,
+                )
+            )
     chosen, relaxed = least_risk(points)
-    return OperatingPoint(chosen=chosen, relaxed=relaxed, points=tuple(points), costs=priced)
-
-
-def _point(
-    target: float, deferral_level: float, sets: BoolArray, labels: IntArray, *, n_all: int, costs: Costs
-) -> GridPoint:
-    """Measure one point from the held-out sets of the accepted images."""
-    n_accepted, n_classes = sets.shape
-    answered = sets.any(axis=1)
-    sets, labels = sets[answered], labels[answered]
-    size = sets.sum(axis=1)
-    covered = sets[np.arange(len(labels)), labels]
-    n = len(labels)
-    coverage = float(covered.mean()) if n else math.nan
-    shown = np.flatnonzero(shown_classes(np.bincount(labels, minlength=n_classes)))
-    worst = min((float(covered[labels == y].mean()) for y in shown), default=math.nan)
-    set_size = float(size.mean()) if n else math.nan
-    deferral = 1.0 - n / n_all
-    return GridPoint(
-        target_coverage=target,
-        deferral_level=deferral_level,
-        n_accepted=n_accepted,
-        coverage=coverage,
-        worst_coverage=worst,
-        set_size=set_size,
-        deferral=deferral,
-        informative=float((size < n_classes).sum()) / n_all,
-        risk=selective_risk(
-            coverage=coverage,
-            worst_coverage=worst,
-            set_size=set_size,
-            deferral=deferral,
-            n_classes=n_classes,
-            costs=costs,
-        ),
-    )
+    return OperatingPoint(chosen=chosen, relaxed=relaxed, points=tuple(points), costs=costs)
 
 
 def least_risk(points: Sequence[GridPoint]) -> tuple[GridPoint, tuple[str, ...]]:
@@ -193,17 +185,3 @@ def least_risk(points: Sequence[GridPoint]) -> tuple[GridPoint, tuple[str, ...]]
             best = min(feasible, key=lambda point: (point.risk, -point.target_coverage, point.deferral_level))
             return best, RELAXATIONS[:given_up]
     raise AssertionError("unreachable: without constraints every point is feasible")
-
-
-def _checked_costs(costs: Costs | str | Sequence[float]) -> Costs:
-    if isinstance(costs, str):
-        if costs not in COST_REGIMES:
-            raise SettingsError(f"costs: {costs!r} is none of {', '.join(map(repr, COST_REGIMES))}")
-        return COST_REGIMES[costs]
-    if not isinstance(costs, Costs):
-        if len(costs) != 3:
-            raise SettingsError(f"costs: {costs!r} is not (error, set size, deferral)")
-        costs = Costs(error=float(costs[0]), set_size=float(costs[1]), deferral=float(costs[2]))
-    if not all(math.isfinite(cost) and cost >= 0 for cost in (costs.error, costs.set_size, costs.deferral)):
-        raise SettingsError(f"costs: {costs} must be finite and not negative")
-    return costs

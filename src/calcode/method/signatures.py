@@ -1,4 +1,4 @@
-"""Who made a model file: Ed25519 signatures over the model's digest, in a text file beside it.
+"""Who made a model file: Ed25519 signatures over the model's digest, in a text file next to it.
 
 The digest inside a model file detects damage, not forgery: who changes a file can compute a new digest. A signature can
 only be made with the private key. `model.safetensors` has its signatures in `model.safetensors.sig`: a first line with
@@ -24,12 +24,12 @@ _ALGORITHM = "ed25519:"
 
 
 def signature_file(path: str | os.PathLike[str]) -> Path:
-    """Where the signatures of a file are: beside it, under its name with `.sig`."""
+    """Where the signatures of a file are: next to it, under its name with `.sig`."""
     return Path(f"{os.fspath(path)}.sig")
 
 
 def write_private_key(path: str | os.PathLike[str]) -> str:
-    """Make a key pair: the private key (PEM, mode 0600) at `path`, the public one beside it as `.pub`.
+    """Make a key pair: the private key (PEM, mode 0600) at `path`, the public one next to it as `.pub`.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def read_public_key(key: str | os.PathLike[str]) -> Ed25519PublicKey:
 
 
 def sign_file(path: str | os.PathLike[str], *, digest: str, key: Ed25519PrivateKey) -> Path:
-    """Add a signature over a model's digest to the file beside the model.
+    """Add a signature over a model's digest to the file next to the model.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def require_signature(path: str | os.PathLike[str], *, digest: str, trusted: Seq
     Parameters
     ----------
     path : path-like
-        The model file; its signatures are beside it.
+        The model file; its signatures are next to it.
     digest : str
         Computed from the content of the file.
     trusted : sequence of str or path-like

@@ -52,7 +52,7 @@ class SinglesCertificate:
             if not 0.0 < value < 1.0:
                 raise SettingsError(f"{name}: {value!r} is not strictly between 0 and 1")
         if not 0 <= self.wrong <= self.n <= _MOST_ANSWERS:
-            raise SettingsError(f"wrong: {self.wrong} of {self.n} single answers cannot be")
+            raise SettingsError(f"wrong: {self.wrong} of {self.n} single answers is impossible")
 
     @classmethod
     def check(cls, decisions: Decisions, sample: Evidence, *, risk: float, confidence: float) -> Self:
@@ -79,7 +79,7 @@ class SinglesCertificate:
 
     @property
     def sentence(self) -> str:
-        """What to show beside every single answer."""
+        """What to show with every single answer."""
         if not self.certified:
             return (
                 f"Not certified: {self.wrong} of {self.n} checked single answers were wrong, too many or too few to "

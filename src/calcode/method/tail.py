@@ -26,7 +26,7 @@ from calcode.kernels import (
     run_blocks,
     slices,
 )
-from calcode.method.cross_fit import HeldOut
+from calcode.method.bandwidth import HeldOut
 from calcode.method.localized import LocalizedRule, first_positions
 from calcode.method.quantiles import conformal_quantile, conformal_rank, smallest_finite_count
 

@@ -155,7 +155,7 @@ def find_features(written: str, *, prompts: str | None, folder: Path, name: str)
         The backbone's, for advice.
     """
     from calcode.cohorts.parquet import file_schema
-    from calcode.cohorts.prompts import prompts_beside, read_prompts
+    from calcode.cohorts.prompts import prompt_file_for, read_prompts
 
     path = _path(written, folder=folder)
     if not os.path.isfile(path):  # False where a name is too long, too
@@ -163,7 +163,7 @@ def find_features(written: str, *, prompts: str | None, folder: Path, name: str)
     bank = None if prompts is None else _path(prompts, folder=folder)
     digest = hashlib.sha256()
     try:
-        found = prompts_beside(path) if bank is None else bank
+        found = prompt_file_for(path) if bank is None else bank
         classes = read_prompts(found).classes
         for file in (path, found):
             digest.update(bytes.fromhex(file_sha256(file)))
