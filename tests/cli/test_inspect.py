@@ -84,4 +84,6 @@ def test_an_altered_file_is_refused(here: Path, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     done = call("inspect", "model.safetensors", cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr == ("Error: model.safetensors: altered, its content does not have the SHA-256 it carries\n")
+    assert done.stderr == (
+        "Error: model.safetensors: altered, its content does not match its SHA-256; take the original file\n"
+    )

@@ -124,7 +124,7 @@ def rewritten(path: Path, change: dict[str, object]) -> None:
 def test_an_altered_setting_is_found(tmp_path: Path) -> None:
     _, path = save(tmp_path)
     rewritten(path, {"bandwidth": 9.0})
-    with pytest.raises(ArtifactError, match="altered, its content does not have the SHA-256"):
+    with pytest.raises(ArtifactError, match="altered, its content does not match its SHA-256"):
         Calcode.load(path)
 
 

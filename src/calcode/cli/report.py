@@ -49,7 +49,7 @@ def report(
     from calcode.cohorts import open_features
     from calcode.method.evidence import robust_probabilities
     from calcode.method.scores import aps_scores, label_sets
-    from calcode.report import MethodResult, ReportCohort, cohort_figures, write_report
+    from calcode.report import ReportCohort, cohort_figures, write_report
     from calcode.report.site_page import ideal_worst, write_site_report
     from calcode.site import SiteModel, load_model
 
@@ -85,7 +85,7 @@ def report(
     if known is not None and known.evidence.labels is not None:
         scores = aps_scores(robust_probabilities(known.evidence.prompt_logits, trim=settings.trim))
         limit = threshold(scores, known.evidence.labels, miscoverage=settings.miscoverage)
-        ordinary = MethodResult.without_audit(RECORD.title, label_sets(result.decisions.scores, limit))
+        ordinary = RECORD.title, label_sets(result.decisions.scores, limit)
     cohort = ReportCohort(
         name=choice.role or choice.features.path.stem,
         title=choice.described,

@@ -108,9 +108,7 @@ def write_features(
         try:
             arrays[name] = pa.array(values, from_pandas=True)
         except (pa.ArrowException, TypeError) as error:
-            raise FeatureFileError(
-                f"metadata: column {name!r} mixes types or holds unsupported ones ({error})"
-            ) from error
+            raise FeatureFileError(f"metadata: column {name!r} mixes types, or holds unknown ones ({error})") from error
     flat = pa.array(matrix.reshape(-1))
     arrays["embedding"] = pa.FixedSizeListArray.from_arrays(flat, int(matrix.shape[1]))
     wrong = {name: len(values) for name, values in arrays.items() if len(values) != len(matrix)}

@@ -337,7 +337,7 @@ def label_names(
 
 
 def label_numbers(table: pyarrow.Table, *, file_classes: tuple[str, ...] | None, path: Path) -> IntArray:
-    """The integer labels, checked against the classes of the file; a null counts as -1 where there is a name; shape (n,)."""
+    """The integer labels, checked against the classes of the file; a null counts as -1; shape (n,)."""
     import pyarrow as pa
 
     labels: IntArray = table["label"].cast(pa.int64()).fill_null(-1).to_numpy().astype(np.int64)
