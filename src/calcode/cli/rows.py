@@ -67,12 +67,17 @@ class Choice:
         return self.features.n_rows if self.role is None else self.features.role_counts[self.role]
 
     def blocks(self, *, classes: Sequence[str], columns: Sequence[str] | None) -> Iterator[Cohort]:
-        """The chosen rows in blocks."""
+        """The chosen rows in blocks, all of them labelled."""
         require_classes(self.features, classes)
         found = False
         for block in self.features.batches(
             batch_size=LARGEST_BLOCK, role=self.role, where=self.where, classes=classes, columns=columns
         ):
+            if block.evidence.labels is None:
+                raise FeatureFileError(
+                    f"{self.features.path}: the chosen images have no labels, so nothing can be judged; fill the "
+                    "column 'label_name'"
+                )
             found = True
             yield block
         if not found:
@@ -273,7 +278,6 @@ def judged(model: Calcode | SiteModel, choice: Choice, *, columns: Sequence[str]
     kept, parts = [], []
     with screen.counting("Deciding", total=choice.total) as advance:
         for block in choice.blocks(classes=model.classes_, columns=columns):
-            _require_labels(block, choice)
             with choice.errors_in_words_of_options(), naming(choice.features.path):
                 parts.append(model.decide(block.evidence))
             kept.append(_without_evidence(block))
@@ -305,11 +309,8 @@ def judged_file(path: Path, choice: Choice, *, columns: Sequence[str] | None) ->
         raise FeatureFileError(
             f"{path}: has no column 'id', so its rows cannot be matched with labels; decide again on images with ids"
         )
-    kept = []
-    for block in choice.blocks(classes=decisions.classes, columns=columns):
-        _require_labels(block, choice)
-        kept.append(_without_evidence(block))
-    labels, ids, metadata = _joined(kept)
+    blocks = choice.blocks(classes=decisions.classes, columns=columns)
+    labels, ids, metadata = _joined([_without_evidence(block) for block in blocks])
     row_of = {name: row for row, name in enumerate(ids.tolist())}
     rows = np.array([row_of.get(name, -1) for name in decisions.ids.tolist()], dtype=np.int64)
     known = rows >= 0
@@ -325,14 +326,6 @@ def judged_file(path: Path, choice: Choice, *, columns: Sequence[str] | None) ->
         labels=labels[rows[known]],
         metadata={name: values[rows[known]] for name, values in metadata.items()},
     )
-
-
-def _require_labels(block: Cohort, choice: Choice) -> None:
-    if block.evidence.labels is None:
-        raise FeatureFileError(
-            f"{choice.features.path}: the chosen images have no labels, so nothing can be judged; fill the column "
-            "'label_name'"
-        )
 
 
 _Kept = tuple[IntArray, AnyArray, dict[str, AnyArray]]

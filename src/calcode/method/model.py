@@ -316,7 +316,8 @@ class Calcode(Settings):
         """
         self.evidence_format_.require(evidence, role="evidence")
         self.role_hashes_.require_disjoint("test", identities(evidence))
-        return self._decisions(evidence, p_audit=self.audit_p_values(evidence))
+        p_audit = np.ones(len(evidence.embeddings)) if self.audit_ is None else self.audit_.p_values(evidence)
+        return self._decisions(evidence, p_audit=p_audit)
 
     def certify_singles(self, evidence: Evidence, risk: float = 0.05, confidence: float = 0.9) -> SinglesCertificate:
         """Check on a sample of its own how often answers of one label are wrong (SITE.md S17).

@@ -28,7 +28,7 @@ from calcode.kernels import (
 )
 from calcode.method.bandwidth import HeldOut
 from calcode.method.localized import LocalizedRule, first_positions
-from calcode.method.quantiles import conformal_quantile, conformal_rank, smallest_finite_count
+from calcode.method.quantiles import conformal_rank, kth_smallest, smallest_finite_count
 
 ProtectRule = Literal["discovered", "all", "none"]
 ReasonName = Literal["undercovered", "too few", "requested", "all classes"]
@@ -215,7 +215,8 @@ class ClassGuard:
                 device=device,
                 masses=None if masses is None else (masses[0][members], masses[1][members]),
             )
-        quantile = conformal_quantile(scores, miscoverage=miscoverage)
+        # q_y of Eq. 23.
+        quantile = kth_smallest(scores, rank=conformal_rank(len(scores), miscoverage=miscoverage))
         return cls(
             name=name,
             index=index,
