@@ -49,8 +49,8 @@ used. Memory is the growth of the process while building, without the reference 
 ## Very many calibration images
 
 With fewer than {tiled:,} calibration images, whole rows of weights are computed. From there on the levels
-`loo` and `certified` go through the images in tiles, so that memory does not grow with their number
-(`calcode.kernels.masses`). `exact` and `upper` then keep whole rows in float64, for a few images at a time.
+`loo`, `certified` and `upper` go through the images in tiles, so that memory does not grow with their number
+(`calcode.kernels.masses`). `exact` then keeps whole rows in float64, for a few images at a time.
 """
 
 

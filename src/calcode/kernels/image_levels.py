@@ -64,12 +64,11 @@ class ImageLevelSearch:
         Whether the level rule is `exact`, otherwise `upper`.
     """
 
-    #: Whole rows of weights are looked at.
-    tiled = False
-
     def __init__(self, rules: Sequence[ImageLevelRule], *, n_columns: int, exact: bool) -> None:
         summed = [CutRule(members=rule.members, cut=np.nan) for rule in rules]
-        self._sums = CutSearch(summed, n_columns=n_columns, tiled=False)
+        self._sums = CutSearch(summed, n_columns=n_columns, tiled=False if exact else None)
+        #: Whether the columns are asked for in tiles.
+        self.tiled = self._sums.tiled
         self._rules = [LevelWindow.of_rule(rule, n_columns=n_columns, exact=exact) for rule in rules]
         self._exact = exact
 
@@ -79,7 +78,7 @@ class ImageLevelSearch:
         Parameters
         ----------
         weigh : callable
-            Called once, for all images and columns.
+            Called for all images and columns at once, or for tiles of columns and those that a level depends on.
         doubt : ndarray of shape (m,)
             Error of a mass, in units of `mass_error` (`ScreenedAnchors.doubt`).
 
@@ -88,11 +87,18 @@ class ImageLevelSearch:
         positions : ndarray of shape (m, rules)
         settled : ndarray of bool, shape (m,)
         """
-        weights = weigh(np.arange(len(doubt)), slice(0, self._sums.width))
-        if self._exact:
-            return self._counted(weights, doubt)
-        cuts = np.stack([window.upper_cuts(weights) for window in self._rules], axis=1)
-        positions, margins = self._sums.positions(lambda rows, tile: weights, n_rows=len(weights), cuts=cuts)
+        everyone = np.arange(len(doubt))
+        if self.tiled:
+            own = [weigh(everyone, window.columns) for window in self._rules]
+        else:
+            weights = weigh(everyone, slice(0, self._sums.width))
+            if self._exact:
+                return self._counted(weights, doubt)
+            own = [weights[:, window.columns] for window in self._rules]
+        cuts = np.stack([window.upper_cuts(part) for window, part in zip(self._rules, own, strict=True)], axis=1)
+        positions, margins = self._sums.positions(
+            weigh if self.tiled else lambda rows, tile: weights, n_rows=len(doubt), cuts=cuts
+        )
         # The cut has an error of its own; in units of the smallest error of a mass.
         error = doubt[:, None] * WEIGHT_ERROR * np.array([window.steepest for window in self._rules]) + _ROUNDING
         settled = margins > doubt[:, None] + error / mass_error(np.array(np.inf))
@@ -192,10 +198,10 @@ class LevelWindow:
         )
 
     def upper_cuts(self, weights: Weights) -> FloatArray:
-        """Cut of every image under the rule `upper`; (m, n) in, (m,) out."""
+        """Cut of every image under the rule `upper` from the weights of the window; (m, w) in, (m,) out."""
         if self.rank == 0:
             return np.full(len(weights), np.inf)
-        own = weights[:, self.columns].astype(np.float64)
+        own = weights.astype(np.float64)
         ratios = (self.below + own) / (self.total + own)
         ratios.partition(self.rank - self.n_below - 1, axis=1)
         cuts: FloatArray = ratios[:, self.rank - self.n_below - 1] + 1e-12

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 #: Weights in either precision.
 Weights = NDArray[np.floating[Any]]
-#: Weights of some images (row numbers) to the points of a tile; shape (rows, columns of the tile).
-Weigh = Callable[[IntArray, slice], Weights]
+#: Weights of some images (row numbers) to the points of a tile, or to some points; shape (rows, points).
+Weigh = Callable[[IntArray, slice | IntArray], Weights]
 #: An array, or a tensor on a device.
 Masses = TypeVar("Masses", FloatArray, "torch.Tensor")
 

@@ -233,7 +233,7 @@ class GuardedThresholds:
     """Finds tau(x) and the guarded thresholds (Eq. 15) of a calibrated rule and its guards, for any number of images.
 
     A first look in float32 gives the thresholds; images for which its error could change one are computed again in
-    float64. Under `exact` and `upper` with 32,768 calibration images or more, all are computed in float64 at once.
+    float64. Under `exact` with 32,768 calibration images or more, all are computed in float64 at once.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ class GuardedThresholds:
             rules = [CutRule(members=None, cut=rule.cut)]
             rules += [CutRule(members=members, cut=local.cut) for local, members in self._local]
             self._screen = ScreenedAnchors(rule.embeddings), CutSearch(rules, n_columns=len(rule.scores))
-        elif len(rule.scores) < TILED_FROM:
+        elif rule.level == "upper" or len(rule.scores) < TILED_FROM:
             own = [image_level_rule(rule, members=None)]
             own += [image_level_rule(local, members=members) for local, members in self._local]
             search = ImageLevelSearch(own, n_columns=len(rule.scores), exact=rule.level == "exact")
