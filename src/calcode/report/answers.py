@@ -11,8 +11,8 @@ from calcode.method.decisions import Reason
 from calcode.metrics import Summary, subgroup_rows, summarize_by
 from calcode.report.charts import ChartRow, Histogram, ReferenceLine, RowChart, Segment, StackChart, StackRow
 from calcode.report.cohort import CohortFigures, ReportCohort
-from calcode.report.comparison import singles_cell
-from calcode.report.parts import Cell, Figure, Part, Table, Text, columns
+from calcode.report.comparison import share_cell, singles_cell
+from calcode.report.parts import Cell, Column, Figure, Part, Table, Text, columns
 from calcode.report.wording import (
     FEW,
     count,
@@ -21,7 +21,6 @@ from calcode.report.wording import (
     number,
     percent,
     percent_estimate,
-    percent_interval,
     short_percent,
     singles_words,
 )
@@ -182,18 +181,15 @@ def subgroup_figure(cohort: ReportCohort, column: str) -> Part:
         legend=((2, "coverage of CALCoDe, with 95 % Wilson intervals"),),
         numbers=Table(
             caption=f"CALCoDe by {name} on {cohort.name}",
-            columns=columns(name, "coverage", "set size", "full sets", "single answers", "deferred"),
-            rows=[
-                [
-                    Cell(value, below=notes[value]),
-                    Cell(percent(summary.coverage.value), below=percent_interval(summary.coverage)),
-                    number(summary.set_size.value),
-                    percent(summary.full_set_rate.value),
-                    singles_cell(summary),
-                    Cell(percent(summary.deferral.value), below=percent_interval(summary.deferral)),
-                ]
-                for value, summary in groups.items()
-            ],
+            columns=(
+                Column(name, lambda row: Cell(row[0], below=notes[row[0]]), numeric=False),
+                Column("coverage", lambda row: share_cell(row[1].coverage)),
+                Column("set size", lambda row: number(row[1].set_size.value)),
+                Column("full sets", lambda row: percent(row[1].full_set_rate.value)),
+                Column("single answers", lambda row: singles_cell(row[1])),
+                Column("deferred", lambda row: share_cell(row[1].deferral)),
+            ),
+            rows=list(groups.items()),
         ),
         numbers_title="The numbers, with what the answers cost",
     )

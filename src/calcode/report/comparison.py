@@ -38,7 +38,8 @@ def singles_cell(summary: Summary) -> Cell:
     return Cell(f"{count(singles.right)} of {count(singles.n)} right", below=percent_interval(singles.accuracy))
 
 
-def _share_cell(estimate: Estimate, *, name: str = "", n: bool = False) -> Cell:
+def share_cell(estimate: Estimate, *, name: str = "", n: bool = False) -> Cell:
+    """A share with its interval below it."""
     images = f", n = {count(estimate.n)}" if n and estimate.n else ""
     return Cell(f"{name} {percent(estimate.value)}".strip(), below=percent_interval(estimate) + images)
 
@@ -49,15 +50,15 @@ def _size_cell(size: Estimate) -> Cell:
 
 #: What a method did on a cohort; a row is a cohort's name and the `MethodFigures` on it.
 _COLUMNS = (
-    Column("coverage", lambda row: _share_cell(row[1].summary.coverage, n=True)),
+    Column("coverage", lambda row: share_cell(row[1].summary.coverage, n=True)),
     Column(
         "worst class",
-        lambda row: _share_cell(row[1].summary.worst_class_coverage, name=row[1].summary.worst_class or "", n=True),
+        lambda row: share_cell(row[1].summary.worst_class_coverage, name=row[1].summary.worst_class or "", n=True),
     ),
     Column("set size", lambda row: _size_cell(row[1].summary.set_size)),
-    Column("full sets", lambda row: _share_cell(row[1].summary.full_set_rate)),
+    Column("full sets", lambda row: share_cell(row[1].summary.full_set_rate)),
     Column("single answers", lambda row: singles_cell(row[1].summary)),
-    Column("deferred", lambda row: _share_cell(row[1].summary.deferral)),
+    Column("deferred", lambda row: share_cell(row[1].summary.deferral)),
 )
 
 
@@ -86,7 +87,7 @@ def method_table(figures: CohortFigures) -> Table:
         caption += f" '{figures.ordinary_there.name}' is over the images that CALCoDe answers."
     if not figures.cohort.model.tail_classes_:
         caption += " Nothing is protected, so CALCoDe and Localized are the same."
-    accepted = Column("coverage of accepted", lambda row: _share_cell(row[1].summary.audit_coverage, n=True))
+    accepted = Column("coverage of accepted", lambda row: share_cell(row[1].summary.audit_coverage, n=True))
     extra = [accepted] if any(differs(method.summary) for method in methods) else []
     named = Column("method", lambda row: row[1].name, numeric=False)
     rows = [(figures.cohort.name, method) for method in methods]
@@ -163,7 +164,7 @@ def class_table(cohorts: Sequence[CohortFigures]) -> Table:
 
     def coverage_cell(row: tuple[CohortFigures, MethodFigures, ClassCoverage]) -> Cell:
         alarm = row[2] in row[1].clearly_below(row[0].cohort.target)
-        return replace(_share_cell(row[2].coverage), tag=_every_set_tag(row[2]), alarm=alarm)
+        return replace(share_cell(row[2].coverage), tag=_every_set_tag(row[2]), alarm=alarm)
 
     return Table(
         caption=f"Every class, every method; underlined: clearly below the target, with at least {FEW} answered images",

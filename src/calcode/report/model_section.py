@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from calcode.method.model import Calcode
 from calcode.method.quantiles import coverage_floor, smallest_finite_count
+from calcode.method.tail import ClassGuard
 from calcode.metrics.intervals import Estimate, proportion
 from calcode.report.charts import UNIT_SCALE, ChartRow, ReferenceLine, RowChart
 from calcode.report.cohort import ReportCohort
@@ -76,26 +77,23 @@ def protected_sentence(cohort: ReportCohort) -> str:
 def guard_tables(cohort: ReportCohort) -> list[Part]:
     """One table of the guards, or nothing without any."""
     model = cohort.model
-    rows: list[list[str | Cell]] = []
-    for guard in model.guards_:
-        threshold = Cell(number(guard.quantile, digits=4))
-        if math.isinf(guard.quantile):
-            needed = smallest_finite_count(miscoverage=guard.miscoverage)
-            threshold = Cell("infinite", tag="in every set", below=f"{counted(needed, 'image')} needed")
-        rows.append(
-            [
-                cohort.class_title(guard.name),
-                str(model.tail_reasons_[guard.name]),
-                count(guard.n),
-                short_percent(1 - guard.miscoverage),
-                threshold,
-                "no" if guard.local is None else "yes",
-            ]
-        )
-    headings = columns("protected class", "why", "calibration images", "level", "class threshold", words=2)
-    headings.append(Column("class-local part", numeric=False))
+
+    def threshold(guard: ClassGuard) -> str | Cell:
+        if not math.isinf(guard.quantile):
+            return number(guard.quantile, digits=4)
+        needed = smallest_finite_count(miscoverage=guard.miscoverage)
+        return Cell("infinite", tag="in every set", below=f"{counted(needed, 'image')} needed")
+
+    shown = (
+        Column("protected class", lambda guard: cohort.class_title(guard.name), numeric=False),
+        Column("why", lambda guard: str(model.tail_reasons_[guard.name]), numeric=False),
+        Column("calibration images", lambda guard: count(guard.n)),
+        Column("level", lambda guard: short_percent(1 - guard.miscoverage)),
+        Column("class threshold", threshold),
+        Column("class-local part", lambda guard: "no" if guard.local is None else "yes", numeric=False),
+    )
     caption = "Guards; a label is in the set while its APS score is at most the threshold"
-    return [Table(caption=caption, columns=headings, rows=rows)] if rows else []
+    return [Table(caption=caption, columns=shown, rows=model.guards_)] if model.guards_ else []
 
 
 # ---------------------------------------------------------------------- bandwidth
@@ -109,7 +107,6 @@ def bandwidth_figure(model: Calcode) -> Figure:
     budget = model.settings_.support_budget
     accepted = sum(row.n for row in model.tail_evidence_)
     floor = coverage_floor(accepted, miscoverage=model.settings_.miscoverage)
-    outcomes = ["accepted" if trial.accepted else "rejected" for trial in model.bandwidth_trace_]
     return Figure(
         heading=heading,
         sentence=sentence,
@@ -118,14 +115,14 @@ def bandwidth_figure(model: Calcode) -> Figure:
                 rows=[
                     ChartRow(
                         label=f"neighbourhood of {short_percent(trial.share)}, h = {trial.bandwidth:.3g}",
-                        note=outcome,
+                        note="accepted" if trial.accepted else "rejected",
                         values={
                             series: Estimate(value=value, low=math.nan, high=math.nan, n=1)
                             for series, value in ((0, trial.infinite_share), (1, trial.coverage))
                         },
                         marked=trial.bandwidth == model.bandwidth_,
                     )
-                    for trial, outcome in zip(model.bandwidth_trace_, outcomes, strict=True)
+                    for trial in model.bandwidth_trace_
                 ],
                 references=[
                     ReferenceLine(budget, f"infinite: at most {short_percent(budget)}"),
@@ -137,20 +134,14 @@ def bandwidth_figure(model: Calcode) -> Figure:
         legend=((0, "infinite thresholds"), (1, "held-out coverage")),
         numbers=Table(
             caption="Candidates in the order they were tried; an infinite threshold is a full set",
-            columns=[
-                *columns("neighbourhood", "h", "infinite thresholds", "held-out coverage"),
-                Column("outcome", numeric=False),
-            ],
-            rows=[
-                [
-                    short_percent(trial.share),
-                    f"{trial.bandwidth:.4g}",
-                    percent(trial.infinite_share),
-                    percent(trial.coverage),
-                    outcome,
-                ]
-                for trial, outcome in zip(model.bandwidth_trace_, outcomes, strict=True)
-            ],
+            columns=(
+                Column("neighbourhood", lambda trial: short_percent(trial.share), numeric=False),
+                Column("h", lambda trial: f"{trial.bandwidth:.4g}"),
+                Column("infinite thresholds", lambda trial: percent(trial.infinite_share)),
+                Column("held-out coverage", lambda trial: percent(trial.coverage)),
+                Column("outcome", lambda trial: "accepted" if trial.accepted else "rejected", numeric=False),
+            ),
+            rows=model.bandwidth_trace_,
         ),
     )
 

@@ -363,12 +363,7 @@ def same_images(rows: pd.DataFrame) -> bool:
     return source == target
 
 
+OPTIONS = ("projected_images", Annotated[int, Field(ge=2, le=100_000)], 1000)
 EXPERIMENT = Experiment(
-    "geometry",
-    "The shift in the embeddings",
-    (SUMMARY, DISTANCES, PROJECTION),
-    jobs,
-    tables,
-    section,
-    ("projected_images", Annotated[int, Field(ge=2, le=100_000)], 1000),
+    "geometry", "The shift in the embeddings", (SUMMARY, DISTANCES, PROJECTION), jobs, tables, section, OPTIONS
 )

@@ -362,12 +362,5 @@ def delay_table(changed: pd.DataFrame) -> Table:
     )
 
 
-EXPERIMENT = Experiment(
-    "monitoring",
-    "Monitors: false alarms and delays",
-    (SCHEMA,),
-    jobs,
-    tables,
-    section,
-    ("monitored_streams", Annotated[int, Field(ge=1, le=100_000)], 200),
-)
+OPTIONS = ("monitored_streams", Annotated[int, Field(ge=1, le=100_000)], 200)
+EXPERIMENT = Experiment("monitoring", "Monitors: false alarms and delays", (SCHEMA,), jobs, tables, section, OPTIONS)

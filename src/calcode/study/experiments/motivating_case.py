@@ -200,12 +200,5 @@ def case_sentence(rows: Sequence[Any]) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    "motivating-case",
-    "One class examined closely",
-    (SCHEMA,),
-    jobs,
-    tables,
-    section,
-    ("motivating_cases", tuple[Case, ...], ()),
-)
+OPTIONS = ("motivating_cases", tuple[Case, ...], ())
+EXPERIMENT = Experiment("motivating-case", "One class examined closely", (SCHEMA,), jobs, tables, section, OPTIONS)

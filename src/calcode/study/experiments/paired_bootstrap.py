@@ -196,12 +196,5 @@ def difference_cell(row: Any) -> Cell:
     return Cell(value, f"{low} to {high}")
 
 
-EXPERIMENT = Experiment(
-    "paired-bootstrap",
-    "Differences on the same images",
-    (SCHEMA,),
-    jobs,
-    tables,
-    section,
-    ("bootstrap_resamples", Annotated[int, Field(ge=1, le=100_000)], 1000),
-)
+OPTIONS = ("bootstrap_resamples", Annotated[int, Field(ge=1, le=100_000)], 1000)
+EXPERIMENT = Experiment("paired-bootstrap", "Differences on the same images", (SCHEMA,), jobs, tables, section, OPTIONS)

@@ -212,12 +212,5 @@ def spread_table(rows: pd.DataFrame) -> Part:
     )
 
 
-EXPERIMENT = Experiment(
-    "resplits",
-    "Other splits of the same images",
-    (SPLITS, SPREAD),
-    jobs,
-    tables,
-    section,
-    ("resplits", Options, Options()),
-)
+OPTIONS = ("resplits", Options, Options())
+EXPERIMENT = Experiment("resplits", "Other splits of the same images", (SPLITS, SPREAD), jobs, tables, section, OPTIONS)

@@ -343,12 +343,7 @@ def sensitivity_sentences(rows: pd.DataFrame) -> tuple[str, ...]:
     )
 
 
+OPTIONS = ("sensitivities", Options, Options())
 EXPERIMENT = Experiment(
-    "sensitivity",
-    "Sensitivities",
-    (SUMMARY, AVERAGE, GAMMA, GUARD),
-    jobs,
-    tables,
-    section,
-    ("sensitivities", Options, Options()),
+    "sensitivity", "Sensitivities", (SUMMARY, AVERAGE, GAMMA, GUARD), jobs, tables, section, OPTIONS
 )

@@ -378,12 +378,5 @@ _SHARP_COLUMNS = (
     words("certified"),
 )
 
-EXPERIMENT = Experiment(
-    name="site",
-    title="Reviewed cases of a new site",
-    schemas=(SCHEMA, BIAS, SHARP),
-    jobs=jobs,
-    tables=tables,
-    section=section,
-    options=("site", SiteOptions, SiteOptions()),
-)
+OPTIONS = ("site", SiteOptions, SiteOptions())
+EXPERIMENT = Experiment("site", "Reviewed cases of a new site", (SCHEMA, BIAS, SHARP), jobs, tables, section, OPTIONS)
