@@ -206,6 +206,24 @@ def levels_part() -> str:
     )
 
 
+def site_part() -> str:
+    """A site model at 400 reviewed cases, from what bench_site.py kept."""
+    result = load("site")
+    if result is None:
+        return "\n## Site models\n\nNot measured yet: `python benchmarks/bench_site.py`.\n"
+    ranked, sharp, update = (result[name] for name in ("p_values", "sharp", "update"))
+    rows: list[tuple[str, ...]] = [
+        ("p-values of 8,238 images, 400 reviewed cases", f"{ranked['ratio']:.2f} x their bare products", "3 x"),
+        ("sharp mode, 6,000 reviewed cases", f"{sharp['added_mib']:.0f} MiB more than rows and images", "500 MB"),
+        ("one more reviewed case (`SiteModel.add`)", f"{update['ratio']:.1f} x faster than a new fit", "-"),
+    ]
+    return (
+        "\n## Site models\n\nd 512, seven classes; one thread.\n\n"
+        + table(("what", "measured", "limit"), rows)
+        + f"\n\n`python {result['command']}`\n"
+    )
+
+
 def gpu_part() -> str:
     """What a user gets on a GPU, end to end, from what bench_gpu.py kept."""
     result = load("gpu")
@@ -312,7 +330,11 @@ def main() -> None:
     from calcode.kernels.masses import TILED_FROM
 
     rest = SEARCH.format(support=support_part(), tiled=TILED_FROM)
-    PAGE.write_text("\n".join([HEAD, method_part(), machine_part() + levels_part() + gpu_part() + peers_part() + rest]))
+    PAGE.write_text(
+        "\n".join(
+            [HEAD, method_part(), machine_part() + levels_part() + site_part() + gpu_part() + peers_part() + rest]
+        )
+    )
 
 
 if __name__ == "__main__":
