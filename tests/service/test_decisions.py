@@ -162,6 +162,8 @@ def test_a_full_queue_is_busy_and_writes_nothing(tmp_path: Path) -> None:
         assert answer.status_code == 503
         assert answer.headers["Retry-After"] == "1"
         assert len(kinds(service)) == before
+        (counted,) = service.refusals.events()
+        assert (counted.actor, counted.body["counts"]) == ("test-program", {"503": 1})
         gate.set()
         assert all(len(future.result(10)) == 1 for future in futures)
 

@@ -442,7 +442,7 @@ def test_a_mail_server_that_is_down_is_shown_and_not_asked_every_second(tmp_path
 
 
 def test_a_flood_of_refusals_is_counted_and_cannot_fill_the_disk(tmp_path: Path) -> None:
-    """401 and 429 by the hundred are one record for each program; 503 as well."""
+    """401, 403 and 429 by the dozen are one record for each program."""
     from service.sites import running
 
     site = make_site(tmp_path, lines="[limits]\nrate = 0.001\nburst = 3")

@@ -300,4 +300,5 @@ def utc(seconds: float) -> str:
     >>> utc(0.5)
     '1970-01-01T00:00:00.500000Z'
     """
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    # Faster than `strftime`, and needed several times in every block.
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
