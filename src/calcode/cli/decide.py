@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,14 +14,6 @@ from calcode.cli.running import Command, Screen, output_file, plain_table
 
 if TYPE_CHECKING:
     from calcode.engines.local import DecidedFile
-
-
-class Engine(StrEnum):
-    """Where decisions are computed."""
-
-    LOCAL = "local"
-    RAY = "ray"
-    GPU = "gpu"
 
 
 def decide(
@@ -35,12 +26,12 @@ def decide(
     where: Conditions = None,
     prompts: PromptFile = None,
     engine: Annotated[
-        Engine,
+        Literal["local", "ray", "gpu"],
         typer.Option(
             help="Where to compute: in this process; with Ray in several, here or on the cluster of RAY_ADDRESS; or "
             "with the thresholds on a GPU."
         ),
-    ] = Engine.LOCAL,
+    ] = "local",
     device: Annotated[
         str | None, typer.Option(help="Torch device of --engine gpu; default: cuda.", metavar="NAME")
     ] = None,
@@ -55,15 +46,15 @@ def decide(
     from calcode.cohorts import open_features
 
     target = output_file(output, suffixes=(".parquet", ".csv"), inputs=(model, features, prompts))
-    if device is not None and engine is not Engine.GPU:
+    if device is not None and engine != "gpu":
         raise typer.BadParameter(f"{device!r} is for --engine gpu; leave it out", param_hint="--device")
     decide_file: Callable[..., DecidedFile]
-    if engine is Engine.RAY:
+    if engine == "ray":
         from calcode.engines.ray_decisions import decide_file
     else:
         from calcode.engines import local
 
-        decide_file = partial(local.decide_file, device=None if engine is Engine.LOCAL else device or "cuda")
+        decide_file = partial(local.decide_file, device=None if engine == "local" else device or "cuda")
     choice = Choice.checked(open_features(features, prompts=prompts), role=role, conditions=where)
     screen = Screen()
     # Every row of the file is read, also where a role or a condition leaves some out.

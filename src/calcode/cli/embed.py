@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,13 +18,6 @@ if TYPE_CHECKING:
 
 #: Skipped images that are named on the screen; the file lists all.
 _NAMED = 5
-
-
-class Engine(StrEnum):
-    """Where images are embedded."""
-
-    LOCAL = "local"
-    RAY = "ray"
 
 
 @option_group(
@@ -88,13 +80,13 @@ def embed(
         int | None, typer.Option("--workers", help="Decoding processes; default: one per core.", min=0)
     ] = None,
     engine: Annotated[
-        Engine,
+        Literal["local", "ray"],
         typer.Option(
             "--engine",
             help="Where to compute: on this machine; or with Ray on all GPUs and cores, here or on the cluster of "
             "RAY_ADDRESS.",
         ),
-    ] = Engine.LOCAL,
+    ] = "local",
     as_json: AsJson = False,
 ) -> None:
     """Embed a folder of images with a frozen image-text model.
@@ -118,7 +110,7 @@ def embed(
     if how["precision"] not in known:
         raise typer.BadParameter(f"{how['precision']!r} is none of {', '.join(known)}", param_hint="--precision")
     embed_images: Callable[..., EmbedSummary]
-    if engine is Engine.LOCAL:
+    if engine == "local":
         embed_images = partial(embed_here, workers=workers)
     elif workers is not None:
         raise typer.BadParameter(

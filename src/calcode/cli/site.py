@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -21,37 +20,8 @@ if TYPE_CHECKING:
 _CURVE_IMAGES = 600
 
 
-class Design(StrEnum):
-    """How the reviewed cases are chosen."""
-
-    ARCHIVE = "archive"
-    COIN = "coin"
-    CONSECUTIVE = "consecutive"
-
-
-class Rare(StrEnum):
-    """What happens to classes with too few labels."""
-
-    KEEP = "keep"
-    COUNT = "count"
-    POOL = "pool"
-
-
-class Slack(StrEnum):
-    """Whether rows that a level does not need calibrate."""
-
-    KEEP = "keep"
-    THIN = "thin"
-
-
-class Audit(StrEnum):
-    """Which images the site model defers for support."""
-
-    OFF = "off"
-    SITE = "site"
-    HOME = "home"
-
-
+#: How the reviewed cases are chosen.
+Design = Literal["archive", "coin", "consecutive"]
 ReviewSheet = Annotated[
     Path, typer.Argument(metavar="REVIEW", help="The sheet of 'calcode site plan', with its labels filled in.")
 ]
@@ -75,7 +45,7 @@ def plan(
     output: Annotated[Path, typer.Option("--output", "-o", help="Sheet to write, .csv.", metavar="FILE")] = Path(
         "review.csv"
     ),
-    design: Annotated[Design, typer.Option(help="How the cases are chosen.")] = Design.ARCHIVE,
+    design: Annotated[Design, typer.Option(help="How the cases are chosen.")] = "archive",
     rate: Annotated[
         float | None, typer.Option(help="Share of the patients that the coin draws.", metavar="SHARE")
     ] = None,
@@ -112,7 +82,7 @@ def plan(
     from calcode.site.sheet import write_sheet
 
     target = output_file(output, suffixes=(".csv",), inputs=(model, features, prompts))
-    if rate is not None and design is not Design.COIN:
+    if rate is not None and design != "coin":
         raise typer.BadParameter("is for --design coin; leave it out", param_hint="--rate")
     if budget is None and rate is None:
         raise typer.BadParameter("say how many cases can be reviewed", param_hint="--budget")
@@ -125,7 +95,7 @@ def plan(
     coin_path = target.with_suffix(".coin.json") if coin is None else coin
     coins = CoinFile.opened(coin_path)
     levels = _levels(miscoverage, home.classes_)
-    if design is Design.ARCHIVE:
+    if design == "archive":
         wanted = names_in(classes)
         _require_classes(wanted, home.classes_)
         planned = plan_archive(
@@ -137,7 +107,7 @@ def plan(
             classes=[home.classes_.index(name) for name in wanted] or None,
             visits=visits,
         )
-    elif design is Design.COIN:
+    elif design == "coin":
         share = rate if rate is not None else min(1.0, (budget or 0) / n_groups)
         planned = plan_coin(evidence, rate=share, coins=coins, visits=visits)
     else:
@@ -152,7 +122,7 @@ def plan(
         facts = {
             "output": str(target),
             "coin": str(coin_path),
-            "design": design.value,
+            "design": design,
             "cases": len(planned.rows),
             "training": training,
             "already_tossed": planned.already,
@@ -160,7 +130,7 @@ def plan(
         }
         screen.emit("site plan", facts)
         return
-    screen.say(f"{len(planned.rows):,} cases to review, one image per patient, chosen by {design.value}.")
+    screen.say(f"{len(planned.rows):,} cases to review, one image per patient, chosen by {design}.")
     if planned.already:
         screen.say(f"{planned.already:,} patients were drawn or passed over before and are not tossed again.")
     table = plain_table("class", "needed", "planned", "")
@@ -183,17 +153,19 @@ def plan(
 _SETTINGS: dict[str, tuple[Any, Any]] = {
     "rare": (
         Annotated[
-            Rare,
+            Literal["keep", "count", "pool"],
             typer.Option(
                 help="Classes with too few labels: keep them in every set, let their level follow the count, or pool "
                 "them."
             ),
         ],
-        Rare.KEEP,
+        "keep",
     ),
     "slack": (
-        Annotated[Slack, typer.Option(help="thin: exactly as many cases calibrate as the level needs.")],
-        Slack.KEEP,
+        Annotated[
+            Literal["keep", "thin"], typer.Option(help="thin: exactly as many cases calibrate as the level needs.")
+        ],
+        "keep",
     ),
     "always_protect": (
         Annotated[
@@ -214,13 +186,13 @@ _SETTINGS: dict[str, tuple[Any, Any]] = {
     ),
     "audit": (
         Annotated[
-            Audit,
+            Literal["off", "site", "home"],
             typer.Option(
                 help="Defer images unlike the site's own (site: the patients that are not on the sheet), unlike "
                 "home's, or none."
             ),
         ],
-        Audit.OFF,
+        "off",
     ),
     "seed": (Annotated[int, typer.Option(help="Seeds every draw; fix it beforehand.", metavar="N", min=0)], 0),
 }
@@ -256,17 +228,13 @@ def fit(
     screen = Screen()
     with screen.working(f"Reading {features}"):
         home, cohort = _opened(model, features, prompts=prompts)
-    settings = {
-        "rare": settings["rare"].value,
-        "slack": settings["slack"].value,
+    settings |= {
         "always_protect": names_in(settings["always_protect"]),
-        "assurance": settings["assurance"],
-        "audit": settings["audit"].value,
-        "random_state": settings["seed"],
+        "random_state": settings.pop("seed"),
         "miscoverage": _levels(miscoverage, home.classes_),
     }
     with screen.working("Fitting"):
-        site, _ = _fitted(home, cohort, review, sampling=sampling.value, settings=settings, look=look)
+        site, _ = _fitted(home, cohort, review, sampling=sampling, settings=settings, look=look)
         site.save(target)
         facts = site_facts(site)
     if as_json:
@@ -315,7 +283,7 @@ def curve(
     with screen.working("Resampling"), warnings.catch_warnings():
         # Every number of labels has its own silenced classes.
         warnings.simplefilter("ignore", CalcodeWarning)
-        site, others = _fitted(home, cohort, review, sampling=sampling.value, settings=settings, look=1)
+        site, others = _fitted(home, cohort, review, sampling=sampling, settings=settings, look=1)
         images = others[one_per_group(others, random_state=seed)[:_CURVE_IMAGES]]
         points = learning_curve(site, images, sizes, n_draws=draws, random_state=seed)
     if as_json:
