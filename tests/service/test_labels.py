@@ -47,6 +47,7 @@ B_SAME, B_OTHER = review(2, "ben", "mel"), review(2, "ben", "nv")
 UNSURE_A, UNSURE_B = review(1, "anna", "cannot_tell"), review(2, "ben", "cannot_tell")
 CHANGED = review(3, "anna", "nv", supersedes="r1", blind=False)
 B_LED = review(4, "ben", "nv", blind=False)
+CHANGED_AGAIN = review(5, "anna", "nv", supersedes="r3", blind=False)
 LAB = review(4, "lab", "bcc", "pathology")
 
 
@@ -54,6 +55,8 @@ LAB = review(4, "lab", "bcc", "pathology")
     ("reviews", "second", "state", "label"),
     [
         ([], False, "pending", None),
+        # Said twice after the model's answer was shown, it is no more blind than said once.
+        ([A, CHANGED, CHANGED_AGAIN], False, "disputed", None),
         ([A], False, "labelled", "mel"),
         ([A], True, "pending", None),
         ([A, B_SAME], True, "labelled", "mel"),

@@ -19,13 +19,14 @@ from calcode.cli.app import app
 from calcode.method.signatures import write_private_key
 from calcode.service import reviews
 from calcode.service.gates import shadow_coverage
+from calcode.service.log import Event
 from calcode.service.models import latest_protocol
 from calcode.service.monitoring import embeddings_of
 from calcode.service.problems import Problem
 from calcode.service.protocol import Protocol, RecalibrationPlan, parse_protocol
 from calcode.service.recalibration import plan_bag, recalibrate
 from calcode.service.service import Service
-from calcode.service.tables import DECISION, EVENT
+from calcode.service.tables import DECISION, EVENT, TASK
 from calcode.site import SiteModel
 
 PLAN = RecalibrationPlan(at_cases=[60, 120], random_state=7, miscoverage=0.1)
@@ -97,6 +98,63 @@ def test_outside_the_protocol_nothing_is_made(tmp_path: Path) -> None:
         clinic.read()
         second = recalibrate(service, "skin", actor="engineer")
         assert (second["bag"], second["look"], second["cases"]) == ("bag-0", 2, 120)
+
+
+def test_times_that_were_named_after_the_cases_are_refused(tmp_path: Path) -> None:
+    """SITE.md S6: with the scores in view, ten protocols would find the smallest sets of ten."""
+    site, file = clinic_site(tmp_path), tmp_path / "protocol.toml"
+    with Service(site.settings) as service:
+        clinic = Clinic(service)
+        sent(clinic, 61)
+        clinic.read()
+    # Other words change no time and no seed.
+    file.write_text(file.read_text().replace("a site model", "one site model"))
+    with Service(site.settings) as service:
+        assert recalibrate(service, "skin", actor="engineer")["cases"] == 60
+    file.write_text(file.read_text().replace("[60, 120]", "[60, 61]").replace("random_state = 7", "random_state = 8"))
+    with Service(site.settings) as service:
+        assert "after these 61 cases were decided" in refusal(service)
+
+
+def test_what_was_chosen_with_the_bag_in_view_does_not_train_it(tmp_path: Path) -> None:
+    """SITE.md S5: a wish for an old case, made while the bag fills, and what an alarm of the bag's labels deferred."""
+    with Service(clinic_site(tmp_path, sample=0.3, on_alarm="defer_all").settings) as service:
+        clinic = Clinic(service)
+        ids = clinic.send(120)
+        with service.database.reading() as connection:
+            asked = set(connection.execute(select(TASK.c.decision)).scalars())
+        early, late = [id for id in ids if id not in asked][:2]
+
+        def wished(id: str) -> None:
+            service.change(lambda t: reviews.wish(t, id, actor="anna", comment=""))
+            clinic.read(lambda read, label: label if read == id else None)
+
+        wished(early)
+        names = ("bag", "model", "monitor", "name", "finding", "advice")
+        facts = {"line": "skin", "log_capital": 9.0, "n": 9, "alpha": 0.01, **dict.fromkeys(names, "")}
+        choice = {"line": "skin", "why": "new camera", "then": "new_bag", "asked_by": "anna"}
+        given_up = [
+            Event(kind="alarm_raised", actor="service", subject="0" * 24, body=facts),
+            Event(kind="alarm_closed", actor="ben", subject="0" * 24, body=choice),
+        ]
+        service.change(lambda transaction: transaction.append(given_up))
+        wished(late)
+        away = Clinic(service, seed=1, shift=FAR)
+        away.send(60)
+        service.watch()  # M1 of the home model has alarmed, and the protocol defers everything
+        while sum(row.id not in ids for row in away.drawn()) < 60:
+            away.send(40)
+        away.truth |= clinic.truth
+        away.read()
+        with service.database.reading() as connection:
+            plan = plan_bag(connection, "skin", PLAN)
+            reasons = set(connection.execute(select(DECISION.c.reason).where(DECISION.c.u >= 0.3)).scalars())
+    trainers = {case.decision: case for case in plan.trainers}
+    assert early in trainers
+    assert late not in trainers
+    within = {case.reason for case in plan.trainers if case.seq > plan.after}
+    assert "alarm" in reasons
+    assert within == {"low_support"}
 
 
 def test_a_protocol_without_times_recalibrates_nothing(tmp_path: Path) -> None:

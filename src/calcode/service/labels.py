@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -94,7 +94,7 @@ def standing(reviews: Sequence[Review], *, second: bool = False) -> Standing:
             return _settled(last.label, blind=last.blind, source=source, seq=last.seq)
     readers = {entry.reviewer for entry in current}
     named = {entry.label for entry in current} - {CANNOT_TELL}
-    changed = any(entry.supersedes and by_id[entry.supersedes].label != entry.label for entry in current)
+    changed = any(_first_said(entry, by_id).label != entry.label for entry in current)
     label = min(named, default=CANNOT_TELL)
     blind = any(entry.blind for entry in reviews if entry.label == label)
     if len(named) > 1 or (changed and not blind):
@@ -102,6 +102,13 @@ def standing(reviews: Sequence[Review], *, second: bool = False) -> Standing:
     if len(readers) < 1 + (second or not named):
         return Standing("pending")
     return _settled(label, blind=blind, source="read", seq=max(entry.seq for entry in current))
+
+
+def _first_said(entry: Review, by_id: Mapping[str, Review]) -> Review:
+    """The reading that a chain of changes began with: what was said before the model's answer was shown."""
+    while entry.supersedes:
+        entry = by_id[entry.supersedes]
+    return entry
 
 
 def _settled(label: str, *, blind: bool, source: str, seq: int) -> Standing:
@@ -125,7 +132,7 @@ class ReviewedCase:
 
     Attributes
     ----------
-    seq, decision, group_digest, u, p_sample, action, released_set, model, p_audit
+    seq, decision, group_digest, u, p_sample, action, reason, released_set, model, p_audit
         As decided.
     why : str
         "deferred", "sample", "wish", or "label" where a label came without anybody asking.
@@ -150,6 +157,7 @@ class ReviewedCase:
     u: float
     p_sample: float
     action: str
+    reason: str
     released_set: tuple[str, ...]
     model: str
     p_audit: float | None
@@ -170,11 +178,12 @@ class ReviewedCase:
     def use(self) -> Literal["calibrate", "train", "train_next"]:
         """What a site model may do with the label (SITE.md S5).
 
-        Coin cases calibrate, automatic triggers train, and what people chose trains the next bag.
+        Coin cases calibrate, automatic triggers train, and what people chose trains the next bag. So does what an alarm
+        deferred: alarms come from the labels of the bag itself.
         """
         if self.calibrates:
             return "calibrate"
-        return "train" if self.why in ("deferred", "sample") else "train_next"
+        return "train" if self.why in ("deferred", "sample") and self.reason != "alarm" else "train_next"
 
 
 def reviewed_cases(connection: Connection, line: str, *, since: int = 0, now: str | None = None) -> list[ReviewedCase]:
@@ -223,6 +232,7 @@ def _reviewed(row: Any, reviews: Sequence[Any], tasks: Sequence[Any], *, p_min: 
         u=row.u,
         p_sample=row.p_sample,
         action=row.action,
+        reason=row.reason,
         released_set=tuple(json.loads(row.released_set)),
         model=row.model,
         p_audit=row.p_audit,

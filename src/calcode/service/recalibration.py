@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import tempfile
+import tomllib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +32,7 @@ from calcode.service.models import Models, latest_protocol
 from calcode.service.monitoring import embeddings_of
 from calcode.service.problems import Problem
 from calcode.service.protocol import RecalibrationPlan, parse_protocol
-from calcode.service.tables import ALARM, DECISION, EVENT, RECALIBRATION, SHADOW_DECISION
+from calcode.service.tables import ALARM, DECISION, EVENT, PROTOCOL, RECALIBRATION, SHADOW_DECISION
 from calcode.site import SiteModel
 from calcode.site.audit import MIN_GATE
 from calcode.site.expected import informative_share
@@ -136,12 +138,14 @@ def plan_bag(connection: Connection, line: str, plan: RecalibrationPlan) -> BagP
 def _trains(case: ReviewedCase, after: int, upto: int, gate_from: float, of_this_bag: Collection[str]) -> bool:
     """Whether a labelled case may train a bag without having been chosen by it (SITE.md S5).
 
-    Whatever came before the bag may. Within it: what a coin or a model that never saw the bag chose, outside the gate.
+    Whatever was chosen before the bag may. Within it: what a model that never saw the bag chose, outside the gate.
     """
     if case.state != "labelled" or case.known or case.seq > upto:
         return False
-    chosen_freely = case.use == "train" and not case.drawn and case.model not in of_this_bag
-    return case.seq <= after or (chosen_freely and case.u < gate_from)
+    if case.seq <= after:
+        # An old case that somebody picks out now is chosen with the bag in view.
+        return case.why not in ("wish", "label") or (case.labelled_seq or 0) <= after
+    return case.use == "train" and not case.drawn and case.model not in of_this_bag and case.u < gate_from
 
 
 def _due(
@@ -203,6 +207,12 @@ def candidate(models: Models, log: Log, *, actor: str) -> tuple[dict[str, Any], 
         if plan is None:
             raise Problem(409, "The protocol has no [recalibration]: it names times and seed before anything is made.")
         chosen = plan_bag(connection, line, plan)
+        if _fixed_at(connection, line) > chosen.upto:
+            raise Problem(
+                409,
+                f"The protocol named its times and seed after these {len(chosen.cases)} cases were decided; name a "
+                "later time. Times and seeds that are chosen by looking would void the promise.",
+            )
         site, report = fit_site(connection, models.home(connection), plan, chosen)
     # In the data folder: the file holds the embeddings of patients.
     with tempfile.TemporaryDirectory(dir=models.folder) as folder:
@@ -222,6 +232,13 @@ def candidate(models: Models, log: Log, *, actor: str) -> tuple[dict[str, Any], 
         transaction.append([Event(kind="recalibration", actor=actor, subject=digest, body=body)])
 
     return report, change
+
+
+def _fixed_at(connection: Connection, line: str) -> int:
+    """The record since which the protocol of a line has had the [recalibration] that it has now (SITE.md S6)."""
+    query = select(PROTOCOL).where(PROTOCOL.c.line.in_((line, ""))).order_by(PROTOCOL.c.from_seq.desc())
+    plans = [(tomllib.loads(row.text).get("recalibration"), int(row.from_seq)) for row in connection.execute(query)]
+    return min(seq for _, seq in takewhile(lambda entry: entry[0] == plans[0][0], plans))
 
 
 def fit_site(
