@@ -77,6 +77,7 @@ def test_the_answer_is_hidden_until_a_diagnosis_is_saved(service: Service) -> No
     assert "hidden from you" in hidden
     assert "The model names" not in hidden
     assert row.released_set not in hidden
+    assert "Drawn" not in hidden
     assert anna.get(f"/review/{task}/answer", follow_redirects=False).headers["location"].startswith(f"/review/{task}")
     saved = read(anna, task, "c1", sureness="3", comment="clear")
     assert saved.status_code == 303
@@ -88,6 +89,17 @@ def test_the_answer_is_hidden_until_a_diagnosis_is_saved(service: Service) -> No
     ]
     assert kinds.index("case_viewed") < kinds.index("review_saved") < kinds.index("answer_revealed")
     assert "The model" in anna.get(f"/cases/{row.id}").text
+
+
+def test_no_page_tells_a_reader_that_the_model_deferred(service: Service) -> None:
+    anna = Person(service, "anna", "clinician")
+    waiting = rows(service, select(TASK).where(TASK.c.state == "open", TASK.c.why.in_(("deferred", "sample"))))
+    assert {task.why for task in waiting} == {"deferred", "sample"}
+    queue = anna.get("/review").text
+    assert "First reading" in queue
+    for task in (next(task for task in waiting if task.why == why) for why in ("deferred", "sample")):
+        pages = [queue, anna.get(f"/cases/{task.decision}").text, anna.get(f"/review/{task.id}").text]
+        assert not any("gave no answer" in page or "drawn at random" in page.lower() for page in pages)
 
 
 def test_a_changed_answer_stands_beside_the_first_and_is_not_blind(service: Service) -> None:

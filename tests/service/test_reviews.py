@@ -217,6 +217,23 @@ def test_readers_who_differ_are_settled_by_a_third(tmp_path: Path) -> None:
         assert not any("irregular" in body for body in bodies), "comments are no part of the log"
 
 
+def test_a_proof_shows_the_answer_and_is_recorded_as_such(ward: Ward) -> None:
+    """The record that a proof is about holds the answer: who fetched it does not read blind."""
+    (decision,) = ward.decide()
+    assert ward("anna", "GET", f"/v1/decisions/{decision}/proof").status_code in (200, 409)
+    ward.read("anna", decision, "c1")
+    assert [row.blind for row in ward.rows(REVIEW)] == [False]
+
+
+def test_the_queue_and_the_case_do_not_say_that_the_model_deferred(ward: Ward) -> None:
+    ward.decide(12)
+    assert {row.why for row in ward.rows(TASK)} == {"deferred", "sample"}
+    assert {entry["why"] for entry in ward.queue("anna")} == {"first"}
+    assert {ward("anna", "POST", f"/v1/tasks/{entry['id']}/take").json()["why"] for entry in ward.queue("anna")} == {
+        "first"
+    }
+
+
 def test_who_cannot_tell_is_followed_by_a_second_reader(ward: Ward) -> None:
     one, two = ward.decide(2)
     ward.read("anna", one, "cannot_tell")

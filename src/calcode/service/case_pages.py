@@ -14,7 +14,7 @@ from calcode.errors import ServiceError
 from calcode.service import review_routes, reviews
 from calcode.service.audit.chain import Record
 from calcode.service.cases import picture_file, viewer_link
-from calcode.service.decision_routes import record_of
+from calcode.service.decision_routes import record_of, shown_record
 from calcode.service.explanation import explanation_of
 from calcode.service.keys import checkpoint_key
 from calcode.service.log import Transaction
@@ -35,6 +35,7 @@ _Clinician = Annotated[Principal, Depends(page_role("clinician"))]
 WHY = {
     "deferred": "The model gave no answer",
     "sample": "Drawn at random",
+    "first": "First reading",
     "wish": "A colleague asked for it",
     "second": "Second reading",
     "adjudicate": "Two readers differ",
@@ -72,7 +73,7 @@ def case_page(id: str, request: Request, service: ServiceHere, principal: _Reade
         hidden = clinician and reviews.may_still_read(connection, id, subject)
         readings = reviews.readings(connection, id)
         tasks = connection.execute(select(TASK).where(TASK.c.decision == id).order_by(TASK.c.opened_at)).all()
-        happened = _history(connection, record, tasks, readings)
+        happened = _history(connection, record, tasks, readings, hidden=hidden)
         sent = deliveries(connection, id)
 
     def seen(transaction: Transaction) -> None:
@@ -109,9 +110,14 @@ def case_page(id: str, request: Request, service: ServiceHere, principal: _Reade
 
 
 def _history(
-    connection: Connection, record: Record, tasks: Sequence[Row[Any]], readings: Sequence[Mapping[str, Any]]
+    connection: Connection,
+    record: Record,
+    tasks: Sequence[Row[Any]],
+    readings: Sequence[Mapping[str, Any]],
+    *,
+    hidden: bool,
 ) -> list[tuple[str, str, str, int]]:
-    """What happened to a case: time, words, who, and how many times in a row."""
+    """What happened to a case: time, words, who, and how many times in a row; `hidden`: without what the model said."""
     id = json.loads(record.body)["id"]
     # As the index of these events is written, so that it is used however long the log is.
     views = connection.execute(
@@ -120,7 +126,8 @@ def _history(
         .order_by(EVENT.c.seq)
     )
     found = [(record.at, "The model decided", record.actor)]
-    found += [(task.opened_at, f"Put into the queue: {WHY[task.why].lower()}", "") for task in tasks]
+    whys = [(task.opened_at, reviews.blind_why(task.why) if hidden else task.why) for task in tasks]
+    found += [(opened_at, f"Put into the queue: {WHY[why].lower()}", "") for opened_at, why in whys]
     found += [
         (entry["saved_at"], "Read again" if entry["supersedes"] else _SOURCES[entry["source"]], entry["reviewer"])
         for entry in readings
@@ -133,7 +140,7 @@ def _history(
 @router.get("/cases/{id}/proof")
 def proof(id: str, service: ServiceHere, principal: _Reader) -> Response:
     """The proof that this record is in the log, for who checks it without the log."""
-    made: Proof = proof_of(record_of(service, principal, id), service.log)
+    made: Proof = proof_of(shown_record(service, principal, id), service.log)
     headers = {"Content-Disposition": f'attachment; filename="proof-{id}.json"'}
     return Response(made.model_dump_json(), media_type="application/json", headers=headers)
 

@@ -245,7 +245,7 @@ def record_of(service: Service, principal: Principal, id: str) -> Record:
 _Reader = Annotated[Principal, Depends(role(*_READERS))]
 
 
-def _shown(service: Service, principal: Principal, id: str) -> Record:
+def shown_record(service: Service, principal: Principal, id: str) -> Record:
     """The record of a decision for somebody who will see the answer: a clinician cannot read it blind any more."""
     record = record_of(service, principal, id)
     if "clinician" in principal.roles:
@@ -256,7 +256,7 @@ def _shown(service: Service, principal: Principal, id: str) -> Record:
 @router.get("/decisions/{id}", response_model=DecisionAnswer, responses=responses(401, 403, 404, 422, 429, 503, 507))
 def decision(id: DecisionId, service: ServiceHere, principal: _Reader) -> dict[str, Any]:
     """A decision as it was answered; that a clinician saw it is recorded."""
-    record = _shown(service, principal, id)
+    record = shown_record(service, principal, id)
     return answer_of(Answer(record, id, json.loads(record.body)), service)
 
 
@@ -265,10 +265,10 @@ def decision(id: DecisionId, service: ServiceHere, principal: _Reader) -> dict[s
 )
 def explanation(id: DecisionId, service: ServiceHere, principal: _Reader) -> Explanation:
     """Why: support, score and threshold of every class, and the nearest reference images where they are configured."""
-    return explanation_of(_shown(service, principal, id), service)
+    return explanation_of(shown_record(service, principal, id), service)
 
 
-@router.get("/decisions/{id}/proof", response_model=Proof, responses=responses(401, 403, 404, 409, 422, 429))
+@router.get("/decisions/{id}/proof", response_model=Proof, responses=responses(401, 403, 404, 409, 422, 429, 503, 507))
 def proof(id: DecisionId, service: ServiceHere, principal: _Reader) -> Proof:
     """That this decision is in the log under a signed checkpoint, without showing any other."""
-    return proof_of(record_of(service, principal, id), service.log)
+    return proof_of(shown_record(service, principal, id), service.log)

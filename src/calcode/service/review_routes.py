@@ -32,7 +32,7 @@ class QueueFacts(BaseModel):
     id: str
     decision: str
     line: str
-    why: str = Field(examples=["sample"], description="deferred, sample, wish, second or adjudicate")
+    why: str = Field(examples=["first"], description="first, wish, second or adjudicate")
     opened_at: str
     due_at: str | None
     site: str | None
@@ -130,7 +130,8 @@ def take(id: _Id, service: ServiceHere, principal: _Clinician) -> dict[str, Any]
         viewer = viewer_link(connection, seq, service.models[line].settings.viewer_url)
         before = reviews.readings(connection, row.decision) if row.why == "adjudicate" else []
     return {
-        **{name: getattr(row, name) for name in ("id", "decision", "line", "why", "due_at")},
+        **{name: getattr(row, name) for name in ("id", "decision", "line", "due_at")},
+        "why": reviews.blind_why(row.why),
         "labels": [*service.models[line].prompts.classes, OUTSIDE, CANNOT_TELL],
         "image": None if picture is None else f"/v1/decisions/{row.decision}/image",
         "viewer": viewer,

@@ -29,7 +29,9 @@ class QueueEntry(NamedTuple):
     ----------
     id : str
         Of the task.
-    decision, line, why, opened_at : str
+    decision, line, opened_at : str
+    why : str
+        See `blind_why`.
     due_at, site, device : str or None
     lease_by : str or None
         Who has it open now.
@@ -63,7 +65,7 @@ def open_queue(connection: Connection, line: str, subject: str) -> list[QueueEnt
             row.id,
             row.decision,
             row.line,
-            row.why,
+            blind_why(row.why),
             row.opened_at,
             row.due_at,
             row.site,
@@ -73,6 +75,17 @@ def open_queue(connection: Connection, line: str, subject: str) -> list[QueueEnt
         )
         for row in connection.execute(query)
     ]
+
+
+def blind_why(why: str) -> str:
+    """Why a case waits, for who may read it: that the model deferred it is an answer, and is not told before.
+
+    Examples
+    --------
+    >>> blind_why("deferred"), blind_why("sample"), blind_why("second")
+    ('first', 'first', 'second')
+    """
+    return "first" if why in ("deferred", "sample") else why
 
 
 def task_row(connection: Connection, task: str) -> Row[Any]:
