@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, or_, select
 
 from calcode.monitor import Alarm
 from calcode.service.log import Event, Transaction
@@ -142,9 +142,14 @@ def close(
 
 
 def alarm_in_force(connection: Connection, line: str, champion: str, *, kind: str) -> str | None:
-    """The oldest open alarm about the bag that the champion belongs to."""
+    """The oldest alarm about the champion's bag that is open, or that gave up the bag of a site model.
+
+    A bag that was given up answers no more: another model is promoted, or the home model is rolled back to.
+    """
     bag = bag_of(connection, line, champion, kind=kind)
-    query = select(ALARM.c.id).where(ALARM.c.line == line, ALARM.c.bag == bag, ALARM.c.closed_by.is_(None))
+    given_up = ALARM.c.choice.in_(["new_bag"] if kind == "site" else [])
+    stands = or_(ALARM.c.closed_by.is_(None), given_up)
+    query = select(ALARM.c.id).where(ALARM.c.line == line, ALARM.c.bag == bag, stands)
     id = connection.execute(query.order_by(ALARM.c.raised_seq).limit(1)).scalar()
     return None if id is None else str(id)
 

@@ -233,7 +233,8 @@ def _in_force(fact: Fact) -> Change:
 @_rule("protocol_set")
 def _protocol_set(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
     row = {"from_seq": fact.seq, "digest": fact.subject, "text": body["text"], "set_by": fact.actor}
-    return [Change(PROTOCOL, {**row, "line": body.get("line", "")})]
+    # It says what an alarm does to answers.
+    return [Change(PROTOCOL, {**row, "line": body.get("line", "")}), _in_force(fact)]
 
 
 @_rule("policy_set")
