@@ -5,7 +5,7 @@ import pytest
 from study.made_up import write_world
 
 from calcode.cohorts import open_features
-from calcode.study import StudyError
+from calcode.errors import StudyError
 from calcode.study.cohorts import new_deal, select_cohorts
 from calcode.study.specification import Condition, Setting
 

@@ -7,7 +7,8 @@ import pytest
 from study.made_up import write_study
 
 from calcode.baselines import METHODS
-from calcode.study import EXPERIMENTS, StudyError, json_schema, plan, read_study
+from calcode.errors import StudyError
+from calcode.study import EXPERIMENTS, json_schema, plan, read_study
 from calcode.study.methods import GROUPS, named_methods
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calcode.study import StudyError
+from calcode.errors import StudyError
 from calcode.study.tables import TableSchema, averages, defined_mean, flag, integer, number, text
 
 SCHEMA = TableSchema(

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from calcode.errors import StudyError
 from calcode.study.output import StudyOutput
-from calcode.study.page import WrittenReport, report_sections, write_report, write_study_page
+from calcode.study.page import report_sections, write_report, write_study_page
 from calcode.study.registry import EXPERIMENTS, TABLES
-from calcode.study.run import Failure, StudyRun, plan, run_study
-from calcode.study.specification import Study, packaged_settings
+from calcode.study.run import StudyRun, plan, run_study
+from calcode.study.specification import Study
 from calcode.study.study_file import json_schema, read_study
 
 __all__ = [
     "EXPERIMENTS",
     "TABLES",
-    "Failure",
     "Study",
-    "StudyError",
     "StudyOutput",
     "StudyRun",
-    "WrittenReport",
     "json_schema",
-    "packaged_settings",
     "plan",
     "read_study",
     "report_sections",
