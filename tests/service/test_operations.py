@@ -153,6 +153,34 @@ def test_the_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
         assert sentence in bad.output
 
 
+def test_before_the_first_start_the_doctor_looks_at_the_model_that_will_answer(tmp_path: Path) -> None:
+    site = make_site(tmp_path, lines='[checkpoints]\nfolders = ["notes"]')
+    made = RUN(app, ["service", "init", str(site.file)])
+    assert made.exit_code == 0, made.output
+    found = RUN(app, ["service", "doctor", str(site.file)])
+    assert "is the first to answer, signature checked" in found.output
+    assert "there is no such folder; make or mount it" in found.output
+    prompts = Path(site.settings.lines[0].prompts)
+    prompts.rename(tmp_path / "elsewhere")
+    missing = RUN(app, ["service", "doctor", str(site.file)])
+    assert f"model: {site.settings.lines[0].name}: {prompts}: no such file" in missing.output
+
+
+def test_a_signing_key_that_is_missing_is_named_before_anything_is_made(tmp_path: Path) -> None:
+    site = make_site(tmp_path, lines='[checkpoints]\nkey = "nowhere.key"')
+    refused = RUN(app, ["service", "init", str(site.file)])
+    assert refused.exit_code == 1
+    assert "nowhere.key: no such file, which key in [checkpoints] names" in refused.output
+    assert not site.settings.path("log.sqlite").exists()
+
+
+def test_a_verification_against_a_folder_that_is_not_there_is_refused(site: Site) -> None:
+    filled(site, 1)
+    refused = RUN(app, ["log", "verify", str(site.file), "--checkpoints", str(site.folder / "typo")])
+    assert refused.exit_code == 2
+    assert "Whole" not in refused.output
+
+
 def test_the_doctor_doubts_a_disk_that_is_too_fast(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.settings.path(".").mkdir(exist_ok=True)
     monkeypatch.setattr(doctor.os, "fsync", lambda _: None)
@@ -329,6 +357,9 @@ def test_rebuild_and_tokens_by_command(site: Site) -> None:
     long = "a long pass phrase"
     made = RUN(app, ["service", "account", str(site.file), "e.meier", "--role", "engineer", "--password", long])
     assert made.exit_code == 0, made.output
+    short = RUN(app, ["service", "account", str(site.file), "e.meier", "--role", "engineer", "--password", "short"])
+    assert short.exit_code == 1
+    assert short.output.strip() == "Error: password: at least 12 characters."
 
 
 def test_a_token_made_beside_a_running_service_is_taken_within_seconds(site: Site) -> None:

@@ -20,7 +20,10 @@ def verify(
     checkpoints: Annotated[
         Path | None,
         typer.Option(
-            "--checkpoints", help="Notes kept elsewhere: a folder, or a file of syslog lines.", metavar="PATH"
+            "--checkpoints",
+            help="Notes kept elsewhere: a folder, or a file of syslog lines.",
+            metavar="PATH",
+            exists=True,
         ),
     ] = None,
     key: Annotated[
@@ -51,6 +54,8 @@ def verify(
         size = log.head()[0]
     covered = max((at for at, _ in notes), default=0)
     whole = f"Whole: {size:,} records, {len(notes)} checkpoints, {size - covered:,} records after the last one."
+    if not notes:
+        whole = f"Whole: {size:,} records. No checkpoint yet, so a log made anew as a whole would not be seen."
     lines = [f"bad: {sentence}" for sentence in found] or [whole]
     facts = {"records": size, "checkpoints": len(notes), "exposed": size - covered, "found": found}
     tell("log verify", *lines, as_json=as_json, facts=facts)

@@ -19,7 +19,8 @@ def key(
     from calcode.method.signatures import write_private_key
 
     public = write_private_key(path)
-    tell("model key", public, as_json=as_json, facts={"output": str(path), "public": public})
+    wrote = f"Wrote {path} (keep it secret) and {path}.pub (for those who should trust you)."
+    tell("model key", wrote, public, as_json=as_json, facts={"output": str(path), "public": public})
 
 
 def sign(

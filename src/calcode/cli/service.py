@@ -41,17 +41,18 @@ def init(site: SiteFile, as_json: AsJson = False) -> None:
 
     settings = read_site(site)
     Path(settings.data).mkdir(parents=True, exist_ok=True, mode=0o700)
+    key = checkpoint_key(settings).public_key()  # first: it may be missing, and then nothing should be half made
     database = Database(settings.database_url)
     schema.upgrade(database)
     database.close()
     site_secret(settings)
-    key = checkpoint_key(settings).public_key()
     facts = {"data": settings.data, "key": public_text(key), "verifier_key": verifier_key(settings.name, key)}
     tell(
         "service init",
         f"Made {settings.data}. Keep secret.key and checkpoint.key also outside this machine.",
         f"Checkpoints are signed by {facts['key']}",
         f"In the form of other tools: {facts['verifier_key']}",
+        f"Next: calcode service doctor {site}, then calcode serve {site}",
         as_json=as_json,
         facts=facts,
     )
@@ -278,7 +279,7 @@ def account(
     subject: Annotated[str, typer.Argument(metavar="NAME", help="Person.")],
     role: Annotated[list[str], typer.Option("--role", help="clinician, approver, engineer, auditor, admin.")],
     password: Annotated[
-        str, typer.Option(prompt=True, hide_input=True, confirmation_prompt=True, help="Asked for if not given.")
+        str, typer.Option(prompt=True, hide_input=True, confirmation_prompt=True, help="12 characters or more.")
     ],
     line: LimitedTo = None,
     as_json: AsJson = False,
@@ -286,11 +287,15 @@ def account(
     """Make a local account or change its roles, lines and password."""
     from calcode.service.operations import opened
     from calcode.service.people import set_password, set_roles
+    from calcode.service.problems import Problem
     from calcode.service.settings import read_site
 
-    with opened(read_site(site)) as log, log.transaction() as transaction:
-        set_roles(transaction, subject=subject, roles=role, source="local", actor="operator", lines=line)
-        set_password(transaction, subject=subject, password=password)
+    try:
+        with opened(read_site(site)) as log, log.transaction() as transaction:
+            set_roles(transaction, subject=subject, roles=role, source="local", actor="operator", lines=line)
+            set_password(transaction, subject=subject, password=password)
+    except Problem as problem:
+        raise ServiceError(problem.detail) from problem
     facts = {"subject": subject, "roles": sorted(role)}
     tell("service account", f"{subject}: {', '.join(sorted(role))}", as_json=as_json, facts=facts)
 

@@ -22,6 +22,7 @@ from calcode.service.alarms import close, open_alarms
 from calcode.service.batches import NDJSON
 from calcode.service.labels import OUTSIDE
 from calcode.service.log import Transaction
+from calcode.service.monitor_pages import ALARM_WORDS
 from calcode.service.problems import Problem
 from calcode.service.recalibration import recalibrate
 from calcode.service.reviews import save, take
@@ -143,8 +144,8 @@ class Story:
         covered = [hit for hit in self.covered[self._last_promotion :] if hit is not None]
         self._tell(
             "end",
-            f"The stream has ended: informative {before:.0%} with the model from Vienna, {after:.0%} with the site "
-            f"model, whose answers hold the true diagnosis of {sum(covered):,} of {len(covered):,} photographs.",
+            f"The stream has ended. Answers that said something: {before:.0%} of the first model, {after:.0%} of the "
+            f"site model, whose answers hold the true diagnosis of {sum(covered):,} of {len(covered):,} photographs.",
         )
 
     @property
@@ -194,8 +195,11 @@ class Story:
         for alarm in alarms:
             if alarm["id"] not in self._alarms:
                 self._alarms.add(alarm["id"])
-                found = alarm["finding"].partition("): ")[2]
-                self._tell("alarm", f"{alarm['monitor']} raises an alarm at patient {alarm['n']}: {found}")
+                self._tell(
+                    "alarm",
+                    f"{ALARM_WORDS[alarm['monitor']].format(name=alarm['name'])} The evidence of {alarm['n']} patients "
+                    f"is {alarm['e_value']:,.0f}; an alarm is raised at {1 / alarm['alpha']:,.0f}.",
+                )
         if shadow is None:
             self._recalibrate()
         elif alarms and made:
@@ -217,15 +221,19 @@ class Story:
         why = "as the protocol says"
         self.service.change(lambda t: models.set_shadow(t, report["digest"], actor=ENGINEER, why=why))
         models.follow()
-        silent = [entry["name"] for entry in report["classes"] if entry["in_every_set"]]
+        names = models.settings.names
+        silent = [names.get(entry["name"], entry["name"]) for entry in report["classes"] if entry["in_every_set"]]
         promised = [
-            f"{entry['name']} {entry['promised']:.2f}" for entry in report["classes"] if not entry["in_every_set"]
+            f"{names.get(entry['name'], entry['name'])} {entry['promised']:.0%}"
+            for entry in report["classes"]
+            if not entry["in_every_set"]
         ]
         self._tell(
             "recalibrated",
             f"{report['cases']} drawn cases have been read: a site model is made and decides in the shadow. It "
-            f"promises coverage of {', '.join(promised)}; in every set for want of labels: "
-            f"{', '.join(silent) or 'no class'}. Expected informative rate {report['expected_informative']:.0%}.",
+            f"promises coverage of {', '.join(promised)}; in every answer, for want of labels: "
+            f"{', '.join(silent) or 'no diagnosis'}. Answers that say something, expected: "
+            f"{report['expected_informative']:.0%}.",
         )
 
     def _close(self, alarms: Sequence[dict[str, Any]]) -> None:
@@ -251,8 +259,8 @@ class Story:
         rate = sum(self.informative[-WINDOW:]) / max(1, len(self.informative[-WINDOW:]))
         self._tell(
             "promoted",
-            f"An engineer proposed the site model and another account approved it: it answers from now on. Informative "
-            f"until now {rate:.0%}.",
+            f"An engineer proposed the site model and another account approved it: it answers from now on. Until "
+            f"now {rate:.0%} of the answers said something.",
         )
 
     def _tell(self, name: str, sentence: str) -> None:

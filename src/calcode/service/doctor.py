@@ -18,7 +18,7 @@ from calcode.service import outbox
 from calcode.service.checkpoint_targets import notes_in
 from calcode.service.database import STORAGE_ERRORS
 from calcode.service.log import Log, utc
-from calcode.service.models import Models
+from calcode.service.models import Models, latest_deployment
 from calcode.service.operations import opened
 from calcode.service.settings import SiteSettings
 from calcode.service.tables import CHECKPOINT
@@ -130,22 +130,32 @@ def exposure(site: SiteSettings, log: Log) -> Finding:
     for name in site.checkpoints.folders:
         folder = Path(name)
         if not folder.is_dir() or not os.access(folder, os.W_OK):
-            return Finding("bad", "checkpoints", f"{folder} cannot be written")
+            why = "the service may not write there" if folder.is_dir() else "there is no such folder; make or mount it"
+            return Finding("bad", "checkpoints", f"{folder} cannot be written: {why}")
     covered = min(max((at for at, _ in notes_in(Path(name))), default=0) for name in site.checkpoints.folders)
+    if not covered:
+        return Finding("warning", "checkpoints", f"none was sent so far; the log has {size:,} records")
     with log.database.reading() as connection:
         at = connection.execute(select(CHECKPOINT.c.at).where(CHECKPOINT.c.size == covered)).scalar()
-    return Finding(
-        "good" if covered else "warning", "checkpoints", f"{size - covered:,} records after the last one sent ({at})"
-    )
+    return Finding("good", "checkpoints", f"{size - covered:,} records after the last one sent ({at})")
 
 
 def model_states(site: SiteSettings, log: Log) -> Iterator[Finding]:
-    """The models that answer, checked as at a start."""
+    """The models that answer, checked as at a start; before the first start, those that the site file names."""
     for line in site.lines:
-        models = Models(line, log, folder=site.path("models"))
-        models.follow()
-        checked = "answers, signature and golden answers checked"
-        yield Finding("good", "model", f"{line.name}: {models.champion.file.name[:16]} {checked}")
+        try:
+            models = Models(line, log, folder=site.path("models"))
+            with log.database.reading() as connection:
+                started = latest_deployment(connection, line.name) is not None
+            if started:
+                models.follow()
+                sentence = f"{models.champion.digest[:16]} answers, signature and golden answers checked"
+            else:
+                sentence = f"{models.load(Path(line.model)).digest[:16]} is the first to answer, signature checked"
+        except CalcodeError as error:
+            yield Finding("bad", "model", f"{line.name}: {error}")
+            continue
+        yield Finding("good", "model", f"{line.name}: {sentence}")
         if models.trusted is None:
             yield Finding("warning", "model", f"{line.name}: unsigned models are allowed (allow_unsigned)")
 

@@ -107,6 +107,11 @@ def site_secret(site: SiteSettings) -> SiteSecret:
 def checkpoint_key(site: SiteSettings) -> Ed25519PrivateKey:
     """The key that signs checkpoints, made in the data folder where the site file names none."""
     if site.checkpoints.key is not None:
+        if not Path(site.checkpoints.key).exists():
+            raise ServiceError(
+                f"{site.checkpoints.key}: no such file, which key in [checkpoints] names; make it with 'calcode model "
+                "key FILE', or take key out of the site file: then it is made in the data folder"
+            )
         return read_private_key(Path(site.checkpoints.key))
     path = site.path("checkpoint.key")
     if not path.exists():

@@ -76,8 +76,19 @@ def environment() -> Environment:
 
     loader = ChoiceLoader([PackageLoader("calcode.service"), PackageLoader("calcode.report")])
     made = report_environment().overlay(loader=loader)
-    made.filters.update(moment=moment, since=since)
+    made.filters.update(moment=moment, since=since, case_name=case_name)
     return made
+
+
+def case_name(decision: str) -> str:
+    """A case as people call it: the end of its id. The beginning is the time, which cases of one batch share.
+
+    Examples
+    --------
+    >>> case_name("01a1e19d58fd31b329cda35965cd109b")
+    '65cd109b'
+    """
+    return decision[-8:]
 
 
 def moment(at: str) -> str:
