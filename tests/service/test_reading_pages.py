@@ -209,6 +209,13 @@ def test_the_queue_is_filtered_and_ends(service: Service) -> None:
     assert 'href="/review/' not in watched.replace('href="/review"', "")
 
 
+def test_cases_of_one_batch_have_different_names_in_the_queue(service: Service) -> None:
+    page = Person(service, "eva", "clinician").get("/review").text
+    names = re.findall(r'<th scope="row">(?:<a[^>]*>)?([^<]+)<', page)
+    assert len(names) > 10
+    assert len(set(names)) == len(names)
+
+
 def test_hostile_text_of_senders_and_readers_never_runs(service: Service) -> None:
     eve, auditor = Person(service, "eve", "clinician"), Person(service, "olga", "auditor")
     task = opened(eve)
