@@ -29,6 +29,7 @@ from service.sites import (
 )
 
 from calcode.service import schema
+from calcode.service.checkpoint_targets import notes_in
 from calcode.service.database import Database
 from calcode.service.log import Event, Log
 
@@ -227,9 +228,8 @@ def test_a_restored_old_backup_is_refused_and_names_the_gap(tmp_path: Path) -> N
     for i in range(10, 30):
         post(process.port, "/v1/decisions", {"embedding": rows[i]}, token=token, key=str(i))
     size = log.head()[0]
-    wait_until(
-        lambda: len(list(notes.iterdir())) and max(int(p.name.split(".")[0]) for p in notes.iterdir()) >= size - 5
-    )
+    # Not by the names alone: a note that is just being written has another one.
+    wait_until(lambda: max((at for at, _ in notes_in(notes)), default=0) >= size - 5)
     process.stop()
     log.database.close()
     live = site.settings.path("log.sqlite")
@@ -379,7 +379,6 @@ def test_checkpoints_go_to_syslog_and_by_mail_and_verify_the_log_there(tmp_path:
     import socketserver
     import threading
 
-    from calcode.service.checkpoint_targets import notes_in
     from calcode.service.checkpoints import check_against
     from calcode.service.keys import checkpoint_key
     from calcode.service.service import Service
