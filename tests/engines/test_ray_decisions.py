@@ -135,7 +135,7 @@ def test_a_killed_driver_is_resumed_where_it_was(clinic: Clinic, expected: bytes
 def test_a_site_model_gives_the_file_of_the_local_engine(clinic: Clinic, site_model: Path, tmp_path: Path) -> None:
     for engine, name in ((local, "local.parquet"), (ray_decisions, "ray.parquet")):
         decided = engine.decide_file(site_model, clinic.features, tmp_path / name, role="test")
-        assert decided.promises[0].startswith("Promised: coverage of 'c0' at 0.95")
+        assert decided.model.promises_[0].startswith("Promised: coverage of 'c0' at 0.95")
     assert (tmp_path / "ray.parquet").read_bytes() == (tmp_path / "local.parquet").read_bytes()
 
 
