@@ -162,10 +162,12 @@ def test_the_heading_says_what_the_answer_is_worth(service: Service) -> None:
         elif len(named) == 4:
             words = "names every diagnosis"
         cases[words] = task.id
-    assert {"names your", "does not name your"} <= cases.keys()
+    assert {"names your", "does not name your", "gave no answer"} <= cases.keys()
     for words, task in cases.items():
         read(anna, task, "c0")
-        assert words in re.findall(r"<h1>(.*?)</h1>", anna.get(f"/review/{task}/answer").text)[0]
+        page = anna.get(f"/review/{task}/answer").text
+        assert words in re.findall(r"<h1>(.*?)</h1>", page)[0]
+        assert ("no diagnosis is named, whatever its score" in page) == (words == "gave no answer")
 
 
 def test_somebody_was_faster_and_a_lease_keeps_others_out(service: Service) -> None:
