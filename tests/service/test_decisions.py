@@ -366,6 +366,15 @@ def test_a_decisions_text_is_the_canonical_json_of_its_body(body: dict[str, Any]
     assert body_text("decision", body, mono=repr(mono), **more) == canonical_json({**body, "mono": mono, **more})
 
 
+def test_a_trace_that_is_none_is_not_recorded(site: Site) -> None:
+    """Whatever a program puts there would stand in the log for ever."""
+    with running(site) as (service, call):
+        named = {"traceparent": "00-Anna Beispiel, born 1961-04-02"}
+        answer = call("POST", "/v1/decisions", json=body(embeddings(1)[0], image_id="a"), headers=named)
+        assert answer.status_code == 200
+        assert not any("Beispiel" in record.body for page in service.log.pages() for record in page)
+
+
 def test_the_template_is_used_for_what_the_writer_records(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new field in the body without one in the template would cost every decision its speed, and no test more."""
     used = []

@@ -48,6 +48,9 @@ UNSURE_A, UNSURE_B = review(1, "anna", "cannot_tell"), review(2, "ben", "cannot_
 CHANGED = review(3, "anna", "nv", supersedes="r1", blind=False)
 B_LED = review(4, "ben", "nv", blind=False)
 CHANGED_AGAIN = review(5, "anna", "nv", supersedes="r3", blind=False)
+SETTLED = review(6, "cleo", "mel", "consensus")
+SETTLED_LED = review(7, "cleo", "nv", "consensus", supersedes="r6", blind=False)
+SETTLED_ANEW = review(8, "dora", "nv", "consensus")
 LAB = review(4, "lab", "bcc", "pathology")
 
 
@@ -55,6 +58,10 @@ LAB = review(4, "lab", "bcc", "pathology")
     ("reviews", "second", "state", "label"),
     [
         ([], False, "pending", None),
+        # Who settles is led by the model's answer as anybody is.
+        ([A, B_OTHER, SETTLED], False, "labelled", "mel"),
+        ([A, B_OTHER, SETTLED, SETTLED_LED], False, "disputed", None),
+        ([A, B_OTHER, SETTLED, SETTLED_LED, SETTLED_ANEW], False, "labelled", "nv"),
         # Said twice after the model's answer was shown, it is no more blind than said once.
         ([A, CHANGED, CHANGED_AGAIN], False, "disputed", None),
         ([A], False, "labelled", "mel"),

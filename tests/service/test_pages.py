@@ -82,6 +82,14 @@ def test_the_api_takes_no_cookie(person: Callable[..., Person]) -> None:
     assert auditor.get("/v1/log").status_code == 401
 
 
+def test_who_reads_cases_blind_does_not_see_the_log(person: Callable[..., Person]) -> None:
+    both = person("c.lund", "clinician", "auditor")
+    answer = both.get("/log")
+    assert answer.status_code == 403
+    assert "model" in answer.text
+    assert both.send("/", "/log/download", {}).status_code == 403
+
+
 # ---------------------------------------------------------------------- forms
 
 

@@ -213,6 +213,11 @@ def test_readers_who_differ_are_settled_by_a_third(tmp_path: Path) -> None:
         assert [row.source for row in ward.rows(REVIEW)] == ["read", "read", "consensus"]
         told = ward("auditor", "GET", f"/v1/decisions/{decision}/reviews").json()
         assert [row["label"] for row in told] == ["c0", "c1", "c1"]
+        # Changed with the model's answer in view, the settlement returns to a person who has not read the case.
+        settled = ward.rows(REVIEW)[-1].id
+        assert ward("carla", "POST", f"/v1/reviews/{settled}/supersede", json={"label": "c0"}).status_code == 200
+        assert ward.queue("carla") == []
+        assert [entry["why"] for entry in ward.queue("dora")] == ["adjudicate"]
         bodies = [row.body for row in ward.rows(EVENT, subject=decision)]
         assert not any("irregular" in body for body in bodies), "comments are no part of the log"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from functools import cache
 from typing import Annotated, Any
@@ -31,6 +32,7 @@ router = APIRouter(prefix="/v1", tags=["decisions"])
 NOTICE = "Research software, not a medical device."
 _READERS = ("program", "clinician", "auditor", "engineer", "approver")
 DecisionId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 #: Rows of a batch that are decided and committed together.
 _PIECE = 256
 
@@ -140,10 +142,9 @@ async def _admitted(service: Service, body: bytes, request: Request) -> Case:
         vector = admission.checked(vector)
     else:
         vector = admission.vector(wanted)
-    trace = request.headers.get("traceparent")
-    return admission.case(
-        wanted, vector, key=key, actor=principal.subject, traceparent=trace and trace[:55], image=image
-    )
+    # Of the W3C's form or not at all: what stands in the log cannot be deleted.
+    trace = _TRACE.fullmatch(request.headers.get("traceparent", ""))
+    return admission.case(wanted, vector, key=key, actor=principal.subject, traceparent=trace and trace[0], image=image)
 
 
 async def refused(service: Service, actor: str, problem: Problem) -> None:

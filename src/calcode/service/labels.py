@@ -91,6 +91,9 @@ def standing(reviews: Sequence[Review], *, second: bool = False) -> Standing:
         over = [entry for entry in current if entry.source == source]
         if over:
             last = over[-1]
+            led = not last.blind and _first_said(last, by_id).label != last.label
+            if led and not any(entry.blind and entry.label == last.label for entry in over):
+                return Standing("disputed")
             return _settled(last.label, blind=last.blind, source=source, seq=last.seq)
     readers = {entry.reviewer for entry in current}
     named = {entry.label for entry in current} - {CANNOT_TELL}

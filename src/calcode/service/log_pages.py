@@ -15,6 +15,7 @@ from calcode.service.checkpoint_targets import targets_of
 from calcode.service.checkpoints import check_against
 from calcode.service.keys import checkpoint_key
 from calcode.service.log import Event
+from calcode.service.log_routes import not_by_a_reader
 from calcode.service.pages import Form, page_role_on_all_lines, page_router, render
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
@@ -37,6 +38,7 @@ def log_page(
     before: Annotated[int, Query(ge=0, le=2**62)] = 0,
 ) -> Response:
     """Records, newest first, by kind and by who or what they are about."""
+    not_by_a_reader(principal)
     query = select(EVENT).order_by(EVENT.c.seq.desc()).limit(_PAGE + 1)
     if kind:
         query = query.where(EVENT.c.kind == kind)
@@ -82,6 +84,7 @@ def verify(request: Request, service: ServiceHere, principal: _Auditor, form: Fo
 @router.post("/log/download")
 def download(service: ServiceHere, principal: _Auditor, form: Form) -> StreamingResponse:
     """The whole log, one JSON record a line; that it was taken stands in the log."""
+    not_by_a_reader(principal)
     size, _ = service.log.head()
     body = {"what": "log", "records": size}
     service.change(lambda t: t.append([Event(kind="export", actor=principal.subject, body=body)]))

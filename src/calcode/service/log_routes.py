@@ -10,12 +10,18 @@ from sqlalchemy import select
 
 from calcode.service.audit.chain import Record
 from calcode.service.people import Principal
-from calcode.service.problems import responses
+from calcode.service.problems import Problem, responses
 from calcode.service.requests import ServiceHere, role_on_all_lines
 from calcode.service.tables import CHECKPOINT
 
 router = APIRouter(tags=["log"])
 _Auditor = Annotated[Principal, Depends(role_on_all_lines("auditor"))]
+
+
+def not_by_a_reader(principal: Principal) -> None:
+    """Refuse the records to who reads cases: they hold the model's answers."""
+    if "clinician" in principal.roles:
+        raise Problem(403, "The log holds the model's answers; an account that reads cases blind may not see it.")
 
 
 class RecordFacts(BaseModel):
@@ -58,6 +64,7 @@ def log(
     count: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[dict[str, Any]]:
     """Records in order."""
+    not_by_a_reader(principal)
     pages = service.log.pages(after=start - 1, upto=start - 1 + count)
     return [Record._make(row)._asdict() for page in pages for row in page]
 

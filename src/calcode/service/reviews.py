@@ -396,7 +396,8 @@ def _open_what_follows(transaction: Transaction, decision: str) -> None:
     row = decision_row(connection, decision)
     reviews = reviews_of(connection, decision)
     now = standing(reviews, second=second_drawn(row))
-    opened = set(connection.execute(select(TASK.c.why).where(TASK.c.decision == decision)).scalars())
+    waiting = select(TASK.c.why).where(TASK.c.decision == decision, TASK.c.state == "open")
+    opened = set(connection.execute(waiting).scalars())
     readers = {entry.reviewer for entry in reviews}
     why = None
     if now.state == "disputed" and len(readers) > 1:
