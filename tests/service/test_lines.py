@@ -185,10 +185,13 @@ def test_a_policy_counts_from_the_next_block_and_a_restart_leaves_it(three: Site
         assert service.models["south"].in_force.policy.sample == 0.2
 
 
-def test_erasing_a_patient_reaches_every_line(three: Site) -> None:
+def test_erasing_a_patient_reaches_every_line_also_one_that_is_no_longer_served(three: Site) -> None:
     with running(three) as (service, call):
         for row, line in enumerate(("north", "south", "west")):
             assert call("POST", "/v1/decisions", json=_body(row, line=line)).status_code == 200
+        tables = three.file.read_text().split("[[lines]]")
+        three.file.write_text("[[lines]]".join(tables[:-1]))
+        assert [line.name for line in three.settings.lines] == ["north", "south"]
         assert erase(three.settings, service.log, group="patient-1", decision=None, why="asked") == 6
 
 

@@ -144,10 +144,14 @@ def erase(site: SiteSettings, log: Log, *, group: str | None, decision: str | No
     if (group is None) == (decision is None):
         raise ServiceError("erase: name a group or a decision")
     secret = site_secret(site)
-    digests = [] if group is None else [secret.for_line(line.name).pseudonym("group", group) for line in site.lines]
-    condition = DECISION.c.id == decision if group is None else DECISION.c.group_digest.in_(digests)
     with log.transaction() as transaction:
         connection = transaction.connection
+        # Also of lines that the site file no longer names: their pseudonyms are other ones.
+        lines = {line.name for line in site.lines} | set(
+            connection.execute(select(DECISION.c.line).distinct()).scalars()
+        )
+        digests = [secret.for_line(line).pseudonym("group", group) for line in sorted(lines)] if group else []
+        condition = DECISION.c.id == decision if group is None else DECISION.c.group_digest.in_(digests)
         chosen = connection.execute(select(DECISION.c.seq, DECISION.c.id).where(condition)).all()
         comments = (
             select(SECRET_PART.c.seq)
