@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import signal
 import time
 import warnings
 from collections import Counter
@@ -22,6 +23,18 @@ from calcode.errors import CalcodeError
 CASES = int(os.environ.get("CALCODE_FUZZ_CASES", "330"))
 FIRST = int(os.environ.get("CALCODE_FUZZ_SEED", "0"))
 LONGEST = 5.0
+#: Seconds after which a reader that waits for something is stopped.
+WAITED = 60
+
+
+class Hung(BaseException):
+    """Not an Exception: a reader must not take it for a damaged file."""
+
+
+def hung(number: int, frame: object) -> None:
+    raise Hung(f"a file kept its reader waiting for {WAITED} s")
+
+
 LARGEST = 500e6
 NAMES = (
     "home", "home-exact", "home-plain", "site", "site-assured", "site-weighted", "prompts", "prompts-npz", "features",
@@ -66,15 +79,19 @@ def test_damaged_files_are_refused_or_sound(victims: dict[str, Victim], name: st
     damaged = victim.path.with_name(f"damaged-{victim.path.name}")
     counts: Counter[str] = Counter()
     before, slowest = largest_so_far(), 0.0
+    signal.signal(signal.SIGALRM, hung)
     for case in range(FIRST, FIRST + max(1, CASES // len(NAMES))):
         rng = random.Random(f"{name} {case}")
         victim.damage(victim.path, damaged, rng)
         started = time.process_time()  # a busy machine is no hang
+        signal.alarm(WAITED)  # one that waits and does nothing is
         try:
             counts[outcome(victim, damaged)] += 1
         except BaseException as error:
             error.add_note(f"{name}, case {case}: CALCODE_FUZZ_SEED={case}")
             raise
+        finally:
+            signal.alarm(0)
         slowest = max(slowest, time.process_time() - started)
         assert slowest < LONGEST, f"case {case} took {slowest:.1f} s"
         grown = largest_so_far() - before

@@ -107,7 +107,9 @@ def nearest_neighbours(embeddings: FloatArray, *, n_neighbors: int = N_NEIGHBORS
         # A row whose last neighbour is not clearly nearer than the left-out rows is done in full.
         unsure = squared[members, -1] > 2.0 - 2.0 * (furthest + _PRODUCT_ERROR)
         if wanted < n - 1 and unsure.any():
-            _search_all(embeddings, members[unsure], indices, squared)
+            for i in members[unsure]:
+                others = np.delete(np.arange(n), i)[None, :]
+                indices[i], squared[i] = (part[0] for part in _closest(embeddings, np.array([i]), others, count))
     return Neighbours(indices, squared)
 
 
@@ -127,14 +129,6 @@ def _most_similar(similarity: NDArray[np.float32], wanted: int) -> IntArray:
     values = np.take_along_axis(similarity, columns, axis=1)
     best = np.argpartition(values, values.shape[1] - wanted, axis=1)[:, values.shape[1] - wanted :]
     return np.take_along_axis(columns, best, axis=1)
-
-
-def _search_all(embeddings: FloatArray, members: IntArray, indices: IntArray, squared: FloatArray) -> None:
-    n, count = len(embeddings), indices.shape[1]
-    everything = np.arange(n)
-    for i in members:
-        others = np.delete(everything, i)[None, :]
-        indices[i], squared[i] = (part[0] for part in _closest(embeddings, np.array([i]), others, count))
 
 
 def _closest(

@@ -7,7 +7,6 @@ deviations, which `conventions.lcp_vlm_rule` reproduces; the thresholds here are
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -115,9 +114,14 @@ class SigmoidRule:
         embeddings, scores = embeddings[order], scores[order]
         first = first_positions(scores)
         below, total = np.empty(len(scores)), np.empty(len(scores))
-        for rows, weights in _weight_blocks(embeddings, embeddings, kernel):
-            inside, total[rows] = prefix_masses(weights, first[rows, None])
-            below[rows] = inside[:, 0]
+        # Multiplied in large blocks, which a product likes, weighed in small ones.
+        for block in product_blocks(len(scores), n_columns=len(scores)):
+            cosines = embeddings[block] @ embeddings.T
+            for part in row_blocks(len(cosines), n_columns=len(scores)):
+                rows = slice(block.start + part.start, block.start + part.stop)
+                weights = kernel.of_cosines(cosines[part], out=cosines[part])
+                inside, total[rows] = prefix_masses(weights, first[rows, None])
+                below[rows] = inside[:, 0]
         return cls(
             embeddings=embeddings, scores=scores, kernel=kernel, miscoverage=miscoverage, below=below, total=total
         )
@@ -139,15 +143,6 @@ class SigmoidRule:
 
         run_blocks(search, product_blocks(len(embeddings), n_columns=len(self.scores)))
         return result
-
-
-def _weight_blocks(left: FloatArray, right: FloatArray, kernel: SigmoidKernel) -> Iterator[tuple[slice, FloatArray]]:
-    """Row slices with their weights: multiplied in large blocks, which a product likes, weighed in small ones."""
-    for block in product_blocks(len(left), n_columns=len(right)):
-        cosines = left[block] @ right.T
-        for part in row_blocks(len(cosines), n_columns=len(right)):
-            weights = kernel.of_cosines(cosines[part], out=cosines[part])
-            yield slice(block.start + part.start, block.start + part.stop), weights
 
 
 RECORD = Record(

@@ -44,10 +44,6 @@ def share_cell(estimate: Estimate, *, name: str = "", n: bool = False) -> Cell:
     return Cell(f"{name} {percent(estimate.value)}".strip(), below=percent_interval(estimate) + images)
 
 
-def _size_cell(size: Estimate) -> Cell:
-    return Cell(number(size.value), below=f"{number(size.low)} to {number(size.high)}" if size.n else "")
-
-
 #: What a method did on a cohort; a row is a cohort's name and the `MethodFigures` on it.
 _COLUMNS = (
     Column("coverage", lambda row: share_cell(row[1].summary.coverage, n=True)),
@@ -55,7 +51,13 @@ _COLUMNS = (
         "worst class",
         lambda row: share_cell(row[1].summary.worst_class_coverage, name=row[1].summary.worst_class or "", n=True),
     ),
-    Column("set size", lambda row: _size_cell(row[1].summary.set_size)),
+    Column(
+        "set size",
+        lambda row: Cell(
+            number((size := row[1].summary.set_size).value),
+            below=f"{number(size.low)} to {number(size.high)}" if size.n else "",
+        ),
+    ),
     Column("full sets", lambda row: share_cell(row[1].summary.full_set_rate)),
     Column("single answers", lambda row: singles_cell(row[1].summary)),
     Column("deferred", lambda row: share_cell(row[1].summary.deferral)),

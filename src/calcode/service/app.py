@@ -85,10 +85,8 @@ def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
         app.include_router(routes.router)
     for router in more:
         app.include_router(router)
-    app.add_exception_handler(Problem, _problem)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _unexpected)
+    for kind in (Problem, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, _refused)
     if service.site.oidc is not None:
         from calcode.service.oidc import add_oidc
 
@@ -103,26 +101,18 @@ def problem_response(problem: Problem) -> Response:
     return Response(body, status_code=problem.status, media_type=MEDIA_TYPE, headers=problem.headers)
 
 
-async def _problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Problem)
-    principal = getattr(request.state, "principal", None)
-    service_of(request).refusals.count("unknown" if principal is None else principal.subject, error.status)
-    return problem_response(error)
-
-
-async def _invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return problem_response(Problem(422, invalid_sentence(error.errors()[0])))
-
-
-async def _http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    # A body that is no JSON is refused like one that says the wrong thing.
-    status = 422 if error.status_code == 400 else error.status_code
-    return _shown(request, Problem(status, f"{error.detail.rstrip('.')}.", headers=dict(error.headers or {})))
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
+    """What a request ends in that gets no answer: a problem that says so in one sentence."""
+    if isinstance(error, Problem):
+        principal = getattr(request.state, "principal", None)
+        service_of(request).refusals.count("unknown" if principal is None else principal.subject, error.status)
+        return problem_response(error)
+    if isinstance(error, RequestValidationError):
+        return problem_response(Problem(422, invalid_sentence(error.errors()[0])))
+    if isinstance(error, HTTPException):
+        # A body that is no JSON is refused like one that says the wrong thing.
+        status = 422 if error.status_code == 400 else error.status_code
+        return _shown(request, Problem(status, f"{error.detail.rstrip('.')}.", headers=dict(error.headers or {})))
     return _shown(request, Problem(500, "An internal error; the log of the service names its place."))
 
 

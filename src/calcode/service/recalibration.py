@@ -207,7 +207,10 @@ def candidate(models: Models, log: Log, *, actor: str) -> tuple[dict[str, Any], 
         if plan is None:
             raise Problem(409, "The protocol has no [recalibration]: it names times and seed before anything is made.")
         chosen = plan_bag(connection, line, plan)
-        if _fixed_at(connection, line) > chosen.upto:
+        # The record since which the protocol has had the [recalibration] that it has now (SITE.md S6).
+        query = select(PROTOCOL).where(PROTOCOL.c.line.in_((line, ""))).order_by(PROTOCOL.c.from_seq.desc())
+        plans = [(tomllib.loads(row.text).get("recalibration"), int(row.from_seq)) for row in connection.execute(query)]
+        if min(seq for _, seq in takewhile(lambda entry: entry[0] == plans[0][0], plans)) > chosen.upto:
             raise Problem(
                 409,
                 f"The protocol named its times and seed after these {len(chosen.cases)} cases were decided; name a "
@@ -232,13 +235,6 @@ def candidate(models: Models, log: Log, *, actor: str) -> tuple[dict[str, Any], 
         transaction.append([Event(kind="recalibration", actor=actor, subject=digest, body=body)])
 
     return report, change
-
-
-def _fixed_at(connection: Connection, line: str) -> int:
-    """The record since which the protocol of a line has had the [recalibration] that it has now (SITE.md S6)."""
-    query = select(PROTOCOL).where(PROTOCOL.c.line.in_((line, ""))).order_by(PROTOCOL.c.from_seq.desc())
-    plans = [(tomllib.loads(row.text).get("recalibration"), int(row.from_seq)) for row in connection.execute(query)]
-    return min(seq for _, seq in takewhile(lambda entry: entry[0] == plans[0][0], plans))
 
 
 def fit_site(

@@ -301,11 +301,6 @@ def _worst(row: Any) -> Cell:
     return replace(cell, text=f"{cell.text} {row.worst_class}, n={count(row.worst_class_n)}")
 
 
-def _single_answers(row: Any) -> Cell:
-    interval = f"[{_short(row.single_right_low)}, {_short(row.single_right_high)}]"
-    return Cell(f"{row.n_single_right}/{row.n_single}", interval if row.n_single else "")
-
-
 #: Which of coverage and worst-class coverage reach the target.
 _HIT_WORDS = {(True, True): "both", (True, False): "cov", (False, True): "worst", (False, False): "no"}
 #: Columns by their heading; coverage never stands without what it cost.
@@ -319,7 +314,14 @@ _COLS = {
         Column("set size", lambda row: _with_interval(row, "set_size"), numeric=False),
         Column("full", lambda row: _short(row.full_set_rate)),
         Column("inform.", lambda row: _short(row.informative_rate)),
-        Column("single", _single_answers, numeric=False),
+        Column(
+            "single",
+            lambda row: Cell(
+                f"{row.n_single_right}/{row.n_single}",
+                f"[{_short(row.single_right_low)}, {_short(row.single_right_high)}]" if row.n_single else "",
+            ),
+            numeric=False,
+        ),
         Column("defer", lambda row: _short(row.deferral)),
         Column("sel.acc", lambda row: _short(row.selective_accuracy)),
         Column("ECE", lambda row: _short(row.calibration_error)),

@@ -9,6 +9,7 @@ import subprocess
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -183,11 +184,15 @@ def write_manifest(
         }
 
     durations = {f"{job.name}.{job.key}": seconds.get(job.key) for job in jobs}
+    libraries = library_versions()
+    for name in _LIBRARIES:
+        with suppress(PackageNotFoundError):
+            libraries[name] = version(name)
     content = {
         "calcode": __version__,
         "commit": checkout_commit(),
         "python": platform.python_version(),
-        "libraries": library_versions() | _other_versions(),
+        "libraries": libraries,
         "study": study.model_dump(mode="json", by_alias=True),
         "failures": [asdict(failure) for failure in failures],
         "combinations": [entry(job) for job in jobs],
@@ -201,16 +206,6 @@ def write_manifest(
     with replacing(Path(study.output) / MANIFEST) as temporary:
         text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
         temporary.write_text(text + "\n", encoding="utf-8")
-
-
-def _other_versions() -> dict[str, str]:
-    found = {}
-    for name in _LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def checkout_commit() -> str | None:
