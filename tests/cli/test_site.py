@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cli_cases import CLASSES, draw, unit, write_cohort
 
-from calcode.cohorts import read_decisions
+from calcode.cohorts import decisions_from, open_features, read_decisions
 from calcode.site import SiteModel
 
 Run = Callable[..., Any]
@@ -203,3 +203,89 @@ def test_a_curve_grows_with_the_labels(here: Path, sheet: Path, truth: dict[str,
     rates = [point["informative"] for point in found["curve"]]
     assert rates[0] <= rates[2]
     assert [point["beyond"] for point in found["curve"]] == [False, False, False, True]
+
+
+@pytest.fixture
+def weighed(here: Path, truth: dict[str, str], run: Run) -> Path:
+    """The clinic with a known review probability per patient, and a sheet of the patients who were reviewed."""
+    embeddings, names = draw(900, seed=77)
+    patients = [f"clinic-patient-{i}" for i in range(450) for _ in range(2)]
+    rng = np.random.default_rng(8)
+    e = np.repeat(rng.uniform(0.25, 1.0, size=450), 2)
+    write_cohort(
+        here / "weighed.parquet", n=900, seed=77, prefix="clinic", embeddings=unit(embeddings + 0.12),
+        label_names=names, groups=patients, review_probability=e,
+    )  # fmt: skip
+    rows = [i for i in range(0, 500, 2) if rng.uniform() < e[i]]
+    lines = [f"clinic-{i},{patients[i]},{truth[f'clinic-{i}']},coin" for i in rows]
+    (here / "triggered.csv").write_text("\n".join(["id,group,label,why", *lines, ""]))
+    # The same probabilities on the sheet, for a feature file without them.
+    lines = [f"{line},{float(e[i])!r}" for i, line in zip(rows, lines, strict=True)]
+    (here / "triggered-e.csv").write_text("\n".join(["id,group,label,why,review_probability", *lines, ""]))
+    result = run(
+        "site", "fit", "model.safetensors", "weighed.parquet", "triggered.csv", "-o", "weighted.safetensors",
+        "--sampling", "coin", "--calibrate-with", "weighted",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "needs the column review_probability" in result.output
+    return here / "weighed.parquet"
+
+
+def test_review_probabilities_come_from_the_feature_file(here: Path, weighed: Path, run: Run, run_json: Run) -> None:
+    site = SiteModel.load(here / "weighted.safetensors")
+    evidence = open_features(weighed).read().evidence
+    e = np.array(evidence.review_probability)
+    bag = {row["id"] for row in rows_of(here / "triggered.csv")}
+    in_bag = np.isin(evidence.ids, list(bag))
+    assert site.bag_.weights is not None
+    np.testing.assert_allclose(np.sort(site.bag_.weights), np.sort(1 / e[in_bag]))
+
+    done = run("decide", "weighted.safetensors", "weighed.parquet", "-o", "weighted.parquet")
+    assert done.exit_code == 0, done.output
+    found = decisions_from(read_decisions(here / "weighted.parquet"))
+    expected = site.decide(evidence, e=e)
+    np.testing.assert_array_equal(found.action, expected.action)
+    np.testing.assert_array_equal(found.sets[~found.deferred], expected.sets[~found.deferred])
+    assert (expected.sets != site.decide(evidence, e=np.ones(900)).sets).any()  # e given wins, and it matters
+
+    judged = run_json("evaluate", "weighted.safetensors", "weighed.parquet", "--where", "review_probability>0.5")
+    assert judged["summary"]["n"] == int((e > 0.5).sum())
+    assert run_json("inspect", "weighted.safetensors")["counts"]
+    page = run("report", "weighted.safetensors", "weighed.parquet", "-o", "weighted.html")
+    assert page.exit_code == 0, page.output
+    explained = run_json("explain", "weighted.safetensors", "weighed.parquet", "--id", "clinic-801")
+    scores = {verdict["name"]: verdict["score"] for verdict in explained["images"][0]["verdicts"]}
+    np.testing.assert_allclose([scores[name] for name in CLASSES], expected.scores[801], atol=1e-12)
+
+
+def test_review_probabilities_may_stand_on_the_sheet(here: Path, weighed: Path, clinic: Path, run: Run) -> None:
+    arguments = ("site", "fit", "model.safetensors", "weighed.parquet", "triggered-e.csv", "--sampling", "coin")
+    done = run(*arguments, "--calibrate-with", "weighted", "-o", "from-sheet.safetensors")
+    assert done.exit_code == 0, done.output
+    assert SiteModel.load("from-sheet.safetensors").digest_ == SiteModel.load("weighted.safetensors").digest_
+    for changed, words in (("", "has no review probability above 0"), ("often", "line 2: review_probability 'often'")):
+        head, first, *others = (here / "triggered-e.csv").read_text().splitlines()
+        first = ",".join([*first.split(",")[:-1], changed])
+        (here / "broken.csv").write_text("\n".join([head, first, *others, ""]))
+        result = run(
+            *arguments[:4], "broken.csv", *arguments[5:], "--calibrate-with", "weighted", "-o", "no.safetensors",
+            columns=400,
+        )  # fmt: skip
+        assert result.exit_code == 1
+        assert words in result.output
+        assert not (here / "no.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("decide", "-o", "no.parquet"), ("evaluate",), ("report", "-o", "no.html"), ("explain", "--id", "clinic-0"),
+     ("monitor",)],
+)  # fmt: skip
+def test_a_file_without_review_probabilities_is_one_sentence(
+    here: Path, weighed: Path, clinic: Path, run: Run, command: tuple[str, ...]
+) -> None:
+    result = run(command[0], "weighted.safetensors", "clinic.parquet", *command[1:], columns=400)
+    assert result.exit_code == 1
+    assert "clinic.parquet: no column 'review_probability'" in result.output
+    assert "write the probability" in result.output
+    assert not list(here.glob("no.*"))

@@ -50,6 +50,10 @@ def with_null(table: pa.Table, name: str, row: int) -> pa.Table:
             lambda t: t.drop(["label_name"]).append_column("label", pa.array(["mel"] * 60)),
             "column 'label' is string, class indices needed",
         ),
+        (
+            lambda t: t.append_column("review_probability", pa.array(["often"] * 60)),
+            "column 'review_probability' is string, numbers from 0 to 1 needed",
+        ),
         (lambda t: t.slice(0, 0), "no rows"),
     ],
 )

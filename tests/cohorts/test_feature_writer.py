@@ -84,6 +84,9 @@ def test_only_ids_and_embeddings_are_needed(tmp_path: Path, prompts: Prompts, co
         ({"metadata": {"site": ["east"]}}, "site: "),
         ({"metadata": {"group": ["east"] * 60}}, r"metadata: \['group'\] have a meaning of their own"),
         ({"metadata": {"site": [*["east"] * 59, 3]}}, "metadata: column 'site' mixes types"),
+        ({"review_probability": [0.5]}, "review_probability: {'review_probability': 1} values for 60"),
+        ({"review_probability": np.full(60, 1.01)}, "review_probability: one number from 0 to 1"),
+        ({"review_probability": ["often"] * 60}, "review_probability: not an array of numbers"),
     ],
 )
 def test_bad_input_is_named_and_nothing_is_written(
@@ -154,3 +157,29 @@ def test_missing_values_are_written_as_missing(tmp_path: Path, prompts: Prompts,
     assert table["group"].null_count == 2
     assert table["age"].null_count == int(np.isnan(columns["metadata"]["age"]).sum())
     assert open_features(path).read().evidence.groups[:3].tolist() == ["", "", "lesion-1"]
+
+
+def test_review_probabilities_are_read_back(tmp_path: Path, prompts: Prompts, columns: dict[str, Any]) -> None:
+    path = tmp_path / "c.parquet"
+    e = np.r_[np.nan, np.linspace(0, 1, 59)]
+    write_features(path, **columns, review_probability=e, prompts=prompts)
+    features = open_features(path)
+    assert pq.read_table(path)["review_probability"].null_count == 1
+    assert "review_probability" not in features.metadata_columns
+    cohort = features.read()
+    np.testing.assert_array_equal(cohort.evidence.review_probability, e)
+    np.testing.assert_array_equal(cohort[5:9].column("review_probability"), e[5:9])
+    np.testing.assert_array_equal(
+        np.concatenate([block.evidence.review_probability for block in features.batches(batch_size=7, columns=[])]), e
+    )
+    # Whole numbers are numbers; what is not between 0 and 1 is refused with the file's name.
+    for value in (1, 2):
+        table = pq.read_table(path)
+        whole = pa.array([value] * 60)
+        pq.write_table(
+            table.set_column(table.schema.get_field_index("review_probability"), "review_probability", whole), path
+        )
+        if value == 1:
+            np.testing.assert_array_equal(open_features(path).read().evidence.review_probability, np.ones(60))
+    with pytest.raises(FeatureFileError, match="c.parquet: review_probability: 2 in row"):
+        open_features(path).read()

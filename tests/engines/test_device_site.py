@@ -12,10 +12,10 @@ from clinics import Clinic
 from worlds import World, fit_quietly
 
 from calcode import Action, Calcode, CalcodeWarning, Decisions, Evidence
-from calcode.cohorts import read_decisions
+from calcode.cohorts import open_features, read_decisions, write_features
 from calcode.engines.device import DeviceDecider
 from calcode.engines.local import decide_file
-from calcode.errors import SettingsError
+from calcode.errors import EvidenceError, SettingsError
 from calcode.site import SiteModel
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'calcode[torch]'")
@@ -77,6 +77,12 @@ def test_review_probabilities_weigh_the_same(home: Calcode) -> None:
     assert_same(decider.decide(REVIEWED[:9], e[:9]), site.decide(REVIEWED[:9], e[:9]), digits=1e-12)
     with pytest.raises(SettingsError, match="e: calibrate_with='weighted' needs"):
         decider.decide(NEW)
+    own = Evidence(
+        embeddings=NEW.embeddings, prompt_logits=NEW.prompt_logits, classes=NEW.classes, ids=NEW.ids, groups=NEW.groups,
+        prompt_digest=NEW.prompt_digest, backbone=NEW.backbone, review_probability=e,
+    )  # fmt: skip
+    assert_same(decider.decide(own), site.decide(NEW, e), digits=1e-12)
+    assert_same(decider.decide(own, np.ones(len(e))), site.decide(NEW, np.ones(len(e))), digits=1e-12)
 
 
 def test_sharp_mode_and_single_answers_that_are_not_certified() -> None:
@@ -119,3 +125,26 @@ def test_a_file_is_decided_as_on_the_processor(clinic: Clinic, site_model: Path,
     assert (found.actions, found.set_sizes) == (expected.actions, expected.set_sizes)
     assert read_decisions(there).equals(read_decisions(here))
     assert sum(read_decisions(there)["known_group"].to_pylist()) == 100 + len(SiteModel.load(site_model).bag_)
+
+
+def test_the_review_probabilities_of_a_file_weigh_on_the_device_too(clinic: Clinic, tmp_path: Path) -> None:
+    images = open_features(clinic.features).read(role="test").evidence[:3000]
+    e = np.random.default_rng(4).uniform(0.2, 1.0, size=len(images))
+    given: dict[str, Any] = {
+        "embeddings": images.embeddings, "ids": images.ids, "groups": images.groups,
+        "prompts": open_features(clinic.features).prompts, "backbone": "toy",
+    }  # fmt: skip
+    features = tmp_path / "weighed.parquet"
+    write_features(features, **given, review_probability=e)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalcodeWarning)
+        site = SiteModel(Calcode.load(clinic.model), sampling="coin", calibrate_with="weighted")
+        site.fit(reviewed=images[:300], e=e[:300]).save(tmp_path / "site.safetensors")
+    here, there = tmp_path / "cpu.parquet", tmp_path / "device.parquet"
+    decide_file(tmp_path / "site.safetensors", features, here)
+    decide_file(tmp_path / "site.safetensors", features, there, device="cpu")
+    assert read_decisions(there)["released_set"].equals(read_decisions(here)["released_set"])
+    write_features(features, **given, review_probability=np.where(np.arange(3000) == 2000, np.nan, e))
+    for device in (None, "cpu"):
+        with pytest.raises(EvidenceError, match=r"weighed.parquet: e: .* 1 of \d+ do not .first: nan"):
+            decide_file(tmp_path / "site.safetensors", features, tmp_path / "no.parquet", device=device)

@@ -56,6 +56,14 @@ def test_the_feature_file_holds_the_listing_and_the_embeddings(tmp_path: Path) -
     assert not (tmp_path / "out.skipped.csv").exists()
 
 
+def test_review_probabilities_of_the_listing_reach_their_column(tmp_path: Path) -> None:
+    listing = listing_of(pictures(tmp_path, count=4))
+    listing = replace(listing, metadata={**listing.metadata, "review_probability": np.array([0.5, 1.0, np.nan, 0.0])})
+    embed(listing, backbone=ColourModel(), prompts=prompts(), out=tmp_path / "out.parquet", workers=0)
+    found = open_features(tmp_path / "out.parquet").read().evidence.review_probability
+    np.testing.assert_array_equal(found, [0.5, 1.0, np.nan, 0.0])
+
+
 def test_unreadable_images_are_listed_and_left_out(tmp_path: Path) -> None:
     paths = pictures(tmp_path, count=9)
     Path(paths[2]).write_text("no image")

@@ -56,6 +56,9 @@ def test_slightly_rounded_norms_are_renormalised_silently() -> None:
         ({"classes": ["a", "a"]}, r"classes: \['a'\] named more than once"),
         ({"ids": ["x"]}, "ids: 1 values for 3 images"),
         ({"groups": ["x", "y", "z", "w"]}, "groups: 4 values for 3 images"),
+        ({"review_probability": [0.5]}, r"review_probability: shape \(1,\) is not \(3,\)"),
+        ({"review_probability": [0.5, 1.5, 0.1]}, "review_probability: 1.5 in row 1 is not between 0 and 1"),
+        ({"review_probability": ["x"] * 3}, "review_probability: not an array of numbers"),
     ],
 )
 def test_bad_arrays_are_refused_by_name(changes: dict[str, object], message: str) -> None:
@@ -160,6 +163,13 @@ def test_rows_are_taken_without_touching_them() -> None:
     np.testing.assert_array_equal(evidence[[2, 0]].labels, [-1, 0])
     np.testing.assert_array_equal(evidence[np.array([True, False, True])].embeddings, evidence.embeddings[[0, 2]])
     np.testing.assert_array_equal(evidence.in_space, [True, True, False])
+
+
+def test_review_probabilities_follow_their_rows() -> None:
+    evidence = make(review_probability=[0.25, np.nan, 1.0], classes=["a", "b"])
+    np.testing.assert_array_equal(evidence[[2, 0]].restrict(["b", "a"]).review_probability, [1.0, 0.25])
+    np.testing.assert_array_equal(evidence[1:].without_identity().review_probability, [np.nan, 1.0])
+    assert make().review_probability is None
 
 
 def test_evidence_cannot_be_changed_from_outside() -> None:

@@ -11,7 +11,7 @@ import typer
 
 from calcode.cli.options import AsJson, FeatureFileArgument, ModelFile, PromptFile, names_in
 from calcode.cli.running import DEVICE_NOTE, Command, Screen, plain_table
-from calcode.errors import FeatureFileError, RoleError
+from calcode.errors import FeatureFileError, RoleError, SettingsError
 
 if TYPE_CHECKING:
     from calcode.method.evidence import Evidence
@@ -66,6 +66,7 @@ def explain(
     from calcode.cli.rows import remembered
     from calcode.cohorts import open_features
     from calcode.cohorts.parquet import stream_tables, text_values
+    from calcode.engines.local import require_review_probability
     from calcode.method.explain import explain as explained
     from calcode.method.explain import single_answer_record
     from calcode.site import SiteModel, load_model
@@ -80,6 +81,13 @@ def explain(
     with screen.working(f"Reading {model}"):
         fitted = load_model(model)
         file = open_features(features, prompts=prompts)
+        if isinstance(fitted, SiteModel):
+            require_review_probability(file, fitted)
+            if image and fitted.settings_.calibrate_with == "weighted":
+                raise SettingsError(
+                    f"{model}: needs the review probability of an image, which a photograph does not tell; embed it "
+                    "into a feature file with the column 'review_probability' and explain it by --id"
+                )
     found_by_id: dict[str, Evidence] = {}
     by_id = pc.field("id").cast(pa.string()).isin(pa.array(wanted, pa.string()))
     for block in file.batches(columns=[], where=by_id) if wanted else ():

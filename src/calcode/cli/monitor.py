@@ -92,10 +92,10 @@ def monitor(
 
     from calcode.cohorts import decisions_from, open_features, read_decisions
     from calcode.cohorts.parquet import stream_tables, text_values
-    from calcode.engines.local import require_classes
+    from calcode.engines.local import require_classes, require_review_probability
     from calcode.method.decisions import Decisions
     from calcode.monitor import Watch, miss_lines, replay, watch_model
-    from calcode.site import load_model
+    from calcode.site import SiteModel, load_model
 
     inputs = [model, *features, *(decisions or ()), labels, secret, prompts]
     if output is not None:
@@ -149,9 +149,11 @@ def monitor(
             file = open_features(path, prompts=prompts)
             columns = file.contents.columns
             require_classes(file, fitted.classes_)
+            if given is None and isinstance(fitted, SiteModel):
+                require_review_probability(file, fitted)
             if time is not None and time not in columns:
                 raise FeatureFileError(f"{path}: no column {time!r} for --time; it has {', '.join(columns)}")
-            wanted = [name for name in columns if name in ("id", "group", "embedding", time)]
+            wanted = [name for name in columns if name in ("id", "group", "review_probability", "embedding", time)]
             table = pa.concat_tables(stream_tables(path, columns=wanted, batch_size=65_536))
             evidence, times = file.evidence_from(table, classes=fitted.classes_), None
             if time is not None:

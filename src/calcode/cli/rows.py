@@ -17,7 +17,7 @@ import typer
 from calcode.arrays import AnyArray, IntArray
 from calcode.cli.running import Screen
 from calcode.cohorts import ROLES, Cohort, FeatureFile, decisions_from, read_decisions
-from calcode.engines.local import LARGEST_BLOCK, naming, require_classes
+from calcode.engines.local import LARGEST_BLOCK, naming, require_classes, require_review_probability
 from calcode.errors import CalcodeWarning, FeatureFileError, NothingChosenError, RoleError
 from calcode.method.decisions import Decisions
 from calcode.method.evidence import Evidence
@@ -275,6 +275,8 @@ def judged(model: Calcode | SiteModel, choice: Choice, *, columns: Sequence[str]
         Metadata columns to keep; None keeps all.
     screen : Screen
     """
+    if isinstance(model, SiteModel):
+        require_review_probability(choice.features, model)
     kept, parts = [], []
     with screen.counting("Deciding", total=choice.total) as advance:
         for block in choice.blocks(classes=model.classes_, columns=columns):

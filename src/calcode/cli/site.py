@@ -151,6 +151,16 @@ def plan(
 
 
 _SETTINGS: dict[str, tuple[Any, Any]] = {
+    "calibrate_with": (
+        Annotated[
+            Literal["coin", "weighted"],
+            typer.Option(
+                help="coin: review was by chance alone. weighted: some cases were reviewed for a reason, each with the "
+                "known probability in the column review_probability of REVIEW or FEATURES."
+            ),
+        ],
+        "coin",
+    ),
     "rare": (
         Annotated[
             Literal["keep", "count", "pool"],
@@ -243,6 +253,8 @@ def fit(
     show_site(site, facts, screen=screen)
     screen.say()
     screen.say(f"Wrote {target}. Decide with it: calcode decide {target} {features} -o decisions.csv")
+    if settings["calibrate_with"] == "weighted":
+        screen.say("Every feature file that it decides on needs the column review_probability.")
 
 
 def curve(
@@ -348,6 +360,19 @@ def _fitted(
     if cases.without_label.all():
         raise FeatureFileError(f"{review}: no label is filled in yet; write a diagnosis into the column 'label'")
 
+    drawn, training = ~cases.training, cases.training & ~cases.without_label
+    e = None
+    if settings.get("calibrate_with") == "weighted":
+        own = evidence.review_probability
+        e = cases.review_probability if own is None or cases.review_probability is not None else own[cases.rows]
+        wrong = drawn if e is None else drawn & ~((e > 0) & (e <= 1))
+        if e is None or wrong.any():
+            raise FeatureFileError(
+                f"{review}: image {str(evidence.ids[cases.rows[wrong]][0])!r} has no review probability above 0 and up "
+                "to 1; fill the column 'review_probability' of the sheet or of the feature file"
+            )
+        e = e[drawn]
+
     def labelled(rows: Any, labels: Any) -> Evidence:
         return Evidence(
             embeddings=evidence.embeddings[rows],
@@ -360,7 +385,6 @@ def _fitted(
             backbone=evidence.backbone,
         )
 
-    drawn, training = ~cases.training, cases.training & ~cases.without_label
     others = evidence[~np.isin(evidence.groups, evidence.groups[cases.rows])]
     gate = None
     if settings.get("audit") == "site":
@@ -371,6 +395,7 @@ def _fitted(
             reviewed=labelled(cases.rows[drawn], cases.labels[drawn]),
             trainers=trainers,
             gate=gate,
+            e=e,
             look=look,
             without_label=cases.without_label[drawn],
         )

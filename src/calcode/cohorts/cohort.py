@@ -72,9 +72,11 @@ class Cohort:
         return f"Cohort({'; '.join(parts)})"
 
     def column(self, name: str) -> AnyArray:
-        """One metadata column, shape (n,); `id`, `group` and `role` are found here too."""
-        columns = dict(self.metadata)
-        for key, values in (("id", self.evidence.ids), ("group", self.evidence.groups), ("role", self.roles)):
+        """One metadata column, shape (n,); `id`, `group`, `review_probability` and `role` are found here too."""
+        columns: dict[str, AnyArray] = dict(self.metadata)
+        own = self.evidence
+        named = {"id": own.ids, "group": own.groups, "review_probability": own.review_probability, "role": self.roles}
+        for key, values in named.items():
             if values is not None:
                 columns[key] = values
         if name not in columns:

@@ -35,6 +35,7 @@ def write_features(
     label_names: Sequence[str | None] | AnyArray | None = None,
     roles: Sequence[str | None] | AnyArray | None = None,
     groups: Sequence[object] | AnyArray | None = None,
+    review_probability: ArrayLike | None = None,
     metadata: Mapping[str, Sequence[object] | AnyArray] | None = None,
     prompts: Prompts | None = None,
     backbone: str | None = None,
@@ -53,6 +54,8 @@ def write_features(
         One different id per image.
     label_names, roles, groups : sequence of length n, optional
         None within one of them means that the value of that image is missing.
+    review_probability : array_like of shape (n,), optional
+        Known probability of review, 0 to 1, for a site model with `calibrate_with="weighted"`; NaN is a missing value.
     metadata : mapping of str to sequence of length n, optional
         Further columns; None and NaN are missing values.
     prompts : Prompts, optional
@@ -104,6 +107,14 @@ def write_features(
     if reserved:
         raise FeatureFileError(f"metadata: {reserved} have a meaning of their own; give these columns other names")
     arrays = {name: pa.array(values, type=pa.string()) for name, values in columns.items()}
+    if review_probability is not None:
+        try:
+            shares = np.asarray(review_probability, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise FeatureFileError(f"review_probability: not an array of numbers ({error})") from error
+        if shares.ndim != 1 or ((shares < 0) | (shares > 1)).any():
+            raise FeatureFileError("review_probability: one number from 0 to 1 per image needed; check the values")
+        arrays["review_probability"] = pa.array(shares, from_pandas=True)
     for name, values in metadata.items():
         try:
             arrays[name] = pa.array(values, from_pandas=True)

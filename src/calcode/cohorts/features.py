@@ -92,7 +92,7 @@ class FeatureFile:
 
     @property
     def metadata_columns(self) -> tuple[str, ...]:
-        """The columns beyond id, label, role, group and embedding."""
+        """The columns without a meaning of their own."""
         return tuple(name for name in self.contents.columns if name not in RESERVED_COLUMNS)
 
     @property
@@ -169,7 +169,7 @@ class FeatureFile:
         Parameters
         ----------
         table : pyarrow.Table
-            With the columns `id`, `embedding` and, where the file has it, `group`.
+            With the columns `id`, `embedding` and, where the file has them, `group` and `review_probability`.
         labels : ndarray of shape (n,), optional
             Class indices; a decision does not look at them.
         classes : sequence of str, optional
@@ -194,6 +194,9 @@ class FeatureFile:
                 classes=bank.classes,
                 ids=text_values(table["id"]),
                 groups=text_values(table["group"]) if "group" in self.contents.columns else None,
+                review_probability=(
+                    table["review_probability"].to_numpy() if "review_probability" in self.contents.columns else None
+                ),
                 prompt_digest=bank.digest,
                 backbone=self.backbone,
             )
@@ -357,7 +360,7 @@ def open_features(
     ----------
     path : path-like
         A Parquet file with the columns `id`, `embedding` and, where known, `label_name` (or integer `label`
-        with `classes` in the schema metadata), `role`, `group`; every other column is metadata.
+        with `classes` in the schema metadata), `role`, `group`, `review_probability`; every other column is metadata.
     prompts : Prompts or path-like, optional
         Looked for next to the file if not given: `<stem>.prompts.safetensors`, else `prompts.npz`.
     backbone : str, optional

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet
 
 #: Columns with a meaning of their own; every other column is metadata.
-RESERVED_COLUMNS = ("id", "label", "label_name", "role", "group", "embedding")
+RESERVED_COLUMNS = ("id", "label", "label_name", "role", "group", "review_probability", "embedding")
 #: Keys of the schema metadata.
 CLASSES_KEY = b"classes"
 BACKBONE_KEY = b"backbone"
@@ -244,6 +244,13 @@ def read_contents(path: Path) -> Contents:
             plain = kind.value_type if types.is_dictionary(kind) else kind
             if not (is_text(kind) or (types.is_integer(plain) and name in {"id", "group"})):
                 raise FeatureFileError(f"{path}: column {name!r} is {plain}, strings needed; convert it")
+        if "review_probability" in names:
+            kind = schema.field("review_probability").type
+            if not (types.is_floating(kind) or types.is_integer(kind)):
+                raise FeatureFileError(
+                    f"{path}: column 'review_probability' is {kind}, numbers from 0 to 1 needed; convert it, or give "
+                    "the column another name"
+                )
         kind = schema.field("embedding").type
         listed = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
         if not listed or not types.is_floating(kind.value_type):

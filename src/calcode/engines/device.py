@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calcode.arrays import BoolArray, IntArray
+from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.engines.device_answers import DeviceAnswers
 from calcode.engines.device_home import HomeAnswers
 from calcode.engines.device_site import SiteAnswers
@@ -71,7 +71,8 @@ class DeviceDecider:
         ----------
         evidence : Evidence
         e : array_like of shape (n,), optional
-            Review probability of every image, for a site model with `calibrate_with="weighted"`.
+            Review probability of every image, for a site model with `calibrate_with="weighted"`; not given: that of
+            the evidence.
         """
         import torch
 
@@ -85,7 +86,7 @@ class DeviceDecider:
         answers = self.answers(
             torch.tensor(evidence.embeddings, device=self._device),
             torch.tensor(evidence.prompt_logits, device=self._device),
-            e,
+            evidence.review_probability if e is None else e,
         )
         return self.decisions(answers, ids=evidence.ids, settle=lambda rows: evidence[rows], known=known, e=e)
 
@@ -106,7 +107,9 @@ class DeviceDecider:
             return self._answers.answers(embeddings, prompt_logits)
         return self._answers.answers(embeddings, prompt_logits, e)
 
-    def answers_from_text(self, raw: torch.Tensor, text: torch.Tensor, temperature: float) -> DeviceAnswers:
+    def answers_from_text(
+        self, raw: torch.Tensor, text: torch.Tensor, temperature: float, e: FloatArray | None = None
+    ) -> DeviceAnswers:
         """Decide on raw embeddings and a bank of prompts, block by block.
 
         Parameters
@@ -116,6 +119,8 @@ class DeviceDecider:
         text : tensor of float64, shape (K, M, d)
             Unit rows.
         temperature : float
+        e : ndarray of shape (n,), optional
+            As in `decide`.
         """
         import torch
 
@@ -123,10 +128,11 @@ class DeviceDecider:
         columns = text.transpose(0, 1).reshape(n_prompts * n_classes, -1).T
         parts = []
         for start in range(0, len(raw), self.block_rows):
-            rows = raw[start : start + self.block_rows].to(torch.float64)
+            block = slice(start, start + self.block_rows)
+            rows = raw[block].to(torch.float64)
             rows = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
             logits = (rows @ columns / temperature).view(len(rows), n_prompts, n_classes)
-            parts.append(self.answers(rows, logits))
+            parts.append(self.answers(rows, logits, None if e is None else e[block]))
         names = [field.name for field in fields(DeviceAnswers)]
         return DeviceAnswers(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 

@@ -41,7 +41,7 @@ class RawBlock:
     Attributes
     ----------
     rows : pyarrow.Table
-        With the columns `id`, `embedding`, and `group` where the file has it.
+        With the columns `id`, `embedding`, and `group` and `review_probability` where the file has them.
     embeddings : tensor of float16 or float32, shape (n, d)
         On the host, in memory that can be copied while the device computes.
     known : (ndarray of int, ndarray of bool) or None
@@ -136,7 +136,13 @@ class DeviceBlocks:
         if not bool(((lengths - 1.0).abs() <= NORM_TOLERANCE).all()):
             # NaN, zeros and rows that are not of unit length: the evidence names them, in an error or a warning.
             self._evidence(block.rows)
-        answers = self._decider.answers_from_text(raw, self._text, self._job.features.prompts.temperature)
+        with naming(self._job.features.path):
+            answers = self._decider.answers_from_text(
+                raw,
+                self._text,
+                self._job.features.prompts.temperature,
+                block.rows["review_probability"].to_numpy() if "review_probability" in self._job.columns else None,
+            )
         decisions = self._decider.decisions(
             answers, ids=None, settle=lambda at: self._evidence(block.rows.take(at)), known=block.known
         )

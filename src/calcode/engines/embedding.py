@@ -235,9 +235,11 @@ class EmbedJob:
             label_names=_texts(kept.label_names),
             roles=None if kept.roles is None else _texts(kept.roles),
             groups=_texts(kept.groups),
+            review_probability=kept.metadata.get("review_probability"),
             metadata={
                 name: [value or None for value in values.tolist()] if values.dtype.kind == "U" else values
                 for name, values in kept.metadata.items()
+                if name != "review_probability"
             },
             prompts=self._prompts,
             backbone=self._backbone.card.identity,

@@ -197,6 +197,8 @@ class DecideJob:
         fitted = load_model(Path(model))
         file = features if isinstance(features, FeatureFile) else open_features(features)
         require_classes(file, fitted.classes_)
+        if isinstance(fitted, SiteModel):
+            require_review_probability(file, fitted)
         if role is not None and role not in file.role_counts:
             raise FeatureFileError(
                 f"{file.path}: role {role!r} not in the file; it has {list(file.role_counts) or 'no roles'}"
@@ -310,6 +312,15 @@ def require_classes(features: FeatureFile, classes: Sequence[str]) -> None:
         raise MismatchError(
             f"{features.path}: its prompts have no class {', '.join(missing)}, which the model decides "
             "among; use features made with the prompts that the model was fitted on"
+        )
+
+
+def require_review_probability(features: FeatureFile, model: SiteModel) -> None:
+    """Raise if a site model weighs images by their review probability and a feature file has none (SITE.md S5)."""
+    if model.settings_.calibrate_with == "weighted" and "review_probability" not in features.contents.columns:
+        raise FeatureFileError(
+            f"{features.path}: no column 'review_probability', and the model is calibrated with weighted cases; write "
+            "the probability with which each image would be reviewed into this column (write_features)"
         )
 
 

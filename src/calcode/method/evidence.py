@@ -41,6 +41,9 @@ class Evidence:
         The K class names, in the order of the last axis of `prompt_logits`.
     ids, groups : sequence, optional
         One image id and one group (lesion, patient) per row. They serve the overlap check alone.
+    review_probability : array_like of shape (n,), optional
+        Known probability of review of every image, 0 to 1, NaN where it is not known (SITE.md S5). A site model with
+        `calibrate_with="weighted"` needs it.
     prompt_digest, backbone : str, optional
         Which prompts and which frozen model made the logits; a model refuses other ones.
 
@@ -57,6 +60,7 @@ class Evidence:
     classes: tuple[str, ...]
     ids: TextArray | None = None
     groups: TextArray | None = None
+    review_probability: FloatArray | None = None
     prompt_digest: str | None = None
     backbone: str | None = None
 
@@ -69,6 +73,7 @@ class Evidence:
         classes: Sequence[str],
         ids: Sequence[object] | AnyArray | None = None,
         groups: Sequence[object] | AnyArray | None = None,
+        review_probability: ArrayLike | None = None,
         prompt_digest: str | None = None,
         backbone: str | None = None,
     ) -> None:
@@ -93,6 +98,7 @@ class Evidence:
             classes=names,
             ids=_text_column(ids, n=n, name="ids"),
             groups=_text_column(groups, n=n, name="groups"),
+            review_probability=None if review_probability is None else _probabilities(review_probability, n=n),
             prompt_digest=prompt_digest,
             backbone=backbone,
         )
@@ -108,6 +114,7 @@ class Evidence:
         classes: Sequence[str],
         ids: Sequence[object] | AnyArray | None = None,
         groups: Sequence[object] | AnyArray | None = None,
+        review_probability: ArrayLike | None = None,
         prompt_digest: str | None = None,
         backbone: str | None = None,
     ) -> Self:
@@ -120,7 +127,7 @@ class Evidence:
             One embedding per class and prompt: classes first, then prompts.
         temperature : float
             Divides the cosines; positive.
-        labels, classes, ids, groups, prompt_digest, backbone
+        labels, classes, ids, groups, review_probability, prompt_digest, backbone
             As in `Evidence`.
 
         Examples
@@ -154,6 +161,7 @@ class Evidence:
             classes=names,
             ids=_text_column(ids, n=n, name="ids"),
             groups=_text_column(groups, n=n, name="groups"),
+            review_probability=None if review_probability is None else _probabilities(review_probability, n=n),
             prompt_digest=prompt_digest,
             backbone=backbone,
         )
@@ -179,7 +187,7 @@ class Evidence:
     def __getitem__(self, rows: slice | AnyArray | Sequence[int] | int) -> Self:
         """The chosen rows, in the given order: a slice, a mask, indices, or one index."""
         index: Any = [rows] if isinstance(rows, int | np.integer) else rows
-        columns = ("embeddings", "prompt_logits", "labels", "ids", "groups")
+        columns = ("embeddings", "prompt_logits", "labels", "ids", "groups", "review_probability")
         return self._replace(**{name: value[index] for name in columns if (value := getattr(self, name)) is not None})
 
     def __repr__(self) -> str:
@@ -414,6 +422,19 @@ def _text_column(values: Sequence[object] | AnyArray | None, *, n: int, name: st
         column = np.array(["" if value is None else str(value) for value in values], dtype=np.str_)
     if column.shape != (n,):
         raise EvidenceError(f"{name}: {len(column)} values for {n} images")
+    return column
+
+
+def _probabilities(values: ArrayLike, *, n: int) -> FloatArray:
+    try:
+        column = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise EvidenceError(f"review_probability: not an array of numbers ({error})") from error
+    if column.shape != (n,):
+        raise EvidenceError(f"review_probability: shape {column.shape} is not ({n},)")
+    wrong = np.flatnonzero((column < 0) | (column > 1))
+    if len(wrong):
+        raise EvidenceError(f"review_probability: {column[wrong[0]]:g} in {_rows(wrong)} is not between 0 and 1")
     return column
 
 

@@ -66,7 +66,8 @@ class FittedSite:
         ----------
         evidence : Evidence
         e : array_like of shape (n,), optional
-            Review probability of every image, required with `calibrate_with="weighted"`.
+            Review probability of every image, required with `calibrate_with="weighted"`; not given: that of the
+            evidence.
 
         Returns
         -------
@@ -132,7 +133,7 @@ class FittedSite:
     def _ranked(self, evidence: Evidence, e: ArrayLike | None) -> tuple[Ranked, BoolArray]:
         self._require_fitted()
         self.evidence_format_.require(evidence, role="evidence")
-        weights = self.image_weights(len(evidence), e)
+        weights = self.image_weights(len(evidence), evidence.review_probability if e is None else e)
         own_rows, known = self.known_.find(len(evidence), ids=evidence.ids, groups=evidence.groups)
         features = site_features(evidence, trim=self.settings_.trim)
         return self.ranking_.rank(features, own_rows=own_rows, weights=weights), known
@@ -150,7 +151,8 @@ class FittedSite:
             return None
         if e is None:
             raise SettingsError(
-                "e: calibrate_with='weighted' needs the review probability of every image to be decided"
+                "e: calibrate_with='weighted' needs the review probability of every image to be decided; give e=..., "
+                "or evidence with review_probability"
             )
         with np.errstate(divide="ignore"):
             return np.asarray(1.0 / review_probabilities(e, n=n, lowest="0"))

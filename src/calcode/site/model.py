@@ -26,7 +26,7 @@ from calcode.site.known_groups import KnownGroups
 from calcode.site.levels import thinned_rows
 from calcode.site.p_values import FullConformal
 from calcode.site.ranking import Bag, RankRule
-from calcode.site.sample import review_probabilities, reviewed_sample
+from calcode.site.sample import reviewed_probabilities, reviewed_sample
 from calcode.site.settings import SiteChoices
 
 #: Looks at a growing sample; what the last could spend is a millionth of the first's.
@@ -138,7 +138,8 @@ class SiteModel(FittedSite, SiteChoices):
         gate : Evidence, optional
             Unlabelled representatives of the site, at least 19, for the site audit.
         e : array_like of shape (n,), optional
-            Review probability of every reviewed row, for `calibrate_with="weighted"` and "all".
+            Review probability of every reviewed row, for `calibrate_with="weighted"` and "all"; not given: that of
+            the evidence.
         look : int
             In the assured form: which look at a growing sample this is, from 1 on.
         without_label : array_like of bool, shape (n,), optional
@@ -169,8 +170,7 @@ class SiteModel(FittedSite, SiteChoices):
             trim = _SHARP_TRIM if self.home is None else self.home.settings_.trim
         settings = self.checked(classes=expected.classes, trim=trim)
         look = int(Kind("count", low=1, high=MOST_LOOKS).check("look", look))
-        probabilities = None if e is None else review_probabilities(e, n=len(reviewed), lowest="above 0")
-        settings.require_review(probabilities)
+        probabilities = reviewed_probabilities(reviewed, e, settings=settings)
         audit_kind, audit = site_audit(settings, home=self.home, reference=self.reference, gate=gate)
 
         self.settings_, self.evidence_format_ = settings, expected
@@ -241,8 +241,7 @@ class SiteModel(FittedSite, SiteChoices):
         self.evidence_format_.require(reviewed, role="reviewed")
         if self.home is not None:
             self.home.role_hashes_.require_disjoint("reviewed", identities(reviewed))
-        probabilities = None if e is None else review_probabilities(e, n=len(reviewed), lowest="above 0")
-        settings.require_review(probabilities)
+        probabilities = reviewed_probabilities(reviewed, e, settings=settings)
         chosen, bag, zero_shot_scores = self._counted(reviewed, probabilities, without_label=without_label)
         self.known_ = self.known_.with_reviewed(chosen)
         self.bag_ = self.bag_.joined(bag)

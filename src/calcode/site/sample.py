@@ -80,11 +80,33 @@ def reviewed_sample(
     )
 
 
+def reviewed_probabilities(reviewed: Evidence, e: ArrayLike | None, *, settings: SiteSettings) -> FloatArray | None:
+    """Review probabilities of the reviewed rows, checked, if the settings need them (SITE.md S5); shape (n,).
+
+    Parameters
+    ----------
+    reviewed : Evidence
+        n rows, with their own probabilities where `e` is not given.
+    e : array_like of shape (n,) or None
+    settings : SiteSettings
+    """
+    if e is None and settings.calibrate_with != "coin":
+        e = reviewed.review_probability
+    probabilities = None if e is None else review_probabilities(e, n=len(reviewed), lowest="above 0")
+    settings.require_review(probabilities)
+    return probabilities
+
+
 def review_probabilities(e: ArrayLike, *, n: int, lowest: str) -> FloatArray:
     """e as checked float64 of shape (n,); `lowest` says whether 0 is allowed."""
     values = np.asarray(e, dtype=np.float64)
     if values.shape != (n,):
         raise EvidenceError(f"e: shape {values.shape} is not ({n},)")
-    if not ((values >= 0.0) & (values <= 1.0)).all() or (lowest != "0" and (values == 0.0).any()):
-        raise EvidenceError(f"e: review probabilities lie between {lowest} and 1; check the values given")
+    right = (values >= 0.0) & (values <= 1.0) & ((values > 0.0) | (lowest == "0"))
+    if not right.all():
+        row = int(right.argmin())
+        raise EvidenceError(
+            f"e: review probabilities lie between {lowest} and 1, and {int((~right).sum())} of {n} do not (first: "
+            f"{values[row]:g} in row {row}; nan is a missing value); fill them in or leave these images out"
+        )
     return values

@@ -77,7 +77,10 @@ class SiteSettings:
         if self.calibrate_with == "all" and (e is None or np.ptp(e) > 0):
             raise SettingsError(_REVIEW_BIAS)
         if self.calibrate_with == "weighted" and e is None:
-            raise SettingsError("e: calibrate_with='weighted' needs the review probability of every reviewed row")
+            raise SettingsError(
+                "e: calibrate_with='weighted' needs the review probability of every reviewed row; give e=..., or "
+                "evidence with review_probability"
+            )
 
     def require_one_level(self, labels: IntArray) -> None:
         """Check that the classes that a pool may hold with these labels have one level (SITE.md S4)."""

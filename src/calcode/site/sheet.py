@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calcode.arrays import BoolArray, IntArray
+from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import FeatureFileError
 from calcode.files import replacing
 from calcode.method.evidence import Evidence
@@ -46,12 +46,15 @@ class ReviewedCases:
         Left empty, or "cannot tell".
     training : ndarray of bool
         Cases that train and do not calibrate.
+    review_probability : ndarray of float or None
+        NaN where the cell is empty; None where the sheet has no such column.
     """
 
     rows: IntArray
     labels: IntArray
     without_label: BoolArray
     training: BoolArray
+    review_probability: FloatArray | None
 
 
 def read_sheet(path: Path, *, ids: Sequence[str], classes: Sequence[str]) -> ReviewedCases:
@@ -60,7 +63,7 @@ def read_sheet(path: Path, *, ids: Sequence[str], classes: Sequence[str]) -> Rev
     Parameters
     ----------
     path : Path
-        CSV with the columns id and label; group and why may follow.
+        CSV with the columns id and label; group, why and review_probability may follow.
     ids : sequence of str
         Of the images that the model can decide on.
     classes : sequence of str
@@ -80,7 +83,7 @@ def read_sheet(path: Path, *, ids: Sequence[str], classes: Sequence[str]) -> Rev
         raise FeatureFileError(f"{path}: no column {', '.join(missing)}; it has {', '.join(columns) or 'none'}")
     row_of = {name: row for row, name in enumerate(ids)}
     found: dict[str, str] = {}
-    rows, labels, empty, training = [], [], [], []
+    rows, labels, empty, training, shares = [], [], [], [], []
     for number, line in enumerate(lines, start=2):
         name, label = (str(line.get(column) or "").strip() for column in ("id", "label"))
         where = f"{path}: line {number}"
@@ -99,6 +102,13 @@ def read_sheet(path: Path, *, ids: Sequence[str], classes: Sequence[str]) -> Rev
         labels.append(list(classes).index(label) if label in classes else -1)
         empty.append(label in ("", CANNOT_TELL))
         training.append(str(line.get("why") or "").strip() == TRAINING)
+        share = str(line.get("review_probability") or "").strip()
+        try:
+            shares.append(float(share or "nan"))
+        except ValueError:
+            raise FeatureFileError(
+                f"{where}: review_probability {share!r} is no number; write one above 0 and up to 1"
+            ) from None
     if not rows:
         raise FeatureFileError(f"{path}: no case on the sheet")
     return ReviewedCases(
@@ -106,4 +116,5 @@ def read_sheet(path: Path, *, ids: Sequence[str], classes: Sequence[str]) -> Rev
         labels=np.array(labels, dtype=np.int64),
         without_label=np.array(empty, dtype=np.bool_),
         training=np.array(training, dtype=np.bool_),
+        review_probability=np.array(shares) if "review_probability" in columns else None,
     )
