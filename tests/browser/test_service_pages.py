@@ -163,11 +163,17 @@ def test_no_page_has_an_axe_violation_or_reaches_beyond_its_window(browser: Brow
         f"/cases/{first.decision}",
         "/monitor",
         "/models",
-        "/log?kind=checkpoint",
         "/people",
         "/sign-in",
+        "/log?kind=checkpoint",
     ]
     for address in addresses:
+        if address.startswith("/log"):
+            # The log has the answers: who reads cases blind does not see it.
+            assert complaints == []
+            context.close()
+            context = served.person(browser, "a.dahl", "auditor")
+            page, complaints = watched(context)
         page.goto(served.address + address)
         page.evaluate("document.querySelectorAll('details').forEach(entry => { entry.open = true })")
         for width in (1280, 360):
