@@ -184,7 +184,7 @@ def write_manifest(
         }
 
     durations = {f"{job.name}.{job.key}": seconds.get(job.key) for job in jobs}
-    libraries = library_versions()
+    libraries = dict(library_versions())
     for name in _LIBRARIES:
         with suppress(PackageNotFoundError):
             libraries[name] = version(name)
