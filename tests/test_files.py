@@ -234,6 +234,8 @@ def test_an_interruption_at_any_instruction_leaves_no_part(tmp_path: Path) -> No
         final.write_text("old")
         with pytest.raises(KeyboardInterrupt):
             written(stop_at)
-        gc.collect()
+        if len(list(tmp_path.iterdir())) > 1:
+            # A generator that was never entered ends when it is collected, which is slow in a large process.
+            gc.collect()
         assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"], f"interrupted at instruction {stop_at}"
         assert final.read_text() in ("old", "new")
