@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from calcode.cli.options import Conditions, FeatureFileArgument, PromptFile, names_in, option_group
-from calcode.cli.running import Command, ExitCode, Screen, counted, terminal_table
+from calcode.cli.running import Command, ExitCode, Screen, terminal_table
 from calcode.errors import CalcodeError, FeatureFileError, RoleError, SettingsError
 
 _TEST = "Test images"
@@ -125,6 +125,7 @@ def compare(
     from calcode.cli.rows import Choice, read_fitted_roles, row_filter
     from calcode.cohorts import open_features
     from calcode.report.latex import tabular
+    from calcode.report.wording import counted
     from calcode.study import comparison
 
     if len(form) > 1:

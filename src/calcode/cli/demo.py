@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from calcode.cli.options import AsJson
-from calcode.cli.running import DEVICE_NOTE, START, Command, Screen, counted, show_warnings
+from calcode.cli.running import DEVICE_NOTE, START, Command, Screen, show_warnings
 from calcode.errors import CalcodeWarning
 
 
@@ -95,6 +95,7 @@ def demo(
     from calcode.report.findings import headline
     from calcode.report.model_facts import model_facts
     from calcode.report.page import write_page
+    from calcode.report.wording import counted
 
     with screen.working("Reading the features"):
         features = demo_features()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from calcode.cli.options import AsJson, option_group
-from calcode.cli.running import Command, Screen, counted, output_file
+from calcode.cli.running import Command, Screen, output_file
 
 if TYPE_CHECKING:
     from calcode.datasets import PromptTemplates
@@ -100,6 +100,7 @@ def embed(
     from calcode.datasets import DATASETS, load_templates, read_class_folders, read_csv_images, read_dataset
     from calcode.engines.embedding import embed as embed_here
     from calcode.engines.embedding import skipped_file
+    from calcode.report.wording import counted
 
     target = output_file(output, suffixes=(".parquet",))
     # A local folder or file by a name that holds in every working directory.

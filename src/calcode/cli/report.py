@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, ModelFile, PromptFile, RoleName
-from calcode.cli.running import Command, Screen, counted, output_file
+from calcode.cli.running import Command, Screen, output_file
 
 
 def report(
@@ -51,6 +51,7 @@ def report(
     from calcode.method.scores import aps_scores, label_sets
     from calcode.report import ReportCohort, cohort_figures, write_report
     from calcode.report.site_page import ideal_worst, write_site_report
+    from calcode.report.wording import counted
     from calcode.site import SiteModel, load_model
 
     target = output_file(output, suffixes=(".html",))

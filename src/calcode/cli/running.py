@@ -289,18 +289,6 @@ def terminal_table(table: parts.Table, *, title: str = "") -> Table:
     return shown
 
 
-def counted(value: int, noun: str) -> str:
-    """A number with its noun.
-
-    Examples
-    --------
-    >>> counted(1, "image"), counted(2004, "image"), counted(7, "class")
-    ('1 image', '2,004 images', '7 classes')
-    """
-    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-    return f"{value:,} {noun if value == 1 else plural}"
-
-
 def json_ready(value: Any) -> Any:
     """Plain values for JSON: nan becomes null, infinity the text "inf".
 

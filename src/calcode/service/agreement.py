@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
 
 from sqlalchemy import Connection, func, select
 
@@ -14,7 +14,8 @@ from calcode.service.labels import CANNOT_TELL, second_drawn
 from calcode.service.tables import DECISION, REVIEW, TASK
 
 
-class Agreement(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Agreement:
     """How readers do on a line.
 
     Attributes

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from calcode.service.agreement import agreement
+from calcode.service.agreement import Agreement, agreement
 from calcode.service.decision_routes import refused
 from calcode.service.label_files import GivenLabel, LabelledLine, read_label_file, receive_labels
 from calcode.service.people import Principal
@@ -43,20 +43,6 @@ class LabelAnswer(BaseModel):
 
     decision: str
     id: str
-
-
-class AgreementFacts(BaseModel):
-    """How readers do on a line: random second readings, time per case, backlog."""
-
-    n_pairs: int
-    n_differ: int
-    kappa: float | None
-    n_readings: int
-    n_blind: int
-    share_cannot_tell: float | None
-    seconds: float | None
-    backlog: int
-    oldest_at: str | None
 
 
 class PolicyFacts(BaseModel):
@@ -121,13 +107,13 @@ async def label_file(request: Request) -> list[dict[str, str]]:
         raise
 
 
-@router.get("/agreement", response_model=AgreementFacts, responses=responses(401, 403, 422, 429))
+@router.get("/agreement", response_model=Agreement, responses=responses(401, 403, 422, 429))
 def readers(
     service: ServiceHere, principal: Annotated[Principal, Depends(role(*_ANYBODY))], line: _Line = None
-) -> dict[str, Any]:
+) -> Agreement:
     """How well readers agree, how long they take, and what waits."""
     with service.database.reading() as connection:
-        return agreement(connection, line_of(service, principal, line))._asdict()
+        return agreement(connection, line_of(service, principal, line))
 
 
 @router.get("/policy", response_model=PolicyFacts, responses=responses(401, 403, 422, 429))
