@@ -74,7 +74,7 @@ def test_a_calm_day_is_0_and_a_new_camera_is_3_with_time_evidence_and_advice(cli
     assert "(2026-02-" in text
     assert "Look at the newest images" in text
     page = (clinic / "m.html").read_text()
-    assert "Support (M1)" in page
+    assert "New images (M1)" in page
     assert "Look at the newest images" in page
 
 

@@ -1,4 +1,4 @@
-"""The page of a watched model: alarms first, capitals with their line, coverage with everything beside it."""
+"""The page of a watched model: alarms first, evidence with its line, coverage with everything beside it."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def test_a_calm_page_says_so_and_an_alarm_comes_with_evidence_and_advice() -> No
         assert alarm.advice in page
 
 
-def test_a_capital_that_reached_its_line_is_drawn_reaching_it_however_long_the_stream() -> None:
+def test_evidence_that_reached_its_line_is_drawn_reaching_it_however_long_the_stream() -> None:
     watch = watched(n=3000, miss=0.0)
     watch.support_history[1234] = np.log(301.0)  # one value among thousands
-    (figure,) = (part for part in section(watch, "support").parts if isinstance(part, Figure))
+    (figure,) = (part for part in section(watch, "images").parts if isinstance(part, Figure))
     (chart,) = figure.charts
     assert isinstance(chart, PlaneChart)
     (marks,) = chart.marks

@@ -62,7 +62,7 @@ def test_a_candidate_is_made_shown_and_promoted_by_two_people(clinic: Clinic) ->
     assert step(engineer, "promoted") == 403
     assert step(approver, "promoted") == 303
     assert service.models["skin"].champion.digest == digest
-    assert "A model calibrated on cases of this site answers" in Person(service, "ida", "auditor").get("/").text
+    assert "A model calibrated on cases of this site has answered" in Person(service, "ida", "auditor").get("/").text
     assert "It has decided no image so far" in Person(service, "ida", "auditor").get("/").text
     clinic.send(3)
     assert "It has decided 3 images" in Person(service, "ida", "auditor").get("/").text

@@ -1,4 +1,4 @@
-"""The page of `calcode monitor`: alarms, capitals, coverage with its confidence sequence (SITE.md S7)."""
+"""The page of `calcode monitor`: alarms, their evidence, coverage with its confidence sequence (SITE.md S7)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 
 from calcode.metrics.intervals import Estimate
-from calcode.monitor import Watch, labels_needed
+from calcode.monitor import Alarm, ClassWatch, Watch, labels_needed
 from calcode.report.charts import Axis, ChartRow, Marks, PlaneChart, ReferenceLine, RowChart, plain_number
 from calcode.report.page import write_page
-from calcode.report.parts import Cell, Figure, Section, Table, Terms, Text, columns
-from calcode.report.wording import percent
+from calcode.report.parts import Cell, Figure, Part, Section, Table, Terms, Text, columns
+from calcode.report.wording import percent, sentence_case
 
 #: Supposed true coverages for which the page says how many labels an alarm needs.
 _SUPPOSED = (0.90, 0.85, 0.80, 0.70)
@@ -21,41 +21,43 @@ _LONGEST_WAIT = 1000
 _MOST_CURVES = 7
 _MOST_POINTS = 400
 
-_ALARM_HEADINGS = {"M1": "Support (M1)", "M2": "Scores of {name} (M2)", "M3": "Coverage of {name} (M3)"}
-#: Powers of ten that a chart shows above its line; a capital grows without bound once something has changed.
+_ALARM_HEADINGS = {"M1": "New images (M1)", "M2": "Scores of {name} (M2)", "M3": "Coverage of {name} (M3)"}
+#: Powers of ten that a chart shows above its line; evidence grows without bound once something has changed.
 _SHOWN_ABOVE = 3.0
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _ASSUMPTIONS = (
     (
-        "M1, support",
-        "Under the null hypothesis the gate and the images that voted are exchangeable, one image per group. Then "
-        "the capital ever reaches its line with at most the stated probability. It sees images that lie farther from "
-        "or closer to the home reference; it does not see harm, nor a change that leaves distances as they were.",
+        "New images (M1)",
+        "One image of each patient counts. If the new images come from the same source as those that the model was "
+        "checked with, the evidence ever reaches its line with at most the stated probability. It grows when images "
+        "lie farther from the known ones, or closer to them. It does not see harm, nor a change that leaves these "
+        "distances as they were.",
     ),
     (
-        "M2, scores",
-        "The zero-shot scores of a class are exchangeable with those of its reference: the bag, or the first 20 "
-        "cases. Reviewed cases drawn at random only.",
+        "Scores (M2)",
+        "New cases of a diagnosis score like those that the model was calibrated with, or like the first 20 that were "
+        "read. Only cases drawn at random count.",
     ),
     (
-        "M3, coverage",
-        "The next reviewed case of a class is missed with a probability of at most its line, whatever happened "
-        "before. The line allows for one bag's own miss rate, so it lies above 1 minus the promised coverage. Cases "
-        "without a label count as hits.",
+        "Coverage (M3)",
+        "The next read case of a diagnosis is missed with at most the tolerated probability, whatever happened before. "
+        "A little more is tolerated than promised, because the cases of the calibration are a sample themselves. A "
+        "case without a label counts as a hit.",
     ),
     (
-        "Confidence sequence",
-        "The coverage of a class is the same for every reviewed case. The interval then holds it at all times at "
-        "once with 95 % probability.",
+        "Interval",
+        "The coverage of a diagnosis is the same for every read case. The interval then holds it at all times at once "
+        "with 95 % probability: it is a confidence sequence.",
     ),
     (
         "Binomial interval",
-        "As the confidence sequence, but for one look at a time chosen beforehand. It needs a model recalibrated "
-        "after every case (P4); otherwise it is an observation.",
+        "The same for one look at a time that was chosen beforehand. It needs a model that is calibrated anew after "
+        "every case (P4 of the site method); otherwise it is an observation.",
     ),
     (
         "All of them",
-        "One vote per group, ever. Labels are taken as the truth. Nothing is said about patients who return or about "
-        "subgroups.",
+        "A patient counts once, ever. Labels are taken as the truth. Nothing is said about patients who return or "
+        "about groups of patients.",
     ),
 )
 
@@ -73,64 +75,75 @@ def write_monitor_page(path: str | os.PathLike[str], watch: Watch, *, model_name
     write_page(path, monitor_sections(watch, model_name=model_name), title=f"Monitors of {model_name}")
 
 
-def monitor_sections(watch: Watch, *, model_name: str) -> list[Section]:
-    """The sections of the page, in order."""
-    parts = {
-        ("Alarms", ""): alarm_parts(watch, model_name=model_name),
-        ("Support: do new images look like the gate?", "Support"): support_parts(watch),
-        ("Coverage per class", "Coverage"): coverage_parts(watch),
-        ("Capital per class", "Capitals"): capital_figures(watch),
-        ("Labels that an alarm needs", "Labels"): (waits_table(watch),),
-        ("What each figure assumes", "Assumptions"): (Terms(entries=_ASSUMPTIONS),),
+def monitor_sections(watch: Watch, *, model_name: str, names: Mapping[str, str] | None = None) -> list[Section]:
+    """The sections of the page, in order.
+
+    Parameters
+    ----------
+    watch : Watch
+    model_name : str
+    names : mapping of str to str, optional
+        Classes spelled out for people.
+    """
+    names = names or {}
+    classes = {names.get(name, name): entry for name, entry in watch.classes.items()}
+    alarms = [alarm._replace(name=names.get(alarm.name, alarm.name)) for alarm in watch.alarms]
+    parts: dict[str, tuple[str, Sequence[Part]]] = {
+        "alarms": ("Alarms", alarm_parts(watch, alarms, model_name=model_name)),
+        "images": ("Do new images look like those that the model was checked with?", support_parts(watch)),
+        "coverage": ("How often was the right diagnosis named?", coverage_parts(watch, classes)),
+        "evidence": ("The evidence behind the alarms of each diagnosis", evidence_figures(classes)),
+        "labels": ("How many labels a diagnosis needs before its alarm can speak", (waits_table(classes),)),
+        "assumptions": ("What each figure assumes", (Terms(entries=_ASSUMPTIONS),)),
     }
     return [
-        Section(key=(short or title).lower(), title=title, short=short, parts=made)
-        for (title, short), made in parts.items()
+        Section(key=key, title=title, short=sentence_case(key), parts=tuple(made))
+        for key, (title, made) in parts.items()
     ]
 
 
-def alarm_parts(watch: Watch, *, model_name: str) -> tuple[Text, ...]:
+def alarm_parts(watch: Watch, alarms: Sequence[Alarm], *, model_name: str) -> tuple[Text, ...]:
     """How many alarms there are, and each with its evidence and advice."""
-    n = len(watch.alarms)
+    n = len(alarms)
     head = Text(
         badge=f"{n} alarm{'s' * (n > 1)}" if n else "no alarm",
         calm=not n,
         sentences=(
-            f"Watched: {model_name}, over {watch.answers.n:,} groups with one image each"
+            f"Watched: {model_name}, over {watch.answers.n:,} patients with one image each"
             f"{f', the newest of {watch.seen_until}' * bool(watch.seen_until)}. While nothing changes, the probability "
             f"of ever raising a false alarm is at most {watch.false_alarm:g}, however often this page is read.",
         ),
         style="lead",
     )
     notes = []
-    for alarm in watch.alarms:
+    for alarm in alarms:
         heading = _ALARM_HEADINGS[alarm.monitor].format(name=alarm.name)
         notes.append(Text(heading=heading, sentences=(alarm.finding, alarm.advice), style="note"))
     return head, *notes
 
 
 def support_parts(watch: Watch) -> tuple[Text | Figure, ...]:
-    """The capital of M1 over time."""
+    """The evidence of M1 over time."""
     if watch.support is None:
         off = (
-            "M1 is off: the model keeps no distances of a gate. Fit the home model again, or fit the site model with "
-            "a gate."
+            "M1 is off: the model keeps no images to compare with (a gate). Fit the home model again, or fit the site "
+            "model with a gate."
         )
         return (Text(badge="off", sentences=(off,)),)
     reading = watch.support.reading
     figure = Figure(
-        heading="Capital against exchangeability with the gate (M1)",
+        heading="Evidence that the images have changed (M1)",
         sentence=(
-            f"After {reading.n:,} groups the capital is {_capital(reading.log_capital)}; an alarm is raised at "
-            f"{1 / watch.support.alpha:,.0f}. In calm the capital falls slowly; a change makes it grow. The curve is "
-            "cut off a thousandfold above the line."
+            f"After {reading.n:,} patients the evidence is {_evidence(reading.log_capital)}; an alarm is raised at "
+            f"{1 / watch.support.alpha:,.0f}. It starts at 1, falls slowly while nothing changes, and grows when new "
+            "images differ. The curve is cut off a thousandfold above the line."
         ),
-        charts=(_capital_chart({"support": watch.support_history}, alpha=watch.support.alpha, across="groups"),),
+        charts=(_evidence_chart({"images": watch.support_history}, alpha=watch.support.alpha, across="patients"),),
     )
     return (figure,)
 
 
-def coverage_parts(watch: Watch) -> tuple[Text | Figure | Table, ...]:
+def coverage_parts(watch: Watch, classes: Mapping[str, ClassWatch]) -> tuple[Text | Figure | Table, ...]:
     """What answers cost, and coverage of reviewed cases in a chart and a table."""
     answers = watch.answers
     answered = answers.n - answers.deferred
@@ -143,10 +156,10 @@ def coverage_parts(watch: Watch) -> tuple[Text | Figure | Table, ...]:
     else:
         sentence = f"{answers.n:,} cases, none of them answered."
     aside = (
-        f"Reviewed cases that the audit had not accepted: {watch.n_not_accepted:,}. Reviewed cases with a diagnosis "
-        f"outside the label space: {watch.n_out_of_space:,}. Neither has a vote."
+        f"Only patients drawn at random count. Two kinds of their cases do not: {watch.n_not_accepted:,} that the "
+        f"model left to a clinician as unusual, and {watch.n_out_of_space:,} with a diagnosis that it does not know."
     )
-    known = {name: entry for name, entry in watch.classes.items() if entry.counts.n}
+    known = {name: entry for name, entry in classes.items() if entry.counts.n}
     rows = [
         ChartRow(
             label=name,
@@ -166,21 +179,26 @@ def coverage_parts(watch: Watch) -> tuple[Text | Figure | Table, ...]:
     if rows:
         parts.append(
             Figure(
-                heading="Coverage of reviewed cases, with a 95 % confidence sequence",
-                sentence="The interval may be read at any time. Cases without a label count as hits here.",
+                heading="Coverage: the share of read cases whose diagnosis the answer names",
+                sentence=(
+                    "The bar is what can be said so far, with 95 % confidence at every look: the more labels, the "
+                    "shorter. Cases without a label count as hits here."
+                ),
                 charts=(RowChart(rows=rows, references=(ReferenceLine(0.95, "0.95"),)),),
             )
         )
-    parts.append(coverage_table(watch))
+    parts.append(coverage_table(classes))
     return tuple(parts)
 
 
-def coverage_table(watch: Watch) -> Table:
+def coverage_table(classes: Mapping[str, ClassWatch]) -> Table:
     """Coverage of every class with everything that belongs to it."""
-    headings = columns("class", "labels", "without label", "coverage, missing as hits", "coverage, missing as misses")
+    headings = columns(
+        "diagnosis", "labels", "without label", "coverage, missing as hits", "coverage, missing as misses"
+    )
     headings += columns("binomial interval", "mean set size", "full sets", "least coverage tolerated", words=0)
     rows: list[list[str | Cell]] = []
-    for name, entry in watch.classes.items():
+    for name, entry in classes.items():
         counts = entry.counts
         labelled = counts.hits + counts.misses
         alarmed = entry.coverage.reading.alarm_at is not None
@@ -208,18 +226,22 @@ def coverage_table(watch: Watch) -> Table:
             ]
         )
     return Table(
-        caption="Coverage of accepted cases drawn for review, with what it cost",
+        caption="Coverage with cases without a label as hits and as misses, and what it cost",
         columns=headings,
         rows=rows,
         name="monitor_coverage",
     )
 
 
-def capital_figures(watch: Watch) -> tuple[Figure, ...]:
-    """The capitals of M3 and M2, the classes with the largest ones."""
+def evidence_figures(classes: Mapping[str, ClassWatch]) -> tuple[Figure, ...]:
+    """The evidence of M3 and M2, the classes with the most."""
     monitors = {
-        "Coverage (M3)": {name: (e.coverage_history, e.coverage.alpha) for name, e in watch.classes.items()},
-        "Zero-shot scores (M2)": {name: (e.score_history, e.scores.alpha) for name, e in watch.classes.items()},
+        "Evidence that it is missed too often (M3)": {
+            name: (e.coverage_history, e.coverage.alpha) for name, e in classes.items()
+        },
+        "Evidence that its images have changed (M2)": {
+            name: (e.score_history, e.scores.alpha) for name, e in classes.items()
+        },
     }
     figures = []
     for title, entries in monitors.items():
@@ -233,19 +255,19 @@ def capital_figures(watch: Watch) -> tuple[Figure, ...]:
         figures.append(
             Figure(
                 heading=title,
-                sentence=f"An alarm is raised at {1 / alpha:,.0f}. The largest capital so far is that of {largest[0]}: "
-                f"{_capital(max(histories[largest[0]]))}.",
-                charts=(_capital_chart(shown, alpha=alpha, across="reviewed cases of the class"),),
+                sentence=f"An alarm is raised at {1 / alpha:,.0f}. The most so far is that of {largest[0]}: "
+                f"{_evidence(max(histories[largest[0]]))}.",
+                charts=(_evidence_chart(shown, alpha=alpha, across="read cases of the diagnosis"),),
                 legend=tuple(enumerate(shown)),
             )
         )
     return tuple(figures)
 
 
-def waits_table(watch: Watch) -> Table:
+def waits_table(classes: Mapping[str, ClassWatch]) -> Table:
     """How long each class waits; classes with the same line and level share a row."""
     names: dict[tuple[float, float], list[str]] = {}
-    for name, entry in watch.classes.items():
+    for name, entry in classes.items():
         names.setdefault((entry.coverage.line, entry.coverage.alpha), []).append(name)
     rows = []
     for (line, alpha), members in names.items():
@@ -258,15 +280,17 @@ def waits_table(watch: Watch) -> Table:
             waits.append(f"over {_LONGEST_WAIT:,}" if needed is None else f"{needed:,}")
         rows.append([", ".join(members), f"{1 - line:.2f}", f"{1 / alpha:,.0f}", *waits])
     return Table(
-        caption="Labels of a class after which M3 has alarmed with probability one half, if this is its true coverage",
-        columns=columns("class", "least coverage tolerated", "alarm at", *[f"true {share:.2f}" for share in _SUPPOSED]),
+        caption="Labels after which the alarm has spoken with probability one half, if the true coverage is this",
+        columns=columns(
+            "diagnosis", "least coverage tolerated", "alarm at", *[f"if {share:.2f}" for share in _SUPPOSED]
+        ),
         rows=rows,
         name="monitor_labels",
     )
 
 
-def _capital_chart(histories: Mapping[str, Sequence[float]], *, alpha: float, across: str) -> PlaneChart:
-    """Capitals over time on a logarithmic axis, with the line that raises the alarm."""
+def _evidence_chart(histories: Mapping[str, Sequence[float]], *, alpha: float, across: str) -> PlaneChart:
+    """Evidence over time on a logarithmic axis, with the line that raises the alarm."""
     line = -math.log10(alpha)
     marks, lowest, highest, longest = [], -1.0, line, 1
     for series, (name, history) in enumerate(histories.items()):
@@ -282,14 +306,20 @@ def _capital_chart(histories: Mapping[str, Sequence[float]], *, alpha: float, ac
         marks=marks,
         across=Axis(title=across, low=0.0, high=float(longest), tick_text=plain_number),
         up=Axis(
-            title="capital",
+            title="evidence",
             low=math.floor(lowest),
             high=math.ceil(min(highest, line + _SHOWN_ABOVE) + 0.3),
-            tick_text=lambda exponent: f"10^{exponent:g}" if exponent else "1",
+            tick_text=_power_of_ten,
         ),
         references=(ReferenceLine(line, f"alarm at {1 / alpha:,.0f}"),),
     )
 
 
-def _capital(log_capital: float) -> str:
+def _power_of_ten(exponent: float) -> str:
+    if abs(exponent) > 3 and exponent == round(exponent):
+        return f"10{str(round(exponent)).translate(_SUPERSCRIPTS)}"
+    return f"{10.0**exponent:,.4g}"
+
+
+def _evidence(log_capital: float) -> str:
     return f"{math.exp(log_capital):,.3g}" if log_capital < 14 else f"about 1e{log_capital / math.log(10):.0f}"

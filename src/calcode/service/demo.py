@@ -49,7 +49,8 @@ def serve_demo(*, port: int = 8470, pace: float = 8.0, say: Callable[[str], None
         say("Fitting the demonstration model (a few seconds)")
         site, stream = demo_site(Path(name), port=port)
         stopped = threading.Event()
-        facts: dict[str, Any] = {"example": stream[0].body, "story": None}
+        known = {photograph.body["study"]: photograph for photograph in stream}
+        facts: dict[str, Any] = {"example": stream[0].body, "story": None, "photographs": known}
 
         def listening(at: int, service: Service) -> None:
             with service.log.transaction() as transaction:
@@ -113,6 +114,8 @@ def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, list[Photograph
         '[[lines]]\nname = "skin"\nprompts = "demo.prompts.safetensors"\nmodel = "model.safetensors"\n'
         'trusted = ["signer.key.pub"]\nsigning_key = "signer.key"\n'
         'protocol = "protocol.toml"\nvisit_minutes = 0\nsample = 0.4\nsecond_reader = 0.0\n'
+        # Stands for the hospital's own viewer: only embeddings are sent.
+        'viewer_url = "/demo/photographs/{study}"\n'
         'names = { akiec = "actinic keratosis", bcc = "basal cell carcinoma", bkl = "benign keratosis", '
         'mel = "melanoma", nv = "nevus" }\n'
         '[checkpoints]\nevery_records = 50\nevery_seconds = 10.0\nfolders = ["notes"]\n'
@@ -126,8 +129,10 @@ def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, list[Photograph
 
 def photographs(cohort: Cohort) -> list[Photograph]:
     """The images of a cohort as requests with their truth, patients in a random order that is always the same."""
-    groups, labels = cohort.evidence.groups, cohort.column("label_name").tolist()
+    groups, labels, ids = cohort.evidence.groups, cohort.column("label_name").tolist(), cohort.column("id").tolist()
     assert groups is not None
+    known = {"Age": "age", "Sex": "sex", "Part of the body": "anatomic_site", "Data set": "dataset"}
+    facts = {title: [_word(value) for value in cohort.column(name)] for title, name in known.items()}
     patients = np.unique(groups)
     place = dict(zip(patients.tolist(), np.random.default_rng(2026).permutation(len(patients)).tolist(), strict=True))
     vectors = cohort.evidence.embeddings.astype(np.float32)
@@ -137,10 +142,17 @@ def photographs(cohort: Cohort) -> list[Photograph]:
                 "embedding_f32": base64.b64encode(vectors[row].tobytes()).decode(),
                 "image_id": f"demo-{row}",
                 "group": str(groups[row]),
+                "study": str(ids[row]),
                 "site": "pad",
                 "device": "smartphone",
             },
             labels[row],
+            {title: values[row] for title, values in facts.items() if values[row]},
         )
         for row in sorted(range(len(vectors)), key=lambda row: (place[str(groups[row])], row))
     ]
+
+
+def _word(value: Any) -> str:
+    """A value of a column as people write it; nothing where it is missing."""
+    return str(value) if isinstance(value, str) else "" if np.isnan(value) else f"{value:g}"

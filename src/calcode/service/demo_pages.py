@@ -10,7 +10,8 @@ from sqlalchemy import func, select
 
 from calcode.service import people
 from calcode.service.demo_report import story_figure
-from calcode.service.demo_story import Story
+from calcode.service.demo_story import LEFT, LINE, Photograph, Story
+from calcode.service.labels import OUTSIDE
 from calcode.service.log import Transaction
 from calcode.service.pages import Form, field, page_router, render, see, set_session
 from calcode.service.problems import Problem
@@ -18,8 +19,16 @@ from calcode.service.requests import ServiceHere
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, TASK
 
-#: As whom a visitor may look around; each is an account of its own, because two people promote a model.
-_VISITORS = ("clinician", "engineer", "approver", "auditor", "admin")
+#: As whom a visitor may look around, with the role of each. Two people promote a model, and three may read a case.
+_VISITORS = {
+    "clinician": "clinician",
+    "second clinician": "clinician",
+    "third clinician": "clinician",
+    "engineer": "engineer",
+    "approver": "approver",
+    "auditor": "auditor",
+    "administrator": "admin",
+}
 
 
 def demo_pages(facts: dict[str, Any]) -> APIRouter:
@@ -28,7 +37,7 @@ def demo_pages(facts: dict[str, Any]) -> APIRouter:
     Parameters
     ----------
     facts : dict
-        Token, port and example request; filled when the service listens.
+        Token, port, example request, story and photographs; filled when the service listens.
     """
     router = page_router()
 
@@ -43,7 +52,8 @@ def demo_pages(facts: dict[str, Any]) -> APIRouter:
             "records": service.log.head()[0],
             "actions": actions,
             "tasks": tasks,
-            "model": service.models["skin"].champion.digest[:16],
+            "left": LEFT,
+            "model": service.models[LINE].champion.digest[:16],
             "visitors": _VISITORS,
             "commands": commands(f"http://127.0.0.1:{facts['port']}", facts["token"], service),
         }
@@ -55,18 +65,28 @@ def demo_pages(facts: dict[str, Any]) -> APIRouter:
         context = {"acts": list(story.acts), "figure": story_figure(story), "every": every}
         return render(request, "story.html", context)
 
+    @router.get("/demo/photographs/{study}")
+    def photograph(study: str, request: Request, service: ServiceHere) -> Response:
+        """What the hospital's own viewer would be."""
+        known: Photograph | None = facts["photographs"].get(study)
+        if known is None:
+            raise Problem(404, "The demonstration has no such photograph.")
+        named = "none of the diagnoses that the model knows" if known.label == OUTSIDE else known.label
+        said = service.models[LINE].settings.names.get(known.label, named)
+        return render(request, "photograph.html", {"study": study, "known": known.facts, "said": said})
+
     @router.get("/demo/example.json")
     def example() -> dict[str, Any]:
         return dict(facts["example"])
 
     @router.post("/demo/sign-in")
     def sign_in(request: Request, service: ServiceHere, form: Form) -> Response:
-        role = field(form, "role")
-        if role not in _VISITORS:
-            raise Problem(422, "role: not one of the demonstration.")
+        visitor = field(form, "visitor")
+        if visitor not in _VISITORS:
+            raise Problem(422, "visitor: not one of the demonstration.")
 
         def change(transaction: Transaction) -> str:
-            subject = f"demo-{role}"
+            subject, role = f"demo-{visitor.replace(' ', '-')}", _VISITORS[visitor]
             people.set_roles(transaction, subject=subject, roles=[role], source="local", actor="demo")
             return people.open_session(transaction, subject=subject, roles=[role], method="demo")
 

@@ -22,16 +22,18 @@ from calcode.service.alarms import close, open_alarms
 from calcode.service.batches import NDJSON
 from calcode.service.labels import OUTSIDE
 from calcode.service.log import Transaction
-from calcode.service.monitor_pages import ALARM_WORDS
 from calcode.service.problems import Problem
 from calcode.service.recalibration import recalibrate
 from calcode.service.reviews import save, take
 from calcode.service.service import Service
-from calcode.service.tables import RECALIBRATION, TASK
+from calcode.service.tables import DECISION, RECALIBRATION, TASK
+from calcode.service.wording import alarm_in_words
 
 LINE = "skin"
-#: Accounts of the story; a visitor may sign in as each of them.
-ENGINEER, CLINICIAN, APPROVER = "demo-engineer", "demo-clinician", "demo-approver"
+#: Accounts of the story. A visitor may sign in as each of them but the reader, who knows the truth.
+ENGINEER, CLINICIAN, APPROVER, READER = "demo-engineer", "demo-clinician", "demo-approver", "demo-reader"
+#: Deferred cases that the reader leaves in the queue for visitors.
+LEFT = 12
 #: Answers over which the informative rate is shown.
 WINDOW = 150
 _WAIT_SECONDS = 0.1
@@ -58,10 +60,13 @@ class Photograph(NamedTuple):
         Of the request.
     label : str
         What its reader will say: a class or "outside".
+    facts : dict of str to str
+        What the data set knows of it, for who reads a case by hand.
     """
 
     body: dict[str, Any]
     label: str
+    facts: dict[str, str]
 
 
 class Act(NamedTuple):
@@ -173,14 +178,25 @@ class Story:
             connection.close()
 
     def _read(self, transaction: Transaction) -> None:
-        """The reader opens every waiting case of the stream, blind, and says what it is."""
+        """The reader opens waiting cases of the stream, blind, and says what they are; a few are left for visitors.
+
+        Those are deferred and not drawn: nothing in the story waits for their labels.
+        """
         classes = self.service.models[LINE].prompts.classes
-        waiting = select(TASK.c.id, TASK.c.decision).where(TASK.c.state == "open", TASK.c.lease_by.is_(None))
-        for task, decision in transaction.connection.execute(waiting).all():
-            if decision in self._truth:
-                take(transaction, task, reviewer=CLINICIAN)
+        waiting = (
+            select(TASK.c.id, TASK.c.decision, DECISION.c.u < DECISION.c.p_sample)
+            .join(DECISION, DECISION.c.id == TASK.c.decision)
+            .where(TASK.c.state == "open", TASK.c.lease_by.is_(None), TASK.c.why.in_(("deferred", "sample")))
+            .order_by(TASK.c.opened_at, TASK.c.id)
+        )
+        left = 0
+        for task, decision, drawn in transaction.connection.execute(waiting).all():
+            if not drawn and left < LEFT:
+                left += 1
+            elif decision in self._truth:
+                take(transaction, task, reviewer=READER)
                 label = self._truth[decision]
-                save(transaction, task, reviewer=CLINICIAN, label=label, sureness=3, comment="", classes=classes)
+                save(transaction, task, reviewer=READER, label=label, sureness=3, comment="", classes=classes)
 
     # ------------------------------------------------------------------ what people do
 
@@ -195,11 +211,8 @@ class Story:
         for alarm in alarms:
             if alarm["id"] not in self._alarms:
                 self._alarms.add(alarm["id"])
-                self._tell(
-                    "alarm",
-                    f"{ALARM_WORDS[alarm['monitor']].format(name=alarm['name'])} The evidence of {alarm['n']} patients "
-                    f"is {alarm['e_value']:,.0f}; an alarm is raised at {1 / alarm['alpha']:,.0f}.",
-                )
+                said = alarm_in_words(alarm, models.settings.names)
+                self._tell("alarm", f"{said['says']} {said['evidence']}")
         if shadow is None:
             self._recalibrate()
         elif alarms and made:

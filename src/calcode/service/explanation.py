@@ -16,7 +16,7 @@ from calcode.service.audit.chain import Record
 from calcode.service.models import Models
 from calcode.service.service import Service
 from calcode.service.tables import SECRET_PART
-from calcode.service.wording import answer_in_words
+from calcode.service.wording import answer_in_words, promises_in_words
 
 _N_NEIGHBOURS = 10
 
@@ -76,7 +76,7 @@ def explanation_of(record: Record, service: Service) -> Explanation:
         classes=sorted(classes, key=lambda entry: entry.score),
         neighbours=[] if models is None else _neighbours(record.seq, models, service),
         model=body["model"],
-        promises=service.promises(body["line"], body["model"]),
+        promises=promises_in_words(service, body["line"], body["model"]),
         known_patient=body["known_group"],
     )
 

@@ -9,14 +9,16 @@ from fastapi import Depends, Request, Response
 from sqlalchemy import Connection, func, select
 
 from calcode.service.gates import shadow_coverage
-from calcode.service.models import Models, latest_deployment, latest_protocol
+from calcode.service.models import latest_deployment, latest_protocol
 from calcode.service.pages import READERS, Form, field, own_lines, page_role, page_router, reason_of, render, see
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
 from calcode.service.protocol import parse_protocol
 from calcode.service.recalibration import recalibrate, report_of, shadow_comparison
 from calcode.service.requests import ServiceHere, line_of
+from calcode.service.service import Service
 from calcode.service.tables import DECISION, DEPLOYMENT, EVENT, MODEL, SHADOW_DECISION
+from calcode.service.wording import promises_in_words
 
 router = page_router()
 _Reader = Annotated[Principal, Depends(page_role(*READERS))]
@@ -28,12 +30,13 @@ _ORDER = ("champion", "shadow", "candidate", "added", "retired", "refused")
 def models_page(request: Request, service: ServiceHere, principal: _Reader) -> Response:
     """Every line with its models, what they promise, and what a person may do next."""
     with service.database.reading() as connection:
-        lines = [_line_models(connection, service.models[line]) for line in own_lines(service, principal)]
+        lines = [_line_models(connection, service, line) for line in own_lines(service, principal)]
     return render(request, "models.html", {"lines": lines})
 
 
-def _line_models(connection: Connection, models: Models) -> dict[str, Any]:
-    line, n_classes = models.line, len(models.prompts.classes)
+def _line_models(connection: Connection, service: Service, line: str) -> dict[str, Any]:
+    models = service.models[line]
+    n_classes = len(models.prompts.classes)
     rows = connection.execute(select(MODEL).where(MODEL.c.line == line)).all()
     events = connection.execute(
         select(EVENT.c.subject, EVENT.c.at, EVENT.c.kind, EVENT.c.actor, EVENT.c.body)
@@ -51,7 +54,7 @@ def _line_models(connection: Connection, models: Models) -> dict[str, Any]:
     shown = [
         {
             **row._mapping,
-            "promises": json.loads(row.promises),
+            "promises": promises_in_words(service, line, row.digest),
             "added_at": own[row.digest, "model_added"].at,
             "proposal": own.get((row.digest, "approval")),
             "shadow_decisions": seen.get(row.digest, 0),
@@ -68,6 +71,7 @@ def _line_models(connection: Connection, models: Models) -> dict[str, Any]:
     query = select(DEPLOYMENT).where(DEPLOYMENT.c.line == line).order_by(DEPLOYMENT.c.from_seq.desc()).limit(50)
     return {
         "line": line,
+        "names": models.settings.names,
         "models": sorted(shown, key=lambda model: (_ORDER.index(model["state"]), model["added_at"])),
         "deployment": latest_deployment(connection, line),
         "history": connection.execute(query).all(),

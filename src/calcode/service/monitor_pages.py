@@ -17,34 +17,12 @@ from calcode.service.pages import READERS, Form, field, own_lines, page_role, pa
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
 from calcode.service.requests import ServiceHere, line_of
+from calcode.service.wording import alarm_in_words
 
 router = page_router()
 _Reader = Annotated[Principal, Depends(page_role(*READERS))]
-#: What an alarm means to a clinician, and what to look at.
-ALARM_WORDS = {
-    "M1": "New images look different from those that the model was checked with.",
-    "M2": "Images of {name} look different from before.",
-    "M3": "The model leaves out {name} more often than it may.",
-}
-_LOOK_AT = {
-    "M1": "Look at the newest images: is there a new camera, light, crop or kind of patient?",
-    "M2": "Compare the newest cases of {name} with older ones: camera, choice of patients, way of diagnosing.",
-    "M3": "Do not rely on {name} being named. Look at the newest cases that were missed.",
-}
-#: Plain titles of the report's sections, a sentence below those that are open at first, none for the folded ones.
-_TITLES = {
-    "support": (
-        "Do new images look like those that the model was checked with?",
-        "The curve grows when new images differ. At the dashed line an alarm is raised.",
-    ),
-    "coverage": (
-        "How often was the right diagnosis named?",
-        "Only patients drawn at random are counted. The bar is what can be said so far: the more labels, the shorter.",
-    ),
-    "capitals": ("The evidence behind the alarms of each diagnosis", ""),
-    "labels": ("How many labels a diagnosis needs before its alarm can speak", ""),
-    "assumptions": ("What each figure assumes", ""),
-}
+#: Sections of the report that are open at first, and those that are folded.
+_OPEN, _FOLDED = ("images", "coverage"), ("evidence", "labels", "assumptions")
 
 
 @router.get("/monitor")
@@ -59,16 +37,14 @@ def monitor_page(
     states = service.monitors[name].states()
     # An alarm of this second counts from the next decision on; the page says so already.
     service.models[name].follow()
-    now = service.models[name].in_force
+    now, names = service.models[name].in_force, service.models[name].settings.names
     with service.database.reading() as connection:
-        alarms = all_alarms(connection, name)
+        alarms = [alarm | alarm_in_words(alarm, names) for alarm in all_alarms(connection, name)]
         context = {
             "line": name,
             "lines": lines,
             "open_alarms": [alarm for alarm in alarms if alarm["closed_by"] is None],
             "closed_alarms": [alarm for alarm in alarms if alarm["closed_by"] is not None],
-            "words": ALARM_WORDS,
-            "look_at": _LOOK_AT,
             "closes": bool(principal.roles & set(CLOSING_ROLES)),
             "readers": agreement(connection, name),
             "labels": Counter(case.state for case in reviewed_cases(connection, name) if case.drawn),
@@ -77,10 +53,13 @@ def monitor_page(
             "effect": effect_in_words(now.alarm, on_alarm=now.on_alarm, kind=now.champion.kind),
             "policy": now.policy,
             "sections": [],
+            "folded": [],
         }
     if states:
-        sections = monitor_sections(states[-1].watch, model_name=f"model {states[-1].model[:12]}")
-        context["sections"] = [(section, *_TITLES[section.key]) for section in sections if section.key in _TITLES]
+        name = f"model {states[-1].model[:12]}"
+        sections = monitor_sections(states[-1].watch, model_name=name, names=names)
+        context["sections"] = [section for section in sections if section.key in _OPEN]
+        context["folded"] = [section for section in sections if section.key in _FOLDED]
     return render(request, "monitor.html", context)
 
 

@@ -9,12 +9,12 @@ from sqlalchemy import func, select
 
 from calcode.service.alarms import open_alarms
 from calcode.service.models import model_row
-from calcode.service.monitor_pages import ALARM_WORDS
 from calcode.service.outbox import waiting
 from calcode.service.pages import own_lines, page_role, page_router, render
 from calcode.service.people import Principal
 from calcode.service.requests import ServiceHere
 from calcode.service.tables import DECISION, DEPLOYMENT, TASK
+from calcode.service.wording import alarm_in_words
 
 router = page_router()
 _Anybody = Annotated[Principal, Depends(page_role())]
@@ -49,7 +49,10 @@ def start_page(request: Request, service: ServiceHere, principal: _Anybody) -> R
                     "shadow": now.shadow,
                     "model": model_row(connection, line, now.champion),
                     "counts": {row[0]: row[1] for row in connection.execute(actions)},
-                    "alarms": open_alarms(connection, line),
+                    "alarms": [
+                        alarm | alarm_in_words(alarm, service.models[line].settings.names)
+                        for alarm in open_alarms(connection, line)
+                    ],
                     "waiting": n_open,
                     "oldest": oldest,
                 }
@@ -58,7 +61,6 @@ def start_page(request: Request, service: ServiceHere, principal: _Anybody) -> R
     context = {
         "states": states,
         "any_waiting": any(state["waiting"] for state in states),
-        "words": ALARM_WORDS,
         "unsent": unsent,
         "ready": service.ready(),
         "fault": service.writer.fault,

@@ -1,8 +1,22 @@
-"""An answer in plain words, the same on pages and in reports."""
+"""Answers, alarms and promises in plain words, the same on pages and in reports."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from calcode.errors import CalcodeError
+from calcode.method.model import Calcode
+from calcode.method.singles import SinglesCertificate
+from calcode.report.wording import counted, listed, percent, sentence_case, short_percent
+from calcode.service.models import model_row
+from calcode.site import SiteModel
+from calcode.site.assured import failure_of_look
+
+if TYPE_CHECKING:
+    from calcode.service.service import Service
 
 _WHY = {
     "low_support": "The image is unlike those that the model was checked with, so its answer could not be trusted.",
@@ -28,3 +42,158 @@ def answer_in_words(action: str, reason: str, diagnoses: Sequence[str]) -> list[
     else:
         first = f"The model names {len(diagnoses)} diagnoses that are possible: {', '.join(diagnoses)}."
     return [first, *([_WHY[reason]] if reason in _WHY else [])]
+
+
+#: What each alarm means to a clinician, and what to look at.
+_ALARMS = {
+    "M1": (
+        "New images look different from those that the model was checked with.",
+        "Look at the newest images: is there a new camera, light, crop or kind of patient?",
+    ),
+    "M2": (
+        "Images of {name} look different from before.",
+        "Compare the newest cases of {name} with older ones: camera, choice of patients, way of diagnosing.",
+    ),
+    "M3": (
+        "The model leaves out {name} more often than it may.",
+        "Do not rely on {name} being named. Look at the newest cases that were missed.",
+    ),
+}
+
+
+def alarm_in_words(alarm: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:
+    """What an alarm `says`, what to `look_at`, and its `evidence`.
+
+    Parameters
+    ----------
+    alarm : mapping
+        As `alarms.all_alarms` gives it: monitor, name, n, e_value, alpha.
+    names : mapping of str to str
+        Classes spelled out.
+
+    Examples
+    --------
+    >>> said = alarm_in_words({"monitor": "M3", "name": "mel", "n": 31, "e_value": 3294.4, "alpha": 0.0005},
+    ...                       {"mel": "melanoma"})
+    >>> print(said["says"])
+    The model leaves out melanoma more often than it may.
+    >>> print(said["evidence"])
+    After 31 read cases of melanoma the evidence was 3,294; an alarm is raised at 2,000.
+    """
+    name = names.get(alarm["name"], alarm["name"])
+    says, look_at = (words.format(name=name) for words in _ALARMS[alarm["monitor"]])
+    seen = (
+        counted(alarm["n"], "patient") if alarm["monitor"] == "M1" else f"{counted(alarm['n'], 'read case')} of {name}"
+    )
+    evidence = (
+        f"After {seen} the evidence was {alarm['e_value']:,.0f}; an alarm is raised at {1 / alarm['alpha']:,.0f}."
+    )
+    return {"says": says, "look_at": look_at, "evidence": evidence}
+
+
+def promises_in_words(service: Service, line: str, digest: str) -> list[str]:
+    """What a model promises, for who reads its answers; `Service.promises` has the exact sentences.
+
+    Parameters
+    ----------
+    service : Service
+    line, digest : str
+        A model of this line, also one that answered long ago. Where its file cannot be read any more, the sentences
+        are those of the log.
+    """
+    models = service.models.get(line)
+    if models is not None:
+        try:
+            model = models.model(digest).model
+        except CalcodeError:
+            pass
+        else:
+            names = {name: models.settings.names.get(name, name) for name in models.prompts.classes}
+            return _of_home(model, names) if isinstance(model, Calcode) else _of_site(model, names)
+    with service.database.reading() as connection:
+        row = model_row(connection, line, digest)
+    return [] if row is None else list(json.loads(row.promises))
+
+
+def _of_home(model: Calcode, names: Mapping[str, str]) -> list[str]:
+    """The promises of a model that was fitted elsewhere (METHOD.md 10)."""
+    settings, said = model.settings_, []
+    for guard in model.guards_:
+        name = names[guard.name]
+        if math.isinf(guard.quantile):
+            said.append(f"{sentence_case(name)} is named in every answer: {guard.n} known cases are too few.")
+        else:
+            said.append(
+                f"Of patients with {name}, at least {short_percent(1 - guard.miscoverage)} get an answer that names it."
+            )
+    aim = f"the right diagnosis is named in {short_percent(1 - settings.miscoverage)} of the cases"
+    if settings.level == "loo":
+        said.append(f"Over all diagnoses, {aim}: this was observed and is not promised.")
+    else:
+        said.append(f"Over all diagnoses, {aim} or more.")
+    said.append(
+        "All this is for cases that the model answers, and for patients and cameras like those that it was calibrated "
+        "with. At another hospital nothing is promised; the monitors watch what happens."
+    )
+    if settings.binary_utility:
+        said.append("A case for which every diagnosis stays possible is left to a clinician.")
+    if model.audit_ is None:
+        said.append("No image is left to a clinician for being unusual.")
+    elif model.audit_.independent:
+        share = short_percent(settings.deferral_level)
+        said.append(f"At most {share} of the images like those are left to a clinician as unusual.")
+    else:
+        said.append("How many ordinary images are left to a clinician as unusual was observed and is not promised.")
+    return [*said, _of_singles(model.certificate_)]
+
+
+def _of_site(model: SiteModel, names: Mapping[str, str]) -> list[str]:
+    """The promises of a model that was calibrated at this site (SITE.md S9 and S10)."""
+    silent = {names[name]: model.counts_[name] for name in model.silenced_classes_}
+    promised = [name for name in model.counts_ if name not in model.silenced_classes_]
+    sure = ""
+    if (assurance := model.settings_.assurance) is not None:
+        sure = f" (with {percent(1 - failure_of_look(model.look_, assurance=assurance))} confidence)"
+    said = [
+        f"Of new patients with {names[name]}, at least {percent(1 - model.levels_[name])} get an answer that names it"
+        f"{sure}. Behind this are {model.counts_[name]:,} read cases."
+        for name in promised
+    ]
+    if silent:
+        counts = listed([f"{name} ({n})" for name, n in silent.items()])
+        said.append(f"Too few cases were read of {counts}. Every answer names {'it' if len(silent) == 1 else 'them'}.")
+    if model.settings_.rare == "pool":
+        said.append("Rare diagnoses are promised together, not one by one.")
+    if model.unlabelled_share_ > 0:
+        said.append(
+            f"{percent(model.unlabelled_share_)} of the read cases got no diagnosis. The promises are for cases that "
+            "get one, and weaker by that share for all cases."
+        )
+    unlike = {
+        "site": "Images unlike those of this site are left to a clinician; the promises are for the others.",
+        "home": "Images unlike those of the hospital where the model was fitted are left to a clinician, which may be "
+        "a third or more; the promises are for the others.",
+        "off": "No image is left to a clinician for being unusual.",
+    }
+    said += [
+        unlike[model.audit_kind_],
+        "New patients are such as were drawn for reading, one image each. Nothing is promised for a single image, a "
+        "patient who returns, a group of patients, a camera that was not there, or after the site has changed. How "
+        "many diagnoses an answer names is not promised either.",
+    ]
+    if model.sharp_:
+        said.append("If images change, nothing protects against it but the monitors: look at them before every use.")
+    return [*said, _of_singles(model.certificate_)]
+
+
+def _of_singles(certificate: SinglesCertificate | None) -> str:
+    """What is known of answers that name one diagnosis (SITE.md S17)."""
+    if certificate is None:
+        return "Answers that name one diagnosis alone were not checked apart; nothing more is promised for them."
+    checked = f"{certificate.wrong:,} of {certificate.n:,} checked ones were wrong"
+    if not certificate.certified:
+        return f"Answers that name one diagnosis alone are not reliable ({checked}), so a second one is always added."
+    return (
+        f"At most {short_percent(certificate.risk)} of the answers that name one diagnosis alone are wrong, with "
+        f"{short_percent(certificate.confidence)} confidence ({checked})."
+    )

@@ -23,6 +23,7 @@ from calcode.service.problems import Problem
 from calcode.service.service import Service
 from calcode.service.settings import Delivery, FhirDelivery
 from calcode.service.tables import EVENT, SECRET_PART
+from calcode.service.wording import promises_in_words
 
 _LOGGER = logging.getLogger("calcode.service")
 #: Rows that one look at the outbox takes.
@@ -125,7 +126,7 @@ def _payload(service: Service, row: Row[Any], delivery: Delivery) -> bytes:
     models = service.models.get(body["line"])
     statement = Statement.of_record(
         record,
-        promises=service.promises(body["line"], body["model"]),
+        promises=promises_in_words(service, body["line"], body["model"]),
         names={} if models is None else models.settings.names,
     )
     if isinstance(delivery, FhirDelivery):
