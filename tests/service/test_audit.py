@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+from typing import Any, NamedTuple
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calcode.errors import ServiceError
-from calcode.service.audit.chain import GENESIS, Record, record_hash, verified_hashes
+from calcode.files import canonical_json
+from calcode.service.audit.chain import COPIED, GENESIS, Record, record_hash, verified_hashes
 from calcode.service.audit.notes import Checkpoint, open_checkpoint, sign_checkpoint, verifier_key
 from calcode.service.audit.tree import TreeHead, inclusion_proof, root, root_from_proof
 
@@ -39,20 +41,37 @@ def rfc6962_path(m: int, leaves: list[str]) -> list[bytes]:
     return [*rfc6962_path(m - k, leaves[k:]), rfc6962_root(leaves[:k])]
 
 
-def records(n: int) -> list[Record]:
-    made: list[Record] = []
+class Stored(NamedTuple):
+    """A row of the log as the database has it: the record and the columns that its body repeats."""
+
+    seq: Any
+    at: Any
+    kind: Any
+    actor: Any
+    body: Any
+    prev: Any
+    hash: Any
+    id: Any
+    subject: Any
+
+
+def rows(n: int, kind: str) -> list[Stored]:
+    made: list[Stored] = []
     prev = GENESIS
     for seq in range(1, n + 1):
-        fields = {
+        # The copies stand at other places in every body, and change now and then.
+        copies = {"id": f"id-{seq}", "subject": f"s{seq // 4}"}
+        body = canonical_json({"aa": "x" * (7 * seq % 90), "kk": "y" * (5 * seq % 60), "n": seq, **copies, "zz": 1})
+        fields: dict[str, Any] = {
             "prev": prev,
             "seq": seq,
             "at": f"t{seq}",
-            "kind": "decision",
+            "kind": kind,
             "actor": "pacs",
-            "body": f'{{"n":{seq}}}',
+            "body": body,
         }
         prev = record_hash(**fields)
-        made.append(Record(hash=prev, **fields))
+        made.append(Stored(hash=prev, **fields, **copies))
     return made
 
 
@@ -63,23 +82,53 @@ def test_the_hash_of_a_record_is_that_of_the_plan() -> None:
     assert made == hashlib.sha256(text.encode()).hexdigest()
 
 
-@pytest.mark.parametrize("field", ["at", "kind", "actor", "body"])
-def test_a_changed_field_breaks_the_chain_at_its_record(field: str) -> None:
-    chain = records(5)
-    chain[2] = chain[2]._replace(**{field: "other"})
+def test_a_stored_row_is_a_record_and_its_copies() -> None:
+    assert Stored._fields == (*Record._fields, *COPIED)
+
+
+@pytest.mark.parametrize("kind", ["decision", "shadow_decision", "export"])
+def test_records_as_they_were_written_hold_together(kind: str) -> None:
+    chain = rows(50, kind)
+    hashes, broken = verified_hashes(chain)
+    assert broken is None
+    assert hashes == [row.hash for row in chain]
+    later, broken = verified_hashes(chain[20:], seq=20, head=chain[19].hash)
+    assert (later, broken) == (hashes[20:], None)
+
+
+@pytest.mark.parametrize("kind", ["decision", "export"])
+@pytest.mark.parametrize("field", Stored._fields)
+@pytest.mark.parametrize("value", ["other", "", None, b"bytes", 7, 7.25])
+def test_a_changed_column_is_found_at_its_record(kind: str, field: str, value: Any) -> None:
+    chain = rows(9, kind)
+    chain[2] = chain[2]._replace(**{field: value})
     hashes, broken = verified_hashes(chain)
     assert len(hashes) == 2
     assert broken is not None
     assert broken.seq == 3
 
 
+@pytest.mark.parametrize("kind", ["decision", "export"])
+@pytest.mark.parametrize("field", ["id", "subject"])
+def test_the_copy_of_another_record_and_a_part_of_the_right_one_are_found(kind: str, field: str) -> None:
+    for value in (getattr(rows(9, kind)[7], field), getattr(rows(9, kind)[2], field)[:1]):
+        chain = rows(9, kind)
+        chain[2] = chain[2]._replace(**{field: value})
+        broken = verified_hashes(chain)[1]
+        assert broken is not None
+        assert broken.seq == 3
+        assert field in broken.why
+
+
 def test_a_record_that_is_missing_or_replaced_with_its_own_hash_is_found() -> None:
-    chain = records(5)
-    assert verified_hashes(chain)[1] is None
+    chain = rows(5, "decision")
     missing = verified_hashes(chain[:2] + chain[3:])[1]
     assert missing is not None
     assert missing.seq == 3
-    forged = chain[2]._replace(body='{"n":99}')
+    swapped = verified_hashes([chain[0], chain[2], chain[1], *chain[3:]])[1]
+    assert swapped is not None
+    assert swapped.seq == 2
+    forged = chain[2]._replace(body=chain[2].body.replace('"n":3', '"n":99'))
     fields = {name: getattr(forged, name) for name in ("prev", "seq", "at", "kind", "actor", "body")}
     chain[2] = forged._replace(hash=record_hash(**fields))
     broken = verified_hashes(chain)[1]

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from calcode.files import canonical_json
 from calcode.service import projections, reviews, schema
 from calcode.service.audit.parts import secret_part
+from calcode.service.audit.tree import root
 from calcode.service.database import Database
 from calcode.service.labels import receive_label, reviewed_cases
 from calcode.service.log import Event, Log, utc
@@ -78,11 +79,22 @@ def test_the_database_refuses_to_change_or_delete_records(log: Log, statement: s
         ("UPDATE event SET body = replace(body, 's2', 'sX') WHERE seq = 2", 2),
         ("UPDATE event SET actor = 'other' WHERE seq = 2", 2),
         ("UPDATE event SET subject = 'other' WHERE seq = 2", 2),  # outside the hash, but the body has it too
+        ("UPDATE event SET id = 'other' WHERE seq = 2", 2),
+        ("UPDATE event SET hash = prev WHERE seq = 2", 2),
+        ("UPDATE event SET prev = hash WHERE seq = 2", 2),
         ("DELETE FROM event WHERE seq = 2", 2),
+        ("DELETE FROM event WHERE seq = 1203", 1203),  # the tail, which the head still names
+        ("UPDATE event SET actor = 'other' WHERE seq = 1001", 1001),  # not in the first pages
+        ("UPDATE head SET seq = 1202", 1203),
+        ("UPDATE head SET hash = 'other'", 1203),
     ],
 )
 def test_who_gets_round_the_triggers_is_found(log: Log, statement: str, seq: int) -> None:
-    append(log, note(1), note(2), note(3))
+    append(log, *map(note, range(1, 1204)))
+    whole = log.verify(roots_at=[3, 500, 1203])
+    assert whole.broken is None
+    hashes = log.hashes(upto=1203)
+    assert whole.roots == {size: root(hashes[:size]) for size in (3, 500, 1203)}
     triggers = (
         ["DROP TRIGGER event_no_update", "DROP TRIGGER event_no_delete"]
         if log.database.sqlite
@@ -228,7 +240,8 @@ def test_a_log_of_the_first_version_upgrades_and_replays_to_the_same_rows(
             written = canonical_json({**content, "id": f"e{seq}", "boot": "b", "mono": 0.0, "subject": subject})
             values = {"seq": seq, "id": f"e{seq}", "at": f"t{seq}", "mono": 0.0, "boot": "b", "kind": kind}
             values |= {"actor": actor, "subject": subject, "body": written, "prev": "p", "hash": "h"}
-            connection.execute(EVENT.insert().values(**values))
+            record = text(f"INSERT INTO event ({', '.join(values)}) VALUES ({', '.join(f':{c}' for c in values)})")
+            connection.execute(record, values)
         for name, values in tables.items():
             columns, marks = ", ".join(f'"{c}"' for c in values), ", ".join(f":{c}" for c in values)
             connection.execute(text(f"INSERT INTO {name} ({columns}) VALUES ({marks})"), values)

@@ -19,21 +19,21 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from service.conftest import Server
 from service.sites import ROOT, Process, Site, Traffic, embeddings, make_site, post, running, token_for
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import create_engine, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner
 
 from calcode.cli.app import app
 from calcode.errors import ServiceError
 from calcode.service import doctor, schema
-from calcode.service.audit.chain import GENESIS
+from calcode.service.audit.chain import GENESIS, record_hash
 from calcode.service.database import Database
 from calcode.service.exports import audit_event, software_bill
 from calcode.service.log import Event, Log
 from calcode.service.operations import opened
 from calcode.service.service import Service
 from calcode.service.settings import read_site
-from calcode.service.tables import EVENT, METADATA, SECRET_PART, grants
+from calcode.service.tables import EVENT, HEAD, METADATA, SECRET_PART, grants
 
 RUN = CliRunner().invoke
 
@@ -79,14 +79,17 @@ def test_every_earlier_schema_upgrades_to_the_newest_with_its_records(
 ) -> None:
     database = Database(database_url or f"sqlite:///{tmp_path / 'old.sqlite'}")
     schema.upgrade(database, to=revision)
+    hashed = {"seq": 1, "at": "t", "kind": "export", "actor": "a", "prev": GENESIS}
+    hashed["body"] = '{"boot":"b","id":"i","mono":0.5,"subject":""}'
+    values = {**hashed, "hash": record_hash(**hashed), "id": "i", "subject": "", "boot": "b", "mono": 0.5}
     with database.writing() as connection:
-        connection.execute(
-            EVENT.insert().values(
-                seq=1, id="i", at="t", mono=0.0, boot="b", kind="export", actor="a", subject="", body="{}",
-                prev=GENESIS, hash="h",
-            )
-        )  # fmt: skip
+        there = [column["name"] for column in inspect(connection).get_columns("event")]
+        marks = ", ".join(f":{name}" for name in there)
+        connection.execute(text(f"INSERT INTO event ({', '.join(there)}) VALUES ({marks})"), values)
+        connection.execute(HEAD.update().values(seq=1, hash=values["hash"]))
     schema.upgrade(database)
+    verdict = Log(database).verify()
+    assert (verdict.size, verdict.broken) == (1, None)
     schema.require_current(database)
     with database.reading() as connection:
         assert connection.execute(select(EVENT.c.id)).scalars().all() == ["i"]

@@ -38,7 +38,8 @@ class Database:
         self._writer = create_engine(url, pool_size=1, max_overflow=0, hide_parameters=True)
         self._reader = create_engine(url, pool_size=4, hide_parameters=True)
         self.sqlite = self._writer.dialect.name == "sqlite"
-        self._driver_error: type[Exception] = self._writer.dialect.loaded_dbapi.Error
+        #: What the driver raises where it is called without SQLAlchemy.
+        self.driver_error: type[Exception] = self._writer.dialect.loaded_dbapi.Error
         if self.sqlite:
             if not self.file.exists() and self.file.parent.is_dir():
                 # Nobody else's to read; the files beside it get the same mode.
@@ -58,10 +59,10 @@ class Database:
             try:
                 with connection.begin():
                     yield connection
-            except self._driver_error as error:
+            except self.driver_error as error:
                 # The hot path calls the driver itself; its errors leave here as everybody else's do.
                 connection.invalidate()
-                raise DBAPIError.instance("", None, error, self._driver_error, hide_parameters=True) from error
+                raise DBAPIError.instance("", None, error, self.driver_error, hide_parameters=True) from error
             except BaseException:
                 connection.close()
                 raise

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from sqlalchemy import Connection, select
 
 from calcode.files import canonical_json
 from calcode.service import projections
-from calcode.service.audit.chain import GENESIS, Break, Record, record_hash, verified_hashes
+from calcode.service.audit.chain import COPIED, GENESIS, Break, Record, record_hash, verified_hashes
 from calcode.service.audit.parts import SecretPart
 from calcode.service.audit.tree import TreeHead
 from calcode.service.bodies import body_text
@@ -25,12 +24,9 @@ from calcode.service.tables import EVENT, HEAD, SECRET_PART, insert_rows, update
 
 #: Wall clock and monotonic clock that drift apart by more than this between two records make an event.
 _JUMP_SECONDS = 2.0
-_PAGE = 5000
+#: Few enough to stay in the processor's cache while they are verified.
+_PAGE = 500
 _ENDLESS = 2**62
-#: Columns that the hash does not name; the body, which it covers, repeats them.
-_COPIED = ("id", "boot", "mono", "subject")
-#: Kinds whose bodies hold no other body: what is found in their text is theirs.
-_FLAT = ("decision", "shadow_decision")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,64 +116,36 @@ class Log:
         roots_at : sequence of int
             Sizes of checkpoints.
         """
-        wanted = sorted(set(roots_at))
-        tree, last, roots, heads = TreeHead(), GENESIS, {}, {}
-        odd: int | None = None
-        for page in self._pages((*Record._fields, *_COPIED), after=0, upto=_ENDLESS):
-            columns = tuple(zip(*page, strict=True))
-            hashes, broken = verified_hashes(zip(*columns[:7], strict=True), seq=tree.size, head=last)
-            if odd is None:
-                odd = _miscopied(zip(columns[0], columns[2], columns[4], *columns[7:], strict=True))
-            for size in [size for size in wanted if tree.size < size <= tree.size + len(hashes)]:
-                done = size - tree.size
-                tree.extend(hashes[:done])
-                last, hashes = hashes[done - 1], hashes[done:]
-                roots[size], heads[size] = tree.root(), last
-            tree.extend(hashes)
-            last = hashes[-1] if hashes else last
-            if broken is not None:
-                return Verdict(size=tree.size, head=last, broken=broken, roots=roots, heads=heads)
+        begun, begun_head = self.head()
+        wanted = sorted({*roots_at, begun})
+        tree, last, broken = TreeHead(), GENESIS, None
+        roots: dict[int, bytes] = {}
+        heads: dict[int, str] = {}
+        try:
+            for page in self._pages((*Record._fields, *COPIED), after=0, upto=_ENDLESS):
+                hashes, broken = verified_hashes(page, seq=tree.size, head=last)
+                for size in [size for size in wanted if tree.size < size <= tree.size + len(hashes)]:
+                    done = size - tree.size
+                    tree.extend(hashes[:done])
+                    last, hashes = hashes[done - 1], hashes[done:]
+                    roots[size], heads[size] = tree.root(), last
+                tree.extend(hashes)
+                last = hashes[-1] if hashes else last
+                if broken is not None:
+                    break
+        except self.database.driver_error as error:
+            broken = Break(tree.size + 1, f"the database cannot read on after record {tree.size}: {error}")
         size = tree.size
-        roots[size], heads[size] = tree.root(), last
-        broken = None
-        with self.database.reading() as connection:
-            end = connection.execute(select(HEAD.c.seq, HEAD.c.hash)).one()
-        if odd is not None:
-            broken = Break(odd, f"record {odd}: its columns id, boot, mono or subject differ from its body")
-        elif end.seq < size or (end.seq == size and end.hash != last):
-            broken = Break(int(end.seq), f"the head says {end.seq}, the last record is {size}")
+        if broken is None:
+            roots[size], heads[size] = tree.root(), last
+            end, end_head = self.head()
+            # A service that runs meanwhile may have appended, before the last page was read and after.
+            if size < begun or end < size:
+                there = min(size, end)
+                broken = Break(there + 1, f"the log ends at {size}, and its head says {end}")
+            elif begun_head != heads.get(begun, GENESIS) or (end == size and end_head != last):
+                broken = Break(begun, f"the head names another hash than record {begun} has")
         return Verdict(size=size, head=last, broken=broken, roots=roots, heads=heads)
-
-
-def _miscopied(rows: Iterable[tuple[Any, ...]]) -> int | None:
-    """The first record whose columns id, boot, mono or subject are not what its body, which is hashed, says.
-
-    Decisions are most of a log and have flat bodies: there the columns are found as text.
-
-    Parameters
-    ----------
-    rows : iterable of tuple
-        seq, kind, body, then the four columns.
-    """
-    same_boot = same_mono = None
-    boot_text = mono_text = ""
-    for seq, kind, body, id, boot, mono, subject in rows:
-        if boot != same_boot:
-            same_boot, boot_text = boot, f'"boot":"{boot}",'
-        if mono != same_mono:
-            same_mono, mono_text = mono, f'"mono":{mono!r},'
-        if (
-            kind in _FLAT
-            and f'"id":"{id}",' in body
-            and boot_text in body
-            and mono_text in body
-            and f'"subject":"{subject}"' in body
-        ):
-            continue
-        said = json.loads(body)
-        if (id, boot, mono, subject) != tuple(said.get(name) for name in _COPIED):
-            return int(seq)
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +246,7 @@ class Transaction:
             body = body_text(kind, entry.body, id=id, boot=boot, mono=mono, subject=subject)
             own = record_hash(prev=prev, seq=seq, at=at, kind=kind, actor=actor, body=body)
             records.append(Record(seq, at, kind, actor, body, prev, own))
-            rows.append((seq, id, at, clock, boot, kind, actor, subject, body, prev, own))
+            rows.append((seq, id, at, kind, actor, subject, body, prev, own))
             for name, _, salt, content, media_type, delete_after in entry.parts:
                 parts.append((seq, name, salt, content, media_type, delete_after))
             facts.append(Fact(seq, id, at, kind, actor, subject, entry.body))

@@ -46,8 +46,6 @@ EVENT = Table(
     _seq(),
     _text("id"),
     _text("at"),
-    Column("mono", Float, nullable=False),
-    _text("boot"),
     _text("kind"),
     _text("actor"),
     _text("subject"),
