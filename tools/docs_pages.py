@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from calcode.method.settings import SETTINGS, Setting
+from calcode.metrics.wording import NBSP
 from calcode.report.figure_files import write_figure
 from calcode.report.latex import file_stem
 from calcode.report.parts import Cell, Figure, Fold, Part, Section, Table, Terms, Text
-from calcode.report.wording import NBSP
 from calcode.study import EXPERIMENTS, TABLES, StudyOutput, report_sections
 from calcode.study.page import input_parts
 from calcode.study.run import MANIFEST

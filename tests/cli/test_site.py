@@ -12,6 +12,7 @@ import pytest
 from cli_cases import CLASSES, draw, unit, write_cohort
 
 from calcode.cohorts import decisions_from, open_features, read_decisions
+from calcode.metrics.wording import percent
 from calcode.site import SiteModel
 
 Run = Callable[..., Any]
@@ -120,7 +121,7 @@ def test_fit_says_counts_expectations_and_promises(
     site = SiteModel.load(here / "partial.safetensors")
     sets = site.leave_one_out()
     assert facts["expected_set_size"] == pytest.approx(sets.sum(axis=1).mean())
-    assert any(f"{facts['unlabelled_share']:.1%}" in promise for promise in facts["promises"])
+    assert any(percent(facts["unlabelled_share"]) in promise for promise in facts["promises"])
     shown = run(*arguments, "-o", "partial.safetensors").output
     assert "informative" in shown
     assert "What is promised" in shown

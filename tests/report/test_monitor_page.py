@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calcode.metrics.wording import percent
 from calcode.monitor import Case, Watch, labels_needed
 from calcode.report.charts import PlaneChart
 from calcode.report.monitor_page import monitor_sections
 from calcode.report.page import render_page
 from calcode.report.parts import Figure, Section, Table
-from calcode.report.wording import percent
 
 
 def watched(*, n: int = 80, shift: float = 0.0, miss: float = 0.1, **changes: Any) -> Watch:

@@ -16,6 +16,7 @@ from worlds import World
 from calcode import Action, Calcode, CalcodeWarning, Evidence, Reason
 from calcode.errors import EvidenceError, MismatchError, NotFittedError, RoleError, SettingsError
 from calcode.method.audit import neighbour_distance
+from calcode.metrics.wording import percent
 from calcode.site import SiteModel
 from calcode.site.assured import exclusion_levels
 
@@ -341,7 +342,7 @@ def test_cases_without_a_label_are_counted_and_said(home: Calcode, reviewed: Evi
     site = fitted(home, reviewed, fit={"without_label": missing})
     assert site.n_unlabelled_ > 0
     assert site.unlabelled_share_ == pytest.approx(site.n_unlabelled_ / 150)
-    assert any(f"Unlabelled: {site.unlabelled_share_:.1%}" in sentence for sentence in site.promises_)
+    assert any(f"Unlabelled: {percent(site.unlabelled_share_)}" in sentence for sentence in site.promises_)
     dear = fitted(home, reviewed, fit={"without_label": missing}, unlabelled="inf")
     assert (dear.p_values(images) >= site.p_values(images) - 1e-12).all()
     assert dear.decide(images).sets.mean() > site.decide(images).sets.mean()

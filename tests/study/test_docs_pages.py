@@ -12,7 +12,7 @@ from doc_blocks import ROOT
 from study_outputs import copied
 
 from calcode.method.settings import SETTINGS
-from calcode.report.wording import number, percent
+from calcode.metrics.wording import number, percent
 from calcode.study import TABLES, StudyOutput
 
 PAGE = ROOT / "docs" / "results-dermatology.md"

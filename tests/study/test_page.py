@@ -12,10 +12,10 @@ from report.reading import by_id, tables, tree, words
 from study_outputs import copied, renamed, with_manifest
 
 from calcode.errors import StudyError
+from calcode.metrics.wording import number, percent
 from calcode.report.latex import file_stem, latex_table
 from calcode.report.page import render_page
 from calcode.report.parts import Column, Fold, Table, Text, leaves
-from calcode.report.wording import number, percent
 from calcode.study import EXPERIMENTS, StudyOutput, report_sections, write_report
 from calcode.study.view import view
 from calcode.study.view import words as words_col

@@ -124,8 +124,8 @@ def compare(
     from calcode.baselines import Roles
     from calcode.cli.rows import Choice, read_fitted_roles, row_filter
     from calcode.cohorts import open_features
+    from calcode.metrics.wording import counted
     from calcode.report.latex import tabular
-    from calcode.report.wording import counted
     from calcode.study import comparison
 
     if len(form) > 1:

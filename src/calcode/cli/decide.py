@@ -77,7 +77,7 @@ def decide(
         screen.emit("decide", facts)
     else:
         from calcode.method.decisions import Reason
-        from calcode.report.wording import counted
+        from calcode.metrics.wording import counted, percent
 
         total, every = decided.images, len(decided.model.classes_)
         full = decided.set_sizes.get(every, 0)
@@ -98,7 +98,7 @@ def decide(
             rows += [(f"  {words}", count, False)] * bool(count)
         table = plain_table("answer", "images", "share")
         for words, count, strong in rows:
-            table.add_row(words, f"{count:,}", f"{count / total:.1%}", style="bold" if strong else "")
+            table.add_row(words, f"{count:,}", percent(count / total), style="bold" if strong else "")
         screen.say(f"{choice.described}: {counted(total, 'image')}")
         screen.show(table)
         screen.say()

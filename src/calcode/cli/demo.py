@@ -61,6 +61,7 @@ def demo(
     if stream:
         from calcode.demo.cohorts import demo_features
         from calcode.demo.stream import REVIEW_RATE, play
+        from calcode.metrics.wording import short_percent
         from calcode.report.monitor_page import write_monitor_page
 
         with screen.working("Fitting, and playing the stream"), warnings.catch_warnings():
@@ -75,7 +76,7 @@ def demo(
         screen.say(
             f"First {played.calm_votes:,} lesions of HAM10000 that the model has not seen, then "
             f"{played.changed_votes:,} patients of PAD-UFES-20: dermoscopy, then smartphone photographs. One image "
-            f"each; labels of {REVIEW_RATE:.0%} of them, drawn at random."
+            f"each; labels of {short_percent(REVIEW_RATE)} of them, drawn at random."
         )
         before = "no alarm" if not played.calm_alarms else f"{played.calm_alarms} false alarms"
         after = "no alarm about the images" if played.delay is None else f"an alarm after {played.delay} images"
@@ -91,11 +92,11 @@ def demo(
     from calcode.cli.summaries import method_table, show_notes
     from calcode.demo.cohorts import INTRODUCTION, NOTES, SETTINGS, TITLE, class_titles, compare, demo_features
     from calcode.demo.site import compare_sites, site_section
+    from calcode.metrics.wording import counted
     from calcode.report.cohort_page import report_sections
     from calcode.report.findings import headline
     from calcode.report.model_facts import model_facts
     from calcode.report.page import write_page
-    from calcode.report.wording import counted
 
     with screen.working("Reading the features"):
         features = demo_features()

@@ -100,7 +100,7 @@ def embed(
     from calcode.datasets import DATASETS, load_templates, read_class_folders, read_csv_images, read_dataset
     from calcode.engines.embedding import embed as embed_here
     from calcode.engines.embedding import skipped_file
-    from calcode.report.wording import counted
+    from calcode.metrics.wording import counted
 
     target = output_file(output, suffixes=(".parquet",))
     # A local folder or file by a name that holds in every working directory.

@@ -159,6 +159,8 @@ COMMAND = Command(
 
 def show_explanation(explanation: Explanation, *, name: str, screen: Screen) -> None:
     """The answer first, then why, then what is near, then the numbers."""
+    from calcode.metrics.wording import percent
+
     screen.heading(name)
     screen.say(explanation.answer, style="bold")
     strange = explanation.farther_than is not None and explanation.farther_than >= 0.99
@@ -174,7 +176,7 @@ def show_explanation(explanation: Explanation, *, name: str, screen: Screen) -> 
             title = verdict.title if verdict.title == verdict.name else f"{verdict.title} ({verdict.name})"
             kept = "yes" if verdict.kept_by else "no"
             style = "bold" if verdict.kept_by else ""
-            table.add_row(title, f"{verdict.probability:.1%}", kept, verdict.because, style=style)
+            table.add_row(title, percent(verdict.probability), kept, verdict.because, style=style)
         screen.show(table)
     if explanation.neighbours:
         screen.say()

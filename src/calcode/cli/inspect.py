@@ -36,7 +36,7 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
         screen.emit("inspect", {"file": str(model), **model_facts(fitted)})
     else:
         from calcode.method.quantiles import smallest_finite_count
-        from calcode.metrics.summary_text import number
+        from calcode.metrics.wording import number, percent
         from calcode.report.model_facts import (
             audit_candidates,
             audit_sentence,
@@ -69,7 +69,7 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
             table = plain_table("candidate", "AUROC", "")
             for name, auroc in audit_candidates(fitted).items():
                 chosen = name == fitted.audit_name_
-                table.add_row(name, number(auroc), "chosen" if chosen else "", style="bold" if chosen else "")
+                table.add_row(name, number(auroc, digits=3), "chosen" if chosen else "", style="bold" if chosen else "")
             screen.say()
             screen.show(table)
         screen.heading("How local its thresholds are: the bandwidth")
@@ -84,8 +84,9 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
                 outcome = "rejected"
                 if chosen:
                     outcome = "chosen" if trial.accepted else "chosen: none met both bounds"
-                figures = (f"{trial.share:.2%}", f"{trial.bandwidth:.4g}", number(trial.infinite_share))
-                table.add_row(*figures, number(trial.coverage), outcome, style="bold" if chosen else "")
+                shares = (number(share, digits=3) for share in (trial.infinite_share, trial.coverage))
+                where = (percent(trial.share, digits=2), f"{trial.bandwidth:.4g}")
+                table.add_row(*where, *shares, outcome, style="bold" if chosen else "")
             screen.say()
             screen.show(table)
         screen.heading("Which classes it protects: the guard")
@@ -103,7 +104,7 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
             table.add_row(
                 row.name,
                 f"{row.n:,}",
-                number(row.coverage) if row.n else "-",
+                number(row.coverage, digits=3) if row.n else "-",
                 f"{fitted.n_accepted_per_class_[row.name]:,}",
                 *cells,
                 style="bold" if row.name in guards else "",

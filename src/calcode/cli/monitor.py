@@ -272,7 +272,7 @@ def _show(
     output: Path | None,
     screen: Screen,
 ) -> None:
-    from calcode.report.wording import counted
+    from calcode.metrics.wording import counted
 
     said = f"{counted(totals['n'], 'image')}: {counted(totals['votes'], 'group')} voted, each with one image"
     if totals["recognised"]:

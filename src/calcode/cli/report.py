@@ -49,9 +49,9 @@ def report(
     from calcode.cohorts import open_features
     from calcode.method.evidence import robust_probabilities
     from calcode.method.scores import aps_scores, label_sets
+    from calcode.metrics.wording import counted
     from calcode.report import ReportCohort, cohort_figures, write_report
     from calcode.report.site_page import ideal_worst, write_site_report
-    from calcode.report.wording import counted
     from calcode.site import SiteModel, load_model
 
     target = output_file(output, suffixes=(".html",))

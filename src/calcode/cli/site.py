@@ -280,6 +280,7 @@ def curve(
 
     from calcode.errors import CalcodeWarning
     from calcode.method.evidence import one_per_group
+    from calcode.metrics.wording import percent
     from calcode.site.expected import learning_curve
 
     try:
@@ -312,7 +313,8 @@ def curve(
     table.add_column("")
     for point in points:
         note = "a guess: more labels than reviewed cases" if point.beyond else ""
-        table.add_row(f"{point.labels:,}", f"{point.informative:.0%}", f"{point.low:.0%} to {point.high:.0%}", note)
+        rate, low, high = (percent(share, digits=0) for share in (point.informative, point.low, point.high))
+        table.add_row(f"{point.labels:,}", rate, f"{low} to {high}", note)
     screen.say(
         f"{len(site.bag_):,} reviewed cases, {len(images):,} images that were not reviewed. Informative: at least one "
         "diagnosis is ruled out and one remains."
@@ -451,9 +453,11 @@ def site_facts(site: SiteModel) -> dict[str, Any]:
 
 def show_site(site: SiteModel, facts: dict[str, Any], *, screen: Screen) -> None:
     """Labels, levels and promises of a site model in words."""
+    from calcode.metrics.wording import percent
+
     screen.say(
         f"{facts['reviewed']:,} reviewed cases calibrate; {facts['trainers']} more train; {facts['unlabelled']} got no "
-        f"label ({facts['unlabelled_share']:.1%}), {facts['outside']} are outside the label space, "
+        f"label ({percent(facts['unlabelled_share'])}), {facts['outside']} are outside the label space, "
         f"{facts['rejected']} were unlike the site's images."
     )
     table = plain_table("class", "labels", "promised", "")
@@ -463,7 +467,7 @@ def show_site(site: SiteModel, facts: dict[str, Any], *, screen: Screen) -> None
         table.add_row(
             name,
             f"{count}",
-            f"{1 - facts['levels'][name]:.1%}",
+            percent(1 - facts["levels"][name]),
             f"in every set: {needed} needed" if silent else "",
             style="yellow" if silent else "",
         )
@@ -471,7 +475,8 @@ def show_site(site: SiteModel, facts: dict[str, Any], *, screen: Screen) -> None
     screen.say()
     screen.say(
         f"Expected of new cases like these, by leaving each out: {facts['expected_set_size']:.2f} of "
-        f"{len(facts['counts'])} diagnoses remain, {facts['expected_informative']:.0%} of the answers are informative."
+        f"{len(facts['counts'])} diagnoses remain, {percent(facts['expected_informative'], digits=0)} of the answers "
+        "are informative."
     )
     screen.heading("What is promised, and for whom")
     for promise in facts["promises"]:

@@ -10,7 +10,8 @@ from calcode.cli.running import Screen, plain_table
 from calcode.method.model import Calcode
 from calcode.metrics import Summary
 from calcode.metrics.intervals import Estimate
-from calcode.metrics.summary_text import CLASS_HEADS, calibration_images, class_cells, interval, number, overall_lines
+from calcode.metrics.summary_text import CLASS_HEADS, class_cells, interval, overall_lines, with_interval
+from calcode.metrics.wording import counted, number, percent
 
 
 def overall_table(summary: Summary, *, top_known: bool = True) -> Table:
@@ -32,7 +33,7 @@ def overall_table(summary: Summary, *, top_known: bool = True) -> Table:
             estimate = line.estimate
             table.add_row(
                 line.name,
-                number(estimate.value),
+                number(estimate.value, digits=3),
                 interval(estimate),
                 f"{estimate.n:,} {line.images}",
                 style="bold" if line.name == "coverage" or line.name.startswith("worst class") else "",
@@ -87,8 +88,7 @@ def method_table(methods: Mapping[str, Summary]) -> Table:
     summaries = list(methods.values())
 
     def add(name: str, figures: Sequence[Estimate], *, style: str = "") -> None:
-        cells = [f"{number(figure.value)} {interval(figure)}".strip() for figure in figures]
-        table.add_row(name, *cells, style=style)
+        table.add_row(name, *(with_interval(figure) for figure in figures), style=style)
 
     add("coverage", [s.coverage for s in summaries], style="bold")
     add("worst class", [s.worst_class_coverage for s in summaries], style="bold")
@@ -109,14 +109,13 @@ def show_notes(model: Calcode, summary: Summary, *, screen: Screen) -> None:
     """What the columns of `method_table` do not show of CALCoDe, the last of them."""
     singles = str(summary.singles)
     screen.say(f"CALCoDe: {singles}.")
-    marked = [f"{name} ({calibration_images(n)})" for name, n in model.in_every_set_.items()]
+    marked = [f"{name} ({counted(n, 'calibration image')})" for name, n in model.in_every_set_.items()]
     if marked:
         screen.say(f"In every set of CALCoDe, whatever the image: {', '.join(marked)}.")
-    if summary.full_set_rate.value > 0.5:
-        screen.say(
-            f"{summary.full_set_rate.value:.0%} of CALCoDe's answers hold every label, and so say nothing.",
-            style="yellow",
-        )
+    full = summary.full_set_rate.value
+    if full > 0.5:
+        said = f"{percent(full, digits=0)} of CALCoDe's answers hold every label, and so say nothing."
+        screen.say(said, style="yellow")
     if not model.guards_:
         screen.say("No class is protected here, so CALCoDe and its localized rule give the same sets.")
 

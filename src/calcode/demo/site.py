@@ -16,9 +16,9 @@ from calcode.method.model import Calcode
 from calcode.method.singles import SinglesCertificate
 from calcode.metrics import Summary
 from calcode.metrics.intervals import Estimate
+from calcode.metrics.wording import count, counted, number, percent, percent_estimate, percent_interval, short_percent
 from calcode.report.charts import UNIT_SCALE, ChartRow, RowChart
 from calcode.report.parts import Figure, Part, Section, Table, Text, columns
-from calcode.report.wording import count, counted, number, percent, percent_estimate, percent_interval, short_percent
 from calcode.site.expected import informative_share
 from calcode.site.model import SiteModel
 from calcode.site.ranking import TOLERANCE

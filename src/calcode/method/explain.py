@@ -173,10 +173,9 @@ def explain(
         if len(by_local) == len(verdicts) and any(math.isinf(entry.threshold) for entry in by_local):
             why.append("Too few calibration images are like this one to rule any diagnosis out.")
         else:
-            why.append(
-                f"By the calibration images most like this one, at a target of {1 - model.settings_.miscoverage:.0%}: "
-                f"{', '.join(entry.name for entry in by_local) or 'no diagnosis'}."
-            )
+            target = 100 * (1 - model.settings_.miscoverage)
+            names = ", ".join(entry.name for entry in by_local) or "no diagnosis"
+            why.append(f"By the calibration images most like this one, at a target of {target:.0f} %: {names}.")
         for entry in verdicts:
             if entry.kept_by == "first":
                 why.append(f"{entry.name} is added: {entry.because}.")
@@ -324,7 +323,7 @@ def _verdicts(
                 because = f"in every set: {images}, {needed} needed to rule it out"
             else:
                 cause = {
-                    "undercovered": f"{1 - reason.coverage:.0%} of {reason.n} validation images were missed",
+                    "undercovered": f"{100 * (1 - reason.coverage):.0f} % of {reason.n} validation images were missed",
                     "too few": f"only {reason.n} validation images were seen",
                     "requested": "it was asked for",
                 }.get(reason.kind, "every class is")

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from calcode.metrics.intervals import Estimate
+from calcode.metrics.wording import counted, number, sentence_case
 
 if TYPE_CHECKING:
     from calcode.metrics.summary import ClassCoverage, Summary
@@ -27,7 +28,7 @@ def summary_text(summary: Summary) -> str:
     lines = overall_lines(summary)
     width = max(len(line.name) for line in lines)
     table = [
-        f"  {line.name:<{width}}  {number(line.estimate.value):>9}  {interval(line.estimate):<16}  "
+        f"  {line.name:<{width}}  {number(line.estimate.value, digits=3):>9}  {interval(line.estimate):<16}  "
         f"{line.estimate.n:,} {line.images}"
         for line in lines
     ]
@@ -59,7 +60,7 @@ def cohort_sentence(summary: Summary) -> str:
     outside = summary.n - summary.n_in_space
     elsewhere = f", {outside:,} outside" if outside else ""
     return (
-        f"{summary.n:,} image{'s' * (summary.n != 1)}, {summary.n_in_space:,} with a diagnosis among the "
+        f"{counted(summary.n, 'image')}, {summary.n_in_space:,} with a diagnosis among the "
         f"{len(summary.classes)} classes{elsewhere}; {summary.coverage.n:,} of these {summary.n_in_space:,} answered, "
         f"{summary.n_in_space - summary.coverage.n:,} deferred."
     )
@@ -94,7 +95,7 @@ def overall_lines(summary: Summary) -> list[Line]:
 
 def class_cells(row: ClassCoverage) -> tuple[str, ...]:
     """One class under `CLASS_HEADS`; the last cell marks a class that is in every set."""
-    covered = f"{number(row.coverage.value)} {interval(row.coverage)}".strip() if row.coverage.n else "-"
+    covered = with_interval(row.coverage) if row.coverage.n else "-"
     figures = (row.full_set_rate, row.informative_rate, row.deferral)
     return (
         row.name,
@@ -102,7 +103,7 @@ def class_cells(row: ClassCoverage) -> tuple[str, ...]:
         covered,
         "-" if math.isnan(row.set_size) else f"{row.set_size:.2f}",
         *("-" if math.isnan(value) else f"{value:.3f}" for value in figures),
-        "" if row.in_every_set is None else f"in every set: {calibration_images(row.in_every_set)}",
+        "" if row.in_every_set is None else f"in every set: {counted(row.in_every_set, 'calibration image')}",
     )
 
 
@@ -110,8 +111,7 @@ def remarks(summary: Summary) -> list[str]:
     """What the figures do not show by themselves, single answers and classes without images above all."""
     lines = []
     if summary.coverage.n > 0:
-        singles = str(summary.singles)
-        lines.append(f"{singles[0].upper()}{singles[1:]}.")
+        lines.append(f"{sentence_case(str(summary.singles))}.")
     if summary.n == 0:
         lines.append("There are no images: nothing is defined.")
     elif summary.n_in_space == 0:
@@ -135,30 +135,6 @@ def remarks(summary: Summary) -> list[str]:
     return lines
 
 
-def calibration_images(n: int) -> str:
-    """How few calibration images a class has that is in every set.
-
-    Examples
-    --------
-    >>> calibration_images(1), calibration_images(2)
-    ('1 calibration image', '2 calibration images')
-    """
-    return f"{n:,} calibration image{'' if n == 1 else 's'}"
-
-
-def number(value: float, *, digits: int = 3) -> str:
-    """A number with three digits, or a word where there is none.
-
-    Examples
-    --------
-    >>> number(0.95), number(math.inf), number(math.nan)
-    ('0.950', 'infinite', 'undefined')
-    """
-    if math.isnan(value):
-        return "undefined"
-    return "infinite" if math.isinf(value) else f"{value:.{digits}f}"
-
-
 def interval(estimate: Estimate) -> str:
     """The 95 % interval, nothing where it is undefined.
 
@@ -170,3 +146,8 @@ def interval(estimate: Estimate) -> str:
     if math.isnan(estimate.low):
         return ""
     return f"[{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def with_interval(estimate: Estimate) -> str:
+    """A figure with three digits and its interval."""
+    return f"{number(estimate.value, digits=3)} {interval(estimate)}".strip()

@@ -9,11 +9,7 @@ import numpy as np
 from calcode.arrays import BoolArray, IntArray
 from calcode.method.decisions import Reason
 from calcode.metrics import Summary, subgroup_rows, summarize_by
-from calcode.report.charts import ChartRow, Histogram, ReferenceLine, RowChart, Segment, StackChart, StackRow
-from calcode.report.cohort import CohortFigures, ReportCohort
-from calcode.report.comparison import share_cell, singles_cell
-from calcode.report.parts import Cell, Column, Figure, Part, Table, Text, columns
-from calcode.report.wording import (
+from calcode.metrics.wording import (
     FEW,
     count,
     counted,
@@ -24,6 +20,10 @@ from calcode.report.wording import (
     short_percent,
     singles_words,
 )
+from calcode.report.charts import ChartRow, Histogram, ReferenceLine, RowChart, Segment, StackChart, StackRow
+from calcode.report.cohort import CohortFigures, ReportCohort
+from calcode.report.comparison import share_cell, singles_cell
+from calcode.report.parts import Cell, Column, Figure, Part, Table, Text, columns
 
 #: What each reason for a deferral is called.
 REASON_WORDS = {Reason.LOW_SUPPORT: "low support (audit)", Reason.EMPTY_SET: "empty set", Reason.FULL_SET: "full set"}

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import ClassVar, Literal
 
 from calcode.metrics.intervals import Estimate
-from calcode.report.wording import number, percent, short_percent, signed
+from calcode.metrics.wording import number, percent, short_percent, signed
 
 #: Outlines of the markers around their own origin; form and colour both tell series apart.
 MARKERS = (

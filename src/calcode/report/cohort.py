@@ -13,7 +13,7 @@ from calcode.method.decisions import Action, Decisions, Reason, choose_actions
 from calcode.method.evidence import checked_labels
 from calcode.method.model import Calcode
 from calcode.metrics import ClassCoverage, Outcome, Summary, summarize_sets
-from calcode.report.wording import FEW
+from calcode.metrics.wording import FEW
 
 LOCALIZED = "Localized"
 GUARDED = "CALCoDe"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from calcode.errors import SettingsError
+from calcode.metrics.wording import FEW, count, counted, listed, sentence_case, short_percent
 from calcode.report.answers import audit_figure, case_parts, deferral_figure, set_size_figure, subgroup_parts
 from calcode.report.charts import share_scale
 from calcode.report.cohort import CohortFigures, MethodFigures, ReportCohort, cohort_figures
@@ -15,7 +16,6 @@ from calcode.report.findings import calcode_sentences, headline, ordinary_senten
 from calcode.report.model_section import model_parts, promise_parts
 from calcode.report.page import render_page, write_page
 from calcode.report.parts import Cards, Columns, Figure, Fold, Part, Section, Terms, Text
-from calcode.report.wording import FEW, count, counted, listed, sentence_case, short_percent
 
 _WORDS = (
     ("Label space", "the diagnoses that the model chooses from. A set is the part of it that remains possible."),

@@ -7,10 +7,7 @@ from dataclasses import replace
 
 from calcode.metrics import ClassCoverage, Summary
 from calcode.metrics.intervals import Estimate
-from calcode.report.charts import ChartRow, ReferenceLine, RowChart, Scale
-from calcode.report.cohort import CohortFigures, MethodFigures
-from calcode.report.parts import Cell, Column, Figure, Table
-from calcode.report.wording import (
+from calcode.metrics.wording import (
     FEW,
     NBSP,
     count,
@@ -23,6 +20,9 @@ from calcode.report.wording import (
     short_percent,
     singles_words,
 )
+from calcode.report.charts import ChartRow, ReferenceLine, RowChart, Scale
+from calcode.report.cohort import CohortFigures, MethodFigures
+from calcode.report.parts import Cell, Column, Figure, Table
 
 
 def differs(summary: Summary) -> bool:

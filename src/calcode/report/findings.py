@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 
 from calcode.method.quantiles import smallest_finite_count
 from calcode.metrics import ClassCoverage, Summary
-from calcode.report.cohort import CohortFigures, MethodFigures
-from calcode.report.comparison import differs
-from calcode.report.wording import (
+from calcode.metrics.wording import (
     FEW,
     count,
     counted,
@@ -19,6 +17,8 @@ from calcode.report.wording import (
     short_percent,
     singles_sentence,
 )
+from calcode.report.cohort import CohortFigures, MethodFigures
+from calcode.report.comparison import differs
 
 #: Classes that a sentence names before it only counts the rest.
 _NAMED = 4

@@ -10,8 +10,7 @@ from calcode.cohorts import ROLES
 from calcode.method.audit import DIAGNOSTICS
 from calcode.method.model import Calcode
 from calcode.method.quantiles import smallest_finite_count
-from calcode.metrics.summary_text import calibration_images, number
-from calcode.report.wording import counted, percent, short_percent
+from calcode.metrics.wording import counted, number, percent, short_percent
 
 
 def model_facts(model: Calcode) -> dict[str, Any]:
@@ -94,8 +93,8 @@ def audit_sentence(model: Calcode) -> str:
         )
     return (
         f"The diagnostic '{model.audit_name_}' {chosen}: on validation it tells wrong first labels from right ones "
-        f"with an AUROC of {number(model.audit_auroc_)} (0.5 is chance). An image whose support p-value is below "
-        f"{level:g} is deferred: of images like those of the gate that is about one in "
+        f"with an AUROC of {number(model.audit_auroc_, digits=3)} (0.5 is chance). An image whose support p-value is "
+        f"below {level:g} is deferred: of images like those of the gate that is about one in "
         f"{'infinitely many' if level <= 0 else f'{1 / level:.3g}'}.{search}"
     )
 
@@ -125,14 +124,14 @@ def level_sentence(model: Calcode) -> str:
         return f"The level rule is '{level}': it finds a level for every image."
     if math.isinf(model.local_level_):
         return f"The level rule is '{level}'; there are too few calibration images for it, so every set is full."
-    return f"The level rule is '{level}'; it gave the level {number(model.local_level_)}."
+    return f"The level rule is '{level}'; it gave the level {number(model.local_level_, digits=3)}."
 
 
 def guard_sentences(model: Calcode) -> list[str]:
     """Why each class is protected, and what its threshold means; without any, what that means."""
     sentences = []
     for guard in model.guards_:
-        images = calibration_images(guard.n)
+        images = counted(guard.n, "calibration image")
         if math.isinf(guard.quantile):
             needed = smallest_finite_count(miscoverage=guard.miscoverage)
             level = 1 - guard.miscoverage

@@ -9,11 +9,11 @@ from calcode.method.model import Calcode
 from calcode.method.quantiles import coverage_floor, smallest_finite_count
 from calcode.method.tail import ClassGuard
 from calcode.metrics.intervals import Estimate, proportion
+from calcode.metrics.wording import count, counted, listed, number, percent, short_percent
 from calcode.report.charts import UNIT_SCALE, ChartRow, ReferenceLine, RowChart
 from calcode.report.cohort import ReportCohort
 from calcode.report.model_facts import audit_sentence, bandwidth_sentence, images_text, level_sentence
 from calcode.report.parts import Cell, Column, Figure, Fold, Part, Table, Terms, Text, columns
-from calcode.report.wording import count, counted, listed, number, percent, short_percent
 
 _HELD_OUT = (
     "The dots are coverage of the cross-fitted localized rule on accepted validation images, with 95 % Wilson "

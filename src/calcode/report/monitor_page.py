@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 
 from calcode.metrics.intervals import Estimate
+from calcode.metrics.wording import percent, sentence_case
 from calcode.monitor import Alarm, ClassWatch, Watch, labels_needed
 from calcode.report.charts import Axis, ChartRow, Marks, PlaneChart, ReferenceLine, RowChart, plain_number
 from calcode.report.page import write_page
 from calcode.report.parts import Cell, Figure, Part, Section, Table, Terms, Text, columns
-from calcode.report.wording import percent, sentence_case
 
 #: Supposed true coverages for which the page says how many labels an alarm needs.
 _SUPPOSED = (0.90, 0.85, 0.80, 0.70)

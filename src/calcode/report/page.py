@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from calcode import __version__
 from calcode.files import replacing
-from calcode.report import charts, wording
+from calcode.metrics import wording
+from calcode.report import charts
 from calcode.report.parts import Section
 
 if TYPE_CHECKING:

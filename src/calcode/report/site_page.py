@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from calcode.arrays import IntArray
 from calcode.method.decisions import Decisions
 from calcode.metrics import Summary, summarize
+from calcode.metrics.wording import count, counted, number, percent, percent_estimate, short_percent, singles_sentence
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart
 from calcode.report.page import write_page
 from calcode.report.parts import Cell, Figure, Section, Table, Terms, Text, columns
-from calcode.report.wording import count, counted, number, percent, percent_estimate, short_percent, singles_sentence
 from calcode.site.expected import ideal_worst_coverage
 from calcode.site.model import SiteModel
 

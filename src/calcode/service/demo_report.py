@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 from calcode.files import replacing
+from calcode.metrics.wording import short_percent
 from calcode.report.charts import Axis, Marks, PlaneChart, plain_number
 from calcode.report.parts import Figure, Table, columns
-from calcode.report.wording import short_percent
 from calcode.service.demo_story import WINDOW, Act, Story
 
 #: Points of the curve at most.

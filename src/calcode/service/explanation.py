@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from calcode.cohorts import Cohort, open_features
 from calcode.method.explain import nearest
-from calcode.report.wording import percent
+from calcode.metrics.wording import percent
 from calcode.service.audit.chain import Record
 from calcode.service.models import Models
 from calcode.service.service import Service

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from calcode.errors import CalcodeError
 from calcode.method.model import Calcode
 from calcode.method.singles import SinglesCertificate
-from calcode.report.wording import counted, listed, percent, sentence_case, short_percent
+from calcode.metrics.wording import counted, listed, percent, sentence_case, short_percent
 from calcode.service.models import model_row
 from calcode.site import SiteModel
 from calcode.site.assured import failure_of_look

@@ -9,6 +9,7 @@ import numpy as np
 from calcode.errors import EvidenceError
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.method.explain import ClassVerdict, Explanation, answer_sentence, unusual_sentence
+from calcode.metrics.wording import percent
 from calcode.site.model import SiteModel
 
 
@@ -46,10 +47,10 @@ def explain_site(evidence: Evidence, *, model: SiteModel, titles: Mapping[str, s
             if name in model.silenced_classes_:
                 because = f"in every set: {model.counts_[name]} reviewed cases are too few to rule it out"
             else:
-                strange = f"{1 - scores[y]:.1%} of the reviewed cases of this class"
+                strange = f"{percent(1 - scores[y])} of the reviewed cases of this class"
                 because = f"{strange}, this image among them, look at least as strange"
                 if not decisions.sets[0, y]:
-                    because += f", below {model.levels_[name]:.1%}"
+                    because += f", below {percent(model.levels_[name])}"
             verdicts.append(
                 ClassVerdict(
                     name=name,

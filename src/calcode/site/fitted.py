@@ -16,6 +16,7 @@ from calcode.method.evidence import Evidence, one_per_group
 from calcode.method.home_sums import adapter_probabilities, site_features
 from calcode.method.roles import EvidenceFormat, require_evidence
 from calcode.method.singles import NOT_CERTIFIED, SinglesCertificate, with_second_label
+from calcode.metrics.wording import percent
 from calcode.site.assured import failure_of_look
 from calcode.site.known_groups import KnownGroups
 from calcode.site.promises import site_promises
@@ -256,8 +257,9 @@ class FittedSite:
         designs = set(self.settings_.sampling.values())
         sampling = designs.pop() if len(designs) == 1 else str(self.settings_.sampling)
         return (
-            f"SiteModel(sampling {sampling}; labels: {self.counts_text()}; unlabelled {self.unlabelled_share_:.1%}; "
-            f"in every set: {', '.join(self.silenced_classes_) or 'none'}; audit {self.audit_kind_})"
+            f"SiteModel(sampling {sampling}; labels: {self.counts_text()}; unlabelled "
+            f"{percent(self.unlabelled_share_)}; in every set: {', '.join(self.silenced_classes_) or 'none'}; audit "
+            f"{self.audit_kind_})"
         )
 
     def _require_fitted(self) -> None:

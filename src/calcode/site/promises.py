@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
+from calcode.metrics.wording import percent
 from calcode.site.settings import SiteSettings
 
 AUDITS = {
@@ -77,12 +78,12 @@ def site_promises(
         sentences.append("Rare classes are promised together, not each: the figure is that of their pool.")
     if unlabelled_share > 0 and settings.unlabelled == "report":
         sentences.append(
-            f"Unlabelled: {unlabelled_share:.1%} of the reviewed cases got no label. The promise is for cases that get "
-            f"one; for all cases of a class it is its level times the share of them that get one, about "
+            f"Unlabelled: {percent(unlabelled_share)} of the reviewed cases got no label. The promise is for cases "
+            f"that get one; for all cases of a class it is its level times the share of them that get one, about "
             f"{1 - unlabelled_share:.3f}."
         )
     else:
-        sentences.append(f"Unlabelled: {unlabelled_share:.1%} of the reviewed cases.")
+        sentences.append(f"Unlabelled: {percent(unlabelled_share)} of the reviewed cases.")
     sentences += [AUDITS[audit], NOT_PROMISED]
     if sharp:
         sentences.append(SHARP_NOTE)

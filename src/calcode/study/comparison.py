@@ -24,8 +24,8 @@ from calcode.method.decisions import WORST_CLASS_MIN
 from calcode.method.evidence import Evidence
 from calcode.method.roles import checked_roles, identities
 from calcode.metrics import Summary, subgroup_rows
+from calcode.metrics.wording import count, counted
 from calcode.report.parts import Cell, Column, Table
-from calcode.report.wording import count, counted
 from calcode.study.decisions import MethodDecisions, decisions_from
 from calcode.study.figures import DETAILED, HITS, METHOD, TITLE, detailed, hits
 from calcode.study.methods import COMPLETE, named_methods

@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from calcode.errors import StudyError
+from calcode.metrics.wording import short_percent
 from calcode.report.charts import ReferenceLine
-from calcode.report.wording import short_percent
 from calcode.study.methods import COMPLETE, PAPER_SETS
 from calcode.study.specification import ALL, SHIFTED, Setting, Study, checked_options
 

@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 
 from calcode.files import replacing
+from calcode.metrics.wording import count, counted, listed, number, percent, short_percent
 from calcode.report.figure_files import can_draw, write_figure
 from calcode.report.latex import file_stem, latex_table
 from calcode.report.page import write_page
 from calcode.report.parts import Column, Fold, Part, Section, Table, Terms, Text, columns
-from calcode.report.wording import count, counted, listed, number, percent, short_percent
 from calcode.study.methods import COMPLETE, PAPER_SETS, title_of
 from calcode.study.output import StudyOutput
 from calcode.study.paper import paper_backbone, paper_setting, reported_tables

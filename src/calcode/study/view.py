@@ -10,9 +10,9 @@ from typing import Any, Literal
 import pandas as pd
 
 from calcode.metrics.intervals import Estimate
+from calcode.metrics.wording import count, counted, number, percent, percent_estimate, percent_interval, signed
 from calcode.report.charts import Scale
 from calcode.report.parts import Cell, Column, Table
-from calcode.report.wording import count, counted, number, percent, percent_estimate, percent_interval, signed
 from calcode.study.figures import FIGURES, PLACE
 from calcode.study.methods import COMPLETE
 from calcode.study.output import StudyOutput

@@ -10,8 +10,8 @@ import pandas as pd
 
 from calcode.baselines.registry import METHODS
 from calcode.metrics.summary import Summary
+from calcode.metrics.wording import counted, listed, percent, signed_points
 from calcode.report.parts import Fold, Part, Text
-from calcode.report.wording import counted, listed, percent, signed_points
 from calcode.study.decisions import MethodDecisions, method_job
 from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import (

@@ -10,8 +10,8 @@ import numpy as np
 from calcode.arrays import BoolArray, FloatArray
 from calcode.baselines.support import single_audits, top_one_errors
 from calcode.method.audit import DIAGNOSTICS, auroc
+from calcode.metrics.wording import count, counted, number, percent
 from calcode.report.parts import Column, Part, Text
-from calcode.report.wording import count, counted, number, percent
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import PLACE

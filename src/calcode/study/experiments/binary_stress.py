@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from calcode.method.decisions import Action, choose_actions
+from calcode.metrics.wording import count, percent
 from calcode.report.parts import Part, Text
-from calcode.report.wording import count, percent
 from calcode.study.decisions import MethodDecisions, method_job
 from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import DETAILED, METHOD_PLACE, detailed

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from calcode.metrics.wording import FEW, count, listed, percent, short_percent
 from calcode.report.charts import ChartRow, RowChart, share_scale
 from calcode.report.parts import Column, Figure, Part
-from calcode.report.wording import FEW, count, listed, percent, short_percent
 from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.experiments.main_comparison import decided_runs, jobs
 from calcode.study.figures import RUN_PLACE, interval

@@ -10,8 +10,8 @@ import pandas as pd
 
 from calcode.method.decisions import Costs, selective_risk
 from calcode.metrics import Summary
+from calcode.metrics.wording import counted, listed, number
 from calcode.report.parts import Column, Fold, Part, Text
-from calcode.report.wording import counted, listed, number
 from calcode.study.decisions import method_job
 from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.experiments.ablations import ablation_job

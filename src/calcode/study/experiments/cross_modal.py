@@ -13,8 +13,8 @@ from calcode.baselines.protocol import Roles
 from calcode.baselines.support import top_one_errors
 from calcode.method.audit import SupportAudit, auroc, neighbour_distance, rank_p_values
 from calcode.method.evidence import Evidence, robust_probabilities
+from calcode.metrics.wording import counted, listed, signed, signed_points
 from calcode.report.parts import Column, Part, Text
-from calcode.report.wording import counted, listed, signed, signed_points
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.decisions import MethodDecisions
 from calcode.study.experiment import Experiment, Results, Tables

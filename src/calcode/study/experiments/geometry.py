@@ -13,10 +13,10 @@ from calcode.arrays import FloatArray
 from calcode.cohorts import Cohort
 from calcode.method.audit import neighbour_distance
 from calcode.method.evidence import Evidence
+from calcode.metrics.wording import listed, percent
+from calcode.metrics.wording import number as number_words
 from calcode.report.charts import Axis, Marks, PlaneChart, plain_number
 from calcode.report.parts import Figure, Fold, Part, Text
-from calcode.report.wording import listed, percent
-from calcode.report.wording import number as number_words
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.decisions import method_job
 from calcode.study.experiment import Experiment, Results, Tables

@@ -11,8 +11,8 @@ import pandas as pd
 
 from calcode.baselines.registry import METHODS
 from calcode.metrics import Summary
+from calcode.metrics.wording import count, counted, listed, number, percent, short_percent
 from calcode.report.parts import Cell, Column, Fold, Part, Table, Text, columns
-from calcode.report.wording import count, counted, listed, number, percent, short_percent
 from calcode.study.decisions import MethodDecisions, method_job
 from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import (

@@ -18,10 +18,10 @@ from calcode.method.audit import BASE_DIAGNOSTICS, SupportAudit
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.method.model import Calcode
 from calcode.metrics.intervals import proportion
+from calcode.metrics.wording import count, number, percent
 from calcode.monitor import CapitalMonitor, CoverageProcess, ExchangeabilityMartingale, miss_lines
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart, from_zero
 from calcode.report.parts import Column, Figure, Part, Table, Text, columns
-from calcode.report.wording import count, number, percent
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import PLACE

@@ -12,9 +12,9 @@ from pydantic import Field, field_validator
 
 from calcode.errors import StudyError
 from calcode.metrics.intervals import Estimate
+from calcode.metrics.wording import FEW, count, counted, listed, percent, percent_estimate
 from calcode.report.charts import ChartRow, RowChart, share_scale
 from calcode.report.parts import Figure, Part
-from calcode.report.wording import FEW, count, counted, listed, percent, percent_estimate
 from calcode.study.decisions import MethodDecisions, method_job
 from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import METHOD, PLACE, TITLE, interval, place

@@ -18,9 +18,9 @@ from calcode.arrays import FloatArray, IntArray
 from calcode.kernels import cosine_distances, nearest_distances, row_blocks
 from calcode.kernels.neighbours import library_installed
 from calcode.method.model import Calcode
+from calcode.metrics.wording import listed, percent
+from calcode.metrics.wording import number as number_words
 from calcode.report.parts import Column, Part, Text
-from calcode.report.wording import listed, percent
-from calcode.report.wording import number as number_words
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import PLACE

@@ -10,9 +10,9 @@ from typing import Any
 from calcode.method.decisions import Costs, selective_risk
 from calcode.method.model import Calcode
 from calcode.method.operating_point import RELAXATIONS, OperatingPoint, least_risk, select_operating_point
+from calcode.metrics.wording import counted, percent, short_percent, signed, signed_points
+from calcode.metrics.wording import number as number_words
 from calcode.report.parts import Column, Fold, Part, Text
-from calcode.report.wording import counted, percent, short_percent, signed, signed_points
-from calcode.report.wording import number as number_words
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.decisions import MethodDecisions
 from calcode.study.experiment import Experiment, Results, Tables

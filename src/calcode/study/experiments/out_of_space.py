@@ -11,9 +11,9 @@ import pandas as pd
 from calcode.baselines.support import single_audits
 from calcode.method.audit import DIAGNOSTICS, auroc
 from calcode.metrics.intervals import Estimate, proportion
+from calcode.metrics.wording import count, listed, number, percent
 from calcode.report.charts import UNIT_SCALE, ChartRow, ReferenceLine, RowChart
 from calcode.report.parts import Column, Figure, Part
-from calcode.report.wording import count, listed, number, percent
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.decisions import method_job
 from calcode.study.experiment import Experiment, Results, Tables

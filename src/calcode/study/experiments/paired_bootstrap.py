@@ -15,9 +15,9 @@ from calcode.errors import StudyError
 from calcode.metrics import paired_difference
 from calcode.metrics.comparisons import Difference
 from calcode.metrics.intervals import Estimate
+from calcode.metrics.wording import counted, listed, signed
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart
 from calcode.report.parts import Cell, Column, Figure, Part
-from calcode.report.wording import counted, listed, signed
 from calcode.study.decisions import method_job
 from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import SETTING

@@ -11,10 +11,10 @@ import pandas as pd
 from pydantic import Field
 
 from calcode.metrics.intervals import Estimate
+from calcode.metrics.wording import listed, percent
+from calcode.metrics.wording import number as number_words
 from calcode.report.charts import ChartRow, RowChart, share_scale
 from calcode.report.parts import Cell, Column, Figure, Part
-from calcode.report.wording import listed, percent
-from calcode.report.wording import number as number_words
 from calcode.study.decisions import method_job
 from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import DETAILED, FIGURE_NAMES, HITS, METHOD_PLACE, detailed, place

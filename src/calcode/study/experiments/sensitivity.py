@@ -11,9 +11,9 @@ import pandas as pd
 from pydantic import Field
 
 from calcode.method.localized import LevelName
+from calcode.metrics.wording import listed, number, percent, short_percent, signed, signed_points
 from calcode.report.charts import Axis, Marks, PlaneChart, plain_number
 from calcode.report.parts import Column, Figure, Fold, Part, Text
-from calcode.report.wording import listed, number, percent, short_percent, signed, signed_points
 from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.figures import (
     DETAILED,

@@ -14,9 +14,9 @@ from calcode.errors import CalcodeWarning
 from calcode.method.evidence import Evidence, one_per_group, robust_probabilities
 from calcode.method.model import Calcode
 from calcode.metrics.intervals import Estimate
+from calcode.metrics.wording import count, percent
 from calcode.report.charts import UNIT_SCALE, ChartRow, RowChart
 from calcode.report.parts import Column, Figure, Part, Text
-from calcode.report.wording import count, percent
 from calcode.site.alternatives import ALTERNATIVES
 from calcode.site.model import SiteModel
 from calcode.site.review_bias import REMEDIES, triggered_review

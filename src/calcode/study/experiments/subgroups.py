@@ -12,8 +12,8 @@ import pandas as pd
 
 from calcode.arrays import AnyArray
 from calcode.metrics import subgroup_rows
+from calcode.metrics.wording import FEW, count, percent_estimate
 from calcode.report.parts import Column, Fold, Part, Text
-from calcode.report.wording import FEW, count, percent_estimate
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.decisions import method_job
 from calcode.study.experiment import Experiment, Results, Tables

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from calcode.metrics.wording import listed, percent
 from calcode.report.charts import MUTED, Axis, Marks, PlaneChart
 from calcode.report.parts import Figure, Part
-from calcode.report.wording import listed, percent
 from calcode.study.experiment import Experiment, Results, Tables
 from calcode.study.experiments.main_comparison import jobs, summary_rows
 from calcode.study.figures import FIGURES, HITS, METHOD_MEANS, METHOD_PLACE, SINGLES, averages_with_hits

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calcode.metrics.intervals import proportion
-from calcode.report.wording import (
+from calcode.metrics.wording import (
     NBSP,
     counted,
     listed,

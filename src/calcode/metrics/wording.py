@@ -1,13 +1,16 @@
-"""Numbers and lists as words; every figure on the page is written by one of these functions."""
+"""Numbers and lists as words: commands and pages write every figure with one of these functions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from calcode.method.decisions import WORST_CLASS_MIN
-from calcode.metrics import SingleAnswers
 from calcode.metrics.intervals import Estimate
+
+if TYPE_CHECKING:
+    from calcode.metrics.summary import SingleAnswers
 
 #: Keeps a number and its unit on one line.
 NBSP = "\u00a0"
@@ -141,6 +144,7 @@ def singles_sentence(singles: SingleAnswers) -> str:
     Examples
     --------
     >>> from calcode.metrics.intervals import proportion
+    >>> from calcode.metrics.summary import SingleAnswers
     >>> singles_sentence(SingleAnswers(n=1, right=0, accuracy=proportion(0, 1)))
     '1 single answer, which is wrong.'
     >>> singles_sentence(SingleAnswers(n=0, right=0, accuracy=proportion(0, 0)))
@@ -155,6 +159,7 @@ def singles_words(singles: SingleAnswers) -> str:
     Examples
     --------
     >>> from calcode.metrics.intervals import proportion
+    >>> from calcode.metrics.summary import SingleAnswers
     >>> singles_words(SingleAnswers(n=19, right=13, accuracy=proportion(13, 19)))
     '13 of 19 single answers right'
     """
