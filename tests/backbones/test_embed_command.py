@@ -11,7 +11,7 @@ import typer
 from backbones.stand_ins import pictures
 from typer.testing import CliRunner
 
-from calcode.cli.embed import COMMAND
+from calcode.cli.embed import embed
 from calcode.cli.running import guarded
 from calcode.cohorts import Prompts, open_features, write_prompts
 
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(*arguments: str) -> Any:
     app = typer.Typer()
-    app.command()(guarded(COMMAND.run))
+    app.command()(guarded(embed))
     return CliRunner().invoke(app, [*arguments, "--workers", "0"])
 
 

@@ -13,7 +13,6 @@ import pytest
 from cli_cases import CLASSES, write_cohort
 
 from calcode.baselines import METHODS, Roles
-from calcode.cli import compare as command
 from calcode.cohorts import open_features
 from calcode.study.comparison import chosen_methods, compare_methods
 from calcode.study.methods import GROUPS
@@ -251,4 +250,3 @@ def test_a_command_that_is_not_understood_is_2(options: str, run: Callable[..., 
 def test_the_help_names_every_group(run: Callable[..., Any]) -> None:
     page = " ".join(run("compare", "--help").stdout.replace("│", " ").split())
     assert f"Groups: {', '.join(GROUPS)}." in page
-    assert command.COMMAND.name == "compare"

@@ -1,7 +1,8 @@
 """The command line: translate, call, translate back. No rule of the method lives here.
 
-A new command is a file here with a `COMMAND`, and one line in `app`. Everything heavy is imported inside the command,
-so that `calcode --help` stays fast, and this file imports nothing, so that Ctrl-C works from the start.
+A new command is a file here with a function of its name, and a word in `app`; its docstring is its help. Everything
+heavy is imported inside the command, so that `calcode --help` stays fast, and this file imports nothing, so that
+Ctrl-C works from the start.
 """
 
 from __future__ import annotations

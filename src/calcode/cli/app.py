@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from calcode import __version__
-from calcode.cli import (
-    compare,
-    data,
-    decide,
-    demo,
-    embed,
-    evaluate,
-    explain,
-    fit,
-    inspect,
-    log,
-    model,
-    monitor,
-    report,
-    serve,
-    service,
-    site,
-    split,
-    study,
-)
-from calcode.cli.running import OWN_IMAGES, Command, guarded
+from calcode.cli.running import add_command
 
-#: In the order of the help page. A new command is its file and one line here.
-COMMANDS: tuple[Command, ...] = (
-    demo.COMMAND,
-    embed.COMMAND,
-    split.COMMAND,
-    fit.COMMAND,
-    inspect.COMMAND,
-    decide.COMMAND,
-    explain.COMMAND,
-    evaluate.COMMAND,
-    compare.COMMAND,
-    report.COMMAND,
-    monitor.COMMAND,
-    serve.COMMAND,
-)
+_OWN_IMAGES, _HOSPITAL = "On images of your own", "In a hospital"
+#: In the order of the help page, under its headings. A new command is a file of that name and a word here.
+COMMANDS = {
+    "Start here": "demo",
+    _OWN_IMAGES: "embed split fit inspect decide explain evaluate compare report monitor",
+    _HOSPITAL: "serve",
+}
+GROUPS = {
+    _OWN_IMAGES: "data site model",
+    _HOSPITAL: "service log",
+    "For a publication or a decision to deploy": "study",
+}
 
 _HELP = (
     "Class-Tail Adaptive Localized Conformal Deferral (CALCoDe): a reliability layer for frozen medical "
@@ -75,12 +53,9 @@ def _before_any_command(
         raise typer.Exit
 
 
-for _command in COMMANDS:
-    app.command(_command.name, help=_command.help_text(), rich_help_panel=_command.panel)(guarded(_command.run))
-
-app.add_typer(data.group, name="data", rich_help_panel=OWN_IMAGES)
-app.add_typer(site.group, name="site", rich_help_panel=OWN_IMAGES)
-app.add_typer(model.group, name="model", rich_help_panel=OWN_IMAGES)
-app.add_typer(service.group, name="service", rich_help_panel=serve.PANEL)
-app.add_typer(log.group, name="log", rich_help_panel=serve.PANEL)
-app.add_typer(study.group, name="study", rich_help_panel=study.PANEL)
+for _panel, _names in COMMANDS.items():
+    for _name in _names.split():
+        add_command(app, getattr(import_module(f"calcode.cli.{_name}"), _name), panel=_panel)
+for _panel, _names in GROUPS.items():
+    for _name in _names.split():
+        app.add_typer(import_module(f"calcode.cli.{_name}").group, name=_name, rich_help_panel=_panel)

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from calcode.cli.options import Conditions, FeatureFileArgument, PromptFile, names_in, option_group
-from calcode.cli.running import Command, ExitCode, Screen, terminal_table
+from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, PromptFile, names_in, option_groups
+from calcode.cli.running import ExitCode, Screen, terminal_table
 from calcode.errors import CalcodeError, FeatureFileError, RoleError, SettingsError
 
 _TEST = "Test images"
@@ -16,80 +16,58 @@ _TEST = "Test images"
 _WIDE = 124
 
 
-#: Forms of the output other than tables, and their options.
-_FORMS = {
-    "json": "Print JSON for machines instead of text and tables.",
-    "csv": "Print a line of comma-separated values per method instead.",
-    "latex": "Print LaTeX tabulars (booktabs) instead.",
-}
+@dataclass(frozen=True, kw_only=True)
+class _Forms:
+    """Forms of the output other than tables."""
+
+    as_json: AsJson = False
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print a line of comma-separated values per method instead.")
+    ] = False
+    as_latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX tabulars (booktabs) instead.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class _TestImages:
     """Which images the methods are judged on."""
 
-    role: str | None
-    where: list[str] | None
-    keep_outside: bool
+    test_role: Annotated[
+        str | None,
+        typer.Option(
+            help="Test on this role, such as external. Default: the role test; with --test-where all images.",
+            metavar="NAME",
+            rich_help_panel=_TEST,
+        ),
+    ] = None
+    test_where: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Test on the images for which this holds, such as 'site=rosendahl'. Without it the conditions of "
+            "--where hold for the role test too.",
+            metavar="CONDITION",
+            rich_help_panel=_TEST,
+        ),
+    ] = None
+    keep_outside: Annotated[
+        bool,
+        typer.Option(
+            "--keep-outside",
+            help="Keep test images of diagnoses outside the classes: they count for deferral and informative rate.",
+            rich_help_panel=_TEST,
+        ),
+    ] = False
 
     @property
     def own(self) -> bool:
         """Whether they are the file's own test role, and so exchangeable with the fitted roles by design."""
-        return self.role in (None, "test") and not self.where
+        return self.test_role in (None, "test") and not self.test_where
 
 
-@option_group(
-    "test",
-    {
-        "test_role": (
-            Annotated[
-                str | None,
-                typer.Option(
-                    help="Test on this role, such as external. Default: the role test; with --test-where all images.",
-                    metavar="NAME",
-                    rich_help_panel=_TEST,
-                ),
-            ],
-            None,
-        ),
-        "test_where": (
-            Annotated[
-                list[str] | None,
-                typer.Option(
-                    help="Test on the images for which this holds, such as 'site=rosendahl'. Without it the "
-                    "conditions of --where hold for the role test too.",
-                    metavar="CONDITION",
-                    rich_help_panel=_TEST,
-                ),
-            ],
-            None,
-        ),
-        "keep_outside": (
-            Annotated[
-                bool,
-                typer.Option(
-                    "--keep-outside",
-                    help="Keep test images of diagnoses outside the classes: they count for deferral and informative "
-                    "rate.",
-                    rich_help_panel=_TEST,
-                ),
-            ],
-            False,
-        ),
-    },
-    build=lambda values: _TestImages(
-        role=values["test_role"], where=values["test_where"], keep_outside=values["keep_outside"]
-    ),
-)
-@option_group(
-    "form",
-    {f"as_{name}": (Annotated[bool, typer.Option(f"--{name}", help=words)], False) for name, words in _FORMS.items()},
-    build=lambda asked: [f"--{name.removeprefix('as_')}" for name, wanted in asked.items() if wanted],
-)
+@option_groups(test=_TestImages, forms=_Forms)
 def compare(
     features: FeatureFileArgument,
-    test: Any,
-    form: Any,
+    test: _TestImages,
+    forms: _Forms,
     methods: Annotated[
         list[str] | None,
         typer.Option(
@@ -115,11 +93,18 @@ def compare(
     seed: Annotated[int, typer.Option(help="Seeds every draw of every method.", metavar="N")] = 0,
     prompts: PromptFile = None,
 ) -> None:
-    """Run compared methods on the roles of a feature file: same images, same metrics, only the method differs.
+    r"""Run compared methods on the roles of a feature file: same images, same metrics, only the method differs.
 
     Prints coverage with its interval, the worst class by name, set size, full-set rate, single answers and how many
     are right, deferral, selective accuracy, calibration error and who reaches the target. A method that fails is a
     row that says why. The records of all methods: docs/baselines.md.
+
+    Examples
+    --------
+    calcode compare split.parquet --methods all
+    calcode compare split.parquet --methods split,calcode --by site
+    calcode compare split.parquet --where site!=rosendahl \
+        --test-where site=rosendahl --min-images 20 --csv
     """
     from calcode.baselines import Roles
     from calcode.cli.rows import Choice, read_fitted_roles, row_filter
@@ -128,8 +113,9 @@ def compare(
     from calcode.report.latex import tabular
     from calcode.study import comparison
 
-    if len(form) > 1:
-        raise typer.BadParameter(f"given with {form[0]}; ask for one form", param_hint=form[1])
+    asked = [f"--{name.removeprefix('as_')}" for name, wanted in vars(forms).items() if wanted]
+    if len(asked) > 1:
+        raise typer.BadParameter(f"given with {asked[0]}; ask for one form", param_hint=asked[1])
     try:
         chosen = comparison.chosen_methods(names_in(methods) or ["all"])
     except CalcodeError as error:
@@ -142,8 +128,8 @@ def compare(
     with screen.working(f"Reading {features}"):
         choice = Choice.checked(
             open_features(features, prompts=prompts),
-            role=test.role or ("test" if test.own else None),
-            conditions=where if test.own else test.where,
+            role=test.test_role or ("test" if test.own else None),
+            conditions=where if test.own else test.test_where,
         )
         file = choice.features
         roles = Roles(**read_fitted_roles(file, where=row_filter(where, file), classes=names_in(classes)))
@@ -184,7 +170,7 @@ def compare(
         + (f", {len(evidence) - inside:,} outside them" if inside < len(evidence) else "")
         + f"; fitted on {', '.join(f'{name} {count:,}' for name, count in counts.items())}."
     )
-    if form == ["--json"]:
+    if forms.as_json:
         facts: dict[str, Any] = {
             "file": str(file.path),
             "test": {
@@ -206,9 +192,9 @@ def compare(
             shown = {value: [row.to_dict() for row in members] for value, members in groups.items()}
             facts["by"] = {"column": by, "groups": shown}
         screen.emit("compare", facts)
-    elif form == ["--csv"]:
+    elif forms.as_csv:
         typer.echo(comparison.SCHEMA.csv(comparison.comparison_frame(rows, groups, column=by or "")), nl=False)
-    elif form == ["--latex"]:
+    elif forms.as_latex:
         heads = comparison.EVERYTHING[:-1]
         lines = [f"% {' '.join(text.split())}" for text in (sentence, note)]
         lines.append(tabular(comparison.comparison_table(rows, heads)))
@@ -237,14 +223,3 @@ def compare(
             screen.warn(warning)
     if all(row.problem for row in rows):
         raise typer.Exit(int(ExitCode.DATA))
-
-
-COMMAND = Command(
-    run=compare,
-    examples=(
-        "calcode compare split.parquet --methods all",
-        "calcode compare split.parquet --methods split,calcode --by site",
-        "calcode compare split.parquet --where site!=rosendahl \\",
-        "    --test-where site=rosendahl --min-images 20 --csv",
-    ),
-)

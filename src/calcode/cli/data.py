@@ -3,44 +3,41 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from calcode.cli.options import AsJson, names_in, option_group
-from calcode.cli.running import Command, ExitCode, Screen, command_group, plain_table
+from calcode.cli.options import AsJson, names_in, option_groups
+from calcode.cli.running import ExitCode, Screen, command_group, plain_table
 from calcode.errors import CalcodeWarning
 
 _OWN = "For images of your own (csv, folders)"
-#: What each column of a CSV file holds, and its usual name.
-_COLUMNS = {
-    "id": "Holds the ids of the images; usually 'id'.",
-    "path": "Holds the paths of the images; usually 'path'.",
-    "label": "Holds the labels; usually 'label_name'.",
-    "group": "Holds lesion or patient; usually 'group'.",
-    "role": "Holds the data roles; usually 'role'.",
-}
 
 
-@option_group(
-    "columns",
-    {
-        f"{name}_column": (
-            Annotated[str | None, typer.Option(help=words, metavar="COLUMN", rich_help_panel=_OWN)],
-            None,
-        )
-        for name, words in _COLUMNS.items()
-    },
-    build=lambda values: {name.removesuffix("_column"): value for name, value in values.items()},
-)
+def _column(words: str) -> Any:
+    return typer.Option(help=words, metavar="COLUMN", rich_help_panel=_OWN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Columns:
+    """Which column of a CSV file holds what."""
+
+    id_column: Annotated[str | None, _column("Holds the ids of the images; usually 'id'.")] = None
+    path_column: Annotated[str | None, _column("Holds the paths of the images; usually 'path'.")] = None
+    label_column: Annotated[str | None, _column("Holds the labels; usually 'label_name'.")] = None
+    group_column: Annotated[str | None, _column("Holds lesion or patient; usually 'group'.")] = None
+    role_column: Annotated[str | None, _column("Holds the data roles; usually 'role'.")] = None
+
+
+@option_groups(columns=_Columns)
 def check(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A name that 'calcode data list' shows.")],
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="Holds the images; or the CSV file that 'calcode embed' takes.")
     ],
-    columns: Any,
+    columns: _Columns,
     csv: Annotated[
         Path | None, typer.Option("--csv", help="CSV file that lists the images.", metavar="FILE", rich_help_panel=_OWN)
     ] = None,
@@ -65,6 +62,13 @@ def check(
     published ones, unknown labels, repeated ids, identical images with conflicting labels or in several
     roles, groups in several roles, and images that are too small. The exit code is 1 if something must be
     fixed.
+
+    Examples
+    --------
+    calcode data check ham10000 data/HAM10000
+    calcode data check csv photos/list.csv
+    calcode data check csv photos --csv list.csv --label-column diagnosis
+    calcode data check folders photos --json
     """
     from calcode.datasets import CsvColumns, read_class_folders, read_csv_images
     from calcode.datasets.check import Level, check_listing, listing_to_check, role_totals
@@ -75,7 +79,8 @@ def check(
     with warnings.catch_warnings(), screen.working("Looking for files"):
         # The findings say all of this again, with examples.
         warnings.simplefilter("ignore", CalcodeWarning)
-        own, space, others = CsvColumns(**columns), names_in(classes) or None, names_in(outside)
+        own = CsvColumns(**{name.removesuffix("_column"): value for name, value in vars(columns).items()})
+        space, others = names_in(classes) or None, names_in(outside)
         if dataset == "folders" and not (csv or own.named()):
             listing = read_class_folders(folder, classes=space, outside=others)
         elif not (csv or own.named() or space or others):
@@ -134,7 +139,12 @@ def check(
 
 
 def list_(as_json: AsJson = False) -> None:
-    """Show the data sets that can be read by name, and what their folders must hold."""
+    """Show the data sets that can be read by name, and what their folders must hold.
+
+    Examples
+    --------
+    calcode data list
+    """
     from calcode.datasets import DATASETS
 
     screen = Screen()
@@ -158,20 +168,9 @@ def list_(as_json: AsJson = False) -> None:
     screen.show(table)
 
 
-CHECK = Command(
-    run=check,
-    examples=(
-        "calcode data check ham10000 data/HAM10000",
-        "calcode data check csv photos/list.csv",
-        "calcode data check csv photos --csv list.csv --label-column diagnosis",
-        "calcode data check folders photos --json",
-    ),
-)
-LIST = Command(run=list_, examples=("calcode data list",))
-
 group = command_group(
     "Data sets: which are known, and what is wrong with a folder of images.",
-    CHECK,
-    LIST,
+    check,
+    list_,
     examples=("calcode data list", "calcode data check ham10000 data/HAM10000"),
 )

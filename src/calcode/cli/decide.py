@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, ModelFile, PromptFile, RoleName
-from calcode.cli.running import Command, Screen, output_file, plain_table
+from calcode.cli.running import Screen, output_file, plain_table
 
 if TYPE_CHECKING:
     from calcode.engines.local import DecidedFile
@@ -41,6 +41,12 @@ def decide(
 
     Reads and writes in blocks, so that a file larger than memory goes through. Labels are not needed and not
     used. Images that the model was fitted on are refused. A deferred image shows no set.
+
+    Examples
+    --------
+    calcode decide model.safetensors split.parquet -o decisions.csv --role test
+    calcode decide model.safetensors clinic.parquet -o decisions.parquet
+    calcode decide model.safetensors all.parquet -o decided.parquet --engine ray
     """
     from calcode.cli.rows import Choice
     from calcode.cohorts import open_features
@@ -115,13 +121,3 @@ def decide(
                 "counts it."
             )
         screen.say(f"Wrote {decided.output}.")
-
-
-COMMAND = Command(
-    run=decide,
-    examples=(
-        "calcode decide model.safetensors split.parquet -o decisions.csv --role test",
-        "calcode decide model.safetensors clinic.parquet -o decisions.parquet",
-        "calcode decide model.safetensors all.parquet -o decided.parquet --engine ray",
-    ),
-)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from calcode.cli.options import AsJson
-from calcode.cli.running import DEVICE_NOTE, START, Command, Screen, show_warnings
+from calcode.cli.running import DEVICE_NOTE, Screen, show_warnings
 from calcode.errors import CalcodeWarning
 
 
@@ -38,6 +38,13 @@ def demo(
     Fits on dermoscopic images and decides on three cohorts: the same source (HAM), smartphone photographs (PAD) and
     another hospital (ROSENDAHL). Compares split APS, the localized sets and CALCoDe, and writes a page. Every setting
     is the default. Needs calcode-demo-data (CC BY-NC 4.0), which 'make install' or 'pip install ./demo-data' brings.
+
+    Examples
+    --------
+    calcode demo
+    calcode demo -o page.html --json
+    calcode demo --image photo.jpg
+    calcode demo --stream
     """
     screen = Screen()
     if image is not None:
@@ -162,15 +169,3 @@ def demo(
     screen.say()
     screen.say(f"Computed in {seconds['compute']:.1f} s; wrote {output} in {seconds['page']:.1f} s.")
     screen.say(f"{DEVICE_NOTE} Features: CC BY-NC 4.0, not for commercial use.")
-
-
-COMMAND = Command(
-    run=demo,
-    examples=(
-        "calcode demo",
-        "calcode demo -o page.html --json",
-        "calcode demo --image photo.jpg",
-        "calcode demo --stream",
-    ),
-    panel=START,
-)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from calcode.cli.options import AsJson, option_group
-from calcode.cli.running import Command, Screen, output_file
+from calcode.cli.options import AsJson, option_groups
+from calcode.cli.running import Screen, output_file
 
 if TYPE_CHECKING:
     from calcode.datasets import PromptTemplates
@@ -20,21 +21,16 @@ if TYPE_CHECKING:
 _NAMED = 5
 
 
-@option_group(
-    "how",
-    {
-        "revision": (
-            Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.", metavar="NAME")],
-            None,
-        ),
-        "device": (Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")], "auto"),
-        "precision": (
-            Annotated[str, typer.Option(help="auto (bfloat16 on a GPU), float32, bfloat16 or float16.")],
-            "auto",
-        ),
-    },
-    build=dict,
-)
+@dataclass(frozen=True, kw_only=True)
+class _Loading:
+    """How the model is loaded."""
+
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.", metavar="NAME")] = None
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto"
+    precision: Annotated[str, typer.Option(help="auto (bfloat16 on a GPU), float32, bfloat16 or float16.")] = "auto"
+
+
+@option_groups(how=_Loading)
 def embed(
     images: Annotated[Path, typer.Argument(metavar="IMAGES", help="Folder of a data set, or a CSV file.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Feature file to write, .parquet.", metavar="FILE")],
@@ -48,7 +44,7 @@ def embed(
             "hf-hub:owner/model for open_clip); a local folder of either; or an .onnx file.",
         ),
     ],
-    how: Any,
+    how: _Loading,
     dataset: Annotated[
         str,
         typer.Option(
@@ -94,6 +90,11 @@ def embed(
     Writes a feature file and its prompts. An interrupted run continues when the same command is given
     again. An image that cannot be read is skipped and listed, with the reason, in NAME.skipped.csv. With
     HF_HUB_OFFLINE=1 only models already on this machine are used.
+
+    Examples
+    --------
+    calcode embed HAM10000/ --dataset ham10000 -b clip-vit-b32 -o ham.parquet
+    calcode embed photos/ -b t.onnx --prompts p.safetensors -o new.parquet
     """
     from calcode.backbones import embed_prompts, load_backbone
     from calcode.cohorts import Prompts, read_prompts
@@ -105,11 +106,11 @@ def embed(
     target = output_file(output, suffixes=(".parquet",))
     # A local folder or file by a name that holds in every working directory.
     name = str(Path(backbone).resolve()) if Path(backbone).exists() else backbone
-    load = partial(load_backbone, name, **how)
+    load = partial(load_backbone, name, **vars(how))
     # What is cheap to check comes before the model is loaded.
     known = ("auto", "float32", "bfloat16", "float16")
-    if how["precision"] not in known:
-        raise typer.BadParameter(f"{how['precision']!r} is none of {', '.join(known)}", param_hint="--precision")
+    if how.precision not in known:
+        raise typer.BadParameter(f"{how.precision!r} is none of {', '.join(known)}", param_hint="--precision")
     embed_images: Callable[..., EmbedSummary]
     if engine == "local":
         embed_images = partial(embed_here, workers=workers)
@@ -161,23 +162,8 @@ def embed(
         screen.warn("Interrupted. The same command goes on from here.")
         raise
     if as_json:
-        card = model.card
-        facts = {
-            "output": str(summary.output),
-            "embedded": summary.embedded,
-            "resumed": summary.resumed,
-            "skipped": [{"id": entry.id, "path": entry.path, "reason": entry.reason} for entry in summary.skipped],
-            "seconds": summary.seconds,
-            "images_per_second": summary.images_per_second,
-            "backbone": {
-                "model": card.model,
-                "revision": card.revision,
-                "family": card.family,
-                "dimension": card.dimension,
-                "preprocessing": str(card.preprocessing),
-                "temperature": card.temperature,
-                "logit_bias": card.logit_bias,
-            },
+        facts = asdict(summary) | {
+            "backbone": asdict(model.card) | {"preprocessing": str(model.card.preprocessing)},
             "prompt_digest": bank.digest,
         }
         screen.emit("embed", facts)
@@ -192,15 +178,6 @@ def embed(
         for entry in summary.skipped[:_NAMED]:
             screen.point(f"{entry.id}: {entry.reason}")
     screen.say(f"Wrote {summary.output}. Embeddings are patient-derived data: treat the file like the images.")
-
-
-COMMAND = Command(
-    run=embed,
-    examples=(
-        "calcode embed HAM10000/ --dataset ham10000 -b clip-vit-b32 -o ham.parquet",
-        "calcode embed photos/ -b t.onnx --prompts p.safetensors -o new.parquet",
-    ),
-)
 
 
 def rate_text(progress: Progress) -> str:

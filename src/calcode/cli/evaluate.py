@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, PromptFile, RoleName
-from calcode.cli.running import Command, Screen
+from calcode.cli.running import Screen
 
 if TYPE_CHECKING:
     from calcode.metrics import Summary
@@ -41,6 +41,11 @@ def evaluate(
     Coverage never comes alone: set size, full-set rate, single answers and how many are right, and deferral come with
     it, with 95 % intervals, and the worst class by name. Ends with what the model promises. On images that are not
     exchangeable with the calibration images every figure is an observation.
+
+    Examples
+    --------
+    calcode evaluate model.safetensors split.parquet --role test
+    calcode evaluate decisions.parquet split.parquet --by site
     """
     from calcode.cli.rows import Choice, judged, judged_file, warn_of_unknown_labels
     from calcode.cohorts import open_features
@@ -98,15 +103,6 @@ def evaluate(
     if not summary.promises:
         screen.point("The file does not say what the model promises; calcode inspect on the model does.")
     screen.point("Every figure above is an observation on these images.")
-
-
-COMMAND = Command(
-    run=evaluate,
-    examples=(
-        "calcode evaluate model.safetensors split.parquet --role test",
-        "calcode evaluate decisions.parquet split.parquet --by site",
-    ),
-)
 
 
 def _facts(summary: Summary, *, from_model: bool) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calcode.cli.options import AsJson, FeatureFileArgument, ModelFile, PromptFile, names_in
-from calcode.cli.running import DEVICE_NOTE, Command, Screen, plain_table
+from calcode.cli.running import DEVICE_NOTE, Screen, plain_table
 from calcode.errors import FeatureFileError, RoleError, SettingsError
 
 if TYPE_CHECKING:
@@ -51,11 +51,18 @@ def explain(
     prompts: PromptFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain the answer for single images.
+    r"""Explain the answer for single images.
 
     Says what the model answers, how unusual the image is, why each diagnosis stays or goes and with what evidence,
     and which reference images are nearest. An answer of one diagnosis comes with its record: how often such answers
     were right on the labelled images of the role test, where FEATURES has them.
+
+    Examples
+    --------
+    calcode explain model.safetensors split.parquet --id ISIC_0024306
+    calcode explain model.safetensors split.parquet --id a,b,c --json
+    calcode explain model.safetensors split.parquet \
+        --image photo.jpg --backbone tower.onnx
     """
     import numpy as np
     import pyarrow as pa
@@ -144,17 +151,6 @@ def explain(
         )
     screen.say()
     screen.say(DEVICE_NOTE)
-
-
-COMMAND = Command(
-    run=explain,
-    examples=(
-        "calcode explain model.safetensors split.parquet --id ISIC_0024306",
-        "calcode explain model.safetensors split.parquet --id a,b,c --json",
-        "calcode explain model.safetensors split.parquet \\",
-        "    --image photo.jpg --backbone tower.onnx",
-    ),
-)
 
 
 def show_explanation(explanation: Explanation, *, name: str, screen: Screen) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, PromptFile, names_in, option_group
-from calcode.cli.running import Command, Screen, output_file
+from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, PromptFile, names_in, option_groups
+from calcode.cli.running import Screen, output_file
 from calcode.errors import SettingsError
 from calcode.method.model import Calcode
 from calcode.method.settings import SETTINGS, Setting
@@ -36,11 +37,11 @@ def _in_options(error: SettingsError) -> str:
     return f"{option}{bracket}{key}{colon}{rest}"
 
 
-@option_group("given", {name: _option(setting) for name, setting in SETTINGS.items()}, build=dict)
+@option_groups(given=make_dataclass("Given", [(name, *_option(setting)) for name, setting in SETTINGS.items()]))
 def fit(
     features: FeatureFileArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write, .safetensors.", metavar="FILE")],
-    given: dict[str, Any],
+    given: Any,
     classes: Annotated[
         list[str] | None,
         typer.Option(help="Fit on these classes alone; images of others are left out.", metavar="CLASSES"),
@@ -53,12 +54,18 @@ def fit(
     prompts: PromptFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a model on the roles reference, validation, gate and calibration of a feature file.
+    r"""Fit a model on the roles reference, validation, gate and calibration of a feature file.
 
     Validation chooses the audit, the bandwidth and the classes that need protection; calibration sets the thresholds.
     The test role is not looked at. The defaults are those of the method; nothing needs to be set.
 
     The model file holds embeddings, which are patient-derived data: store and share it accordingly.
+
+    Examples
+    --------
+    calcode fit split.parquet -o model.safetensors
+    calcode fit split.parquet -o model.safetensors --level certified \
+        --always-protect mel --guard mel=0.02 --where site!=rosendahl
     """
     from calcode.cli.rows import read_fitted_roles, row_filter
     from calcode.cohorts import open_features
@@ -67,7 +74,7 @@ def fit(
     try:
         settings: dict[str, Any] = {
             name: value if isinstance(value, bool) else SETTINGS[name].parse(value)
-            for name, value in given.items()
+            for name, value in vars(given).items()
             if value is not None and value != []
         }
         model = Calcode(**settings)
@@ -100,13 +107,3 @@ def fit(
     for words in guard_sentences(model):
         screen.point(f"Protected: {words}" if model.guards_ else words)
     screen.say(f"Wrote {target}. More about it: calcode inspect {target}")
-
-
-COMMAND = Command(
-    run=fit,
-    examples=(
-        "calcode fit split.parquet -o model.safetensors",
-        "calcode fit split.parquet -o model.safetensors --level certified \\",
-        "    --always-protect mel --guard mel=0.02 --where site!=rosendahl",
-    ),
-)

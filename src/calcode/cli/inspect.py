@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calcode.cli.options import AsJson, ModelFile
-from calcode.cli.running import DEVICE_NOTE, Command, Screen, plain_table
+from calcode.cli.running import DEVICE_NOTE, Screen, plain_table
 
 
 def inspect(model: ModelFile, as_json: AsJson = False) -> None:
@@ -11,6 +11,11 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
 
     Its audit and how well that works, how local its thresholds are, which classes it protects and why, their
     thresholds, and what it promises.
+
+    Examples
+    --------
+    calcode inspect model.safetensors
+    calcode inspect model.safetensors --json
     """
     import warnings
 
@@ -114,8 +119,3 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
         screen.heading("What is promised, and what is only observed")
         for promise in fitted.promises_:
             screen.point(promise)
-
-
-COMMAND = Command(
-    run=inspect, examples=("calcode inspect model.safetensors", "calcode inspect model.safetensors --json")
-)

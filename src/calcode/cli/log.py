@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from calcode.cli.options import AsJson
-from calcode.cli.running import Command, guarded
-from calcode.cli.serve import PANEL
+from calcode.cli.running import command_group
 from calcode.cli.service import SiteFile, tell
 from calcode.errors import ServiceError
 
@@ -31,7 +30,12 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute every hash of the log and compare it with signed checkpoints; exit code 1 if it is not whole."""
+    """Recompute every hash of the log and compare it with signed checkpoints; exit code 1 if it is not whole.
+
+    Examples
+    --------
+    calcode log verify site.toml --checkpoints /mnt/notes
+    """
     from sqlalchemy import select
 
     from calcode.method.signatures import read_public_key
@@ -68,7 +72,12 @@ def prove(
     decision: Annotated[str, typer.Argument(metavar="ID", help="Id of the decision.")],
     as_json: AsJson = False,
 ) -> None:
-    """A proof that a decision is in the log, as JSON; it shows no other decision."""
+    """A proof that a decision is in the log, as JSON; it shows no other decision.
+
+    Examples
+    --------
+    calcode log prove site.toml ID > proof.json
+    """
     from sqlalchemy import select
 
     from calcode.service.audit.chain import Record
@@ -98,7 +107,12 @@ def check(
     key: Annotated[str, typer.Option("--key", help="Public key of the log ('ed25519:...' or its file).")],
     as_json: AsJson = False,
 ) -> None:
-    """Check a proof without the log: only the public key of its checkpoints is needed."""
+    """Check a proof without the log: only the public key of its checkpoints is needed.
+
+    Examples
+    --------
+    calcode log check proof.json --key ed25519:...
+    """
     from calcode.method.signatures import read_public_key
     from calcode.service.proofs import Proof, check_proof
 
@@ -116,7 +130,12 @@ def export(
     line: Annotated[str | None, typer.Option("--line", help="Whose decisions, if there are several lines.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the decisions of a line to Parquet, or all records as FHIR AuditEvent NDJSON."""
+    """Write the decisions of a line to Parquet, or all records as FHIR AuditEvent NDJSON.
+
+    Examples
+    --------
+    calcode log export site.toml decisions.parquet
+    """
     from calcode.cohorts import read_prompts
     from calcode.service.exports import export_audit_events, export_decisions
     from calcode.service.operations import opened
@@ -139,16 +158,11 @@ def export(
     tell("log export", sentence, as_json=as_json, facts={"output": str(target), "rows": n})
 
 
-#: The group; `calcode.cli.app` adds it under the name "log".
-group = typer.Typer(
-    help="Verify, prove and export the audit log of the service.\n\n\b\nExample:\n  calcode log verify site.toml",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+group = command_group(
+    "Verify, prove and export the audit log of the service.",
+    verify,
+    prove,
+    check,
+    export,
+    examples=("calcode log verify site.toml",),
 )
-for _command in (
-    Command(run=verify, examples=("calcode log verify site.toml --checkpoints /mnt/notes",), panel=PANEL),
-    Command(run=prove, examples=("calcode log prove site.toml ID > proof.json",), panel=PANEL),
-    Command(run=check, examples=("calcode log check proof.json --key ed25519:...",), panel=PANEL),
-    Command(run=export, examples=("calcode log export site.toml decisions.parquet",), panel=PANEL),
-):
-    group.command(_command.name, help=_command.help_text())(guarded(_command.run))

@@ -8,14 +8,19 @@ from typing import Annotated
 import typer
 
 from calcode.cli.options import AsJson, ModelFile
-from calcode.cli.running import Command, command_group
+from calcode.cli.running import command_group
 from calcode.cli.service import tell
 
 
 def key(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Private key to make.")], as_json: AsJson = False
 ) -> None:
-    """Make a key pair for signing: FILE (keep it secret) and FILE.pub (give it to those who should trust you)."""
+    """Make a key pair for signing: FILE (keep it secret) and FILE.pub (give it to those who should trust you).
+
+    Examples
+    --------
+    calcode model key engineer.key
+    """
     from calcode.method.signatures import write_private_key
 
     public = write_private_key(path)
@@ -28,7 +33,12 @@ def sign(
     key: Annotated[Path, typer.Option("--key", help="Private key.", metavar="FILE")],
     as_json: AsJson = False,
 ) -> None:
-    """Sign a model file; the signature is written next to it as MODEL.sig."""
+    """Sign a model file; the signature is written next to it as MODEL.sig.
+
+    Examples
+    --------
+    calcode model sign model.safetensors --key engineer.key
+    """
     from calcode.method.signatures import read_private_key, sign_file
 
     digest = _digest(model)
@@ -43,7 +53,12 @@ def verify(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Check that a model file is whole and signed by a trusted key; exit code 1 if not."""
+    """Check that a model file is whole and signed by a trusted key; exit code 1 if not.
+
+    Examples
+    --------
+    calcode model verify model.safetensors --trusted engineer.key.pub
+    """
     from calcode.method.signatures import require_signature
 
     digest = _digest(model)
@@ -66,8 +81,8 @@ def _digest(path: Path) -> str:
 
 group = command_group(
     "Sign model files and check their signatures.",
-    Command(run=key, examples=("calcode model key engineer.key",)),
-    Command(run=sign, examples=("calcode model sign model.safetensors --key engineer.key",)),
-    Command(run=verify, examples=("calcode model verify model.safetensors --trusted engineer.key.pub",)),
+    key,
+    sign,
+    verify,
     examples=("calcode model verify model.safetensors --trusted engineer.key.pub",),
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calcode.cli.options import AsJson, ModelFile, PromptFile
-from calcode.cli.running import Command, ExitCode, Screen, output_file, plain_table
+from calcode.cli.running import ExitCode, Screen, output_file, plain_table
 from calcode.errors import FeatureFileError, MismatchError
 
 if TYPE_CHECKING:
@@ -86,6 +86,12 @@ def monitor(
     coverage of reviewed cases that were drawn at random, class by class. One image per patient or lesion votes, once.
     A home model is watched against its home gate and a site model against its site gate. Exit code 3 says that an
     alarm was raised, now or in an earlier run of the same --state.
+
+    Examples
+    --------
+    calcode monitor model.safetensors clinic-*.parquet -o monitor.html
+    calcode monitor model.safetensors today.parquet --state monitor.json
+    calcode monitor site.safetensors new.parquet --labels reviews.csv
     """
     import numpy as np
     import pyarrow as pa
@@ -205,16 +211,6 @@ def monitor(
         _show(watch, totals=totals, reviews=reviews, earlier=earlier, output=output, screen=screen)
     if watch.alarms:
         raise typer.Exit(int(ExitCode.ALARM))
-
-
-COMMAND = Command(
-    run=monitor,
-    examples=(
-        "calcode monitor model.safetensors clinic-*.parquet -o monitor.html",
-        "calcode monitor model.safetensors today.parquet --state monitor.json",
-        "calcode monitor site.safetensors new.parquet --labels reviews.csv",
-    ),
-)
 
 
 def _sortable(times: Sequence[str]) -> list[Any]:

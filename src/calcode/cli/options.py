@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -50,41 +51,40 @@ def names_in(values: Sequence[str] | None) -> list[str]:
     return [name.strip() for value in values or () for name in value.split(",") if name.strip()]
 
 
-def option_group(
-    argument: str, options: Mapping[str, tuple[Any, Any]], *, build: Callable[[dict[str, Any]], Any]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command with many options that belong together: typer sees each, the command gets one value.
+def option_groups(**groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command whose options partly come in groups: typer sees every option, the command gets one value per group.
 
     Parameters
     ----------
-    argument : str
-        Of the command, which takes the value.
-    options : mapping of str to (annotation, default)
-        As typer reads them.
-    build : callable
-        From the options' values by name to the value.
+    **groups : dataclass
+        By the argument of the command that takes it; its fields are options, annotated as typer reads them.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command)
         hints = get_type_hints(command, include_extras=True)
+        own = inspect.signature(command)
+        parameters = [
+            entry.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+            for name, entry in own.parameters.items()
+            if name not in groups
+        ]
+        for group in groups.values():
+            hints |= get_type_hints(group, include_extras=True)
+            parameters += [
+                inspect.Parameter(
+                    entry.name, inspect.Parameter.KEYWORD_ONLY, default=entry.default, annotation=hints[entry.name]
+                )
+                for entry in fields(group)
+            ]
 
         @functools.wraps(command)
         def run(**values: Any) -> None:
-            grouped = {name: values.pop(name) for name in options}
-            command(**values, **{argument: build(grouped)})
+            for name, group in groups.items():
+                values[name] = group(**{entry.name: values.pop(entry.name) for entry in fields(group)})
+            command(**values)
 
-        made = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for name, (annotation, default) in options.items()
-        ]
-        kept = [
-            entry.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
-            for name, entry in own.parameters.items()
-            if name != argument
-        ]
-        run.__signature__ = own.replace(parameters=[*kept, *made])  # type: ignore[attr-defined]
-        run.__annotations__ = {entry.name: entry.annotation for entry in (*kept, *made)}
+        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {entry.name: entry.annotation for entry in parameters}
         return run
 
     return decorate

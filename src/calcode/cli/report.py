@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, ModelFile, PromptFile, RoleName
-from calcode.cli.running import Command, Screen, output_file
+from calcode.cli.running import Screen, output_file
 
 
 def report(
@@ -39,6 +39,11 @@ def report(
     Class-wise coverage before and after the guard, set sizes, deferrals and their reasons, the audit's p-values,
     subgroups where the file has site, sex or skin type, and what is promised. Where the file holds the calibration
     images of the model, split APS is shown for comparison.
+
+    Examples
+    --------
+    calcode report model.safetensors split.parquet --role test --exchangeable
+    calcode report model.safetensors elsewhere.parquet -o elsewhere.html
     """
     from dataclasses import replace
 
@@ -120,12 +125,3 @@ def report(
         screen.say("Split APS is not shown: the file does not hold the calibration images of this model.")
     screen.say()
     screen.say(f"Wrote {target}. Open it in a browser.")
-
-
-COMMAND = Command(
-    run=report,
-    examples=(
-        "calcode report model.safetensors split.parquet --role test --exchangeable",
-        "calcode report model.safetensors elsewhere.parquet -o elsewhere.html",
-    ),
-)

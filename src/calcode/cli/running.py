@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import inspect
 import json
 import math
 import os
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-START = "Start here"
-OWN_IMAGES = "On images of your own"
-
 
 class ExitCode(IntEnum):
     """Exit codes; 2 is typer's own code for a command that was not understood."""
@@ -52,46 +50,36 @@ class ExitCode(IntEnum):
     TERMINATED = 143
 
 
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """A command and what its help page says.
-
-    Attributes
-    ----------
-    run : callable
-        The typer function; its docstring is the help text.
-    examples : sequence of str
-        Command lines as a user would type them.
-    panel : str
-        Heading under which `calcode --help` lists it.
-    """
-
-    run: Callable[..., None]
-    examples: Sequence[str]
-    panel: str = OWN_IMAGES
-
-    @property
-    def name(self) -> str:
-        """The word that is typed: the function's name."""
-        return self.run.__name__.strip("_").replace("_", "-")
-
-    def help_text(self) -> str:
-        """The docstring with the examples below it, each on a line of its own."""
-        paragraphs = (self.run.__doc__ or "").strip().split("\n\n")
-        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-        # The backspace keeps typer from joining the lines of a paragraph.
-        shown = "\n".join(f"  {line}" for line in self.examples)
-        whole = f"{text}\n\n\b\nExample{'s' * (len(self.examples) > 1)}:\n{shown}"
-        return whole.replace("[", r"\[")  # calcode[service] is not markup
-
-
-def command_group(about: str, *commands: Command, examples: Sequence[str]) -> typer.Typer:
-    """Commands under one name, such as `calcode site`; `calcode.cli.app` gives the name."""
+def help_page(about: str, examples: Sequence[str]) -> str:
+    """A help text with its examples below it, each on a line of its own."""
+    paragraphs = "\n\n".join(" ".join(paragraph.split()) for paragraph in about.split("\n\n"))
+    # The backspace keeps typer from joining the lines of a paragraph.
     lines = "\n".join(f"  {line}" for line in examples)
-    help_page = f"{about}\n\n\b\nExample{'s' * (len(examples) > 1)}:\n{lines}"
-    group = typer.Typer(help=help_page, no_args_is_help=True, rich_markup_mode="rich")
+    page = f"{paragraphs}\n\n\b\nExample{'s' * (len(examples) > 1)}:\n{lines}"
+    return page.replace("[", r"\[")  # calcode[service] is not markup
+
+
+def add_command(group: typer.Typer, command: Callable[..., None], *, panel: str | None = None) -> None:
+    """Add a command: its name is the function's, its help the docstring with the lines under Examples.
+
+    Parameters
+    ----------
+    group : typer.Typer
+    command : callable
+    panel : str, optional
+        Heading under which the help of the group lists it.
+    """
+    about, _, examples = inspect.cleandoc(command.__doc__ or "").partition("\n\nExamples\n--------\n")
+    name = command.__name__.strip("_").replace("_", "-")
+    page = help_page(about, examples.splitlines())
+    group.command(name, help=page, rich_help_panel=panel)(guarded(command))
+
+
+def command_group(about: str, *commands: Callable[..., None], examples: Sequence[str]) -> typer.Typer:
+    """Commands under one name, such as `calcode site`; `calcode.cli.app` gives the name."""
+    group = typer.Typer(help=help_page(about, examples), no_args_is_help=True, rich_markup_mode="rich")
     for command in commands:
-        group.command(command.name, help=command.help_text())(guarded(command.run))
+        add_command(group, command)
     return group
 
 
@@ -290,7 +278,7 @@ def terminal_table(table: parts.Table, *, title: str = "") -> Table:
 
 
 def json_ready(value: Any) -> Any:
-    """Plain values for JSON: nan becomes null, infinity the text "inf".
+    """Plain values for JSON: nan becomes null, infinity the text "inf", a path its text.
 
     Examples
     --------
@@ -301,6 +289,8 @@ def json_ready(value: Any) -> Any:
         return {str(key): json_ready(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [json_ready(entry) for entry in value]
+    if isinstance(value, Path):
+        return str(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
     return value

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calcode.cli.options import AsJson
-from calcode.cli.running import Command, Screen
+from calcode.cli.running import Screen
 from calcode.errors import ServiceError
 
 if TYPE_CHECKING:
     from calcode.service.service import Service
-
-PANEL = "In a hospital"
 
 
 def serve(
@@ -39,6 +37,12 @@ def serve(
 
     Needs pip install 'calcode[service]'. The page docs/service.md is for the engineer who runs it. Research software,
     not a medical device.
+
+    Examples
+    --------
+    calcode serve site.toml
+    calcode serve --demo
+    calcode serve --demo --pace 60 --report loop-output
     """
     if demo:
         from calcode.service.demo import serve_demo
@@ -63,10 +67,3 @@ def serve(
             typer.echo(f"{settings.name} answers on {url} (Ctrl-C ends it)")
 
     run(settings, listening=listening)
-
-
-COMMAND = Command(
-    run=serve,
-    examples=("calcode serve site.toml", "calcode serve --demo", "calcode serve --demo --pace 60 --report loop-output"),
-    panel=PANEL,
-)

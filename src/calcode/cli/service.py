@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from calcode.cli.options import AsJson
-from calcode.cli.running import Command, guarded
-from calcode.cli.serve import PANEL
+from calcode.cli.running import command_group
 from calcode.errors import ServiceError
 
 _DELETED = "Deleted {} parts; the records stay and the log still verifies."
@@ -31,7 +30,12 @@ SiteFile = Annotated[Path, typer.Argument(metavar="SITE", help="Site file (TOML)
 
 
 def init(site: SiteFile, as_json: AsJson = False) -> None:
-    """Make the database, the keys and the data folder of a site, before its first start."""
+    """Make the database, the keys and the data folder of a site, before its first start.
+
+    Examples
+    --------
+    calcode service init site.toml
+    """
     from calcode.method.signatures import public_text
     from calcode.service import schema
     from calcode.service.audit.notes import verifier_key
@@ -59,7 +63,12 @@ def init(site: SiteFile, as_json: AsJson = False) -> None:
 
 
 def upgrade(site: SiteFile, as_json: AsJson = False) -> None:
-    """Bring the database to this version's schema; make a backup before."""
+    """Bring the database to this version's schema; make a backup before.
+
+    Examples
+    --------
+    calcode service upgrade site.toml
+    """
     from calcode.service import schema
     from calcode.service.database import Database
     from calcode.service.settings import read_site
@@ -75,7 +84,12 @@ def upgrade(site: SiteFile, as_json: AsJson = False) -> None:
 
 
 def doctor(site: SiteFile, as_json: AsJson = False) -> None:
-    """Examine disk, clock, rights, database, log, checkpoints and models; exit code 1 if something is bad."""
+    """Examine disk, clock, rights, database, log, checkpoints and models; exit code 1 if something is bad.
+
+    Examples
+    --------
+    calcode service doctor site.toml
+    """
     from calcode.service.doctor import examine, sentences
     from calcode.service.settings import read_site
 
@@ -91,7 +105,12 @@ def backup(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")],
     as_json: AsJson = False,
 ) -> None:
-    """Copy a running SQLite log into one file."""
+    """Copy a running SQLite log into one file.
+
+    Examples
+    --------
+    calcode service backup site.toml backup.sqlite
+    """
     from calcode.service.operations import back_up, opened
     from calcode.service.settings import read_site
 
@@ -110,7 +129,12 @@ def restore_test(
     backup: Annotated[str, typer.Argument(metavar="BACKUP", help="Backup file, or URL of a restored PostgreSQL.")],
     as_json: AsJson = False,
 ) -> None:
-    """Restore a backup into a temporary place, verify it, and record that in the log."""
+    """Restore a backup into a temporary place, verify it, and record that in the log.
+
+    Examples
+    --------
+    calcode service restore-test site.toml backup.sqlite
+    """
     from calcode.service.operations import opened
     from calcode.service.operations import restore_test as run
     from calcode.service.settings import read_site
@@ -126,7 +150,12 @@ def restore_test(
 
 
 def retain(site: SiteFile, as_json: AsJson = False) -> None:
-    """Delete personal content that is older than the retention in the site file."""
+    """Delete personal content that is older than the retention in the site file.
+
+    Examples
+    --------
+    calcode service retain site.toml
+    """
     from calcode.service.operations import opened
     from calcode.service.operations import retain as run
     from calcode.service.settings import read_site
@@ -144,7 +173,12 @@ def erase(
     decision: Annotated[str | None, typer.Option("--decision", help="Id of one decision.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete all personal content of a patient or of one decision. Backups keep theirs until they are overwritten."""
+    """Delete all personal content of a patient or of one decision. Backups keep theirs until they are overwritten.
+
+    Examples
+    --------
+    calcode service erase site.toml --group patient-17 --why request
+    """
     from calcode.service.operations import erase as run
     from calcode.service.operations import opened
     from calcode.service.settings import read_site
@@ -156,7 +190,12 @@ def erase(
 
 
 def rebuild(site: SiteFile, as_json: AsJson = False) -> None:
-    """Rebuild the tables that repeat the log, from the log alone; stop the service first."""
+    """Rebuild the tables that repeat the log, from the log alone; stop the service first.
+
+    Examples
+    --------
+    calcode service rebuild site.toml
+    """
     from calcode.service import projections
     from calcode.service.database import only_service
     from calcode.service.log import Event
@@ -174,7 +213,12 @@ def outbox(
     retry: Annotated[str | None, typer.Option("--retry", metavar="TARGET", help="Try its reports again now.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the reports that wait for each receiver, or make those of one receiver due now."""
+    """List the reports that wait for each receiver, or make those of one receiver due now.
+
+    Examples
+    --------
+    calcode service outbox site.toml --retry pacs
+    """
     from calcode.service import outbox as reports
     from calcode.service.operations import opened
     from calcode.service.settings import read_site
@@ -201,7 +245,12 @@ def labels(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV with label, decision or study, line, source.")],
     as_json: AsJson = False,
 ) -> None:
-    """Record results of the laboratory from a CSV file, all of them or none."""
+    """Record results of the laboratory from a CSV file, all of them or none.
+
+    Examples
+    --------
+    calcode service labels site.toml results.csv
+    """
     from calcode.cohorts import read_prompts
     from calcode.service.keys import site_secret
     from calcode.service.label_files import LabelledLine, read_label_file, receive_labels
@@ -232,6 +281,10 @@ def recalibrate(
     """Make the site model that the protocol allows now, from the reviewed cases, as a candidate with its report.
 
     It answers nobody: it goes into the shadow first, and two accounts promote it. The service may run meanwhile.
+
+    Examples
+    --------
+    calcode service recalibrate site.toml
     """
     from calcode.service.models import Models
     from calcode.service.operations import opened
@@ -264,7 +317,12 @@ def token(
     line: LimitedTo = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token; it is shown once. A running service takes it within a second."""
+    """Make a token; it is shown once. A running service takes it within a second.
+
+    Examples
+    --------
+    calcode service token site.toml pacs --role program
+    """
     from calcode.service.operations import opened
     from calcode.service.people import make_token
     from calcode.service.settings import read_site
@@ -284,7 +342,12 @@ def account(
     line: LimitedTo = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a local account or change its roles, lines and password."""
+    """Make a local account or change its roles, lines and password.
+
+    Examples
+    --------
+    calcode service account site.toml e.meier --role engineer
+    """
     from calcode.service.operations import opened
     from calcode.service.people import set_password, set_roles
     from calcode.service.problems import Problem
@@ -304,7 +367,12 @@ def grants(
     role: Annotated[str, typer.Argument(metavar="ROLE", help="PostgreSQL role of the service.")],
     as_json: AsJson = False,
 ) -> None:
-    """The SQL that lets the service add and read records and nothing else; run it as the owner of the tables."""
+    """The SQL that lets the service add and read records and nothing else; run it as the owner of the tables.
+
+    Examples
+    --------
+    calcode service grants calcode_service | psql calcode
+    """
     from calcode.service.tables import grants as statements
 
     lines = [f"{statement};" for statement in statements(role)]
@@ -312,35 +380,21 @@ def grants(
 
 
 def sbom(as_json: AsJson = False) -> None:
-    """The software that is installed for the service, as CycloneDX JSON."""
+    """The software that is installed for the service, as CycloneDX JSON.
+
+    Examples
+    --------
+    calcode service sbom > sbom.json
+    """
     from calcode.service.exports import software_bill
 
     bill = software_bill()
     tell("service sbom", json.dumps(bill, indent=2), as_json=as_json, facts={"sbom": bill})
 
 
-#: The group; `calcode.cli.app` adds it under the name "service".
-group = typer.Typer(
-    help="Operate the decision service: set up, examine, back up, erase.\n\n\b\n"
-    "Examples:\n  calcode service init site.toml\n  calcode service doctor site.toml",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+group = command_group(
+    "Operate the decision service: set up, examine, back up, erase.",
+    *(init, upgrade, doctor, backup, restore_test, retain, erase, rebuild, outbox, labels, recalibrate),
+    *(token, account, grants, sbom),
+    examples=("calcode service init site.toml", "calcode service doctor site.toml"),
 )
-for _command in (
-    Command(run=init, examples=("calcode service init site.toml",), panel=PANEL),
-    Command(run=upgrade, examples=("calcode service upgrade site.toml",), panel=PANEL),
-    Command(run=doctor, examples=("calcode service doctor site.toml",), panel=PANEL),
-    Command(run=backup, examples=("calcode service backup site.toml backup.sqlite",), panel=PANEL),
-    Command(run=restore_test, examples=("calcode service restore-test site.toml backup.sqlite",), panel=PANEL),
-    Command(run=retain, examples=("calcode service retain site.toml",), panel=PANEL),
-    Command(run=erase, examples=("calcode service erase site.toml --group patient-17 --why request",), panel=PANEL),
-    Command(run=rebuild, examples=("calcode service rebuild site.toml",), panel=PANEL),
-    Command(run=outbox, examples=("calcode service outbox site.toml --retry pacs",), panel=PANEL),
-    Command(run=labels, examples=("calcode service labels site.toml results.csv",), panel=PANEL),
-    Command(run=recalibrate, examples=("calcode service recalibrate site.toml",), panel=PANEL),
-    Command(run=token, examples=("calcode service token site.toml pacs --role program",), panel=PANEL),
-    Command(run=account, examples=("calcode service account site.toml e.meier --role engineer",), panel=PANEL),
-    Command(run=grants, examples=("calcode service grants calcode_service | psql calcode",), panel=PANEL),
-    Command(run=sbom, examples=("calcode service sbom > sbom.json",), panel=PANEL),
-):
-    group.command(_command.name, help=_command.help_text())(guarded(_command.run))

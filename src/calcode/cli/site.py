@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from calcode.cli.options import AsJson, FeatureFileArgument, ModelFile, PromptFile, names_in, option_group
-from calcode.cli.running import Command, Screen, command_group, output_file, plain_table
+from calcode.cli.options import AsJson, FeatureFileArgument, ModelFile, PromptFile, names_in, option_groups
+from calcode.cli.running import Screen, command_group, output_file, plain_table
 
 if TYPE_CHECKING:
     from calcode.cohorts import Cohort
@@ -74,6 +75,11 @@ def plan(
     An archive needs known diagnoses in the column label_name: they choose the cases and are not written to the sheet.
     Coin and consecutive need none. The sheet never shows what the model thinks. Fill in the column label with a
     diagnosis, 'other' for one that the model does not know, or 'cannot tell'.
+
+    Examples
+    --------
+    calcode site plan model.safetensors clinic.parquet --budget 100
+    calcode site plan model.safetensors clinic.parquet --budget 200 --design coin
     """
     import numpy as np
 
@@ -150,72 +156,54 @@ def plan(
     )
 
 
-_SETTINGS: dict[str, tuple[Any, Any]] = {
-    "calibrate_with": (
-        Annotated[
-            Literal["coin", "weighted"],
-            typer.Option(
-                help="coin: review was by chance alone. weighted: some cases were reviewed for a reason, each with the "
-                "known probability in the column review_probability of REVIEW or FEATURES."
-            ),
-        ],
-        "coin",
-    ),
-    "rare": (
-        Annotated[
-            Literal["keep", "count", "pool"],
-            typer.Option(
-                help="Classes with too few labels: keep them in every set, let their level follow the count, or pool "
-                "them."
-            ),
-        ],
-        "keep",
-    ),
-    "slack": (
-        Annotated[
-            Literal["keep", "thin"], typer.Option(help="thin: exactly as many cases calibrate as the level needs.")
-        ],
-        "keep",
-    ),
-    "always_protect": (
-        Annotated[
-            list[str] | None,
-            typer.Option(help="Classes that keep their level whatever their count.", metavar="CLASSES"),
-        ],
-        None,
-    ),
-    "assurance": (
-        Annotated[
-            float | None,
-            typer.Option(
-                help="Hold for this very sample with this probability, such as 0.9; needs about 99 labels of a class.",
-                metavar="SHARE",
-            ),
-        ],
-        None,
-    ),
-    "audit": (
-        Annotated[
-            Literal["off", "site", "home"],
-            typer.Option(
-                help="Defer images unlike the site's own (site: the patients that are not on the sheet), unlike "
-                "home's, or none."
-            ),
-        ],
-        "off",
-    ),
-    "seed": (Annotated[int, typer.Option(help="Seeds every draw; fix it beforehand.", metavar="N", min=0)], 0),
-}
+@dataclass(frozen=True, kw_only=True)
+class _FitOptions:
+    """Settings of a site model."""
+
+    calibrate_with: Annotated[
+        Literal["coin", "weighted"],
+        typer.Option(
+            help="coin: review was by chance alone. weighted: some cases were reviewed for a reason, each with the "
+            "known probability in the column review_probability of REVIEW or FEATURES."
+        ),
+    ] = "coin"
+    rare: Annotated[
+        Literal["keep", "count", "pool"],
+        typer.Option(
+            help="Classes with too few labels: keep them in every set, let their level follow the count, or pool them."
+        ),
+    ] = "keep"
+    slack: Annotated[
+        Literal["keep", "thin"], typer.Option(help="thin: exactly as many cases calibrate as the level needs.")
+    ] = "keep"
+    always_protect: Annotated[
+        list[str] | None, typer.Option(help="Classes that keep their level whatever their count.", metavar="CLASSES")
+    ] = None
+    assurance: Annotated[
+        float | None,
+        typer.Option(
+            help="Hold for this very sample with this probability, such as 0.9; needs about 99 labels of a class.",
+            metavar="SHARE",
+        ),
+    ] = None
+    audit: Annotated[
+        Literal["off", "site", "home"],
+        typer.Option(
+            help="Defer images unlike the site's own (site: the patients that are not on the sheet), unlike home's, "
+            "or none."
+        ),
+    ] = "off"
+    seed: Annotated[int, typer.Option(help="Seeds every draw; fix it beforehand.", metavar="N", min=0)] = 0
 
 
-@option_group("settings", _SETTINGS, build=dict)
+@option_groups(options=_FitOptions)
 def fit(
     model: ModelFile,
     features: FeatureFileArgument,
     review: ReviewSheet,
     output: Annotated[Path, typer.Option("--output", "-o", help="Site model to write, .safetensors.", metavar="FILE")],
     sampling: Annotated[Design, typer.Option(help="How the reviewed cases were chosen.")],
-    settings: dict[str, Any],
+    options: _FitOptions,
     miscoverage: Levels = None,
     look: Annotated[
         int,
@@ -228,21 +216,26 @@ def fit(
     prompts: PromptFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a site model on a filled sheet.
+    r"""Fit a site model on a filled sheet.
 
     Every label trains and calibrates, and every class with enough labels is covered at its level. Cases without a
     label are counted: their share weakens the promise. The site model takes the place of the model in decide,
     evaluate, report, inspect and explain. It holds embeddings of patients: keep it at the site.
+
+    Examples
+    --------
+    calcode site fit model.safetensors clinic.parquet review.csv \
+        -o site.safetensors --sampling archive
     """
     target = output_file(output, suffixes=(".safetensors",), inputs=(model, features, review, prompts))
     screen = Screen()
     with screen.working(f"Reading {features}"):
         home, cohort = _opened(model, features, prompts=prompts)
-    settings |= {
-        "always_protect": names_in(settings["always_protect"]),
-        "random_state": settings.pop("seed"),
+    settings = asdict(options) | {
+        "always_protect": names_in(options.always_protect),
         "miscoverage": _levels(miscoverage, home.classes_),
     }
+    settings["random_state"] = settings.pop("seed")
     with screen.working("Fitting"):
         site, _ = _fitted(home, cohort, review, sampling=sampling, settings=settings, look=look)
         site.save(target)
@@ -253,7 +246,7 @@ def fit(
     show_site(site, facts, screen=screen)
     screen.say()
     screen.say(f"Wrote {target}. Decide with it: calcode decide {target} {features} -o decisions.csv")
-    if settings["calibrate_with"] == "weighted":
+    if options.calibrate_with == "weighted":
         screen.say("Every feature file that it decides on needs the column review_probability.")
 
 
@@ -275,6 +268,10 @@ def curve(
 
     It is measured on images that are not on the sheet, whose labels are not needed. Beyond the number of reviewed
     cases these are drawn with replacement, which is a guess.
+
+    Examples
+    --------
+    calcode site curve model.safetensors clinic.parquet review.csv --sampling archive
     """
     import warnings
 
@@ -483,29 +480,11 @@ def show_site(site: SiteModel, facts: dict[str, Any], *, screen: Screen) -> None
         screen.point(promise)
 
 
-PLAN = Command(
-    run=plan,
-    examples=(
-        "calcode site plan model.safetensors clinic.parquet --budget 100",
-        "calcode site plan model.safetensors clinic.parquet --budget 200 --design coin",
-    ),
-)
-FIT = Command(
-    run=fit,
-    examples=(
-        "calcode site fit model.safetensors clinic.parquet review.csv \\",
-        "    -o site.safetensors --sampling archive",
-    ),
-)
-CURVE = Command(
-    run=curve, examples=("calcode site curve model.safetensors clinic.parquet review.csv --sampling archive",)
-)
-
 group = command_group(
     "Adapt a model to a new site with a few reviewed cases: plan, fit, curve.",
-    PLAN,
-    FIT,
-    CURVE,
+    plan,
+    fit,
+    curve,
     examples=(
         "calcode site plan model.safetensors clinic.parquet --budget 100",
         "calcode site fit model.safetensors clinic.parquet review.csv \\",

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from calcode.cli.options import AsJson, FeatureFileArgument, PromptFile
-from calcode.cli.running import Command, Screen, output_file, plain_table
+from calcode.cli.running import Screen, output_file, plain_table
 
 
 def split(
@@ -43,6 +43,11 @@ def split(
     Images of one group (column 'group': patient or lesion) stay together, and every class is spread over the roles as
     evenly as the groups allow. Writes the same file with a column 'role', and its prompts next to it. Says how many
     images of each class every role got, and which classes have too few calibration images for a finite guard.
+
+    Examples
+    --------
+    calcode split skin.parquet -o split.parquet
+    calcode split skin.parquet -o split.parquet --sizes 0.1,0.2,0.2,0.3,0.2
     """
     from calcode.cli.rows import warn_of_unknown_labels
     from calcode.cohorts import open_features, role_counts, split_roles, write_roles
@@ -111,12 +116,3 @@ def split(
         screen.say()
         screen.say(counts.guard_sentence(), style="yellow" if counts.infinite_guard else "")
         screen.say(f"Wrote {target}. Next: calcode fit {target} -o model.safetensors")
-
-
-COMMAND = Command(
-    run=split,
-    examples=(
-        "calcode split skin.parquet -o split.parquet",
-        "calcode split skin.parquet -o split.parquet --sizes 0.1,0.2,0.2,0.3,0.2",
-    ),
-)

@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 
 from calcode.cli.options import AsJson
-from calcode.cli.running import DEVICE_NOTE, Command, ExitCode, Screen, command_group, output_file
+from calcode.cli.running import DEVICE_NOTE, ExitCode, Screen, command_group, output_file
 
-PANEL = "For a publication or a decision to deploy"
 #: Seconds between two lines of progress in a log.
 _LOG_SECONDS = 10.0
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="Study file, as 'calcode study init' writes it.")]
@@ -25,6 +24,11 @@ def init(
     """Write a commented example of a study file.
 
     Every key is explained where it stands. An existing file is never overwritten.
+
+    Examples
+    --------
+    calcode study init
+    calcode study init my-study.toml
     """
     from importlib.resources import files
 
@@ -64,6 +68,11 @@ def run(
 
     Finished work is not repeated, so an interrupted run continues where it stopped. One failing combination
     does not stop the others: it is reported at the end, and the exit code is 1.
+
+    Examples
+    --------
+    calcode study run studies/dermatology.toml
+    calcode study run study.toml --features my-model=features.parquet --resplits 20
     """
     from calcode.study import plan, read_study, run_study, write_study_page
 
@@ -146,6 +155,10 @@ def schema(as_json: AsJson = False) -> None:
     """Print the JSON schema of study files, for editors that complete and check TOML.
 
     Taplo, Even Better TOML and PyCharm read it: name the file in '#:schema study.schema.json' on the first line.
+
+    Examples
+    --------
+    calcode study schema > study.schema.json
     """
     import json
 
@@ -169,6 +182,11 @@ def report(
 
     Everything is read from the folder's tables and manifest; nothing is computed again. LaTeX tables go to
     FOLDER/latex, figures to FOLDER/figures. Figures need the extra `figures`.
+
+    Examples
+    --------
+    calcode study report study-output/dermatology
+    calcode study report study-output/dermatology -o result.html
     """
     from calcode.study import write_report
 
@@ -194,29 +212,11 @@ def report(
         screen.warn('figure files were left out: pip install "calcode[figures]"')
 
 
-INIT = Command(run=init, examples=("calcode study init", "calcode study init my-study.toml"), panel=PANEL)
-RUN = Command(
-    run=run,
-    examples=(
-        "calcode study run studies/dermatology.toml",
-        "calcode study run study.toml --features my-model=features.parquet --resplits 20",
-    ),
-    panel=PANEL,
-)
-REPORT = Command(
-    run=report,
-    examples=(
-        "calcode study report study-output/dermatology",
-        "calcode study report study-output/dermatology -o result.html",
-    ),
-    panel=PANEL,
-)
-SCHEMA = Command(run=schema, examples=("calcode study schema > study.schema.json",), panel=PANEL)
 group = command_group(
     "The whole evaluation from one file: every method, setting and experiment, as tables and a page.",
-    INIT,
-    RUN,
-    REPORT,
-    SCHEMA,
+    init,
+    run,
+    report,
+    schema,
     examples=("calcode study init", "calcode study run study.toml"),
 )
