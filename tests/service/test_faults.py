@@ -30,8 +30,11 @@ from service.sites import (
 
 from calcode.service import schema
 from calcode.service.checkpoint_targets import notes_in
+from calcode.service.checkpoints import check_against
 from calcode.service.database import Database
+from calcode.service.keys import checkpoint_key
 from calcode.service.log import Event, Log
+from calcode.service.service import Service
 
 KILLS = int(os.environ.get("CALCODE_KILLS", "8"))
 
@@ -70,7 +73,7 @@ def test_killed_under_load_nothing_acknowledged_is_lost(tmp_path: Path, database
         assert status == 200
         traffic.receipts[key] = answer
     assert process.stop() == 0
-    assert [record.kind for page in log.pages() for record in page][-1] == "stopped"
+    assert [record.kind for page in log.pages() for record in page][-2:] == ["stopped", "checkpoint"]
     n = assert_nothing_lost(log, traffic.receipts)
     assert n >= len(traffic.receipts)
     log.database.close()
@@ -242,8 +245,6 @@ def test_a_restored_old_backup_is_refused_and_names_the_gap(tmp_path: Path) -> N
 
 def test_a_log_shorter_than_its_checkpoints_is_refused_on_postgresql(tmp_path: Path, postgres: Server) -> None:
     """A standby that lacked the last records: the start names the gap."""
-    from calcode.service.service import Service
-
     notes = tmp_path / "notes"
     notes.mkdir()
     lines = f'[checkpoints]\nevery_records = 1\nfolders = ["{notes}"]'
@@ -258,10 +259,6 @@ def test_a_log_shorter_than_its_checkpoints_is_refused_on_postgresql(tmp_path: P
 
 
 def test_a_log_changed_behind_its_checkpoints_is_refused(tmp_path: Path) -> None:
-    from calcode.service.checkpoints import check_against, notes_in
-    from calcode.service.keys import checkpoint_key
-    from calcode.service.service import Service
-
     notes = tmp_path / "notes"
     notes.mkdir()
     site = make_site(tmp_path, lines=f'[checkpoints]\nevery_records = 1\nfolders = ["{notes}"]')
@@ -286,8 +283,6 @@ def test_a_log_changed_behind_its_checkpoints_is_refused(tmp_path: Path) -> None
 
 
 def test_a_checkpoint_target_that_is_down_is_shown_and_served_later(tmp_path: Path) -> None:
-    from calcode.service.service import Service
-
     notes = tmp_path / "notes"
     notes.mkdir()
     site = make_site(tmp_path, lines=f'[checkpoints]\nevery_records = 1\nfolders = ["{notes}"]')
@@ -302,6 +297,48 @@ def test_a_checkpoint_target_that_is_down_is_shown_and_served_later(tmp_path: Pa
         wait_until(lambda: service.checkpoints.sent == service.checkpoints.size > 0)
         assert not service.checkpoints.down
         assert list(notes.iterdir())
+
+
+def test_the_last_checkpoint_is_written_and_sent_when_the_service_ends(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    site = make_site(tmp_path, lines=f'[checkpoints]\nfolders = ["{notes}"]')
+    log = opened(site)
+    token = token_for(log, "program")
+    process = Process(site).start()
+    for number, row in enumerate(embeddings(5).tolist()):
+        assert post(process.port, "/v1/decisions", {"embedding": row}, token=token, key=str(number))[0] == 200
+    assert not list(notes.iterdir()), "neither 1,000 records nor ten minutes have passed"
+    assert process.stop() == 0
+    records = [record for page in log.pages() for record in page]
+    assert [record.kind for record in records[-2:]] == ["stopped", "checkpoint"]
+    ((size, _),) = notes_in(notes)
+    assert size == len(records) - 1, "only the record of the checkpoint itself comes after it"
+    assert check_against(log, notes_in(notes), checkpoint_key(site.settings).public_key()) == []
+    log.database.close()
+
+
+def test_a_checkpoint_target_that_stays_down_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    notes = tmp_path / "notes"
+    site = make_site(tmp_path, lines=f'[checkpoints]\nevery_records = 1\nfolders = ["{notes}"]')
+
+    def said() -> list[str]:
+        return [record.msg for record in caplog.records if record.msg.startswith("checkpoint")]
+
+    with caplog.at_level("INFO", logger="calcode.service"), Service(site.settings) as service:
+        for size in range(1, 4):
+            token_for(service.log, "program")
+            # Every second it is tried again, and still not there.
+            wait_until(lambda size=size: service.checkpoints.size > 3 * size and service.checkpoints.down)
+        assert said() == ["checkpoint_not_sent"]
+        (line,) = [record for record in caplog.records if record.msg == "checkpoint_not_sent"]
+        assert getattr(line, "target", None) == str(notes)
+        # The alarm and the exposure stay in view.
+        assert service.checkpoints.down == [str(notes)]
+        wait_until(lambda: b"calcode_checkpoint_targets_down 1.0" in service.metrics.text())
+        notes.mkdir()
+        wait_until(lambda: len(said()) == 2)
+        assert said() == ["checkpoint_not_sent", "checkpoints_sent_again"]
 
 
 def test_the_disk_has_the_record_before_the_client_has_the_answer(site: Site) -> None:
@@ -346,8 +383,6 @@ def test_the_disk_has_the_record_before_the_client_has_the_answer(site: Site) ->
 
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
 def test_a_damaged_model_file_is_refused_at_the_start_by_name(site: Site, damage: str) -> None:
-    from calcode.service.service import Service
-
     with Service(site.settings):
         pass
     (file,) = site.settings.path("models").glob("*.safetensors")
@@ -381,7 +416,6 @@ def test_checkpoints_go_to_syslog_and_by_mail_and_verify_the_log_there(tmp_path:
 
     from calcode.service.checkpoints import check_against
     from calcode.service.keys import checkpoint_key
-    from calcode.service.service import Service
 
     mails: list[str] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from calcode.errors import ServiceError
 from calcode.service import projections, schema
 from calcode.service.admission import Case, DecisionRequest
 from calcode.service.database import Database
+from calcode.service.doctor import examine
 from calcode.service.operations import derived_rows, erase
 from calcode.service.people import make_token
 from calcode.service.sampling import policy_event
 from calcode.service.service import Service
 from calcode.service.settings import read_site
-from calcode.service.tables import DECISION, MODEL, POLICY, PROTOCOL
+from calcode.service.tables import DECISION, DEPLOYMENT, MODEL, POLICY, PROTOCOL
 from calcode.service.writer import Answer
 
 PROTOCOL_TEXT = 'description = "{}"\nmin_shadow_decisions = 0\n'
@@ -69,6 +71,75 @@ def test_a_request_names_its_line_where_there_are_several(three: Site) -> None:
     assert (north["line"], south["line"]) == ("north", "south")
     assert north["id"] != south["id"]
     assert north["model"] == south["model"]
+
+
+def _served(site: Site, *names: str) -> Site:
+    """The site file with these of its lines and no others."""
+    head, *tables = site.file.read_text().split("[[lines]]")
+    file = site.folder / "changed.toml"
+    file.write_text(head + "".join(f"[[lines]]{table}" for table in tables if any(f'"{n}"' in table for n in names)))
+    return dataclasses.replace(site, file=file)
+
+
+def test_a_line_with_a_new_name_is_refused_because_its_coins_would_be_tossed_again(site: Site) -> None:
+    with running(site) as (service, _):
+        before = _cases(service, ["skin"])[0].coin
+    site.file.write_text(site.file.read_text().replace('name = "skin"', 'name = "derm"'))
+    with pytest.raises(ServiceError, match="put the old name back"), Service(site.settings):
+        pass
+    (finding,) = [entry for entry in examine(site.settings) if entry.about == "coins"]
+    assert finding.level == "bad"
+    assert "derm, and no longer skin" in finding.sentence
+    site.file.write_text(site.file.read_text().replace('name = "derm"', 'name = "skin"'))
+    with running(site) as (service, _):
+        assert _cases(service, ["skin"])[0].coin == before
+
+
+def test_one_line_ends_and_another_begins_in_two_starts_and_not_in_one(three: Site) -> None:
+    with Service(_served(three, "north", "south").settings):
+        pass
+    with pytest.raises(ServiceError, match="start once with both"), Service(_served(three, "north", "west").settings):
+        pass
+    with Service(three.settings):
+        pass
+    with Service(_served(three, "north", "west").settings):
+        pass
+
+
+def test_a_line_that_is_taken_out_and_put_back_has_the_same_coins_keys_and_model(three: Site) -> None:
+    with running(three) as (service, call):
+        first = call("POST", "/v1/decisions", json=_body(0, line="north")).json()
+        coin, group = (getattr(_cases(service, ["north"])[0], name) for name in ("coin", "group_digest"))
+    with running(_served(three, "south", "west")) as (_, call):
+        assert call("POST", "/v1/decisions", json=_body(0, line="north")).status_code == 422
+    with running(three) as (service, call):
+        again = call("POST", "/v1/decisions", json=_body(0, line="north"))
+        assert again.headers["Idempotent-Replay"] == "true"
+        assert again.json()["id"] == first["id"]
+        case = _cases(service, ["north"])[0]
+        assert (case.coin, case.group_digest) == (coin, group)
+        with service.database.reading() as connection:
+            deployed = connection.execute(select(DEPLOYMENT).where(DEPLOYMENT.c.line == "north")).all()
+        assert len(deployed) == 1, "the model that answered before answers again, without a new deployment"
+
+
+def test_a_line_that_is_added_later_tosses_its_own_coins_from_then_on(three: Site) -> None:
+    with running(_served(three, "north")) as (service, _):
+        before = _cases(service, ["north"])[0].coin
+    with running(three) as (service, _):
+        north, south = _cases(service, ["north"])[0], _cases(service, ["south"])[0]
+        assert north.coin == before
+        assert south.coin == service.secret.for_line("south").coin("patient-0")
+        assert south.coin != before
+
+
+def test_a_log_of_the_time_before_lines_had_keys_is_not_served(three: Site) -> None:
+    with running(three) as (service, call):
+        call("POST", "/v1/decisions", json=_body(0, line="north"))
+        with service.database.writing() as connection:
+            connection.execute(DECISION.update().values(key="0" * 64))
+    with pytest.raises(ServiceError, match="begin a new log"), Service(three.settings):
+        pass
 
 
 def test_every_line_has_its_own_coin_and_pseudonyms(three: Site) -> None:

@@ -137,9 +137,15 @@ def check_against(log: Log, notes: Sequence[tuple[int, str]], key: Ed25519Public
         As `notes_in` gives them.
     key : Ed25519PublicKey
     """
-    checkpoints = [open_checkpoint(note, key, source=f"checkpoint {size}") for size, note in notes]
+    checkpoints, found = [], []
+    for size, note in notes:
+        try:
+            checkpoints.append(open_checkpoint(note, key, source=f"checkpoint {size}"))
+        except ServiceError as error:
+            found.append(str(error))
     verdict = log.verify(roots_at=[entry.size for entry in checkpoints])
-    found = [] if verdict.broken is None else [verdict.broken.why]
+    if verdict.broken is not None:
+        found.append(verdict.broken.why)
     for entry in checkpoints:
         if entry.size > verdict.size and verdict.broken is None:
             found.append(f"the log ends at {verdict.size:,}, a checkpoint says {entry.size:,}")

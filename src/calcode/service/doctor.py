@@ -13,10 +13,11 @@ from typing import Literal, NamedTuple
 
 from sqlalchemy import select
 
-from calcode.errors import CalcodeError
+from calcode.errors import CalcodeError, ServiceError
 from calcode.service import outbox
 from calcode.service.checkpoint_targets import notes_in
 from calcode.service.database import STORAGE_ERRORS
+from calcode.service.keys import require_same_coins, site_secret
 from calcode.service.log import Log, utc
 from calcode.service.models import Models, latest_deployment
 from calcode.service.operations import opened
@@ -44,6 +45,7 @@ def examine(site: SiteSettings) -> list[Finding]:
         with opened(site) as log:
             findings += [
                 *database_state(log),
+                coin_state(site, log),
                 clock_state(log),
                 exposure(site, log),
                 *model_states(site, log),
@@ -106,6 +108,16 @@ def database_state(log: Log) -> Iterator[Finding]:
         yield Finding("bad", "log", verdict.broken.why)
     else:
         yield Finding("good", "log", f"{verdict.size:,} records hold together")
+
+
+def coin_state(site: SiteSettings, log: Log) -> Finding:
+    """Whether a start would toss the same coins as before."""
+    with log.database.reading() as connection:
+        try:
+            require_same_coins(connection, site, site_secret(site))
+        except ServiceError as error:
+            return Finding("bad", "coins", str(error))
+    return Finding("good", "coins", "the secret and the names of the lines are those of the log")
 
 
 def clock_state(log: Log) -> Finding:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy import Connection, select
 
 from calcode.errors import ServiceError
 from calcode.method.signatures import read_private_key, write_private_key
 from calcode.service.settings import SiteSettings
+from calcode.service.tables import DECISION, DEPLOYMENT, EVENT
 from calcode.site import uniform
 
 #: Block of SHA-256, in bytes.
@@ -102,6 +105,45 @@ def site_secret(site: SiteSettings) -> SiteSecret:
     if len(key) != 32:
         raise ServiceError(f"{path}: {len(key)} bytes, a secret has 32; put the original file back")
     return SiteSecret(key)
+
+
+def require_same_coins(connection: Connection, site: SiteSettings, secret: SiteSecret) -> None:
+    """Refuse a site file under which a patient's coin would be tossed again (SITE.md S5).
+
+    Coins and pseudonyms come from the secret and the name of the line. A line may be added, taken out and put back; a
+    name that goes while another one comes is a line with a new name.
+
+    Raises
+    ------
+    ServiceError
+        For another secret, for a line with a new name, and for a log of the time before lines had keys of their own.
+    """
+    query = select(EVENT.c.body).where(EVENT.c.kind == "started").order_by(EVENT.c.seq.desc()).limit(1)
+    body = connection.execute(query).scalar()
+    if body is None:
+        return
+    last = json.loads(body)
+    if last["secret_sha256"] != secret.digest:
+        raise ServiceError(
+            f"{site.path('secret.key')}: not the secret that this log began with; every coin and pseudonym would "
+            "change. Put the original file back"
+        )
+    served = connection.execute(select(DEPLOYMENT.c.line).distinct()).scalars()
+    now, before = {line.name for line in site.lines}, set(last.get("lines") or served)
+    gone, new = ", ".join(sorted(before - now)), ", ".join(sorted(now - before))
+    if gone and new:
+        raise ServiceError(
+            f"lines: the site file names {new}, and no longer {gone}, which the last start served. A line with a new "
+            "name would toss the coin of every patient again: put the old name back. If one line really ends and "
+            f"another begins, start once with both, and take {gone} out afterwards"
+        )
+    first = connection.execute(select(DECISION.c.key).order_by(DECISION.c.seq).limit(1)).scalar()
+    if first is not None and len(first) > 2 * _PSEUDONYM:
+        raise ServiceError(
+            f"{site.data}: this log was begun by a version in which lines had no keys of their own; here its patients' "
+            "coins would be tossed again and its requests decided twice. Keep it to read, verify and export, and begin "
+            "a new log: another name and another data folder"
+        )
 
 
 def checkpoint_key(site: SiteSettings) -> Ed25519PrivateKey:

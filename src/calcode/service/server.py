@@ -38,7 +38,7 @@ class _Server(uvicorn.Server):
 def serve(
     site: SiteSettings, *, listening: Callable[[int, Service], None] | None = None, more: Sequence[APIRouter] = ()
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C: waiting requests are answered, then the log ends with `stopped`.
+    """Serve until SIGTERM or Ctrl-C: waiting requests are answered, then come `stopped` and the last checkpoint.
 
     Parameters
     ----------

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import func, select
 
 from calcode import __version__
-from calcode.errors import CalcodeError, ServiceError
+from calcode.errors import CalcodeError
 from calcode.service import outbox, schema
 from calcode.service.admission import Admission
 from calcode.service.alarms import open_alarms
 from calcode.service.checkpoints import Checkpoints
 from calcode.service.database import STORAGE_ERRORS, Database, only_service
-from calcode.service.keys import checkpoint_key, site_secret
+from calcode.service.keys import checkpoint_key, require_same_coins, site_secret
 from calcode.service.log import Event, Log, Transaction, utc
 from calcode.service.metrics import Metrics
 from calcode.service.models import Models, latest_protocol, model_row
@@ -34,7 +34,7 @@ from calcode.service.protocol import parse_protocol
 from calcode.service.refusals import Refusals
 from calcode.service.sampling import close_visits, policy_event, policy_in_force, policy_of, visits_over
 from calcode.service.settings import SiteSettings
-from calcode.service.tables import EVENT, PULSE, TASK
+from calcode.service.tables import PULSE, TASK
 from calcode.service.writer import Writer
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ class Service:
         self._stopped = threading.Event()
         #: Length of the log when the housekeeping last looked.
         self.seen_records = 0
+        #: What the housekeeping logged last, by what it is about; empty while all is well.
+        self._states: dict[str, str] = {}
         self._used_at = time.monotonic() - _USE_SECONDS
         self._monitors_at = time.monotonic()
 
@@ -81,7 +83,8 @@ class Service:
             schema.require_current(self.database)
             self.secret = site_secret(site)
             self.log = Log(self.database)
-            self._require_same_secret()
+            with self.database.reading() as connection:
+                require_same_coins(connection, site, self.secret)
             self.checkpoints = Checkpoints(
                 self.log, origin=site.name, key=checkpoint_key(site), settings=site.checkpoints
             )
@@ -153,23 +156,16 @@ class Service:
         try:
             self._keep_monitors()
             self.refusals.write(self.change)
-            self.writer.change(
-                lambda transaction: transaction.append([Event(kind="stopped", actor="service", body={})])
-            )
+            self.change(lambda transaction: transaction.append([Event(kind="stopped", actor="service", body={})]))
+            # What was decided since the last checkpoint is not left uncovered for as long as the service is down.
+            self._checkpoint()
+        except (Problem, *STORAGE_ERRORS) as error:
+            # A full disk, or a database that is gone: the next start finds a log without `stopped`.
+            _LOGGER.warning("end_not_recorded", extra={"error": type(error).__name__})
         finally:
             self.writer.stop()
 
     # ------------------------------------------------------------------ start
-
-    def _require_same_secret(self) -> None:
-        query = select(EVENT.c.body).where(EVENT.c.kind == "started").order_by(EVENT.c.seq.desc())
-        with self.database.reading() as connection:
-            body = connection.execute(query.limit(1)).scalar()
-        if body is not None and json.loads(body)["secret_sha256"] != self.secret.digest:
-            raise ServiceError(
-                f"{self.site.path('secret.key')}: not the secret that this log began with; every coin and pseudonym "
-                "would change. Put the original file back"
-            )
 
     def _record_start(self) -> None:
         """What the site file changed since the last start, and the start itself."""
@@ -182,6 +178,7 @@ class Service:
                     "version": __version__,
                     "settings_sha256": hashlib.sha256(site.model_dump_json().encode()).hexdigest(),
                     "secret_sha256": self.secret.digest,
+                    "lines": sorted(line.name for line in site.lines),
                 },
             )
         ]
@@ -237,11 +234,14 @@ class Service:
                 self.tokens.reload()
                 if visits_over(self.database):
                     self.change(close_visits)
+                fault = ""
                 try:
                     self.watch()
                 except CalcodeError as error:
                     # A model file that is gone stops the monitors, and neither answers nor checkpoints.
-                    _LOGGER.error("monitors_failed", extra={"error": type(error).__name__})
+                    fault = type(error).__name__
+                if self._changed("monitors", fault) and fault:
+                    _LOGGER.error("monitors_failed", extra={"error": fault})
                 if time.monotonic() - self._monitors_at > _MONITOR_SECONDS:
                     self._keep_monitors()
                 self._checkpoint()
@@ -249,7 +249,10 @@ class Service:
             except Problem:
                 continue  # the queue is full, or the disk: told by the writer
             except STORAGE_ERRORS as error:
-                _LOGGER.warning("housekeeping_failed", extra={"error": type(error).__name__})
+                if self._changed("housekeeping", type(error).__name__):
+                    _LOGGER.warning("housekeeping_failed", extra={"error": type(error).__name__})
+            else:
+                self._changed("housekeeping", "")
 
     def watch(self) -> None:
         """Let the monitors of every line see what came since they last looked (SERVICE.md 9)."""
@@ -278,14 +281,24 @@ class Service:
 
     def _checkpoint(self) -> None:
         notes = self.site.checkpoints
-        if self.checkpoints.due(every_records=notes.every_records, every_seconds=notes.every_seconds):
+        due = self.checkpoints.due(every_records=notes.every_records, every_seconds=notes.every_seconds)
+        if due or self._stopped.is_set():
             event = self.checkpoints.next_event()
             self.change(lambda transaction: transaction.append([event]))
             self.checkpoints.send()
         elif self.checkpoints.down or self.checkpoints.sent < self.checkpoints.size:
             self.checkpoints.send()  # a place that was down may be back
-        if self.checkpoints.down:
-            _LOGGER.warning("checkpoint_not_sent", extra={"folder": len(self.checkpoints.down)})
+        down = ", ".join(self.checkpoints.down)
+        if self._changed("checkpoints", down):
+            if down:
+                _LOGGER.warning("checkpoint_not_sent", extra={"target": down})
+            else:
+                _LOGGER.info("checkpoints_sent_again")
+
+    def _changed(self, about: str, state: str) -> bool:
+        """Whether something is in another state than a second ago; what lasts is logged once, when it begins."""
+        before, self._states[about] = self._states.get(about, ""), state
+        return state != before
 
     def _measure(self) -> None:
         metrics = self.metrics
