@@ -15,12 +15,11 @@ SCHEMA = TableSchema(
     name="things",
     about="One row per thing.",
     columns=(
-        text("name", "Its name."),
+        text("name", "Its name.", key=True),
         integer("n", "How many."),
         number("share", "How much."),
         flag("good", "Whether it is good."),
     ),
-    key=("name",),
 )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import robust, split_prediction
+from calcode.baselines.split import robust, score_prediction, split_prediction
 from calcode.method.evidence import Evidence
 from calcode.method.scores import aps_scores, randomised_aps_scores
 
@@ -56,8 +56,7 @@ class SplitAps:
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """Sets are prefixes of the ranking; the seed is not used."""
-        calibration = roles.calibration
-        return aps_prediction(robust(calibration), calibration.require_labels(), robust(test), miscoverage=miscoverage)
+        return score_prediction(roles.calibration, test, aps_scores, miscoverage=miscoverage)
 
 
 RANDOMISED = replace(

@@ -13,23 +13,9 @@ import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import prediction, robust
+from calcode.baselines.split import aps_sets, own_aps_scores
 from calcode.method.evidence import Evidence
 from calcode.method.quantiles import conformal_quantile, kth_smallest, smallest_finite_count
-from calcode.method.scores import aps_scores, label_sets, true_label_scores
-
-RECORD = Record(
-    name="clustered",
-    title="Clustered class-conditional APS",
-    paper="Ding et al., Class-Conditional Conformal Prediction with Many Classes",
-    venue="NeurIPS",
-    year=2023,
-    assumes="Exchangeable within each cluster of classes; class coverage as far as the scores of a cluster are alike.",
-    selects="Clusters and their number on validation scores; thresholds on calibration.",
-    differs="The clustering split is the validation role instead of a random part of calibration, and the published "
-    "heuristic for the number of clusters counts validation images. Classes too rare to cluster get the "
-    "pooled threshold as in the paper; TorchCP gives them an infinite one.",
-)
 
 #: Score quantiles that describe a class.
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -141,7 +127,19 @@ def cluster_thresholds(scores: FloatArray, labels: IntArray, clusters: IntArray,
 class Clustered:
     """One APS threshold per cluster of classes."""
 
-    record = RECORD
+    record = Record(
+        name="clustered",
+        title="Clustered class-conditional APS",
+        paper="Ding et al., Class-Conditional Conformal Prediction with Many Classes",
+        venue="NeurIPS",
+        year=2023,
+        assumes="Exchangeable within each cluster of classes; class coverage as far as the scores of a cluster are "
+        "alike.",
+        selects="Clusters and their number on validation scores; thresholds on calibration.",
+        differs="The clustering split is the validation role instead of a random part of calibration, and the "
+        "published heuristic for the number of clusters counts validation images. Classes too rare to cluster get the "
+        "pooled threshold as in the paper; TorchCP gives them an infinite one.",
+    )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """With few classes the heuristic may find no clusters: then it is split APS. The seed is not used."""
@@ -150,18 +148,16 @@ class Clustered:
         counts = np.bincount(labels, minlength=validation.n_classes)
         n_clusters = number_of_clusters(counts, miscoverage=miscoverage)
         clusters = cluster_classes(
-            true_label_scores(aps_scores(robust(validation)), labels),
+            own_aps_scores(validation),
             labels,
             n_classes=validation.n_classes,
             n_clusters=n_clusters,
             miscoverage=miscoverage,
         )
-        own = true_label_scores(aps_scores(robust(calibration)), calibration.require_labels())
-        limits = cluster_thresholds(own, calibration.require_labels(), clusters, miscoverage=miscoverage)
-        probabilities = robust(test)
-        sets = label_sets(aps_scores(probabilities), limits)
+        labels, own = calibration.require_labels(), own_aps_scores(calibration)
+        limits = cluster_thresholds(own, labels, clusters, miscoverage=miscoverage)
         details = {"clusters": len(set(clusters[clusters >= 0])), "null_cluster_classes": int((clusters < 0).sum())}
-        return prediction(sets, probabilities, details=details)
+        return aps_sets(test, limits, details=details)
 
 
 METHODS = (Clustered(),)

@@ -15,23 +15,6 @@ from calcode.baselines.protocol import Prediction, Record, Roles
 from calcode.baselines.split import averaged_logits
 from calcode.method.evidence import Evidence
 
-RECORD = Record(
-    name="conf-ot",
-    title="Conf-OT APS",
-    paper="Silva-Rodriguez, Ben Ayed, Dolz, Conformal Prediction for Zero-Shot Models",
-    venue="CVPR",
-    year=2025,
-    assumes="Calibration and test exchangeable, with equal label marginals; coverage is then approximate because "
-    "calibration labels enter the adaptation by their counts.",
-    selects="Nothing; temperature 1, three rounds and the calibration marginal are the published defaults.",
-    differs="Prompt-averaged logits in float64, one global maximum subtracted; deterministic APS with the order "
-    "statistic and closed sets in place of torchcp 0.1.3. A class absent from calibration keeps probability 0, "
-    "where the published code fails.",
-    transductive=True,
-    single_image="It is pooled with calibration like any batch; its probabilities, and the threshold, depend on "
-    "the other test images, so a batch of one and a batch of many differ.",
-)
-
 
 def label_marginal(labels: IntArray, *, n_classes: int) -> FloatArray:
     """Share of each class among the labels; shape (K,)."""
@@ -81,7 +64,22 @@ def transported_probabilities(
 class ConfOt:
     """Conf-OT followed by split APS."""
 
-    record = RECORD
+    record = Record(
+        name="conf-ot",
+        title="Conf-OT APS",
+        paper="Silva-Rodriguez, Ben Ayed, Dolz, Conformal Prediction for Zero-Shot Models",
+        venue="CVPR",
+        year=2025,
+        assumes="Calibration and test exchangeable, with equal label marginals; coverage is then approximate because "
+        "calibration labels enter the adaptation by their counts.",
+        selects="Nothing; temperature 1, three rounds and the calibration marginal are the published defaults.",
+        differs="Prompt-averaged logits in float64, one global maximum subtracted; deterministic APS with the order "
+        "statistic and closed sets in place of torchcp 0.1.3. A class absent from calibration keeps probability 0, "
+        "where the published code fails.",
+        transductive=True,
+        single_image="It is pooled with calibration like any batch; its probabilities, and the threshold, depend on "
+        "the other test images, so a batch of one and a batch of many differ.",
+    )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """The seed is not used."""

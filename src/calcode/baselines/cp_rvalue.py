@@ -1,8 +1,8 @@
 """CP_r-value: labels ranked among the calibration images by a vote of the prompts.
 
-`greedy_steps` and `r_values` reproduce golden ``cp_rvalue`` ``demo_k__rvalues`` and ``clip_kplus1__rvalues``
-from ``prompt_probs_cal[i, :, y_cal[i]]`` and ``prompt_probs_test``; `r_value_sets` its ``demo_k_a*__sets``
-with ``boundary_rank = conformal_rank(n)`` and ``clip_kplus1_a*__sets`` with that rank plus one.
+`greedy_steps` over the number of columns, in float32, reproduces golden ``cp_rvalue`` ``demo_k__rvalues`` and
+``clip_kplus1__rvalues`` from ``prompt_probs_cal[i, :, y_cal[i]]`` and ``prompt_probs_test``; `r_value_sets` its
+``demo_k_a*__sets`` with ``boundary_rank = conformal_rank(n)`` and ``clip_kplus1_a*__sets`` with that rank plus one.
 `random_slots` gives the column order of the valid mode.
 """
 
@@ -90,13 +90,6 @@ def greedy_steps(calibration: FloatArray, candidates: FloatArray, slots: IntArra
         part = slice(start, start + BLOCK)
         steps[part] = label_steps(rankings, candidates[part].astype(np.float32), before[part])
     return steps
-
-
-def r_values(steps: IntArray, *, n_calibration: int) -> FloatArray:
-    """Step over number of columns, rounded to float32 as published; shape (m, K)."""
-    n_columns = n_calibration + steps.shape[1]
-    rounded = (steps / n_columns).astype(np.float32)
-    return np.asarray(rounded, dtype=np.float64)
 
 
 def random_slots(n_images: int, n_labels: int, *, n_calibration: int, random_state: int) -> IntArray:

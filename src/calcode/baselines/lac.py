@@ -8,34 +8,29 @@
 from __future__ import annotations
 
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import robust, split_prediction
+from calcode.baselines.split import score_prediction
 from calcode.method.evidence import Evidence
 from calcode.method.scores import lac_scores
-
-RECORD = Record(
-    name="lac",
-    title="Split LAC",
-    paper="Sadinle, Lei, Wasserman, Least Ambiguous Set-Valued Classifiers With Bounded Error Levels",
-    venue="Journal of the American Statistical Association",
-    year=2019,
-    assumes="Calibration and test exchangeable: marginal coverage at least 1 - miscoverage.",
-    selects="Nothing.",
-    differs="Order statistic ceil((n + 1)(1 - miscoverage)) and closed sets; torchcp 0.1.3 interpolates and keeps "
-    "sets open, which empties them at tied thresholds.",
-)
 
 
 class SplitLac:
     """One threshold on 1 - p_y."""
 
-    record = RECORD
+    record = Record(
+        name="lac",
+        title="Split LAC",
+        paper="Sadinle, Lei, Wasserman, Least Ambiguous Set-Valued Classifiers With Bounded Error Levels",
+        venue="Journal of the American Statistical Association",
+        year=2019,
+        assumes="Calibration and test exchangeable: marginal coverage at least 1 - miscoverage.",
+        selects="Nothing.",
+        differs="Order statistic ceil((n + 1)(1 - miscoverage)) and closed sets; torchcp 0.1.3 interpolates and keeps "
+        "sets open, which empties them at tied thresholds.",
+    )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """Sets may be empty; the seed is not used."""
-        calibration = roles.calibration
-        probabilities = robust(test)
-        scores, own = lac_scores(robust(calibration)), lac_scores(probabilities)
-        return split_prediction(scores, calibration.require_labels(), own, probabilities, miscoverage=miscoverage)
+        return score_prediction(roles.calibration, test, lac_scores, miscoverage=miscoverage)
 
 
 METHODS = (SplitLac(),)

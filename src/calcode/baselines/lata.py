@@ -23,22 +23,6 @@ from calcode.method.evidence import Evidence
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-RECORD = Record(
-    name="lata",
-    title="LATA graph refinement (no ViLU, reconstruction)",
-    paper="Bozorgtabar et al., LATA: Laplacian-Assisted Transductive Adaptation for Conformal Uncertainty in "
-    "Medical VLMs",
-    venue="CVPR",
-    year=2026,
-    assumes="Calibration and test exchangeable: the refinement treats both alike, then split APS covers marginally.",
-    selects="Nothing; 15 neighbours, weight 0.35 and 8 rounds are those of the compared paper.",
-    differs="No code was released: written from the formulas. Assumed: mutual neighbours, no self edge, scale = median "
-    "neighbour distance, one pool of all images. The failure-aware score needs the ViLU head and is left out.",
-    transductive=True,
-    single_image="It joins the graph of the calibration images; its neighbours change, and with them the threshold.",
-    reconstruction=True,
-)
-
 N_NEIGHBORS = 15
 GRAPH_WEIGHT = 0.35
 ROUNDS = 8
@@ -206,7 +190,24 @@ def refined_probabilities(
 class Lata:
     """Graph refinement on calibration and test together, then split APS."""
 
-    record = RECORD
+    record = Record(
+        name="lata",
+        title="LATA graph refinement (no ViLU, reconstruction)",
+        paper="Bozorgtabar et al., LATA: Laplacian-Assisted Transductive Adaptation for Conformal Uncertainty in "
+        "Medical VLMs",
+        venue="CVPR",
+        year=2026,
+        assumes="Calibration and test exchangeable: the refinement treats both alike, then split APS covers "
+        "marginally.",
+        selects="Nothing; 15 neighbours, weight 0.35 and 8 rounds are those of the compared paper.",
+        differs="No code was released: written from the formulas. Assumed: mutual neighbours, no self edge, scale = "
+        "median neighbour distance, one pool of all images. The failure-aware score needs the ViLU head and is left "
+        "out.",
+        transductive=True,
+        single_image="It joins the graph of the calibration images; its neighbours change, and with them the "
+        "threshold.",
+        reconstruction=True,
+    )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """The seed is not used."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import prediction, robust
+from calcode.baselines.split import aps_sets, own_aps_scores, robust
 from calcode.errors import RoleError
 from calcode.kernels import PairDistances, prefix_masses, product_blocks, row_blocks, run_blocks
 from calcode.method.bandwidth import MIN_EXAMPLES, fold_numbers
@@ -145,22 +145,6 @@ class SigmoidRule:
         return result
 
 
-RECORD = Record(
-    name="lcp-vlm",
-    title="LCP-VLM APS",
-    paper="Fuchs, Bary, Macq, Localized Conformal Prediction for Image Classification with Vision-Language Models",
-    venue="EUVIP",
-    year=2025,
-    assumes="Calibration and test exchangeable, kernel fixed before calibration: marginal coverage at least "
-    "1 - miscoverage (the published thresholds are lower and do not promise it).",
-    selects="Steepness and midpoint of the kernel on validation, five folds: least mean set size among pairs whose "
-    "pooled coverage is at least 1 - miscoverage, then smaller steepness, then smaller midpoint; without such a pair "
-    "the one of largest coverage.",
-    differs="Exact thresholds: denominators B + h (published: B + 2h) and +inf where Guan's rule says so (published: "
-    "the largest score). Deterministic APS of p_rob at calibration and at test (published: randomised at "
-    "calibration only, then one more label is added). The published code stores all 30 kernels and chooses none.",
-)
-
 _FOLDS = 5
 
 
@@ -239,7 +223,7 @@ class KernelTrials:
 
 
 def select_kernel(trials: KernelTrials, *, miscoverage: float) -> SigmoidKernel:
-    """The kernel of smallest held-out sets among those that reach the target; see `RECORD.selects`."""
+    """The kernel of smallest held-out sets among those that reach the target; see `LcpVlm.record.selects`."""
     # The fewest images that are a share of at least 1 - miscoverage, without a rounding step upwards.
     needed = math.ceil(len(trials) * (1.0 - miscoverage) - 1e-9)
     best: tuple[tuple[float, ...], SigmoidKernel] | None = None
@@ -257,7 +241,22 @@ def select_kernel(trials: KernelTrials, *, miscoverage: float) -> SigmoidKernel:
 class LcpVlm:
     """A threshold per image from the scores of its neighbours, neighbours weighed by a sigmoid."""
 
-    record = RECORD
+    record = Record(
+        name="lcp-vlm",
+        title="LCP-VLM APS",
+        paper="Fuchs, Bary, Macq, Localized Conformal Prediction for Image Classification with Vision-Language Models",
+        venue="EUVIP",
+        year=2025,
+        assumes="Calibration and test exchangeable, kernel fixed before calibration: marginal coverage at least 1 - "
+        "miscoverage (the published thresholds are lower and do not promise it).",
+        selects="Steepness and midpoint of the kernel on validation, five folds: least mean set size among pairs "
+        "whose pooled coverage is at least 1 - miscoverage, then smaller steepness, then smaller midpoint; without "
+        "such a pair the one of largest coverage.",
+        differs="Exact thresholds: denominators B + h (published: B + 2h) and +inf where Guan's rule says so "
+        "(published: the largest score). Deterministic APS of p_rob at calibration and at test (published: randomised "
+        "at calibration only, then one more label is added). The published code stores all 30 kernels and chooses "
+        "none.",
+    )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """The seed deals out the folds."""
@@ -270,19 +269,15 @@ class LcpVlm:
         )
         kernel = select_kernel(trials, miscoverage=miscoverage)
         rule = SigmoidRule.fit(
-            calibration.embeddings,
-            true_label_scores(aps_scores(robust(calibration)), calibration.require_labels()),
-            kernel=kernel,
-            miscoverage=miscoverage,
+            calibration.embeddings, own_aps_scores(calibration), kernel=kernel, miscoverage=miscoverage
         )
         thresholds = rule.thresholds(test.embeddings)
-        probabilities = robust(test)
         details = {
             "steepness": kernel.steepness,
             "midpoint": kernel.midpoint,
             "infinite_share": float((thresholds == math.inf).mean()),
         }
-        return prediction(label_sets(aps_scores(probabilities), thresholds[:, None]), probabilities, details=details)
+        return aps_sets(test, thresholds[:, None], details=details)
 
 
 METHODS = (LcpVlm(),)

@@ -9,24 +9,11 @@ from __future__ import annotations
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import prediction, robust
+from calcode.baselines.split import aps_sets, own_aps_scores, robust
 from calcode.method.bandwidth import CrossFit, choose_bandwidth
 from calcode.method.evidence import Evidence
 from calcode.method.localized import LevelName, LocalizedRule
-from calcode.method.scores import aps_scores, label_sets, true_label_scores
-
-RECORD = Record(
-    name="local-cp",
-    title="Local CP",
-    paper="Guan, Localized Conformal Prediction: A Generalized Inference Framework for Conformal Prediction",
-    venue="Biometrika",
-    year=2023,
-    assumes="Calibration and test exchangeable, kernel fixed before calibration: marginal coverage at least "
-    "1 - miscoverage.",
-    selects="Bandwidth on all validation images by METHOD.md 6: the most local one that the cross-fit supports.",
-    differs="The published code tunes the bandwidth for short finite thresholds on a grid the user gives; thresholds "
-    "equal the published ones. Small bandwidths give infinite thresholds: the details report their share.",
-)
+from calcode.method.scores import aps_scores
 
 #: The settings of METHOD.md 5 to 7 that the choice of a bandwidth needs.
 LEVEL_GRID = 1001
@@ -75,7 +62,6 @@ def localized_prediction(
     miscoverage : float
     random_state : int
     """
-    labels = calibration.require_labels()
     bandwidth = supported_bandwidth(
         validation.embeddings,
         aps_scores(robust(validation)),
@@ -85,22 +71,33 @@ def localized_prediction(
     )
     rule = LocalizedRule.fit(
         calibration.embeddings,
-        true_label_scores(aps_scores(robust(calibration)), labels),
+        own_aps_scores(calibration),
         bandwidth=bandwidth,
         miscoverage=miscoverage,
         level=level,
         grid=LEVEL_GRID,
     )
     thresholds = rule.thresholds(test.embeddings)
-    probabilities = robust(test)
     details = {"bandwidth": bandwidth, "infinite_share": float((thresholds == float("inf")).mean())}
-    return prediction(label_sets(aps_scores(probabilities), thresholds[:, None]), probabilities, details=details)
+    return aps_sets(test, thresholds[:, None], details=details)
 
 
 class LocalCp:
     """A threshold per image from the scores of its neighbours."""
 
-    record = RECORD
+    record = Record(
+        name="local-cp",
+        title="Local CP",
+        paper="Guan, Localized Conformal Prediction: A Generalized Inference Framework for Conformal Prediction",
+        venue="Biometrika",
+        year=2023,
+        assumes="Calibration and test exchangeable, kernel fixed before calibration: marginal coverage at least 1 - "
+        "miscoverage.",
+        selects="Bandwidth on all validation images by METHOD.md 6: the most local one that the cross-fit supports.",
+        differs="The published code tunes the bandwidth for short finite thresholds on a grid the user gives; "
+        "thresholds equal the published ones. Small bandwidths give infinite thresholds: the details report their "
+        "share.",
+    )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """The seed deals out the folds that choose the bandwidth."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NoReturn
 
-from calcode.baselines.aps import aps_prediction
 from calcode.baselines.calcode_method import RECORD as CALCODE
 from calcode.baselines.local_cp import localized_prediction
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import robust
+from calcode.baselines.split import score_prediction
 from calcode.baselines.support import accepted_by, audited, fitted_audit
 from calcode.errors import SettingsError
 from calcode.method.audit import AverageName
 from calcode.method.evidence import Evidence
+from calcode.method.scores import aps_scores
 
 GLOBAL = replace(
     CALCODE,
@@ -62,8 +62,7 @@ class GlobalCalibration:
         """Sets for every image, and which images are deferred."""
         audit = fitted_audit(roles, random_state=random_state)
         calibration = roles.calibration[accepted_by(audit.p_values(roles.calibration))]
-        sets = aps_prediction(robust(calibration), calibration.require_labels(), robust(test), miscoverage=miscoverage)
-        return audited(sets, audit, test)
+        return audited(score_prediction(calibration, test, aps_scores, miscoverage=miscoverage), audit, test)
 
 
 class LocalizedCalibration:

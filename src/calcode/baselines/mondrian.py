@@ -9,27 +9,25 @@ from __future__ import annotations
 import numpy as np
 
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import class_thresholds, prediction, robust
+from calcode.baselines.split import aps_sets, class_thresholds, robust
 from calcode.method.evidence import Evidence
-from calcode.method.scores import aps_scores, label_sets
-
-RECORD = Record(
-    name="mondrian",
-    title="Mondrian APS",
-    paper="Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World",
-    venue="Springer",
-    year=2005,
-    assumes="Calibration and test exchangeable within each class: class coverage at least 1 - miscoverage.",
-    selects="Nothing.",
-    differs="A class with fewer calibration images than the level needs (19 at 0.05) gets an infinite threshold "
-    "and is in every set; torchcp 0.1.3 interpolates instead.",
-)
+from calcode.method.scores import aps_scores
 
 
 class Mondrian:
     """One APS threshold per class."""
 
-    record = RECORD
+    record = Record(
+        name="mondrian",
+        title="Mondrian APS",
+        paper="Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World",
+        venue="Springer",
+        year=2005,
+        assumes="Calibration and test exchangeable within each class: class coverage at least 1 - miscoverage.",
+        selects="Nothing.",
+        differs="A class with fewer calibration images than the level needs (19 at 0.05) gets an infinite threshold "
+        "and is in every set; torchcp 0.1.3 interpolates instead.",
+    )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """A class absent from calibration is in every set; the seed is not used."""
@@ -37,10 +35,7 @@ class Mondrian:
         limits = class_thresholds(
             aps_scores(robust(calibration)), calibration.require_labels(), miscoverage=miscoverage
         )
-        probabilities = robust(test)
-        sets = label_sets(aps_scores(probabilities), limits)
-        details = {"infinite_thresholds": int(np.isinf(limits).sum())}
-        return prediction(sets, probabilities, details=details)
+        return aps_sets(test, limits, details={"infinite_thresholds": int(np.isinf(limits).sum())})
 
 
 METHODS = (Mondrian(),)

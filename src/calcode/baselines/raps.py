@@ -7,25 +7,16 @@ and `conventions.mapie_rule` reproduce ``clip_conformal``, ``raps_official`` and
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import robust, smallest_sets, split_prediction
+from calcode.baselines.split import robust, score_prediction, smallest_sets
 from calcode.method.evidence import Evidence
 from calcode.method.scores import label_ranks, raps_scores, true_label_scores
-
-RECORD = Record(
-    name="raps",
-    title="RAPS",
-    paper="Angelopoulos et al., Uncertainty Sets for Image Classifiers using Conformal Prediction",
-    venue="ICLR",
-    year=2021,
-    assumes="Calibration and test exchangeable: marginal coverage at least 1 - miscoverage.",
-    selects="Penalty and number of free ranks on validation: the published rank quantile, then the smallest mean set.",
-    differs="Deterministic like our APS; tuned on validation, not on a part of calibration; no temperature rescaling; "
-    "order statistic with n + 1, which the original lacks. Its penalty bug without randomisation is not reproduced.",
-)
 
 #: Penalties tried, those of the original code.
 PENALTIES = (0.001, 0.01, 0.1, 0.2, 0.5)
@@ -56,21 +47,27 @@ def tune(probabilities: FloatArray, labels: IntArray, *, miscoverage: float) -> 
 class Raps:
     """Regularised APS, deterministic."""
 
-    record = RECORD
+    record = Record(
+        name="raps",
+        title="RAPS",
+        paper="Angelopoulos et al., Uncertainty Sets for Image Classifiers using Conformal Prediction",
+        venue="ICLR",
+        year=2021,
+        assumes="Calibration and test exchangeable: marginal coverage at least 1 - miscoverage.",
+        selects="Penalty and number of free ranks on validation: the published rank quantile, then the smallest mean "
+        "set.",
+        differs="Deterministic like our APS; tuned on validation, not on a part of calibration; no temperature "
+        "rescaling; order statistic with n + 1, which the original lacks. Its penalty bug without randomisation is "
+        "not reproduced.",
+    )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """Sets are prefixes of the ranking; the seed is not used."""
-        validation, calibration = roles.validation, roles.calibration
+        validation = roles.validation
         penalty, free_ranks = tune(robust(validation), validation.require_labels(), miscoverage=miscoverage)
-        probabilities = robust(test)
-        return split_prediction(
-            raps_scores(robust(calibration), penalty=penalty, free_ranks=free_ranks),
-            calibration.require_labels(),
-            raps_scores(probabilities, penalty=penalty, free_ranks=free_ranks),
-            probabilities,
-            miscoverage=miscoverage,
-            details={"penalty": penalty, "free_ranks": free_ranks},
-        )
+        chosen: dict[str, Any] = {"penalty": penalty, "free_ranks": free_ranks}
+        scores = partial(raps_scores, **chosen)
+        return score_prediction(roles.calibration, test, scores, miscoverage=miscoverage, details=chosen)
 
 
 METHODS = (Raps(),)

@@ -15,12 +15,12 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import prediction, robust
+from calcode.baselines.split import own_aps_scores, prediction, robust
 from calcode.errors import CalcodeWarning
 from calcode.kernels import row_blocks
 from calcode.method.evidence import Evidence
 from calcode.method.localized import canonical_order
-from calcode.method.scores import aps_scores, true_label_scores
+from calcode.method.scores import aps_scores
 
 #: Published grid of bandwidths (0.02 to 6), its step being its smallest value here.
 BANDWIDTHS = np.arange(1, 301) / 50.0
@@ -205,7 +205,7 @@ def smoothed_prediction(
     uniforms : ndarray of shape (m,)
     bandwidth, miscoverage : float
     """
-    own_scores = true_label_scores(aps_scores(robust(calibration)), calibration.require_labels())
+    own_scores = own_aps_scores(calibration)
     order = canonical_order(calibration.embeddings, own_scores)
     points, own_scores = calibration.embeddings[order], own_scores[order]
     thresholds = np.empty(len(test))

@@ -14,18 +14,6 @@ from calcode.baselines.split import robust, smallest_sets, split_prediction
 from calcode.method.evidence import Evidence
 from calcode.method.scores import saps_scores
 
-RECORD = Record(
-    name="saps",
-    title="SAPS",
-    paper="Huang et al., Conformal Prediction for Deep Classifier via Label Ranking",
-    venue="ICML",
-    year=2024,
-    assumes="Calibration and test exchangeable: marginal coverage at least 1 - miscoverage.",
-    selects="The rank weight on validation by mean set size; one uniform draw per image.",
-    differs="One draw per image, counted upwards at calibration and at test as in the paper; TorchCP counts it "
-    "downwards for all but the first rank and draws one per label at test. Tuned on validation, not on calibration.",
-)
-
 #: Rank weights tried.
 PENALTIES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 
@@ -42,7 +30,18 @@ def tune(probabilities: FloatArray, labels: IntArray, uniforms: FloatArray, *, m
 class Saps:
     """Sorted adaptive prediction sets, randomised as published."""
 
-    record = RECORD
+    record = Record(
+        name="saps",
+        title="SAPS",
+        paper="Huang et al., Conformal Prediction for Deep Classifier via Label Ranking",
+        venue="ICML",
+        year=2024,
+        assumes="Calibration and test exchangeable: marginal coverage at least 1 - miscoverage.",
+        selects="The rank weight on validation by mean set size; one uniform draw per image.",
+        differs="One draw per image, counted upwards at calibration and at test as in the paper; TorchCP counts it "
+        "downwards for all but the first rank and draws one per label at test. Tuned on validation, not on "
+        "calibration.",
+    )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """Sets may be empty. Draws: validation, calibration, test."""

@@ -15,7 +15,7 @@ from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.baselines.protocol import Detail, Prediction
 from calcode.method.evidence import Evidence, prompt_probabilities, robust_probabilities
 from calcode.method.quantiles import conformal_quantile
-from calcode.method.scores import label_order, label_sets, true_label_scores
+from calcode.method.scores import aps_scores, label_order, label_sets, true_label_scores
 
 
 def trim_for(evidence: Evidence) -> int:
@@ -113,6 +113,40 @@ def split_prediction(
     """
     limit = threshold(calibration, labels, miscoverage=miscoverage)
     return prediction(label_sets(scores, limit), probabilities, details={"threshold": limit, **(details or {})})
+
+
+def score_prediction(
+    calibration: Evidence,
+    test: Evidence,
+    score: Callable[[FloatArray], FloatArray],
+    *,
+    miscoverage: float,
+    details: Mapping[str, Detail] | None = None,
+) -> Prediction:
+    """Split conformal prediction with a score of every label, from p_rob of the calibration and the test images.
+
+    Parameters
+    ----------
+    calibration, test : Evidence
+    score : callable
+        Probabilities in, scores out; shape (n, K) both.
+    miscoverage, details
+        As in `split_prediction`.
+    """
+    scores, probabilities = score(robust(calibration)), robust(test)
+    labels, own = calibration.require_labels(), score(probabilities)
+    return split_prediction(scores, labels, own, probabilities, miscoverage=miscoverage, details=details)
+
+
+def own_aps_scores(evidence: Evidence) -> FloatArray:
+    """APS scores of the true labels under p_rob; shape (n,)."""
+    return true_label_scores(aps_scores(robust(evidence)), evidence.require_labels())
+
+
+def aps_sets(test: Evidence, thresholds: FloatArray, *, details: Mapping[str, Detail]) -> Prediction:
+    """APS sets of p_rob at thresholds per class, shape (K,), or per image, shape (n, 1)."""
+    probabilities = robust(test)
+    return prediction(label_sets(aps_scores(probabilities), thresholds), probabilities, details=details)
 
 
 def smallest_sets(

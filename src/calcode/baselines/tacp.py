@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.baselines.conf_ot import label_marginal
 from calcode.baselines.protocol import Prediction, Record, Roles
-from calcode.baselines.split import robust, split_prediction, threshold
+from calcode.baselines.split import robust, score_prediction, threshold
 from calcode.method.bandwidth import fold_numbers
 from calcode.method.evidence import Evidence
 from calcode.method.scores import aps_scores, label_sets, rank_penalty
@@ -124,20 +126,15 @@ class Tacp:
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """The seed deals out the folds."""
-        validation, calibration, probabilities = roles.validation, roles.calibration, robust(test)
+        validation = roles.validation
         labels = validation.require_labels()
         weights = self._weights(label_marginal(labels, n_classes=test.n_classes))
         penalty, free_ranks = select(
             robust(validation), labels, weights, miscoverage=miscoverage, random_state=random_state
         )
-        return split_prediction(
-            tail_scores(robust(calibration), weights, penalty=penalty, free_ranks=free_ranks),
-            calibration.require_labels(),
-            tail_scores(probabilities, weights, penalty=penalty, free_ranks=free_ranks),
-            probabilities,
-            miscoverage=miscoverage,
-            details={"penalty": penalty, "free_ranks": free_ranks},
-        )
+        chosen: dict[str, Any] = {"penalty": penalty, "free_ranks": free_ranks}
+        scores = partial(tail_scores, weights=weights, **chosen)
+        return score_prediction(roles.calibration, test, scores, miscoverage=miscoverage, details=chosen)
 
 
 METHODS = (Tacp(TACP, lambda prior: head_classes(prior).astype(np.float64)), Tacp(STACP, lambda prior: prior))

@@ -1,8 +1,7 @@
 """Temperature scaling: one number that makes the confidence honest, by a convex solve.
 
-`fit_temperature` reproduces golden ``temperature_scaling`` ``T_exact`` and `negative_log_likelihood` its
-``nll_*`` (on 2 x ``logits_cal``). The published optimiser stops short of the minimum (2.23 instead of
-2.53 there), so its ``T`` is not reproduced.
+`fit_temperature` reproduces golden ``temperature_scaling`` ``T_exact`` (on 2 x ``logits_cal``). The published
+optimiser stops short of the minimum (2.23 instead of 2.53 there), so its ``T`` is not reproduced.
 """
 
 from __future__ import annotations
@@ -17,29 +16,9 @@ from calcode.baselines.split import averaged_logits, prediction, softmax
 from calcode.baselines.top1 import singletons
 from calcode.method.evidence import Evidence
 
-RECORD = Record(
-    name="temperature",
-    title="Temperature scaling",
-    paper="Guo et al., On Calibration of Modern Neural Networks",
-    venue="ICML",
-    year=2017,
-    assumes="Nothing; it calibrates the confidence on average and promises no coverage.",
-    selects="The temperature, by negative log-likelihood on validation.",
-    differs="Solved exactly (the likelihood is convex in 1/T); the published LBFGS run stops before the minimum. "
-    "Starts from the prompt-averaged logits.",
-)
-
 #: 1/T is searched in this range; a perfectly separated validation split would ask for infinity.
 _LARGEST_INVERSE = 1e6
 _STEPS = 200
-
-
-def negative_log_likelihood(logits: FloatArray, labels: IntArray, *, temperature: float) -> float:
-    """Mean negative log-likelihood of the labels under softmax(logits / temperature)."""
-    scaled = logits / temperature
-    largest = scaled.max(axis=1)
-    log_sum = largest + np.log(np.exp(scaled - largest[:, None]).sum(axis=1))
-    return float((log_sum - scaled[np.arange(len(labels)), labels]).mean())
 
 
 def fit_temperature(logits: FloatArray, labels: IntArray) -> float:
@@ -88,7 +67,17 @@ def _slope(logits: FloatArray, labels: IntArray, *, inverse: float) -> float:
 class TemperatureScaling:
     """Top-1 with a confidence calibrated on validation."""
 
-    record = RECORD
+    record = Record(
+        name="temperature",
+        title="Temperature scaling",
+        paper="Guo et al., On Calibration of Modern Neural Networks",
+        venue="ICML",
+        year=2017,
+        assumes="Nothing; it calibrates the confidence on average and promises no coverage.",
+        selects="The temperature, by negative log-likelihood on validation.",
+        differs="Solved exactly (the likelihood is convex in 1/T); the published LBFGS run stops before the minimum. "
+        "Starts from the prompt-averaged logits.",
+    )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """One label per image; the level and the seed are not used."""

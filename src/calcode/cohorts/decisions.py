@@ -6,7 +6,7 @@ Only released sets are written: a deferred image shows none.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
@@ -46,14 +46,9 @@ _FIXED = ("action", "reason", "label", "released_set", "p_audit", "model_digest"
 
 
 def decision_schema(
-    *,
-    classes: Sequence[str],
-    model_digest: str,
-    promises: Sequence[str],
-    with_ids: bool,
-    with_known_groups: bool = False,
+    columns: Collection[str], *, classes: Sequence[str], model_digest: str, promises: Sequence[str] = ()
 ) -> pyarrow.Schema:
-    """The Arrow schema of decisions by one model, its metadata included."""
+    """The Arrow schema of decisions by one model, its metadata included; `columns` says whether there are ids."""
     import pyarrow as pa
 
     words = pa.dictionary(pa.int32(), pa.string())  # the index type that every reader of Parquet gives
@@ -66,13 +61,13 @@ def decision_schema(
     }
     return pa.schema(
         [
-            ("id", pa.string()) if with_ids else ("row", pa.int64()),
+            ("id", pa.string()) if "id" in columns else ("row", pa.int64()),
             ("action", words),
             ("reason", words),
             ("label", pa.string()),
             ("released_set", pa.list_(pa.field("element", pa.string()))),  # as Parquet names it
             ("p_audit", pa.float64()),
-            *([("known_group", pa.bool_())] if with_known_groups else []),
+            *([("known_group", pa.bool_())] if "known_group" in columns else []),
             *((THRESHOLD_PREFIX + name, pa.float64()) for name in classes),
             ("model_digest", words),
         ],
@@ -119,12 +114,12 @@ def decisions_table(
         *(pa.array(column, type=pa.float64()) for column in np.ascontiguousarray(decisions.threshold.T)),
         pa.DictionaryArray.from_arrays(np.zeros(n, dtype=np.int32), pa.array([decisions.model_digest])),
     ]
+    there = {"id": ids is not None or decisions.ids is not None, "known_group": decisions.known_group is not None}
     schema = decision_schema(
+        [name for name, is_there in there.items() if is_there],
         classes=decisions.classes,
         model_digest=decisions.model_digest,
         promises=decisions.promises,
-        with_ids=ids is not None or decisions.ids is not None,
-        with_known_groups=decisions.known_group is not None,
     )
     return pa.Table.from_arrays(
         [column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
@@ -213,14 +208,12 @@ class DecisionWriter:
                 content = content.set_column(i, field.name, column)
         if self._writer is None:
             self._schema = table.schema
-            writer: Any
+            to = self._temporary, content.schema
             if self._path.suffix == ".csv":
-                writer = pyarrow.csv.CSVWriter(self._temporary, content.schema)
+                self._writer = self._stack.enter_context(pyarrow.csv.CSVWriter(*to))
             else:
-                writer = pyarrow.parquet.ParquetWriter(
-                    self._temporary, content.schema, compression="zstd", write_page_checksum=True
-                )
-            self._writer = self._stack.enter_context(writer)
+                written = pyarrow.parquet.ParquetWriter(*to, compression="zstd", write_page_checksum=True)
+                self._writer = self._stack.enter_context(written)
         elif not table.schema.equals(self._schema, check_metadata=True):
             raise MismatchError(
                 "decisions: this block has another model, other classes or ids where the first block had "
@@ -236,18 +229,17 @@ class DecisionWriter:
         stack, self._stack = self._stack, None
         if stack is None:
             return
+        if error is not None:
+            stack.__exit__(kind, error, traceback)
+            return
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if error is None and self._writer is None:
-            error = FeatureFileError(f"{self._path}: no decisions were appended, so nothing was written")
-        elif error is None and pc.count_distinct(pa.chunked_array(self._who)).as_py() != self._rows:
-            error = FeatureFileError(_TWICE.format(self._path, self._schema.names[0]))
-        else:
-            stack.__exit__(kind, error, traceback)
-            return
-        stack.__exit__(type(error), error, None)
-        raise error
+        with stack:
+            if self._writer is None:
+                raise FeatureFileError(f"{self._path}: no decisions were appended, so nothing was written")
+            if pc.count_distinct(pa.chunked_array(self._who)).as_py() != self._rows:
+                raise FeatureFileError(_TWICE.format(self._path, self._schema.names[0]))
 
 
 def read_decisions(path: str | os.PathLike[str]) -> pyarrow.Table:
@@ -265,9 +257,6 @@ def read_decisions(path: str | os.PathLike[str]) -> pyarrow.Table:
     FeatureFileError
         If the file is missing, truncated, foreign, newer than this version, or contradicts itself.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     file = require_regular(path)
     if file.suffix not in _SUFFIXES:
         raise FeatureFileError(f"{file}: decisions are read from .parquet or .csv, not from {file.suffix!r}")
@@ -289,27 +278,13 @@ def read_decisions(path: str | os.PathLike[str]) -> pyarrow.Table:
                     f"{file}: written in version {facts['version']} of the decision format and this is version "
                     f"{_VERSION}; install a newer calcode"
                 )
-            expected = decision_schema(
-                classes=facts["classes"],
-                model_digest=facts["model_digest"],
-                promises=facts["promises"],
-                with_ids="id" in table.column_names,
-                with_known_groups="known_group" in table.column_names,
-            )
             names = table.schema.names
+            known = {key: facts[key] for key in ("classes", "model_digest", "promises")}
+            expected = decision_schema(names, **known)
             if names != expected.names or table.schema.types != expected.types:
                 raise FeatureFileError(f"{file}: columns {names} are not those of decisions: {expected.names}")
             table = table.replace_schema_metadata(expected.metadata)
-        _check_content(table, file=file)
-        # The dictionaries that it was written with; files keep only the words that occur.
-        digest = decision_facts(table)["model_digest"]
-        for name, words in (("action", ACTION_WORDS), ("reason", REASON_WORDS), ("model_digest", (digest,))):
-            index = table.schema.get_field_index(name)
-            field = table.schema.field(index)
-            codes = pc.index_in(table[name].combine_chunks().cast(pa.string()), value_set=pa.array(words))
-            column = pa.DictionaryArray.from_arrays(codes.cast(field.type.index_type), pa.array(words))
-            table = table.set_column(index, field, column)
-        return table
+        return _checked_content(table, file=file)
 
 
 def decision_facts(table: pyarrow.Table) -> dict[str, Any]:
@@ -398,17 +373,10 @@ def _from_csv(file: Path) -> pyarrow.Table:
     digests = text["model_digest"].unique().to_pylist()
     if len(digests) > 1:
         raise FeatureFileError(f"{file}: decisions of {len(digests)} models in one file: {digests[:3]}")
-    schema = decision_schema(
-        classes=[
-            name.removeprefix(THRESHOLD_PREFIX)
-            for name in text.column_names
-            if name not in (*_FIXED, "id", "row", "known_group")
-        ],
-        model_digest=digests[0] if digests and digests[0] else "",
-        promises=(),
-        with_ids="id" in text.column_names,
-        with_known_groups="known_group" in text.column_names,
-    )
+    others = [name for name in text.column_names if name not in (*_FIXED, "id", "row", "known_group")]
+    classes = [name.removeprefix(THRESHOLD_PREFIX) for name in others]
+    digest = digests[0] if digests and digests[0] else ""
+    schema = decision_schema(text.column_names, classes=classes, model_digest=digest)
     if schema.names != text.column_names:
         raise FeatureFileError(f"{file}: columns {text.column_names} are not those of decisions: {schema.names}")
     joined = text["released_set"].fill_null("")
@@ -419,16 +387,24 @@ def _from_csv(file: Path) -> pyarrow.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _check_content(table: pyarrow.Table, *, file: Path) -> None:
-    """Refuse a table that says of an image what cannot be; the first such row is named."""
+def _checked_content(table: pyarrow.Table, *, file: Path) -> pyarrow.Table:
+    """The table, refused if it says of an image what cannot be (the first such row is named).
+
+    Its dictionaries become those that it was written with: files keep only the words that occur.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     facts = decision_facts(table)
     for name, words in (("action", ACTION_WORDS), ("reason", REASON_WORDS), ("model_digest", (facts["model_digest"],))):
-        foreign = [word for word in table[name].unique().to_pylist() if word not in words]
-        if foreign:
+        index, written = table.schema.get_field_index(name), table[name].combine_chunks().cast(pa.string())
+        codes = pc.index_in(written, value_set=pa.array(words))
+        if codes.null_count:
+            foreign = written.filter(codes.is_null()).unique().to_pylist()
             raise FeatureFileError(f"{file}: column {name!r} holds {foreign[:5]}, not one of {list(words)}")
+        field = table.schema.field(index)
+        column = pa.DictionaryArray.from_arrays(codes.cast(field.type.index_type), pa.array(words))
+        table = table.set_column(index, field, column)
     released = table["released_set"].combine_chunks()
     named = pc.index_in(released.flatten(), value_set=pa.array(facts["classes"]))
     missing = [name for name in table.column_names if name != "label" and table[name].null_count]
@@ -465,3 +441,4 @@ def _check_content(table: pyarrow.Table, *, file: Path) -> None:
     who = table.column_names[0]
     if pc.count_distinct(table[who]).as_py() != table.num_rows:
         raise FeatureFileError(_TWICE.format(file, who))
+    return table

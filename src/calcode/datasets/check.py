@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from calcode.datasets.duplicates import duplicates_among, inspect_images
@@ -105,102 +106,47 @@ def check_listing(
     conflicting = [one for one in copies if one.conflicting]
     crossing = [one for one in copies if one.across_roles and not one.conflicting]
     apart = [one for one in copies if not one.conflicting and not one.across_roles and one.across_groups]
-    # What is wrong, what to do about it, and the images, groups or labels concerned.
-    table: list[tuple[str, Level, str, str, Iterable[str]]] = [
-        ("repeated-ids", Level.FIX, "ids that occur more than once", "give every image its own", listing.repeated_ids),
-        (
-            "missing-files",
-            Level.FIX,
-            "missing image files",
-            "download or unpack the rest, or leave their rows out",
-            listing.ids[~listing.has_file].tolist(),
-        ),
-        (
-            "unknown-labels",
-            Level.FIX,
-            "labels that are neither classes nor known to lie outside them",
-            "correct their spelling, or say that they lie outside",
-            listing.unknown_labels,
-        ),
-        (
-            "unlabelled",
-            Level.WARNING,
-            "images without a label",
-            "they can be decided on, but neither calibrate nor test",
-            listing.ids[listing.label_names == ""].tolist(),
-        ),
-        (
-            "empty-classes",
-            Level.WARNING,
-            "classes without an image",
-            "without calibration images they would be in every set",
-            [name for name in listing.classes if name not in listing.counts],
-        ),
-        (
-            "straddling-groups",
-            Level.FIX,
-            "groups in more than one role",
-            "keep all images of a lesion or patient in one role (calcode.split_roles does)",
-            [group for group, roles in roles_of.items() if len(roles) > 1],
-        ),
-        (
-            "unreadable",
-            Level.FIX,
-            "images that cannot be read",
-            "download them again or leave their rows out",
-            [f"{name}: {one.reason}" for name, one in found if one.reason is not None],
-        ),
-        (
-            "small-images",
-            Level.WARNING,
-            f"images with a side shorter than {smallest_side} pixels",
-            "they may be thumbnails",
-            [
-                f"{name}: {one.width} x {one.height}"
-                for name, one in found
-                if one.reason is None and min(one.width, one.height) < smallest_side
-            ],
-        ),
-        (
-            "burned-in-text",
-            Level.WARNING,
-            "DICOM images with text in their pixels, by their own header",
-            "look whether it names a patient before they go anywhere",
-            [str(name) for name, one in found if one.burned_in_text],
-        ),
-        (
-            "conflicting-duplicates",
-            Level.FIX,
-            "identical images with different labels",
-            "drop them whole: which label is right cannot be known",
-            [_joined(one.ids, [label or "no label" for label in one.label_names]) for one in conflicting],
-        ),
-        (
-            "duplicates-across-roles",
-            Level.FIX,
-            "identical images in more than one role",
-            "keep one image of each",
-            [_joined(one.ids, one.roles) for one in crossing],
-        ),
-        (
-            "duplicates",
-            Level.WARNING,
-            "identical images of different lesions or patients, or of none",
-            "keep one image of each",
-            [" = ".join(one.ids) for one in apart],
-        ),
+    findings: list[Finding] = []
+
+    def report(level: Level, kind: str, what: str, concerned: Iterable[str], remedy: str) -> None:
+        names = list(concerned)
+        if names:
+            message = f"{what}: {len(names):,}; {remedy}"
+            examples = tuple(names[:_SHOWN])
+            findings.append(Finding(kind=kind, level=level, message=message, count=len(names), examples=examples))
+
+    fix, warn = partial(report, Level.FIX), partial(report, Level.WARNING)
+    fix("repeated-ids", "ids that occur more than once", listing.repeated_ids, "give every image its own")
+    missing = listing.ids[~listing.has_file].tolist()
+    fix("missing-files", "missing image files", missing, "download or unpack the rest, or leave their rows out")
+    what = "labels that are neither classes nor known to lie outside them"
+    fix("unknown-labels", what, listing.unknown_labels, "correct their spelling, or say that they lie outside")
+    unlabelled = listing.ids[listing.label_names == ""].tolist()
+    warn("unlabelled", "images without a label", unlabelled, "they can be decided on, but neither calibrate nor test")
+    empty = [name for name in listing.classes if name not in listing.counts]
+    warn("empty-classes", "classes without an image", empty, "without calibration images they would be in every set")
+    straddling = [group for group, roles in roles_of.items() if len(roles) > 1]
+    remedy = "keep all images of a lesion or patient in one role (calcode.split_roles does)"
+    fix("straddling-groups", "groups in more than one role", straddling, remedy)
+    unreadable = [f"{name}: {one.reason}" for name, one in found if one.reason is not None]
+    fix("unreadable", "images that cannot be read", unreadable, "download them again or leave their rows out")
+    small = [
+        f"{name}: {one.width} x {one.height}"
+        for name, one in found
+        if one.reason is None and min(one.width, one.height) < smallest_side
     ]
-    findings = [
-        Finding(
-            kind=kind,
-            level=level,
-            message=f"{what}: {len(names):,}; {remedy}",
-            count=len(names),
-            examples=tuple(names[:_SHOWN]),
-        )
-        for kind, level, what, remedy, examples in table
-        if (names := list(examples))
-    ]
+    what = f"images with a side shorter than {smallest_side} pixels"
+    warn("small-images", what, small, "they may be thumbnails")
+    burned_in = [str(name) for name, one in found if one.burned_in_text]
+    what = "DICOM images with text in their pixels, by their own header"
+    warn("burned-in-text", what, burned_in, "look whether it names a patient before they go anywhere")
+    names = [_joined(one.ids, [label or "no label" for label in one.label_names]) for one in conflicting]
+    remedy = "drop them whole: which label is right cannot be known"
+    fix("conflicting-duplicates", "identical images with different labels", names, remedy)
+    names = [_joined(one.ids, one.roles) for one in crossing]
+    fix("duplicates-across-roles", "identical images in more than one role", names, "keep one image of each")
+    what = "identical images of different lesions or patients, or of none"
+    warn("duplicates", what, [" = ".join(one.ids) for one in apart], "keep one image of each")
     harmless = len(copies) - len(conflicting) - len(crossing) - len(apart)
     if harmless:
         text = f"identical images within one lesion or patient: {harmless:,}; they do no harm"

@@ -14,17 +14,8 @@ from typing import Literal, Self, get_args
 
 import numpy as np
 
+from calcode import kernels
 from calcode.arrays import FloatArray, IntArray
-from calcode.kernels import (
-    Weights,
-    cosine_distances,
-    first_reaching,
-    kernel_weights,
-    pair_masses,
-    prefix_masses,
-    row_blocks,
-    run_blocks,
-)
 from calcode.method.quantiles import conformal_rank, kth_smallest
 
 LevelName = Literal["loo", "exact", "upper", "certified"]
@@ -123,7 +114,7 @@ class LocalizedRule:
         if masses is None:
             order = canonical_order(embeddings, scores)
             embeddings, scores = embeddings[order], scores[order]
-            pairs = pair_masses(embeddings, embeddings, device=device)
+            pairs = kernels.pair_masses(embeddings, embeddings, device=device)
             prefixes, total = pairs.prefixes(bandwidth, first_positions(scores)[:, None])
             masses = prefixes[:, 0], total
         below, total = masses
@@ -151,8 +142,10 @@ class LocalizedRule:
         n = len(self.scores)
         rows = np.unique(np.linspace(0, n - 1, min(n, 1 + _CHECKED_PAIRS // max(n, 1))).astype(np.int64))
         first = np.searchsorted(self.scores, self.scores[rows], side="left")
-        distances = cosine_distances(self.embeddings[rows], self.embeddings)
-        below, total = prefix_masses(kernel_weights(distances, bandwidth=self.bandwidth), first[:, None])
+        distances = kernels.cosine_distances(self.embeddings[rows], self.embeddings)
+        below, total = kernels.prefix_masses(
+            kernels.kernel_weights(distances, bandwidth=self.bandwidth), first[:, None]
+        )
         # A distance is off by some 1e-16, and the kernel sees it divided by the bandwidth.
         slack = 1e-6 + 1e-13 / self.bandwidth
         return bool(
@@ -165,14 +158,14 @@ class LocalizedRule:
         result = np.empty(len(embeddings))
 
         def search(rows: slice) -> None:
-            distances = cosine_distances(embeddings[rows], self.embeddings)
-            weights = kernel_weights(distances, bandwidth=self.bandwidth)
+            distances = kernels.cosine_distances(embeddings[rows], self.embeddings)
+            weights = kernels.kernel_weights(distances, bandwidth=self.bandwidth)
             result[rows], _ = self.thresholds_from_weights(weights)
 
-        run_blocks(search, row_blocks(len(embeddings), n_columns=len(self.scores)))
+        kernels.run_blocks(search, kernels.row_blocks(len(embeddings), n_columns=len(self.scores)))
         return result
 
-    def thresholds_from_weights(self, weights: Weights) -> tuple[FloatArray, FloatArray]:
+    def thresholds_from_weights(self, weights: kernels.Weights) -> tuple[FloatArray, FloatArray]:
         """tau(x) from the kernel weights of the images to the calibration points, in this rule's order.
 
         Parameters
@@ -199,9 +192,9 @@ class LocalizedRule:
             )
         elif self.level == "upper":
             cuts = upper_cuts(weights[:, :n], below=self.below, total=self.total, rank=rank)
-            positions, _ = first_reaching(weights, cuts=cuts)
+            positions, _ = kernels.first_reaching(weights, cuts=cuts)
         else:
-            positions, margins = first_reaching(weights, cuts=np.array([self.cut]))
+            positions, margins = kernels.first_reaching(weights, cuts=np.array([self.cut]))
         thresholds: FloatArray = np.append(self.scores, math.inf)[np.minimum(positions, n)]
         return thresholds, margins
 
@@ -254,7 +247,7 @@ def loo_level(masses: FloatArray, *, rank: int, grid: int | None) -> tuple[float
     return level, level - LEVEL_TOLERANCE
 
 
-def upper_cuts(weights: Weights, *, below: FloatArray, total: FloatArray, rank: int) -> FloatArray:
+def upper_cuts(weights: kernels.Weights, *, below: FloatArray, total: FloatArray, rank: int) -> FloatArray:
     """Cut per image of the rule `upper`: rank-th smallest of (A_i + h_i) / (B_i + h_i).
 
     Parameters
@@ -273,7 +266,9 @@ def upper_cuts(weights: Weights, *, below: FloatArray, total: FloatArray, rank: 
     return cuts
 
 
-def exact_positions(weights: Weights, *, below: FloatArray, total: FloatArray, first: IntArray, rank: int) -> IntArray:
+def exact_positions(
+    weights: kernels.Weights, *, below: FloatArray, total: FloatArray, first: IntArray, rank: int
+) -> IntArray:
     """Position of the threshold of the rule `exact` (Guan's counting, in the form that a search can use).
 
     For k = 1, ..., n + 1 let S_k count the points that a candidate just below the k-th score would
@@ -311,7 +306,7 @@ def exact_positions(weights: Weights, *, below: FloatArray, total: FloatArray, f
 
 
 def _counted_positions(
-    weights: Weights, *, below: FloatArray, total: FloatArray, first: IntArray, rank: int
+    weights: kernels.Weights, *, below: FloatArray, total: FloatArray, first: IntArray, rank: int
 ) -> IntArray:
     """`exact_positions` for so few rows that what is counted over and over stays in the cache."""
     m, n = weights.shape

@@ -9,23 +9,8 @@ from typing import Literal, Self
 
 import numpy as np
 
+from calcode import kernels
 from calcode.arrays import FloatArray, IntArray
-from calcode.kernels import (
-    CHUNK,
-    TILED_FROM,
-    TILED_ROWS,
-    CutRule,
-    CutSearch,
-    ImageLevelRule,
-    ImageLevelSearch,
-    ScreenedAnchors,
-    cosine_distances,
-    kernel_weights,
-    product_blocks,
-    row_blocks,
-    run_blocks,
-    slices,
-)
 from calcode.method.bandwidth import HeldOut
 from calcode.method.localized import LocalizedRule, first_positions
 from calcode.method.quantiles import conformal_rank, kth_smallest, smallest_finite_count
@@ -249,18 +234,21 @@ class GuardedThresholds:
         #: The class-local rules of the guards that search, after the rule for all classes.
         self._local = [(guard.local, guard.members) for guard in guards if guard.local is not None and guard.searches]
         # Fillers and the column after the last have no score.
-        self._scores = np.append(rule.scores, np.full(CHUNK, np.inf))
+        self._scores = np.append(rule.scores, np.full(kernels.CHUNK, np.inf))
         #: How thresholds are found in float32.
-        self._screen: tuple[ScreenedAnchors, CutSearch | ImageLevelSearch] | None = None
+        self._screen: tuple[kernels.ScreenedAnchors, kernels.CutSearch | kernels.ImageLevelSearch] | None = None
         if rule.level in ("loo", "certified"):
-            rules = [CutRule(members=None, cut=rule.cut)]
-            rules += [CutRule(members=members, cut=local.cut) for local, members in self._local]
-            self._screen = ScreenedAnchors(rule.embeddings), CutSearch(rules, n_columns=len(rule.scores))
-        elif rule.level == "upper" or len(rule.scores) < TILED_FROM:
+            rules = [kernels.CutRule(members=None, cut=rule.cut)]
+            rules += [kernels.CutRule(members=members, cut=local.cut) for local, members in self._local]
+            self._screen = (
+                kernels.ScreenedAnchors(rule.embeddings),
+                kernels.CutSearch(rules, n_columns=len(rule.scores)),
+            )
+        elif rule.level == "upper" or len(rule.scores) < kernels.TILED_FROM:
             own = [image_level_rule(rule, members=None)]
             own += [image_level_rule(local, members=members) for local, members in self._local]
-            search = ImageLevelSearch(own, n_columns=len(rule.scores), exact=rule.level == "exact")
-            self._screen = ScreenedAnchors(rule.embeddings), search
+            search = kernels.ImageLevelSearch(own, n_columns=len(rule.scores), exact=rule.level == "exact")
+            self._screen = kernels.ScreenedAnchors(rule.embeddings), search
 
     def thresholds(self, embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
         """tau(x) of unit rows, shape (n, d) in, (n,) out, and the guarded thresholds, shape (n, K).
@@ -282,18 +270,18 @@ class GuardedThresholds:
                     found[rows] = self._scores[positions]
                     again[rows] = ~settled
 
-            tiled = slices(len(embeddings), step=TILED_ROWS)
-            whole = product_blocks(len(embeddings), n_columns=anchors.width)
-            run_blocks(look, tiled if search.tiled else whole)
+            tiled = kernels.slices(len(embeddings), step=kernels.TILED_ROWS)
+            whole = kernels.product_blocks(len(embeddings), n_columns=anchors.width)
+            kernels.run_blocks(look, tiled if search.tiled else whole)
         if again.any():
             unclear = np.flatnonzero(again)
 
             def settle(block: slice) -> None:
                 chosen = unclear[block]
-                distances = cosine_distances(embeddings[chosen], self._rule.embeddings)
-                found[chosen] = self._settled(kernel_weights(distances, bandwidth=self._rule.bandwidth))
+                distances = kernels.cosine_distances(embeddings[chosen], self._rule.embeddings)
+                found[chosen] = self._settled(kernels.kernel_weights(distances, bandwidth=self._rule.bandwidth))
 
-            run_blocks(settle, row_blocks(len(unclear), n_columns=len(self._rule.scores)))
+            kernels.run_blocks(settle, kernels.row_blocks(len(unclear), n_columns=len(self._rule.scores)))
         localized, local = found[:, 0], iter(found[:, 1:].T)
         guarded = np.repeat(localized[:, None], self._n_classes, axis=1)
         for guard in self._guards:
@@ -303,7 +291,7 @@ class GuardedThresholds:
 
     def _settled(self, weights: FloatArray) -> FloatArray:
         """Thresholds of every rule from float64 weights; (m, n) in, (m, rules) out."""
-        if self._screen is not None and isinstance(search := self._screen[1], CutSearch):
+        if self._screen is not None and isinstance(search := self._screen[1], kernels.CutSearch):
             padded = np.zeros((len(weights), search.width))
             padded[:, : weights.shape[1]] = weights
             positions, _ = search.positions(lambda rows, tile: padded[rows, tile], n_rows=len(weights))
@@ -314,9 +302,9 @@ class GuardedThresholds:
         return np.stack(columns, axis=1)
 
 
-def image_level_rule(rule: LocalizedRule, *, members: IntArray | None) -> ImageLevelRule:
+def image_level_rule(rule: LocalizedRule, *, members: IntArray | None) -> kernels.ImageLevelRule:
     """What the levels `upper` and `exact` count, over all calibration points or over those of a class."""
-    return ImageLevelRule(
+    return kernels.ImageLevelRule(
         members=members,
         below=rule.below,
         total=rule.total,

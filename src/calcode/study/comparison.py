@@ -50,8 +50,8 @@ SCHEMA = TableSchema(
     about="One row per method and, below, per subgroup and method; undefined values are empty, and so is the deferral "
     "of a method that cannot defer.",
     columns=(
-        text("by", "Column of the subgroups; empty for the whole cohort."),
-        text("group", "Its value."),
+        text("by", "Column of the subgroups; empty for the whole cohort.", key=True),
+        text("group", "Its value.", key=True),
         METHOD,
         TITLE,
         flag("reconstruction", "Whether the method was written from formulas alone."),
@@ -61,7 +61,6 @@ SCHEMA = TableSchema(
         duration("seconds", "Fit and prediction together.", unit="s"),
         text("problem", "Why a method has no figures."),
     ),
-    key=("by", "group", "method"),
 )
 
 

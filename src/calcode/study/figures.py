@@ -12,19 +12,19 @@ from calcode.study.methods import COMPLETE, title_of
 from calcode.study.specification import Backbone, Point, Setting
 from calcode.study.tables import Column, Row, averages, flag, integer, number, share, text
 
-SETTING = text("setting", "Name of the setting.")
-BACKBONE = text("backbone", "Name of the backbone.")
-METHOD = text("method", "Name of the method in the registry.")
+SETTING = text("setting", "Name of the setting.", key=True)
+BACKBONE = text("backbone", "Name of the backbone.", key=True)
+METHOD = text("method", "Name of the method in the registry.", key=True)
 TITLE = text("title", "Name of the method in tables.")
 #: Where a row belongs, without and with its method.
 PLACE = (SETTING, BACKBONE)
 METHOD_PLACE = (*PLACE, METHOD, TITLE)
-SCOPE = text("scope", "A setting, 'shifted' for all shifted settings, or 'all'.")
-POINT = text("operating_point", "Name of the operating point.")
-SEED = integer("seed", "Seed of the method's draws and folds.")
+SCOPE = text("scope", "A setting, 'shifted' for all shifted settings, or 'all'.", key=True)
+POINT = text("operating_point", "Name of the operating point.", key=True)
+SEED = integer("seed", "Seed of the method's draws and folds.", key=True)
 #: A run of the main comparison.
 RUN_PLACE = (POINT, *PLACE, SEED, METHOD, TITLE)
-REGIME = text("regime", "Name of the cost regime.")
+REGIME = text("regime", "Name of the cost regime.", key=True)
 
 #: The figures that stand next to each other in every table: coverage never without what it cost.
 FIGURES: tuple[Column, ...] = (

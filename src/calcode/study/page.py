@@ -15,10 +15,10 @@ from calcode.metrics.wording import count, counted, listed, number, percent, sho
 from calcode.report.figure_files import can_draw, write_figure
 from calcode.report.latex import file_stem, latex_table
 from calcode.report.page import write_page
-from calcode.report.parts import Column, Fold, Part, Section, Table, Terms, Text, columns
+from calcode.report.parts import Fold, Part, Section, Table, Terms, Text, columns
 from calcode.study.methods import COMPLETE, PAPER_SETS, title_of
 from calcode.study.output import StudyOutput
-from calcode.study.paper import paper_backbone, paper_setting, reported_tables
+from calcode.study.paper import reported_parts
 from calcode.study.registry import EXPERIMENTS
 from calcode.study.view import cost_words, single_words
 
@@ -42,10 +42,6 @@ _GLOSSARY = (
     ("The paper's sets", "CALCoDe without the rule that the first-ranked label is always in the set."),
     ("Reconstruction", "a method without published code, built from its description."),
     ("Reported", "a number that the paper prints; never computed here."),
-)
-#: Columns of the paper's tables that hold words; all others hold numbers.
-_WORDS = frozenset(
-    ["setting", "backbone", "method", "printed_name", "metric", "selected", "regime", "selected_audit", "class_name"]
 )
 
 
@@ -73,13 +69,16 @@ def write_report(folder: Path, *, page: Path | None = None) -> WrittenReport:
     -------
     WrittenReport
     """
-    target = write_study_page(folder, page=page)
+    output = StudyOutput(folder)
+    sections = report_sections(output)
+    target = folder / PAGE if page is None else page
+    write_page(target, sections, title=output.study.title)
     drawn = can_draw()
     latex: list[Path] = []
     figures: list[Path] = []
     for name in ("latex", "figures"):
         (folder / name).mkdir(exist_ok=True)
-    for section in report_sections(StudyOutput(folder)):
+    for section in sections:
         for table in section.tables:
             latex.append(folder / "latex" / f"{file_stem(table.name)}.tex")
             with replacing(latex[-1]) as temporary:
@@ -90,12 +89,11 @@ def write_report(folder: Path, *, page: Path | None = None) -> WrittenReport:
     return WrittenReport(page=target, latex=tuple(latex), figures=tuple(figures), drawn=drawn)
 
 
-def write_study_page(folder: Path, *, page: Path | None = None) -> Path:
-    """Write the page alone, which takes a second; the parameters are those of `write_report`."""
+def write_study_page(folder: Path) -> Path:
+    """Write the page alone, which takes a second."""
     output = StudyOutput(folder)
-    target = folder / PAGE if page is None else page
-    write_page(target, report_sections(output), title=output.study.title)
-    return target
+    write_page(folder / PAGE, report_sections(output), title=output.study.title)
+    return folder / PAGE
 
 
 def report_sections(output: StudyOutput) -> list[Section]:
@@ -108,7 +106,11 @@ def report_sections(output: StudyOutput) -> list[Section]:
             found.append(Section(key=name, title=experiment.title, parts=parts))
     return [
         *found,
-        Section(key="reported", title="Reported in the paper", parts=reported_parts(output)),
+        Section(
+            key="reported",
+            title="Reported in the paper",
+            parts=reported_parts([setting.name for setting in output.settings], list(output.backbones)),
+        ),
         Section(key="words", title="What the words mean", parts=(Terms(entries=_GLOSSARY),)),
         Section(key="record", title="Record of the run", parts=tuple(record_parts(output))),
     ]
@@ -290,53 +292,20 @@ def summary_table(output: StudyOutput) -> Table | None:
     )
 
 
-# ---------------------------------------------------------------------- the paper, and the record
-
-
-def reported_parts(output: StudyOutput) -> tuple[Part, ...]:
-    """Which cells this study shares with the paper, then every printed table in a fold."""
-    settings = [setting.name for setting in output.settings if paper_setting(setting.name)]
-    backbones = [name for name in output.backbones if paper_backbone(name)]
-    printed = counted(len(reported_tables()), "table")
-    cohorts = f"the cohorts {listed(settings)}" if settings else "no cohort"
-    models = f"the backbones {listed(backbones)}" if backbones else "no backbone"
-    sentence = f"The {printed} that the paper prints, as data. This study shares {cohorts} and {models} with it"
-    if settings and backbones:
-        sentence += (
-            "; where both have the same cell, the tables above show the paper's number next to ours in a column marked "
-            '"reported".'
-        )
-    else:
-        sentence += (
-            ", so no cell of the one is a cell of the other: they are shown for orientation, not for comparison."
-        )
-    folds = []
-    for table in reported_tables().values():
-        shown = [name for name in table.columns if name != "method" or "printed_name" not in table.columns]
-        headings = {name: "method" if name == "printed_name" else name.replace("_", " ") for name in shown}
-        made = Table(
-            name=f"reported-{table.name.replace('_', '-')}",
-            caption=f"({table.place}): {table.title}.{f' {table.note}' if table.note else ''}",
-            columns=[Column(heading, numeric=name not in _WORDS) for name, heading in headings.items()],
-            rows=[[row[name] for name in shown] for row in table.rows],
-            layout="scroll",
-            reported=True,
-        )
-        folds.append(Fold(title=f"{table.place}: {table.title}", parts=(made,)))
-    return (Text(sentences=(sentence,)), *folds)
+# ---------------------------------------------------------------------- the record of the run
 
 
 def record_parts(output: StudyOutput) -> list[Part]:
     """Failures, warnings, inputs, settings, versions and durations."""
     failures = output.manifest["failures"]
-    sentences = [f"All {counted(len(output.manifest['combinations']), 'job')} were done; none failed."]
+    said = f"All {counted(len(output.manifest['combinations']), 'job')} were done; none failed."
+    tables: list[Part] = []
     if failures:
-        sentences = [f"{counted(len(failures), 'failure')}: {listed([entry['what'] for entry in failures])}."]
-    sentences += [f"Backbone {name} was left out: {why}." for name, why in output.study.left_out.items()]
-    parts: list[Part] = [Text(heading="Failures", sentences=tuple(sentences))]
-    if failures:
+        said = f"{counted(len(failures), 'failure')}: {listed([entry['what'] for entry in failures])}."
         rows = [[entry["what"], entry["error"]] for entry in failures]
-        parts.append(_text_table("failures", "What failed, and why.", ("what", "error"), rows))
+        tables = [_text_table("failures", "What failed, and why.", ("what", "error"), rows)]
+    left_out = [f"Backbone {name} was left out: {why}." for name, why in output.study.left_out.items()]
+    parts: list[Part] = [Text(heading="Failures", sentences=(said, *left_out)), *tables]
     warned: dict[str, list[str]] = {}
     for entry in output.manifest["combinations"]:
         for warning in entry["warnings"]:

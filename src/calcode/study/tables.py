@@ -47,6 +47,8 @@ class Column:
         One sentence for the documentation.
     varies : bool
         A measured duration: the only kind of value that differs between two runs of the same study.
+    key : bool
+        Whether it is one of the columns that identify a row.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Column:
     unit: str = ""
     about: str
     varies: bool = False
+    key: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,19 +70,20 @@ class TableSchema:
     about : str
         What a row is, in one sentence.
     columns : tuple of Column
-    key : tuple of str
-        The columns that identify a row.
     """
 
     name: str
     about: str
     columns: tuple[Column, ...]
-    key: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        names = self.column_names
-        if len(set(names)) != len(names) or not set(self.key) <= set(names):
-            raise StudyError(f"{self.name}: column names must differ and the key must be among them")
+        if len(set(self.column_names)) != len(self.columns) or not self.key:
+            raise StudyError(f"{self.name}: column names must differ and some must be the key")
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that identify a row."""
+        return tuple(column.name for column in self.columns if column.key)
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -162,7 +166,7 @@ class TableSchema:
 
     def to_dict(self) -> dict[str, Any]:
         """The schema as plain values, for the file next to the tables."""
-        columns = [asdict(column) for column in self.columns]
+        columns = [{name: value for name, value in asdict(column).items() if name != "key"} for column in self.columns]
         return {"about": self.about, "key": list(self.key), "columns": columns}
 
 
@@ -173,29 +177,29 @@ def write_schemas(folder: Path, schemas: Sequence[TableSchema]) -> None:
         temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def text(name: str, about: str) -> Column:
+def text(name: str, about: str, *, key: bool = False) -> Column:
     """A column of words."""
-    return Column(name=name, kind="text", about=about)
+    return Column(name=name, kind="text", about=about, key=key)
 
 
-def integer(name: str, about: str, *, unit: str = "") -> Column:
+def integer(name: str, about: str, *, unit: str = "", key: bool = False) -> Column:
     """A column of whole numbers."""
-    return Column(name=name, kind="integer", about=about, unit=unit)
+    return Column(name=name, kind="integer", about=about, unit=unit, key=key)
 
 
-def number(name: str, about: str, *, unit: str = "") -> Column:
+def number(name: str, about: str, *, unit: str = "", key: bool = False) -> Column:
     """A column of numbers."""
-    return Column(name=name, kind="number", about=about, unit=unit)
+    return Column(name=name, kind="number", about=about, unit=unit, key=key)
 
 
-def share(name: str, about: str) -> Column:
+def share(name: str, about: str, *, key: bool = False) -> Column:
     """A column of shares, 0 to 1."""
-    return Column(name=name, kind="number", about=about, unit="share")
+    return Column(name=name, kind="number", about=about, unit="share", key=key)
 
 
-def flag(name: str, about: str) -> Column:
+def flag(name: str, about: str, *, key: bool = False) -> Column:
     """A column of true and false."""
-    return Column(name=name, kind="flag", about=about)
+    return Column(name=name, kind="flag", about=about, key=key)
 
 
 def duration(name: str, about: str, *, unit: str) -> Column:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from calcode.metrics.intervals import Estimate
 from calcode.metrics.wording import count, counted, number, percent, percent_estimate, percent_interval, signed
-from calcode.report.charts import Scale
+from calcode.report.charts import ChartRow, ReferenceLine, RowChart, Scale, Unit
 from calcode.report.parts import Cell, Column, Table
 from calcode.study.figures import FIGURES, PLACE
 from calcode.study.methods import COMPLETE
@@ -214,6 +214,34 @@ def rounded_scale(values: Iterable[float], *, step: float, least: float = 0.0) -
     high = math.ceil(max(known, default=0.0) / step - 1e-9)
     high = max(high, low + math.ceil(max(least, step) / step - 1e-9))
     return Scale(low=round(low * step, 9), high=round(high * step, 9))
+
+
+def row_charts(
+    groups: Iterable[tuple[str, pd.DataFrame]],
+    line: Callable[[RowTuple], ChartRow],
+    *,
+    axis: Scale,
+    references: Sequence[ReferenceLine] = (),
+    unit: Unit = "share",
+) -> tuple[RowChart, ...]:
+    """One chart per group that has rows, under its heading, all on one axis so that they can be compared.
+
+    Parameters
+    ----------
+    groups : iterable of (str, DataFrame)
+        Heading and rows of every chart.
+    line : callable
+        A row in, what is drawn of it out.
+    axis, references, unit
+        As in `RowChart`.
+    """
+    return tuple(
+        RowChart(
+            heading=heading, rows=[*map(line, own.itertuples(index=False))], references=references, axis=axis, unit=unit
+        )
+        for heading, own in groups
+        if len(own)
+    )
 
 
 #: Series of the charts: marks and colours that stay with a method throughout.

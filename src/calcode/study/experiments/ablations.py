@@ -12,22 +12,9 @@ from calcode.baselines.registry import METHODS
 from calcode.metrics.summary import Summary
 from calcode.metrics.wording import counted, listed, percent, signed_points
 from calcode.report.parts import Fold, Part, Text
+from calcode.study import figures
 from calcode.study.decisions import MethodDecisions, method_job
 from calcode.study.experiment import Experiment, Results, Tables
-from calcode.study.figures import (
-    DETAILED,
-    FIGURE_NAMES,
-    FIGURES,
-    HITS,
-    METHOD_MEANS,
-    METHOD_PLACE,
-    PLACE,
-    averages_with_hits,
-    delta_columns,
-    detailed,
-    place,
-    with_complete,
-)
 from calcode.study.jobs import Job
 from calcode.study.methods import ABLATION_NAMES, COMPLETE, changes_of
 from calcode.study.output import StudyOutput
@@ -39,34 +26,35 @@ from calcode.study.view import FIGURE_COLS, PLACE_COLS, TARGET_COLS, cost_words,
 SUMMARY = TableSchema(
     name="calcode_matched_ablation_summary",
     about="One row per setting, backbone and variant: the method with one part taken out, everything else unchanged.",
-    columns=(*METHOD_PLACE, *DETAILED, *HITS, text("protected", "Classes that the guard protects.")),
-    key=("setting", "backbone", "method"),
+    columns=(
+        *figures.METHOD_PLACE,
+        *figures.DETAILED,
+        *figures.HITS,
+        text("protected", "Classes that the guard protects."),
+    ),
 )
 MEANS = TableSchema(
     name="calcode_matched_ablation_means",
     about="One row per scope and variant: averages over backbones and the settings of the scope, with target counts.",
-    columns=METHOD_MEANS,
-    key=("scope", "method"),
+    columns=figures.METHOD_MEANS,
 )
 DELTAS = TableSchema(
     name="calcode_matched_ablation_deltas",
     about="One row per setting, backbone and variant: the variant minus the complete method.",
-    columns=(*METHOD_PLACE, *delta_columns(FIGURES, "the variant minus the complete method")),
-    key=("setting", "backbone", "method"),
+    columns=(*figures.METHOD_PLACE, *figures.delta_columns(figures.FIGURES, "the variant minus the complete method")),
 )
 CHECK = TableSchema(
     name="calcode_matched_ablation_reference_check",
     about="One row per setting, backbone and figure: the complete method as the ablations computed it, next to the "
     "main comparison's own run of it.",
     columns=(
-        *PLACE,
-        text("metric", "Name of the figure, or 'decisions' for the images themselves."),
+        *figures.PLACE,
+        text("metric", "Name of the figure, or 'decisions' for the images themselves.", key=True),
         number("main_comparison", "Its value in the main comparison; for 'decisions' the number of images."),
         number("ablation", "Its value here; for 'decisions' the number of images decided alike."),
         integer("images_that_differ", "Images with another set or another deferral."),
         flag("equal", "Whether the two are equal to the last bit."),
     ),
-    key=("setting", "backbone", "metric"),
 )
 
 
@@ -92,16 +80,16 @@ def tables(study: Study, results: Results) -> Tables:
             found = results.decided(run, name)
             assert found is not None, "its decisions are there"
             protected = {"protected": found[0].details["protected"]}
-            rows.append(place(*where, name) | detailed(found[1], study.point) | protected)
+            rows.append(figures.place(*where, name) | figures.detailed(found[1], study.point) | protected)
         first, second = results.decided(method_job(study, COMPLETE, where)), results.decided(run, COMPLETE)
         if first is not None and second is not None:
-            checks += [place(*where) | row for row in check_rows(first, second)]
+            checks += [figures.place(*where) | row for row in check_rows(first, second)]
     summary = SUMMARY.frame(rows)
-    both = with_complete(summary, ("setting", "backbone"))
-    deltas = {f"delta_{name}": both[name] - both[f"{name}_complete"] for name in FIGURE_NAMES}
+    both = figures.with_complete(summary, ("setting", "backbone"))
+    deltas = {f"delta_{name}": both[name] - both[f"{name}_complete"] for name in figures.FIGURE_NAMES}
     return {
         SUMMARY.name: summary,
-        MEANS.name: averages_with_hits(summary, study.scopes(), by=("method", "title")),
+        MEANS.name: figures.averages_with_hits(summary, study.scopes(), by=("method", "title")),
         DELTAS.name: both[["setting", "backbone", "method", "title"]].assign(**deltas),
         CHECK.name: checks,
     }
@@ -116,9 +104,9 @@ def check_rows(expected: tuple[MethodDecisions, Summary], found: tuple[MethodDec
         other = (ours.sets != theirs.sets).any(axis=1) | (ours.deferred != theirs.deferred)
         other |= (ours.accepted != theirs.accepted) | (ours.top_label != theirs.top_label)
         differing = int(other.sum())
-    second = detailed(found[1])
+    second = figures.detailed(found[1])
     pairs: dict[str, tuple[Any, Any]] = {"decisions": (n, n - differing)}
-    pairs |= {name: (value, second[name]) for name, value in detailed(expected[1]).items()}
+    pairs |= {name: (value, second[name]) for name, value in figures.detailed(expected[1]).items()}
     for metric, pair in pairs.items():
         if not isinstance(pair[0], str):
             first, other = (np.nan if value is None else float(value) for value in pair)

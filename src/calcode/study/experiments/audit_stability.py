@@ -44,7 +44,6 @@ SCHEMA = TableSchema(
         *(number_column(f"auroc_{name}", f"AUROC of `{name}` for top-1 error on validation.") for name in DIAGNOSTICS),
         *(share(f"frequency_{name}", f"Bootstraps that select `{name}`.") for name in DIAGNOSTICS),
     ),
-    key=("setting", "backbone"),
 )
 
 

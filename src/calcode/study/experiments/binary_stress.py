@@ -35,7 +35,6 @@ SCHEMA = TableSchema(
         share("singleton_coverage", "Coverage of the singletons that remain, on images of the label space."),
         integer("n_singletons", "How many they are."),
     ),
-    key=("setting", "backbone", "method"),
 )
 
 

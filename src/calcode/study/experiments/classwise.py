@@ -24,7 +24,7 @@ SCHEMA = TableSchema(
     about="One row per operating point, setting, backbone, seed, method and class.",
     columns=(
         *RUN_PLACE,
-        text("class_name", "The true class."),
+        text("class_name", "The true class.", key=True),
         integer("n", "Images of the class."),
         integer("n_answered", "Answered ones, on which coverage is measured."),
         share("coverage", "Answered images of the class whose set holds it; empty without any."),
@@ -36,7 +36,6 @@ SCHEMA = TableSchema(
         share("informative_rate", "Its images answered with at least one label and not all."),
         flag("in_every_set", "Whether too few calibration images put the class into every set."),
     ),
-    key=("operating_point", "setting", "backbone", "seed", "method", "class_name"),
 )
 
 

@@ -48,7 +48,6 @@ SUMMARY = TableSchema(
         _RISK,
         *_PARTS,
     ),
-    key=("setting", "backbone", "method", "regime"),
 )
 AVERAGE = TableSchema(
     name="cost_sensitive_risk_average",
@@ -63,7 +62,6 @@ AVERAGE = TableSchema(
         integer("n_combinations", "Combinations averaged over."),
         flag("lowest", "Whether no other method has a lower average risk here."),
     ),
-    key=("scope", "method", "regime"),
 )
 
 

@@ -52,7 +52,6 @@ SCHEMA = TableSchema(
         flag("switched", "Whether it replaced the baseline."),
         *delta_columns(FIGURES, "switched minus baseline on the target"),
     ),
-    key=("setting", "backbone"),
 )
 
 

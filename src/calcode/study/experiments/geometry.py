@@ -36,7 +36,7 @@ _NEIGHBOURS = {"distance": "all", "class_distance": "same class"}
 _DRAWN = 300
 #: Domains with their mark and their name in the legend.
 _DOMAINS = {"source": (1, "source, held out"), "target": (0, "target"), "outside": (3, "beyond the label space")}
-_DOMAIN = text("domain", "'source' for held-out source images, 'target', or 'outside' the label space.")
+_DOMAIN = text("domain", "'source' for held-out source images, 'target', or 'outside' the label space.", key=True)
 #: Columns of the table on the page: name, heading, digits.
 _SHOWN = (
     ("shift_ratio", "shift", 2),
@@ -69,7 +69,6 @@ SUMMARY = TableSchema(
         integer("n_target", "Target images in the label space."),
         integer("dimension", "Length of an embedding."),
     ),
-    key=("setting", "backbone"),
 )
 DISTANCES = TableSchema(
     name="distance_quantiles",
@@ -77,12 +76,11 @@ DISTANCES = TableSchema(
     columns=(
         *PLACE,
         _DOMAIN,
-        text("neighbours", "'all' reference images, or those of the 'same class'."),
-        share("quantile", "Level of the quantile."),
+        text("neighbours", "'all' reference images, or those of the 'same class'.", key=True),
+        share("quantile", "Level of the quantile.", key=True),
         number("distance", "Median cosine distance to the 10 nearest reference images, at that quantile."),
         integer("n", "Images behind it."),
     ),
-    key=("setting", "backbone", "domain", "neighbours", "quantile"),
 )
 PROJECTION = TableSchema(
     name="pca_domain_projection",
@@ -91,14 +89,13 @@ PROJECTION = TableSchema(
     columns=(
         *PLACE,
         _DOMAIN,
-        text("id", "Id of the image."),
+        text("id", "Id of the image.", key=True),
         text("label_name", "Its diagnosis."),
         number("component_1", "First coordinate."),
         number("component_2", "Second coordinate."),
         share("variance_1", "Share of the source's variance along the first component."),
         share("variance_2", "Share along the second."),
     ),
-    key=("setting", "backbone", "domain", "id"),
 )
 
 

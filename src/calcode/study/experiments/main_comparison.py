@@ -13,27 +13,9 @@ from calcode.baselines.registry import METHODS
 from calcode.metrics import Summary
 from calcode.metrics.wording import count, counted, listed, number, percent, short_percent
 from calcode.report.parts import Cell, Column, Fold, Part, Table, Text, columns
+from calcode.study import figures
 from calcode.study.decisions import MethodDecisions, method_job
 from calcode.study.experiment import Experiment, Results, Tables
-from calcode.study.figures import (
-    BACKBONE,
-    DETAILED,
-    FIGURE_NAMES,
-    FIGURES,
-    HITS,
-    METHOD,
-    METHOD_MEANS,
-    POINT,
-    RUN_PLACE,
-    SEED,
-    SETTING,
-    TITLE,
-    averages_with_hits,
-    delta_columns,
-    detailed,
-    place,
-    with_complete,
-)
 from calcode.study.jobs import Job
 from calcode.study.methods import COMPLETE, PAPER, PAPER_SETS, title_of
 from calcode.study.output import StudyOutput
@@ -54,42 +36,37 @@ from calcode.study.view import (
 
 _PLACE = ["operating_point", "setting", "backbone", "seed"]
 #: What CALCoDe chooses on the way.
-_CHOSEN = ("diagnostic", "bandwidth", "protected", "in_every_set")
+_CHOSEN = (
+    text("diagnostic", "The audit diagnostic that CALCoDe selected."),
+    text("bandwidth", "The bandwidth that it chose."),
+    text("protected", "Classes that its guard protects."),
+    text("in_every_set", "Classes in the set of every image, because too few calibration images bound them."),
+)
 
 SUMMARY = TableSchema(
     name="recent_baselines_summary",
     about="One row per operating point, setting, backbone, seed and method: every figure with its interval. On shifted "
     "settings every figure is an observation.",
     columns=(
-        POINT,
-        SETTING,
+        *figures.RUN_PLACE[:2],
         flag("shifted", "Whether the setting's images differ from the source by more than chance."),
-        BACKBONE,
-        SEED,
-        METHOD,
-        TITLE,
+        *figures.RUN_PLACE[2:],
         flag("defers", "Whether the method can defer; if not, its deferral is no choice."),
-        *DETAILED,
-        *HITS,
-        text("diagnostic", "The audit diagnostic that CALCoDe selected."),
-        text("bandwidth", "The bandwidth that it chose."),
-        text("protected", "Classes that its guard protects."),
-        text("in_every_set", "Classes in the set of every image, because too few calibration images bound them."),
+        *figures.DETAILED,
+        *figures.HITS,
+        *_CHOSEN,
     ),
-    key=(*_PLACE, "method"),
 )
 MEANS = TableSchema(
     name="recent_baselines_dataset_means",
     about="One row per operating point, scope and method: averages over backbones, seeds and the settings of the "
     "scope, with target hits.",
-    columns=(POINT, *METHOD_MEANS),
-    key=("operating_point", "scope", "method"),
+    columns=(figures.POINT, *figures.METHOD_MEANS),
 )
 DELTAS = TableSchema(
     name="recent_baselines_deltas",
     about="One row per operating point, setting, backbone, seed and other method: the complete method minus it.",
-    columns=(*RUN_PLACE, *delta_columns(FIGURES, "the complete method minus this one")),
-    key=(*_PLACE, "method"),
+    columns=(*figures.RUN_PLACE, *figures.delta_columns(figures.FIGURES, "the complete method minus this one")),
 )
 
 
@@ -113,7 +90,7 @@ def decided_runs(study: Study, results: Results) -> Iterator[tuple[Row, Point, M
     for point, combination, seed, method, run in runs(study):
         found = results.decided(run)
         if found is not None:
-            yield place(*combination, method) | {"operating_point": point.name, "seed": seed}, point, *found
+            yield figures.place(*combination, method) | {"operating_point": point.name, "seed": seed}, point, *found
 
 
 def summary_rows(study: Study, results: Results) -> list[Row]:
@@ -122,8 +99,8 @@ def summary_rows(study: Study, results: Results) -> list[Row]:
     return [
         head
         | {"shifted": shifted[head["setting"]], "defers": decisions.defers}
-        | detailed(summary, point)
-        | {name: str(decisions.details.get(name, "")) for name in _CHOSEN}
+        | figures.detailed(summary, point)
+        | {column.name: str(decisions.details.get(column.name, "")) for column in _CHOSEN}
         for head, point, decisions, summary in decided_runs(study, results)
     ]
 
@@ -131,9 +108,9 @@ def summary_rows(study: Study, results: Results) -> list[Row]:
 def tables(study: Study, results: Results) -> Tables:
     """All three tables."""
     summary = SUMMARY.frame(summary_rows(study, results))
-    means = averages_with_hits(summary, study.scopes(), by=("operating_point", "method", "title"))
-    both = with_complete(summary, _PLACE)
-    deltas = {f"delta_{name}": both[f"{name}_complete"] - both[name] for name in FIGURE_NAMES}
+    means = figures.averages_with_hits(summary, study.scopes(), by=("operating_point", "method", "title"))
+    both = figures.with_complete(summary, _PLACE)
+    deltas = {f"delta_{name}": both[f"{name}_complete"] - both[name] for name in figures.FIGURE_NAMES}
     return {SUMMARY.name: summary, MEANS.name: means, DELTAS.name: both[[*_PLACE, "method", "title"]].assign(**deltas)}
 
 
@@ -220,13 +197,13 @@ def paper_layout(output: StudyOutput, setting: Setting) -> list[Part]:
     fold = []
     if printed_rows:
         backbones = [*paper_backbones(), "average"]
-        figures = {(row["printed_name"], row["backbone"]): reported_figures(row) for row in printed_rows}
+        printed_cells = {(row["printed_name"], row["backbone"]): reported_figures(row) for row in printed_rows}
         printed = Table(
             name=f"reported-table1-{setting.name}",
             caption=f"({table.place}): {papers}, coverage / worst-class coverage / set size / deferral.",
             columns=columns("method", *backbones),
             rows=[
-                [name, *(figures.get((name, backbone), "") for backbone in backbones)]
+                [name, *(printed_cells.get((name, backbone), "") for backbone in backbones)]
                 for name in dict.fromkeys(row["printed_name"] for row in printed_rows)
             ],
             reported=True,

@@ -45,10 +45,10 @@ SCHEMA = TableSchema(
     "source images, and the delay after a change from source to target.",
     columns=(
         *PLACE,
-        text("monitor", "M1 support, M2 scores, M3 coverage."),
-        text("statistic", "What is watched; several classes share the level in M2 and M3."),
-        share("audit_rate", "Share of the images that get a label; 0 for M1, which needs none."),
-        text("votes", "Whose image counts."),
+        text("monitor", "M1 support, M2 scores, M3 coverage.", key=True),
+        text("statistic", "What is watched; several classes share the level in M2 and M3.", key=True),
+        share("audit_rate", "Share of the images that get a label; 0 for M1, which needs none.", key=True),
+        text("votes", "Whose image counts.", key=True),
         number_column("level", "Bound on the probability of ever raising a false alarm."),
         integer("n_streams", "Streams, each with its own deal of gate and stream, its own order and draws."),
         integer("n_images", "Most images of a stream without a change."),
@@ -59,7 +59,6 @@ SCHEMA = TableSchema(
         ),
         integer("n_calm", "Images before the change."),
     ),
-    key=("setting", "backbone", "monitor", "statistic", "audit_rate", "votes"),
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,6 @@ import pandas as pd
 from pydantic import Field, field_validator
 
 from calcode.errors import StudyError
-from calcode.metrics.intervals import Estimate
 from calcode.metrics.wording import FEW, count, counted, listed, percent, percent_estimate
 from calcode.report.charts import ChartRow, RowChart, share_scale
 from calcode.report.parts import Figure, Part
@@ -31,11 +29,11 @@ SCHEMA = TableSchema(
     "chosen class the image that shows the difference.",
     columns=(
         *PLACE,
-        text("comparator", "The method that misses the class."),
+        text("comparator", "The method that misses the class.", key=True),
         METHOD,
         TITLE,
-        text("class_name", "A class of the setting."),
-        flag("chosen_class", "Whether the case is about this class."),
+        text("class_name", "A class of the setting.", key=True),
+        flag("chosen_class", "Whether the case is about this class.", key=True),
         share("marginal_coverage", "Coverage over all classes."),
         share("class_coverage", "Coverage of this class."),
         share("class_coverage_low", "Lower end of its 95 % Wilson interval."),
@@ -50,7 +48,6 @@ SCHEMA = TableSchema(
         text("image_top_label", "The method's first-ranked class."),
         share("image_top_probability", "Its probability."),
     ),
-    key=("setting", "backbone", "comparator", "class_name", "method", "chosen_class"),
 )
 
 
@@ -161,7 +158,7 @@ def case_figure(output: StudyOutput, rows: pd.DataFrame, i: int) -> Figure:
     chosen = list(rows[rows["chosen_class"]].itertuples(index=False))
     first = chosen[0]
     series = {first.comparator: 0, COMPLETE: 2}
-    marginal = {series[row.method]: Estimate(row.marginal_coverage, math.nan, math.nan, 0) for row in chosen}
+    marginal = {series[row.method]: estimate(row, "marginal_coverage") for row in chosen}
     lines = [ChartRow(label="all classes", values=marginal)]
     for name, members in rows.groupby("class_name", sort=False):
         n = members["class_n_answered"].max()

@@ -45,7 +45,7 @@ SCHEMA = TableSchema(
     "distance, with the size of the stored features and the time of a fit.",
     columns=(
         *PLACE,
-        text("index", "'exact' or 'hnsw'."),
+        text("index", "'exact' or 'hnsw'.", key=True),
         text("note", "Why something was not measured."),
         integer("n_neighbors", "k."),
         integer("connectivity", "M of the HNSW graph."),
@@ -61,7 +61,6 @@ SCHEMA = TableSchema(
         duration("fit_seconds", "Time to fit the method on this setting.", unit="s"),
         duration("decide_seconds", "Time to decide on its target.", unit="s"),
     ),
-    key=("setting", "backbone", "index"),
 )
 
 

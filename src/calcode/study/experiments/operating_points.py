@@ -54,7 +54,6 @@ POINTS = TableSchema(
         share("rejected", "Target images that are deferred."),
         *_DELTAS,
     ),
-    key=("setting", "backbone", "regime"),
 )
 DELTAS = TableSchema(
     name="validation_selected_risk_delta_summary",
@@ -70,7 +69,6 @@ DELTAS = TableSchema(
         *(integer(f"n_relaxed_{name}", f"Of which `{name}` was given up.") for name in RELAXATIONS),
         share("chosen_deferral_level", "Chosen deferral level, on average."),
     ),
-    key=("scope", "regime"),
 )
 
 

@@ -10,9 +10,9 @@ import pandas as pd
 
 from calcode.baselines.support import single_audits
 from calcode.method.audit import DIAGNOSTICS, auroc
-from calcode.metrics.intervals import Estimate, proportion
+from calcode.metrics.intervals import proportion
 from calcode.metrics.wording import count, listed, number, percent
-from calcode.report.charts import UNIT_SCALE, ChartRow, ReferenceLine, RowChart
+from calcode.report.charts import UNIT_SCALE, ChartRow, ReferenceLine
 from calcode.report.parts import Column, Figure, Part
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.decisions import method_job
@@ -24,7 +24,7 @@ from calcode.study.output import StudyOutput
 from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, flag, integer, share, text
 from calcode.study.tables import number as number_column
-from calcode.study.view import estimate, share_cell, shown, view, words
+from calcode.study.view import estimate, row_charts, share_cell, shown, view, words
 
 SCHEMA = TableSchema(
     name="out_of_space_detection",
@@ -33,7 +33,7 @@ SCHEMA = TableSchema(
     "it decides.",
     columns=(
         *PLACE,
-        text("score", "Audit diagnostic, or 'calcode'."),
+        text("score", "Audit diagnostic, or 'calcode'.", key=True),
         flag("selected", "Whether the method selected this diagnostic on validation."),
         number_column("auroc", "AUROC of the score for being outside the label space, among target images."),
         share("in_space_deferral", "Images inside the label space that are deferred."),
@@ -43,7 +43,6 @@ SCHEMA = TableSchema(
         integer("n_in_space", "Images inside."),
         integer("n_out_of_space", "Images outside."),
     ),
-    key=("setting", "backbone", "score"),
 )
 
 
@@ -127,24 +126,13 @@ def score_title(row: Any) -> str:
 
 def auroc_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -> Figure:
     """AUROC of every score, one chart per backbone."""
-    charts = tuple(
-        RowChart(
-            heading=title,
-            rows=tuple(
-                ChartRow(
-                    label=score_title(row),
-                    note="selected by the method" if row.selected and row.score != COMPLETE else "",
-                    values={2: float(row.auroc)},
-                    marked=row.score == COMPLETE,
-                )
-                for row in own.itertuples(index=False)
-            ),
-            references=(ReferenceLine(0.5, "0.5: no better than chance"),),
-            axis=UNIT_SCALE,
-            unit="number",
-        )
-        for title, own in output.by_backbone(rows)
-    )
+
+    def line(row: Any) -> ChartRow:
+        complete = row.score == COMPLETE
+        note = "selected by the method" if row.selected and not complete else ""
+        return ChartRow(label=score_title(row), note=note, values={2: float(row.auroc)}, marked=complete)
+
+    chance = (ReferenceLine(0.5, "0.5: no better than chance"),)
     table = view(
         f"outside-{setting.name}",
         f"Images of {setting.name} outside the label space against those inside.",
@@ -162,7 +150,7 @@ def auroc_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -> F
         heading=f"AUROC of every audit score for {listed(setting.out_of_space)} on {setting.name}",
         sentence=auroc_sentence(list(rows.itertuples(index=False))),
         legend=((2, "AUROC: outside against inside the label space, among target images"),),
-        charts=charts,
+        charts=row_charts(output.by_backbone(rows), line, axis=UNIT_SCALE, references=chance, unit="number"),
         numbers=table,
     )
 
@@ -184,31 +172,21 @@ def auroc_sentence(rows: Sequence[Any]) -> str:
 def deferral_figure(output: StudyOutput, setting: Setting, rows: pd.DataFrame) -> Figure:
     """Deferral inside and outside the label space, one chart per backbone."""
     inside, outside = 1, 0
-    charts = tuple(
-        RowChart(
-            heading=title,
-            rows=tuple(
-                ChartRow(
-                    label=score_title(row),
-                    note=f"{count(row.n_in_space)} inside, {count(row.n_out_of_space)} outside",
-                    values={
-                        inside: Estimate(row.in_space_deferral, np.nan, np.nan, row.n_in_space),
-                        outside: estimate(row, "out_of_space_deferral", n="n_out_of_space"),
-                    },
-                    marked=row.score == COMPLETE,
-                )
-                for row in own.itertuples(index=False)
-            ),
-            axis=UNIT_SCALE,
-        )
-        for title, own in output.by_backbone(rows)
-    )
+
+    def line(row: Any) -> ChartRow:
+        note = f"{count(row.n_in_space)} inside, {count(row.n_out_of_space)} outside"
+        values = {
+            inside: estimate(row, "in_space_deferral", n="n_in_space"),
+            outside: estimate(row, "out_of_space_deferral", n="n_out_of_space"),
+        }
+        return ChartRow(label=score_title(row), note=note, values=values, marked=row.score == COMPLETE)
+
     return Figure(
         name=f"outside-deferral-{setting.name}",
         heading=f"Deferred inside and outside the label space on {setting.name}",
         sentence=deferral_sentence(list(rows.itertuples(index=False))),
         legend=((inside, "inside the label space"), (outside, "outside, with its 95 % Wilson interval")),
-        charts=charts,
+        charts=row_charts(output.by_backbone(rows), line, axis=UNIT_SCALE),
     )
 
 

@@ -16,7 +16,7 @@ from calcode.metrics import paired_difference
 from calcode.metrics.comparisons import Difference
 from calcode.metrics.intervals import Estimate
 from calcode.metrics.wording import counted, listed, signed
-from calcode.report.charts import ChartRow, ReferenceLine, RowChart
+from calcode.report.charts import ChartRow, ReferenceLine
 from calcode.report.parts import Cell, Column, Figure, Part
 from calcode.study.decisions import method_job
 from calcode.study.experiment import Experiment, Results, Tables
@@ -27,7 +27,7 @@ from calcode.study.output import StudyOutput
 from calcode.study.paper import Reported, has_papers_backbones, paper_setting, reported
 from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, flag, integer, number, text
-from calcode.study.view import reported_cols, rounded_scale, shown, view
+from calcode.study.view import reported_cols, rounded_scale, row_charts, shown, view
 
 #: Figures with charts of their own, in words; the table holds all of them.
 _DRAWN = {"worst_class_coverage": "coverage of the worst class", "coverage": "coverage"}
@@ -40,9 +40,9 @@ SCHEMA = TableSchema(
     "averaged over backbones, decisions fixed.",
     columns=(
         SETTING,
-        text("comparator", "Name of the other method."),
+        text("comparator", "Name of the other method.", key=True),
         text("comparator_title", "Its name in tables."),
-        text("metric", "What the difference is of."),
+        text("metric", "What the difference is of.", key=True),
         number("difference", "Complete method minus comparator."),
         number("low", "Lower end of the 95 % interval."),
         number("high", "Upper end of the 95 % interval."),
@@ -51,7 +51,6 @@ SCHEMA = TableSchema(
         integer("n_resamples", "Bootstrap resamples."),
         integer("min_n", "Answered images a class needed to be called the worst."),
     ),
-    key=("setting", "comparator", "metric"),
 )
 
 
@@ -106,34 +105,26 @@ def section(output: StudyOutput) -> list[Part]:
 
 def difference_figure(output: StudyOutput, rows: pd.DataFrame, metric: str) -> Figure:
     """Differences of one metric, one chart per setting."""
-    # One axis for all charts of the figure, so that they can be compared.
     ends = [*rows["low"], *rows["high"], *rows["difference"], 0.0]
     scale = rounded_scale(ends, step=0.05, least=0.1)
-    charts = tuple(
-        RowChart(
-            heading=f"{setting.name}{' (observed)' if setting.shifted else ''}",
-            rows=tuple(
-                ChartRow(
-                    label=f"against {row.comparator_title}",
-                    note="" if row.excludes_zero else "includes 0",
-                    values={2: Estimate(row.difference, row.low, row.high, 0)},
-                )
-                for row in rows[rows["setting"] == setting.name].itertuples(index=False)
-            ),
-            references=(ReferenceLine(0.0, "no difference"),),
-            axis=scale,
-            unit="points",
-        )
+    groups = [
+        (f"{setting.name}{' (observed)' if setting.shifted else ''}", rows[rows["setting"] == setting.name])
         for setting in output.settings
-        if (rows["setting"] == setting.name).any()
-    )
+    ]
+
+    def line(row: Any) -> ChartRow:
+        note = "" if row.excludes_zero else "includes 0"
+        drawn = Estimate(row.difference, row.low, row.high, 0)
+        return ChartRow(label=f"against {row.comparator_title}", note=note, values={2: drawn})
+
+    zero = (ReferenceLine(0.0, "no difference"),)
     legend = "difference in percentage points with its 95 % interval; right of the line CALCoDe covers more"
     return Figure(
         name=f"paired-{metric}",
         heading=f"CALCoDe minus comparator: {_DRAWN[metric]}",
         sentence=paired_sentence(list(rows.itertuples(index=False)), what=_DRAWN[metric]),
         legend=((2, legend),),
-        charts=charts,
+        charts=row_charts(groups, line, axis=scale, references=zero, unit="points"),
     )
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from calcode.metrics.intervals import Estimate
 from calcode.metrics.wording import listed, percent
 from calcode.metrics.wording import number as number_words
-from calcode.report.charts import ChartRow, RowChart, share_scale
+from calcode.report.charts import ChartRow, share_scale
 from calcode.report.parts import Cell, Column, Figure, Part
 from calcode.study.decisions import method_job
 from calcode.study.experiment import Experiment, Results, Tables
@@ -23,7 +23,7 @@ from calcode.study.methods import COMPLETE
 from calcode.study.output import StudyOutput
 from calcode.study.specification import Backbone, Entry, Methods, Setting, Study
 from calcode.study.tables import Row, TableSchema, integer, number, text
-from calcode.study.view import shown, view
+from calcode.study.view import estimate, row_charts, shown, view
 
 #: Figures of which the largest value is the worst one; of all others it is the smallest.
 _LARGER_IS_WORSE = frozenset({"set_size", "full_set_rate", "deferral", "calibration_error"})
@@ -47,15 +47,14 @@ SPLITS = TableSchema(
     name="resplit_summary",
     about="One row per setting, backbone, method and split: 'given' is the split of the features, the others deal the "
     "source images into the same roles again, by group and at the same sizes.",
-    columns=(*METHOD_PLACE, text("split", "'given', or the seed of the new deal."), *DETAILED, *HITS),
-    key=("setting", "backbone", "method", "split"),
+    columns=(*METHOD_PLACE, text("split", "'given', or the seed of the new deal.", key=True), *DETAILED, *HITS),
 )
 SPREAD = TableSchema(
     name="resplit_spread",
     about="One row per setting, backbone, method and figure: mean, spread and worst over the new deals.",
     columns=(
         *METHOD_PLACE,
-        text("metric", "Name of the figure."),
+        text("metric", "Name of the figure.", key=True),
         integer("n_splits", "New deals with a defined value."),
         number("mean", "Mean over them."),
         number("standard_deviation", "Their standard deviation."),
@@ -65,7 +64,6 @@ SPREAD = TableSchema(
         number("given", "Value on the given split."),
         number("given_deviation", "Its distance from the mean, in standard deviations."),
     ),
-    key=("setting", "backbone", "method", "metric"),
 )
 
 
@@ -139,33 +137,26 @@ def section(output: StudyOutput) -> list[Part]:
 
 def split_figure(output: StudyOutput, rows: pd.DataFrame, metric: str, what: str) -> Figure:
     """Mean, range and given split of one figure, one chart per combination."""
-    # One axis for all charts of the figure, so that they can be compared.
+    groups = [
+        (
+            f"{output.where(setting.name, backbone)}{' (observed)' if setting.shifted else ''}",
+            rows[(rows["setting"] == setting.name) & (rows["backbone"] == backbone)],
+        )
+        for setting, backbone in output.combinations()
+    ]
+
+    def line(row: Any) -> ChartRow:
+        note = f"{row.n_splits} splits, s.d. {100 * row.standard_deviation:.1f} points"
+        values = {2: Estimate(row.mean, row.lowest, row.highest, 0), 0: estimate(row, "given")}
+        return ChartRow(label=row.title, note=note, values=values, marked=row.method == COMPLETE)
+
     scale = share_scale([*rows["lowest"], *rows["given"], output.target])
-    charts = []
-    for setting, backbone in output.combinations():
-        own = rows[(rows["setting"] == setting.name) & (rows["backbone"] == backbone)]
-        lines = [
-            ChartRow(
-                label=row.title,
-                note=f"{row.n_splits} splits, s.d. {100 * row.standard_deviation:.1f} points",
-                values={
-                    2: Estimate(row.mean, row.lowest, row.highest, 0),
-                    0: Estimate(row.given, math.nan, math.nan, 0),
-                },
-                marked=row.method == COMPLETE,
-            )
-            for row in own.itertuples(index=False)
-        ]
-        if lines:
-            heading = f"{output.where(setting.name, backbone)}{' (observed)' if setting.shifted else ''}"
-            references = output.target_line
-            charts.append(RowChart(heading=heading, rows=lines, references=references, axis=scale))
     return Figure(
         name=f"resplits-{metric}",
         heading=f"{what.capitalize()} over new deals of the roles",
         sentence=spread_sentence(list(rows.itertuples(index=False)), what=what),
         legend=((2, "mean, from the lowest to the highest split"), (0, "the given split")),
-        charts=tuple(charts),
+        charts=row_charts(groups, line, axis=scale, references=output.target_line),
     )
 
 

@@ -14,18 +14,8 @@ from calcode.method.localized import LevelName
 from calcode.metrics.wording import listed, number, percent, short_percent, signed, signed_points
 from calcode.report.charts import Axis, Marks, PlaneChart, plain_number
 from calcode.report.parts import Column, Figure, Fold, Part, Text
+from calcode.study import figures
 from calcode.study.experiment import Experiment, Results, Tables
-from calcode.study.figures import (
-    DETAILED,
-    FIGURE_NAMES,
-    FIGURES,
-    HIT_COUNTS,
-    HITS,
-    PLACE,
-    SCOPE,
-    averages_with_hits,
-    detailed,
-)
 from calcode.study.jobs import Job
 from calcode.study.output import StudyOutput
 from calcode.study.paper import FOUR, Reported, has_papers_backbones, paper_setting, reported
@@ -36,9 +26,9 @@ from calcode.study.variants import variants_job
 from calcode.study.view import FIGURE_COLS, cost_words, reported_cols, rounded_scale, shown, view, words
 
 _MARGIN, _GUARD = "discovery_margin", "guard_level"
-_VALUE = text("value", "The value that was tried.")
-_LEVEL = number_column("guard_level", "1 - guard miscoverage.", unit="share")
-_PARAMETER = text("parameter", "The setting that was changed.")
+_VALUE = text("value", "The value that was tried.", key=True)
+_LEVEL = number_column("guard_level", "1 - guard miscoverage.", unit="share", key=True)
+_PARAMETER = text("parameter", "The setting that was changed.", key=True)
 _N_PROTECTED = number_column("n_protected", "Protected classes, on average.")
 #: Words for the settings that are changed one at a time.
 _NAMES = {
@@ -56,45 +46,43 @@ SUMMARY = TableSchema(
     name="sensitivity_summary",
     about="One row per setting, backbone and changed value: every figure of the method with that one change.",
     columns=(
-        *PLACE,
+        *figures.PLACE,
         _PARAMETER,
         _VALUE,
         _LEVEL,
-        *DETAILED,
-        *HITS,
+        *figures.DETAILED,
+        *figures.HITS,
         text("diagnostic", "The audit diagnostic that was selected."),
         number_column("bandwidth", "Bandwidth of the kernel."),
         text("protected", "Classes that the guard protects."),
         number_column("n_protected", "How many they are."),
     ),
-    key=("setting", "backbone", "parameter", "value", "guard_level"),
 )
 AVERAGE = TableSchema(
     name="sensitivity_average",
     about="One row per scope and changed value: averages over backbones and the settings of the scope.",
-    columns=(SCOPE, _PARAMETER, _VALUE, _LEVEL, *FIGURES, *HIT_COUNTS),
-    key=("scope", "parameter", "value", "guard_level"),
+    columns=(figures.SCOPE, _PARAMETER, _VALUE, _LEVEL, *figures.FIGURES, *figures.HIT_COUNTS),
 )
 GAMMA = TableSchema(
     name="gamma_sensitivity_average",
     about="One row per scope, guard level and discovery margin gamma: averages as in the paper, which uses the guard "
     "level 0.90 there.",
     columns=(
-        SCOPE,
+        figures.SCOPE,
         _LEVEL,
-        number_column("discovery_margin", "Gamma: a class is protected below 1 - miscoverage - gamma.", unit="share"),
-        *FIGURES,
-        *HIT_COUNTS,
+        number_column(
+            "discovery_margin", "Gamma: a class is protected below 1 - miscoverage - gamma.", unit="share", key=True
+        ),
+        *figures.FIGURES,
+        *figures.HIT_COUNTS,
         _N_PROTECTED,
     ),
-    key=("scope", "guard_level", "discovery_margin"),
 )
 GUARD = TableSchema(
     name="guard_level_confirmation",
     about="One row per scope and guard level: the discovered classes, the audit and the localization are the same in "
     "all of them.",
-    columns=(SCOPE, _LEVEL, *FIGURES, *HIT_COUNTS, _N_PROTECTED),
-    key=("scope", "guard_level"),
+    columns=(figures.SCOPE, _LEVEL, *figures.FIGURES, *figures.HIT_COUNTS, _N_PROTECTED),
 )
 
 
@@ -170,17 +158,17 @@ def tables(study: Study, results: Results) -> Tables:
             | {"value": str(variation.value), "guard_level": variation.guard_level}
             | chosen
             | {"n_protected": len(str(chosen["protected"]).split())}
-            | detailed(summary, study.point)
+            | figures.detailed(summary, study.point)
         )
     frame = SUMMARY.frame(rows)
-    scopes, of = study.scopes(), (*FIGURE_NAMES, "n_protected")
+    scopes, of = study.scopes(), (*figures.FIGURE_NAMES, "n_protected")
     margins = frame[frame["parameter"] == _MARGIN].assign(discovery_margin=lambda own: own["value"].astype(float))
     guards = frame[frame["parameter"] == _GUARD]
     return {
         SUMMARY.name: frame,
-        AVERAGE.name: averages_with_hits(frame, scopes, by=("parameter", "value", "guard_level")),
-        GAMMA.name: averages_with_hits(margins, scopes, by=("guard_level", "discovery_margin"), of=of),
-        GUARD.name: averages_with_hits(guards, scopes, by=("guard_level",), of=of),
+        AVERAGE.name: figures.averages_with_hits(frame, scopes, by=("parameter", "value", "guard_level")),
+        GAMMA.name: figures.averages_with_hits(margins, scopes, by=("guard_level", "discovery_margin"), of=of),
+        GUARD.name: figures.averages_with_hits(guards, scopes, by=("guard_level",), of=of),
     }
 
 

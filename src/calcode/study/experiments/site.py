@@ -78,24 +78,24 @@ SCHEMA = TableSchema(
     "patient, mean over draws.",
     columns=(
         *PLACE,
-        text("method", "The site model with its design and what differs from its defaults, or an alternative."),
-        integer("n_labels", "Reviewed cases."),
+        text(
+            "method", "The site model with its design and what differs from its defaults, or an alternative.", key=True
+        ),
+        integer("n_labels", "Reviewed cases.", key=True),
         *_FIGURES,
     ),
-    key=("setting", "backbone", "method", "n_labels"),
 )
 BIAS = TableSchema(
     name="site_review_bias",
     about="One row per shifted setting, backbone, trigger and remedy: what calibrating on triggered cases costs.",
     columns=(
         *PLACE,
-        text("trigger", "Why a case was reviewed, apart from the coin."),
-        text("remedy", "'ignored', 'weighted', or 'coin' (drawn cases calibrate, the others train)."),
+        text("trigger", "Why a case was reviewed, apart from the coin.", key=True),
+        text("remedy", "'ignored', 'weighted', or 'coin' (drawn cases calibrate, the others train).", key=True),
         number("n_labels", "Reviewed cases, mean over draws."),
         share("malignant_coverage", "Smallest coverage of a malignant class, mean over draws."),
         *_FIGURES,
     ),
-    key=("setting", "backbone", "trigger", "remedy"),
 )
 SHARP = TableSchema(
     name="site_sharp_mode",
@@ -116,7 +116,6 @@ SHARP = TableSchema(
         integer("n_wrong", "Of these, wrong."),
         text("certified", "'yes' if at most 5 % wrong is promised with 90 % confidence."),
     ),
-    key=("setting", "backbone"),
 )
 
 

@@ -34,11 +34,10 @@ SCHEMA = TableSchema(
     about="One row per setting, backbone, method, column and value: every figure of the images with that value.",
     columns=(
         *METHOD_PLACE,
-        text("column", "Column of the features."),
-        text("value", "Its value, 'unknown' where missing; numbers of many values in bands of 20."),
+        text("column", "Column of the features.", key=True),
+        text("value", "Its value, 'unknown' where missing; numbers of many values in bands of 20.", key=True),
         *DETAILED,
     ),
-    key=("setting", "backbone", "method", "column", "value"),
 )
 
 

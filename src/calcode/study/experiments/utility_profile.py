@@ -22,13 +22,11 @@ COMPARISON = TableSchema(
     about="One row per setting, backbone and method at the fixed point: how reliable the sets are and how much they "
     "say.",
     columns=(*METHOD_PLACE, *FIGURES, *SINGLES, *HITS),
-    key=("setting", "backbone", "method"),
 )
 MEANS = TableSchema(
     name="utility_calcode_dataset_means",
     about="One row per scope and method: averages over backbones and the settings of the scope, with target hits.",
     columns=METHOD_MEANS,
-    key=("scope", "method"),
 )
 
 

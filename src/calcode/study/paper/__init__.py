@@ -7,34 +7,20 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
 from calcode.errors import StudyError
+from calcode.metrics.wording import counted, listed
+from calcode.report.parts import Column, Fold, Part, Table, Text
 from calcode.study.methods import COMPLETE, PAPER_SETS
 
-#: In the order of the paper.
-_NAMES = (
-    "main_comparison",
-    "matched_ablations",
-    "geometry_audit",
-    "paired_bootstrap",
-    "audit_stability",
-    "gamma_sensitivity",
-    "guard_level",
-    "camelyon_stress_test",
-    "utility_profile",
-    "cost_risk",
-    "validation_selected_risk",
-    "cross_modal_switches",
-    "camelyon_utility",
-    "approximate_neighbours",
-    "ham10000",
-    "classwise_isic2019",
-    "classwise_ham10000",
+#: Columns that hold words; all others hold numbers.
+_WORDS = frozenset(
+    ["setting", "backbone", "method", "printed_name", "metric", "selected", "regime", "selected_audit", "class_name"]
 )
 #: Head of a column with four printed figures.
 FOUR = "coverage/worst/size/deferral"
@@ -74,9 +60,9 @@ class ReportedTable:
     name: str
     place: str
     title: str
-    note: str
     columns: tuple[str, ...]
     rows: tuple[Mapping[str, str], ...]
+    note: str = ""
 
     def find(self, wanted: Mapping[str, str]) -> Mapping[str, str] | None:
         """The one row with these cells, or None.
@@ -107,14 +93,19 @@ def reported_tables() -> Mapping[str, ReportedTable]:
     >>> table.place, row["coverage"], row["worst_class_coverage"], row["set_size"], row["deferral"]
     ('Table 1', '0.989', '0.970', '6.71', '0.132')
     """
-    tables = {}
-    for name in _NAMES:
-        content = tomllib.loads((files(__package__) / f"{name}.toml").read_text(encoding="utf-8"))
-        columns, rows = tuple(content.pop("columns")), content.pop("rows")
-        printed = tuple(MappingProxyType(dict(zip(columns, row, strict=True))) for row in rows)
-        place, title, note = content["place"], content["title"], content.get("note", "")
-        tables[name] = ReportedTable(name=name, place=place, title=title, note=note, columns=columns, rows=printed)
-    return MappingProxyType(tables)
+    tables = []
+    for file in files(__package__).iterdir():
+        if file.name.endswith(".toml"):
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
+            columns = tuple(content.pop("columns"))
+            rows = tuple(MappingProxyType(dict(zip(columns, row, strict=True))) for row in content.pop("rows"))
+            tables.append(ReportedTable(name=file.name.removesuffix(".toml"), columns=columns, rows=rows, **content))
+
+    def order(table: ReportedTable) -> tuple[bool, int]:
+        number = table.place.split()[1]
+        return number.startswith("S"), int(number.removeprefix("S"))
+
+    return MappingProxyType({table.name: table for table in sorted(tables, key=order)})
 
 
 def paper_setting(name: str) -> str | None:
@@ -177,6 +168,36 @@ def reported_row(setting: str, backbone: str, method: str) -> Reported | None:
     names = {"setting": paper_setting(setting), "backbone": paper_backbone(backbone)}
     printed = COMPLETE if method == PAPER_SETS else method
     return next((found for name in _BY_METHOD if (found := reported(name, method=printed, **names))), None)
+
+
+def reported_parts(settings: Sequence[str], backbones: Sequence[str]) -> tuple[Part, ...]:
+    """Which cells a study shares with the paper, by its settings and backbones, then every printed table in a fold."""
+    cohorts, models = list(filter(paper_setting, settings)), list(filter(paper_backbone, backbones))
+    shared = (
+        f"{f'the cohorts {listed(cohorts)}' if cohorts else 'no cohort'} and "
+        f"{f'the backbones {listed(models)}' if models else 'no backbone'}"
+    )
+    meaning = ", so no cell of the one is a cell of the other: they are shown for orientation, not for comparison."
+    if cohorts and models:
+        meaning = (
+            "; where both have the same cell, the tables above show the paper's number next to ours in a column marked "
+            '"reported".'
+        )
+    printed = f"The {counted(len(reported_tables()), 'table')} that the paper prints, as data."
+    folds = []
+    for table in reported_tables().values():
+        shown = [name for name in table.columns if name != "method" or "printed_name" not in table.columns]
+        headings = {name: "method" if name == "printed_name" else name.replace("_", " ") for name in shown}
+        made = Table(
+            name=f"reported-{table.name.replace('_', '-')}",
+            caption=f"({table.place}): {table.title}.{f' {table.note}' if table.note else ''}",
+            columns=[Column(heading, numeric=name not in _WORDS) for name, heading in headings.items()],
+            rows=[[row[name] for name in shown] for row in table.rows],
+            layout="scroll",
+            reported=True,
+        )
+        folds.append(Fold(title=f"{table.place}: {table.title}", parts=(made,)))
+    return Text(sentences=(f"{printed} This study shares {shared} with it{meaning}",)), *folds
 
 
 def reported_figures(row: Mapping[str, str]) -> str:
