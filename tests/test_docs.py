@@ -6,7 +6,10 @@ import contextlib
 import importlib
 import io
 import json
+import os
 import re
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +17,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import safetensors
-from doc_blocks import ROOT, python_steps
+from doc_blocks import ROOT, fenced_blocks, python_steps
 
 from calcode.cohorts.parquet import RESERVED_COLUMNS
 
@@ -107,6 +110,51 @@ def _resolved(name: str) -> object:
         return importlib.import_module(name)
     owner = _resolved(module) if module else None
     return getattr(owner, attribute, None)
+
+
+@pytest.mark.timeout(600)
+def test_from_nothing_to_a_reviewed_deferral_by_the_page_alone(tmp_path: Path) -> None:
+    """The shell blocks of "Your own service in ten minutes", as they stand: only the port and the home are others."""
+    for module in ("fastapi", "sqlalchemy", "calcode_demo_data"):
+        pytest.importorskip(module)
+    if shutil.which("curl") is None or shutil.which("bash") is None:
+        pytest.skip("curl and bash are needed")
+    page = (ROOT / "docs" / "service.md").read_text()
+    section = page.split("## Your own service in ten minutes\n")[1].split("\n## ")[0]
+    install, *blocks = [block.body for block in fenced_blocks(section) if block.language == "bash"]
+    assert "pip install" in install
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    ready = f"for i in $(seq 300); do curl -s --fail http://127.0.0.1:{port}/health/ready && break; sleep 1; done"
+    served = f"calcode serve site.toml & SERVER=$!; trap 'kill $SERVER; wait $SERVER' EXIT\n{ready}\n"
+    assert blocks.count("calcode serve site.toml\n") == 1
+    script = "".join(served if block == "calcode serve site.toml\n" else block for block in blocks)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    command = tmp_path / "bin" / "calcode"
+    command.write_text(f"#!{sys.executable}\nfrom calcode.cli import main\nmain()\n")
+    command.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script.replace("8470", port)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "HOME": str(tmp_path),
+            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{ROOT / 'src'}:{':'.join(sys.path)}",
+            "OMP_NUM_THREADS": "1",
+        },
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert re.search(r'"action": ?"defer"', done.stdout)
+    (reviews,) = re.findall(r"^\[\{.*\}\]$", done.stdout, re.MULTILINE)
+    (review,) = json.loads(reviews)
+    assert (review["reviewer"], review["label"], review["blind"]) == ("a.jones", "mel", True)
+    assert "Whole: " in done.stdout
 
 
 @pytest.fixture(scope="module")

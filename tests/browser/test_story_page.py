@@ -65,7 +65,7 @@ def test_the_story_is_told_to_its_end_without_a_person(browser: Browser, tmp_pat
         assert names.index("A site model") < names.index("Promotion")
         assert "The alarm is closed" in names[: names.index("Promotion")]
         assert names[-1] == "The end"
-        before, after = (int(share) for share in re.findall(r"(\d+)%", items[-1])[:2])
+        before, after = (int(share) for share in re.findall(r"(\d+)\s%", items[-1])[:2])
         assert before <= 20
         assert after >= 60
         covered, judged = (

@@ -233,7 +233,25 @@ class Columns:
         return tuple(part for column in self.columns for part in column)
 
 
-Part = Text | Table | Figure | Cards | Terms | Fold | Columns
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """An image file next to the page.
+
+    Attributes
+    ----------
+    file : str
+        Its name, relative to the page.
+    sentence : str
+        What it shows; stands above it.
+    """
+
+    file: str
+    sentence: str
+
+    kind: ClassVar[str] = "picture"
+
+
+Part = Text | Table | Figure | Cards | Terms | Fold | Columns | Picture
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import shutil
 import signal
@@ -9,15 +10,27 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from calcode.files import replacing
-from calcode.metrics.wording import short_percent
+from calcode.metrics.wording import counted, percent, short_percent
 from calcode.report.charts import Axis, Marks, PlaneChart, plain_number
-from calcode.report.parts import Figure, Table, columns
-from calcode.service.demo_story import WINDOW, Act, Story
+from calcode.report.page import write_page
+from calcode.report.parts import Figure, Picture, Section, Table, Text, columns
+from calcode.service import people
+from calcode.service.demo_story import ENGINEER, WINDOW, Act, Story
+from calcode.service.log import Transaction
+from calcode.service.pages import COOKIE
 
 #: Points of the curve at most.
 _MOST_POINTS = 200
-_WINDOW_SIZE = "1180,1500"
+_WINDOW_SIZE = "1180,1300"
+#: Pages that are photographed at each act, with what they show: the story for all, and what people look at then.
+_STORY_PAGE = ("/demo/story", "The live page of the story at this moment")
+_SEEN = {
+    "alarm": [("/monitor", "The monitor as an engineer sees it: the alarm, and how it is closed")],
+    "recalibrated": [("/models", "The models: the new one decides in the shadow")],
+    "closed": [("/", "The start page after the alarm was closed")],
+    "promoted": [("/models", "The models: the new one answers, and one step leads back")],
+    "end": [("/monitor", "The monitor of the site model at the end")],
+}
 
 
 def story_figure(story: Story) -> Figure:
@@ -70,7 +83,7 @@ def _rate(informative: list[bool], end: int) -> float:
 
 
 def write_story(story: Story, folder: Path) -> None:
-    """Play the story, take a picture of its page at every act, write both as one page, and end the service.
+    """Play the story, take pictures of what people see at every act, write both as one page, and end the service.
 
     Parameters
     ----------
@@ -78,46 +91,69 @@ def write_story(story: Story, folder: Path) -> None:
     folder : Path
         Gets `index.html` and the pictures; without chromium there are none.
     """
-    from calcode.report.page import style_sheet
-    from calcode.service.pages import environment
-
     folder.mkdir(parents=True, exist_ok=True)
-    pictures: dict[Act, str] = {}
+    pictures: dict[Act, list[Picture]] = {}
 
     def told(act: Act) -> None:
-        name = f"{len(story.acts):02d}-{act.name}.png"
-        if _picture(f"http://127.0.0.1:{story.port}/demo/story", folder / name):
-            pictures[act] = name
+        seen = [_STORY_PAGE, *_SEEN.get(act.name, ())]
+        files = [f"{len(story.acts):02d}-{act.name}-{number}.png" for number in range(1, len(seen) + 1)]
+        pictures[act] = [
+            Picture(file=file, sentence=sentence)
+            for file, (address, sentence) in zip(files, seen, strict=True)
+            if _photographed(story, address, folder / file)
+        ]
 
     story.told = told
     try:
         story.play()
-        template = environment().get_template("story_report.html")
-        page = template.render(
-            acts=story.acts, pictures=pictures, rates=story.rates, figure=story_figure(story), style=style_sheet()
+        shares = [percent(rate, digits=0) for rate in story.rates]
+        lead = (
+            f"Answers that say something: {shares[0]} with the model from elsewhere, {shares[1]} with the promoted site "
+            "model. Nobody pressed anything: the stream of the demonstration was sent, a reader who knows the true "
+            "diagnoses read the cases, and accounts of the demonstration did what an engineer, a clinician and an "
+            "approver do."
         )
-        with replacing(folder / "index.html") as temporary:
-            temporary.write_text(page, encoding="utf-8")
-        story.say(f"Wrote {folder / 'index.html'} with {len(pictures)} pictures.")
+        sections = [
+            Section(key="rates", title="In short", parts=(Text(sentences=(lead,), style="lead"), story_figure(story)))
+        ]
+        for number, act in enumerate(story.acts, start=1):
+            said = Text(sentences=(f"After {act.image:,} photographs. {act.sentence}",))
+            title = f"{number}. {act.title}"
+            sections.append(Section(key=f"act-{number}", title=title, parts=(said, *pictures.get(act, ()))))
+        write_page(folder / "index.html", sections, title="A model learns its new clinic")
+        n = sum(map(len, pictures.values()))
+        story.say(f"Wrote {folder / 'index.html'} with {counted(n, 'picture')}.")
     finally:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _picture(address: str, target: Path) -> bool:
-    """A picture of a page as a browser shows it; False without chromium."""
+def _photographed(story: Story, address: str, target: Path) -> bool:
+    """Take a picture of a page as an engineer's browser shows it; False without chromium."""
     chromium = shutil.which("chromium")
     if chromium is None:
         return False
-    with tempfile.TemporaryDirectory() as profile:
+
+    def session(transaction: Transaction) -> str:
+        people.set_roles(transaction, subject=ENGINEER, roles=["engineer"], source="local", actor="demo")
+        return people.open_session(transaction, subject=ENGINEER, roles=["engineer"], method="demo")
+
+    token = story.service.change(session)
+    story.service.tokens.reload()
+    connection = http.client.HTTPConnection("127.0.0.1", story.port, timeout=60)
+    connection.request("GET", address, headers={"Cookie": f"{COOKIE}={token}"})
+    page = connection.getresponse().read().decode()
+    connection.close()
+    with tempfile.TemporaryDirectory() as scratch:
+        # A browser on the command line has no cookies: it gets the page as a file, and its styles from the service.
+        saved = Path(scratch) / "page.html"
+        saved.write_text(
+            page.replace("<head>", f'<head><base href="http://127.0.0.1:{story.port}/">'), encoding="utf-8"
+        )
         command = [
             *(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"),
             *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-            *(
-                f"--user-data-dir={profile}",
-                f"--window-size={_WINDOW_SIZE}",
-                f"--screenshot={target.absolute()}",
-                address,
-            ),
+            *(f"--user-data-dir={scratch}/profile", f"--window-size={_WINDOW_SIZE}"),
+            *(f"--screenshot={target.absolute()}", saved.as_uri()),
         ]
         subprocess.run(command, check=False, capture_output=True, timeout=120)
     return target.is_file()

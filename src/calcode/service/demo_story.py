@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 
+from calcode.metrics.wording import percent
 from calcode.service import operations
 from calcode.service.alarms import close, open_alarms
 from calcode.service.batches import NDJSON
@@ -69,6 +70,16 @@ class Photograph(NamedTuple):
     facts: dict[str, str]
 
 
+_TITLES = {
+    "start": "The start",
+    "alarm": "An alarm",
+    "closed": "The alarm is closed",
+    "recalibrated": "A site model",
+    "promoted": "Promotion",
+    "end": "The end",
+}
+
+
 class Act(NamedTuple):
     """Something that happened.
 
@@ -84,6 +95,11 @@ class Act(NamedTuple):
     image: int
     name: str
     sentence: str
+
+    @property
+    def title(self) -> str:
+        """What it is called on pages."""
+        return _TITLES[self.name]
 
 
 @dataclass
@@ -145,11 +161,11 @@ class Story:
             if len(self.informative) >= self._next_look:
                 self._next_look += _LOOK
                 self._go_on()
-        before, after = self.rates
+        before, after = (percent(rate, digits=0) for rate in self.rates)
         covered = [hit for hit in self.covered[self._last_promotion :] if hit is not None]
         self._tell(
             "end",
-            f"The stream has ended. Answers that said something: {before:.0%} of the first model, {after:.0%} of the "
+            f"The stream has ended. Answers that said something: {before} of the first model, {after} of the "
             f"site model, whose answers hold the true diagnosis of {sum(covered):,} of {len(covered):,} photographs.",
         )
 
@@ -237,7 +253,7 @@ class Story:
         names = models.settings.names
         silent = [names.get(entry["name"], entry["name"]) for entry in report["classes"] if entry["in_every_set"]]
         promised = [
-            f"{names.get(entry['name'], entry['name'])} {entry['promised']:.0%}"
+            f"{names.get(entry['name'], entry['name'])} {percent(entry['promised'], digits=0)}"
             for entry in report["classes"]
             if not entry["in_every_set"]
         ]
@@ -246,7 +262,7 @@ class Story:
             f"{report['cases']} drawn cases have been read: a site model is made and decides in the shadow. It "
             f"promises coverage of {', '.join(promised)}; in every answer, for want of labels: "
             f"{', '.join(silent) or 'no diagnosis'}. Answers that say something, expected: "
-            f"{report['expected_informative']:.0%}.",
+            f"{percent(report['expected_informative'], digits=0)}.",
         )
 
     def _close(self, alarms: Sequence[dict[str, Any]]) -> None:
@@ -273,7 +289,7 @@ class Story:
         self._tell(
             "promoted",
             f"An engineer proposed the site model and another account approved it: it answers from now on. Until "
-            f"now {rate:.0%} of the answers said something.",
+            f"now {percent(rate, digits=0)} of the answers said something.",
         )
 
     def _tell(self, name: str, sentence: str) -> None:
