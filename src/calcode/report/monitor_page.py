@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from calcode.metrics.intervals import Estimate
-from calcode.metrics.wording import percent, sentence_case
+from calcode.metrics.wording import listed, percent, sentence_case
 from calcode.monitor import Alarm, ClassWatch, Watch, labels_needed
 from calcode.report.charts import Axis, ChartRow, Marks, PlaneChart, ReferenceLine, RowChart, plain_number
 from calcode.report.page import write_page
@@ -155,10 +155,17 @@ def coverage_parts(watch: Watch, classes: Mapping[str, ClassWatch]) -> tuple[Tex
         )
     else:
         sentence = f"{answers.n:,} cases, none of them answered."
-    aside = (
-        f"Only patients drawn at random count. Two kinds of their cases do not: {watch.n_not_accepted:,} that the "
-        f"model left to a clinician as unusual, and {watch.n_out_of_space:,} with a diagnosis that it does not know."
-    )
+    left = [
+        f"{n:,} {words}"
+        for n, words in (
+            (watch.n_not_accepted, "that the model left to a clinician as unusual"),
+            (watch.n_out_of_space, "with a diagnosis that it does not know"),
+        )
+        if n
+    ]
+    aside = "Only patients drawn at random count."
+    if left:
+        aside += f" Of their cases these do not: {listed(left)}."
     known = {name: entry for name, entry in classes.items() if entry.counts.n}
     rows = [
         ChartRow(
@@ -322,4 +329,7 @@ def _power_of_ten(exponent: float) -> str:
 
 
 def _evidence(log_capital: float) -> str:
-    return f"{math.exp(log_capital):,.3g}" if log_capital < 14 else f"about 1e{log_capital / math.log(10):.0f}"
+    if log_capital > 14:
+        return f"about 1e{log_capital / math.log(10):.0f}"
+    evidence = math.exp(log_capital)
+    return f"{evidence:,.0f}" if evidence >= 100 else f"{evidence:.3g}"

@@ -22,14 +22,15 @@ from calcode.service.pages import COOKIE
 #: Points of the curve at most.
 _MOST_POINTS = 200
 _WINDOW_SIZE = "1180,1300"
-#: Pages that are photographed at each act, with what they show: the story for all, and what people look at then.
-_STORY_PAGE = ("/demo/story", "The live page of the story at this moment")
+#: Pages that are photographed at each act, with what they show.
+_LIVE = ("/demo/story", "The live page of the story at this moment")
 _SEEN = {
+    "start": [_LIVE],
     "alarm": [("/monitor", "The monitor as an engineer sees it: the alarm, and how it is closed")],
     "recalibrated": [("/models", "The models: the new one decides in the shadow")],
     "closed": [("/", "The start page after the alarm was closed")],
-    "promoted": [("/models", "The models: the new one answers, and one step leads back")],
-    "end": [("/monitor", "The monitor of the site model at the end")],
+    "promoted": [("/models", "The models: the new one answers, and one step leads back"), _LIVE],
+    "end": [("/monitor", "The monitor of the site model at the end"), _LIVE],
 }
 
 
@@ -95,7 +96,7 @@ def write_story(story: Story, folder: Path) -> None:
     pictures: dict[Act, list[Picture]] = {}
 
     def told(act: Act) -> None:
-        seen = [_STORY_PAGE, *_SEEN.get(act.name, ())]
+        seen = _SEEN[act.name]
         files = [f"{len(story.acts):02d}-{act.name}-{number}.png" for number in range(1, len(seen) + 1)]
         pictures[act] = [
             Picture(file=file, sentence=sentence)
@@ -108,9 +109,9 @@ def write_story(story: Story, folder: Path) -> None:
         story.play()
         shares = [percent(rate, digits=0) for rate in story.rates]
         lead = (
-            f"Answers that say something: {shares[0]} with the model from elsewhere, {shares[1]} with the promoted site "
-            "model. Nobody pressed anything: the stream of the demonstration was sent, a reader who knows the true "
-            "diagnoses read the cases, and accounts of the demonstration did what an engineer, a clinician and an "
+            f"Answers that say something: {shares[0]} with the model from elsewhere, {shares[1]} with the promoted "
+            "site model. Nobody pressed anything: the stream of the demonstration was sent, a reader who knows the "
+            "true diagnoses read the cases, and accounts of the demonstration did what an engineer, a clinician and an "
             "approver do."
         )
         sections = [
