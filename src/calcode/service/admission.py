@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import date, timedelta
+from functools import lru_cache
 from json.encoder import encode_basestring as quoted
 from typing import Annotated, Any, Self
 
@@ -241,4 +243,10 @@ def invalid_sentence(error: Mapping[str, Any]) -> str:
 
 
 def _day(days: int | None) -> str | None:
-    return None if days is None else (datetime.now(UTC) + timedelta(days=days)).date().isoformat()
+    """The day, so many days from now, on which content may go."""
+    return None if days is None else _date(int(time.time() // 86_400) + days)
+
+
+@lru_cache(maxsize=16)
+def _date(days: int) -> str:
+    return (date(1970, 1, 1) + timedelta(days=days)).isoformat()

@@ -8,13 +8,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select
 
 from calcode.files import canonical_json
 from calcode.service import projections
-from calcode.service.audit.chain import COPIED, GENESIS, Break, Record, record_hash, verified_hashes
+from calcode.service.audit.chain import COPIED, GENESIS, Break, Record, chain_hashes, verified_hashes
 from calcode.service.audit.parts import SecretPart
 from calcode.service.audit.tree import TreeHead
 from calcode.service.bodies import body_text
@@ -224,39 +225,47 @@ class Transaction:
 
     def append(self, events: Sequence[Event]) -> list[Record]:
         """Add events to the chain and carry them out in the derived tables."""
+        if not events:
+            return []
         at, clock, jump = self._log.now()
-        mono = repr(clock)
         if jump:
             jumped = Event(kind="clock_jumped", actor="service", body={"seconds": round(jump, 3)})
             events = [jumped, *events]
-        records: list[Record] = []
-        rows: list[tuple[Any, ...]] = []
-        parts: list[tuple[Any, ...]] = []
-        facts: list[Fact] = []
-        seq, prev, boot = self._seq, self._head, self._log.boot
+        boot, first = self._log.boot, self._seq + 1
         # 48 bits of time, then 80 random ones: unique, and an index of them grows at its end.
         made, chance = f"{time.time_ns() // 1_000_000:012x}", os.urandom(10 * len(events)).hex()
-        for entry in events:
+        written: list[tuple[str, str, str]] = []
+        for number, entry in enumerate(events):
             if entry.kind not in projections.KINDS:
                 raise ValueError(f"kind: {entry.kind!r} is not a kind of event")
             if not entry.id:
-                entry.id = made + chance[20 * len(rows) : 20 * len(rows) + 20]
-            seq += 1
-            kind, actor, subject, id = entry.kind, entry.actor, entry.subject, entry.id
-            body = body_text(kind, entry.body, id=id, boot=boot, mono=mono, subject=subject)
-            own = record_hash(prev=prev, seq=seq, at=at, kind=kind, actor=actor, body=body)
-            records.append(Record(seq, at, kind, actor, body, prev, own))
-            rows.append((seq, id, at, kind, actor, subject, body, prev, own))
-            for name, _, salt, content, media_type, delete_after in entry.parts:
-                parts.append((seq, name, salt, content, media_type, delete_after))
-            facts.append(Fact(seq, id, at, kind, actor, subject, entry.body))
-            prev = own
+                entry.id = made + chance[20 * number : 20 * number + 20]
+            text = body_text(entry.kind, entry.body, id=entry.id, boot=boot, mono=clock, subject=entry.subject)
+            written.append((entry.kind, entry.actor, text))
+        hashes = chain_hashes(written, prev=self._head, seq=first, at=at)
+        records = [
+            Record(seq, at, *said, prev, own)
+            for seq, said, prev, own in zip(count(first), written, [self._head, *hashes], hashes, strict=False)
+        ]
+        rows = [
+            (seq, entry.id, at, kind, actor, entry.subject, text, prev, own)
+            for (seq, _, kind, actor, text, prev, own), entry in zip(records, events, strict=True)
+        ]
         insert_rows(self.connection, EVENT, rows)
+        parts = [
+            (seq, part.name, part.salt, part.content, part.media_type, part.delete_after)
+            for seq, entry in enumerate(events, first)
+            for part in entry.parts
+        ]
         if parts:
             insert_rows(self.connection, SECRET_PART, parts)
+        facts = [
+            Fact(seq, entry.id, at, entry.kind, entry.actor, entry.subject, entry.body)
+            for seq, entry in enumerate(events, first)
+        ]
         projections.apply(self.connection, facts)
-        update_rows(self.connection, HEAD, ("seq", "hash"), ("one",), [(seq, prev, 1)])
-        self._seq, self._head = seq, prev
+        self._seq, self._head = records[-1].seq, hashes[-1]
+        update_rows(self.connection, HEAD, ("seq", "hash"), ("one",), [(self._seq, self._head, 1)])
         return records[1:] if jump else records
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Table, select
 
@@ -67,23 +67,33 @@ class Fact:
     body: Mapping[str, Any]
 
 
-@dataclass(slots=True)
-class Change:
-    """One row to insert, or the columns to change in the rows that `where` names."""
+class Insert(NamedTuple):
+    """One row: a value for every column, in their order."""
+
+    table: Table
+    row: tuple[Any, ...]
+
+
+class Update(NamedTuple):
+    """The columns to change in the rows that `where` names."""
 
     table: Table
     values: dict[str, Any]
-    where: dict[str, Any] | None = None
+    where: dict[str, Any]
 
 
-def changes(fact: Fact) -> list[Change]:
+def changes(fact: Fact) -> list[Insert | Update]:
     """The changes that an event makes, in order."""
     if fact.kind in PLAIN_KINDS:
         return []
     return _RULES[fact.kind](fact, fact.body)
 
 
-_Rule = Callable[[Fact, Mapping[str, Any]], list[Change]]
+def _inserted(table: Table, row: dict[str, Any]) -> Insert:
+    return Insert(table, itemgetter(*table.columns.keys())(row))
+
+
+_Rule = Callable[[Fact, Mapping[str, Any]], list[Insert | Update]]
 _RULES: dict[str, _Rule] = {}
 
 
@@ -98,35 +108,37 @@ def _rule(*kinds: str) -> Callable[[_Rule], _Rule]:
 
 
 @_rule("decision")
-def _decision(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
-    row = {
-        "seq": fact.seq,
-        "id": fact.id,
-        "key": body["key"],
-        "content_digest": body["content"],
-        "group_digest": body["group"],
-        "study_digest": body["study"],
-        "line": body["line"],
-        "model": body["model"],
-        "action": body["action"],
-        "reason": body["reason"],
-        "label": body["label"],
-        "released_set": listed(tuple(body["set"])),
-        "p_audit": body["p_audit"],
-        "u": body["u"],
-        "p_sample": body["p_sample"],
-        "representative": body["representative"],
-        "in_model": body["in_model"],
-        "known_group": body["known_group"],
-        "site": body["site"],
-        "device": body["device"],
+def _decision(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
+    get = body.get
+    # A tuple in the order of the columns: this one is in a hurry.
+    row = (
+        fact.seq,
+        fact.id,
+        body["key"],
+        body["content"],
+        body["group"],
+        body["study"],
+        body["line"],
+        body["model"],
+        body["action"],
+        body["reason"],
+        body["label"],
+        listed(tuple(body["set"])),
+        body["p_audit"],
+        body["u"],
+        body["p_sample"],
+        body["representative"],
+        body["in_model"],
+        body["known_group"],
+        body["site"],
+        body["device"],
         # Records of the first version have none of these.
-        "draw": body.get("draw"),
-        "u_second": body.get("u_second"),
-        "p_second": body.get("p_second"),
-        "visit_until": body.get("visit"),
-    }
-    made = [Change(DECISION, row)]
+        get("draw"),
+        get("u_second"),
+        get("p_second"),
+        get("visit"),
+    )
+    made: list[Insert | Update] = [Insert(DECISION, row)]
     if body["task"] is not None:
         made.append(_task(fact, decision=fact.id, line=body["line"], why=body["task"], due_at=body.get("due_at")))
     for target, kind in body.get("deliver", {}).items():
@@ -144,43 +156,43 @@ def _decision(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
             "next_at": fact.at,
             "fault": None,
         }
-        made.append(Change(OUTBOX, report))
+        made.append(_inserted(OUTBOX, report))
     return made
 
 
 @_rule("delivery")
-def _delivery(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+def _delivery(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     values = {"done_at": fact.at, "payload_digest": body["payload"], "receipt": body["receipt"]}
-    return [Change(OUTBOX, values, {"id": body["row"]})]
+    return [Update(OUTBOX, values, {"id": body["row"]})]
 
 
-def _task(fact: Fact, *, decision: str, line: str, why: str, due_at: str | None) -> Change:
-    task = {"id": fact.id, "decision": decision, "line": line, "why": why, "opened_at": fact.at, "due_at": due_at}
-    return Change(TASK, {**task, "state": "open", "lease_by": None, "lease_until": None})
+def _task(fact: Fact, *, decision: str, line: str, why: str, due_at: str | None) -> Insert:
+    # Open, and nobody's.
+    return Insert(TASK, (fact.id, decision, line, why, fact.at, due_at, "open", None, None))
 
 
 @_rule("visits_closed")
-def _visits_closed(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+def _visits_closed(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     visits = body["visits"]
-    over = [Change(DECISION, {"visit_until": None}, {"group_digest": group}) for group in visits]
-    return over + [Change(DECISION, {"representative": True}, {"id": decision}) for decision in visits.values()]
+    over: list[Insert | Update] = [Update(DECISION, {"visit_until": None}, {"group_digest": group}) for group in visits]
+    return over + [Update(DECISION, {"representative": True}, {"id": decision}) for decision in visits.values()]
 
 
 @_rule("task_opened")
-def _task_opened(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+def _task_opened(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     return [_task(fact, decision=fact.subject, line=body["line"], why=body["why"], due_at=body["due_at"])]
 
 
 @_rule("review_saved", "review_superseded", "label_received")
-def _review(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+def _review(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     copied = ("task", "decision", "line", "reviewer", "label", "sureness", "blind", "source", "opened_at", "supersedes")
     row = {"seq": fact.seq, "id": fact.id, "saved_at": fact.at, **{name: body[name] for name in copied}}
     done = {"state": "done", "lease_by": None, "lease_until": None}
-    return [Change(REVIEW, row), *(Change(TASK, done, {"id": task}) for task in body["closes"])]
+    return [_inserted(REVIEW, row), *(Update(TASK, done, {"id": task}) for task in body["closes"])]
 
 
 @_rule("shadow_decision")
-def _shadow_decision(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+def _shadow_decision(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     row = {
         "seq": fact.seq,
         "decision": fact.subject,
@@ -189,11 +201,11 @@ def _shadow_decision(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
         "reason": body["reason"],
         "released_set": listed(tuple(body["set"])),
     }
-    return [Change(SHADOW_DECISION, row)]
+    return [_inserted(SHADOW_DECISION, row)]
 
 
 @_rule("model_added")
-def _model_added(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+def _model_added(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     row = {
         "digest": fact.subject,
         "line": body["line"],
@@ -205,18 +217,18 @@ def _model_added(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
         "golden": body["golden"],
         "why": "",
     }
-    return [Change(MODEL, row)]
+    return [_inserted(MODEL, row)]
 
 
 @_rule("model_state")
-def _model_state(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
-    made = [
-        Change(MODEL, {"state": state, "why": body["why"]}, _model(digest, body))
+def _model_state(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
+    made: list[Insert | Update] = [
+        Update(MODEL, {"state": state, "why": body["why"]}, _model(digest, body))
         for digest, state in body["states"].items()
     ]
     if body["deployment"] is not None:
         row = {"from_seq": fact.seq, "from_at": fact.at, "by": fact.actor, "why": body["why"], **body["deployment"]}
-        made += [Change(DEPLOYMENT, row), _in_force(fact)]
+        made += [_inserted(DEPLOYMENT, row), _in_force(fact)]
     return made
 
 
@@ -225,33 +237,33 @@ def _model(digest: str, body: Mapping[str, Any]) -> dict[str, Any]:
     return {"digest": digest} | ({"line": body["line"]} if "line" in body else {})
 
 
-def _in_force(fact: Fact) -> Change:
+def _in_force(fact: Fact) -> Update:
     """From the next block on every writer looks again at who answers, and how."""
-    return Change(HEAD, {"deployed": fact.seq}, {"one": 1})
+    return Update(HEAD, {"deployed": fact.seq}, {"one": 1})
 
 
 @_rule("protocol_set")
-def _protocol_set(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+def _protocol_set(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     row = {"from_seq": fact.seq, "digest": fact.subject, "text": body["text"], "set_by": fact.actor}
     # It says what an alarm does to answers.
-    return [Change(PROTOCOL, {**row, "line": body.get("line", "")}), _in_force(fact)]
+    return [_inserted(PROTOCOL, {**row, "line": body.get("line", "")}), _in_force(fact)]
 
 
 @_rule("policy_set")
-def _policy_set(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+def _policy_set(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     row = {"from_seq": fact.seq, "line": fact.subject, "sample": body["sample"], "set_by": fact.actor}
     newer = {name: body.get(name) for name in ("visit_minutes", "second_reader", "due_days")}
-    return [Change(POLICY, {**row, **newer}), _in_force(fact)]
+    return [_inserted(POLICY, {**row, **newer}), _in_force(fact)]
 
 
 @_rule("checkpoint")
-def _checkpoint(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+def _checkpoint(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     row = {"at": fact.at, **{name: body[name] for name in ("size", "root", "head", "note")}}
-    return [Change(CHECKPOINT, row)]
+    return [_inserted(CHECKPOINT, row)]
 
 
 @_rule("role_changed")
-def _role_changed(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+def _role_changed(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     values = {
         "roles": canonical_json(body["roles"]),
         "source": body["source"],
@@ -259,12 +271,12 @@ def _role_changed(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
         "lines": _limited(body),
     }
     if body["new"]:
-        return [Change(ACCOUNT, {"subject": fact.subject, **values})]
-    return [Change(ACCOUNT, values, {"subject": fact.subject})]
+        return [_inserted(ACCOUNT, {"subject": fact.subject, **values})]
+    return [Update(ACCOUNT, values, {"subject": fact.subject})]
 
 
 @_rule("token_made")
-def _token_made(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+def _token_made(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     row = {
         "sha256": body["sha256"],
         "prefix": body["prefix"],
@@ -275,7 +287,7 @@ def _token_made(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
         "revoked": False,
         "lines": _limited(body),
     }
-    return [Change(TOKEN, row)]
+    return [_inserted(TOKEN, row)]
 
 
 def _limited(body: Mapping[str, Any]) -> str | None:
@@ -284,20 +296,20 @@ def _limited(body: Mapping[str, Any]) -> str | None:
 
 
 @_rule("token_revoked")
-def _token_revoked(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
-    return [Change(TOKEN, {"revoked": True}, {"prefix": body["prefix"]})]
+def _token_revoked(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
+    return [Update(TOKEN, {"revoked": True}, {"prefix": body["prefix"]})]
 
 
 @_rule("approval")
-def _approval(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+def _approval(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     if body["step"] == "close_alarm":
         asked = {"asked_by": fact.actor, "asked_as": body["role"], "choice": body["then"]}
-        return [Change(ALARM, asked, {"id": fact.subject})]
-    return [Change(MODEL, {"why": body["why"]}, _model(fact.subject, body))]
+        return [Update(ALARM, asked, {"id": fact.subject})]
+    return [Update(MODEL, {"why": body["why"]}, _model(fact.subject, body))]
 
 
 @_rule("alarm_raised")
-def _alarm_raised(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+def _alarm_raised(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     row = {
         "id": fact.subject,
         **{name: body[name] for name in ("line", "bag", "model", "monitor", "name")},
@@ -307,17 +319,17 @@ def _alarm_raised(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
         "evidence": canonical_json({name: body[name] for name in ("n", "alpha", "finding", "advice")}),
         **dict.fromkeys(("asked_by", "asked_as", "closed_by", "closed_why", "choice")),
     }
-    return [Change(ALARM, row), _in_force(fact)]
+    return [_inserted(ALARM, row), _in_force(fact)]
 
 
 @_rule("alarm_closed")
-def _alarm_closed(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+def _alarm_closed(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     closed = {"closed_by": fact.actor, "closed_why": body["why"], "choice": body["then"]}
-    return [Change(ALARM, closed, {"id": fact.subject}), _in_force(fact)]
+    return [Update(ALARM, closed, {"id": fact.subject}), _in_force(fact)]
 
 
 @_rule("recalibration")
-def _recalibration(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
+def _recalibration(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     report = body["report"]
     row = {
         "seq": fact.seq,
@@ -328,7 +340,7 @@ def _recalibration(fact: Fact, body: Mapping[str, Any]) -> list[Change]:
         "made_by": fact.actor,
         "report": canonical_json(report),
     }
-    return [Change(RECALIBRATION, row)]
+    return [_inserted(RECALIBRATION, row)]
 
 
 #: Every kind of event that the log takes.
@@ -337,31 +349,31 @@ KINDS = PLAIN_KINDS | frozenset(_RULES)
 
 def apply(connection: Connection, facts: Sequence[Fact]) -> None:
     """Carry the changes of events out, those of one kind in one statement where they follow each other."""
-    inserts: dict[Table, list[dict[str, Any]]] = {}
+    inserts: dict[Table, list[tuple[Any, ...]]] = {}
     updates: list[tuple[Any, ...]] = []
     shape: tuple[Table, tuple[str, ...], tuple[str, ...]] | None = None
 
     def flush() -> None:
         """Inserts before updates: a change may be of a row that an event just before inserted."""
         for table, rows in inserts.items():
-            values = itemgetter(*table.columns.keys())
-            insert_rows(connection, table, [values(row) for row in rows])
+            insert_rows(connection, table, rows)
         inserts.clear()
         if shape is not None and updates:
             update_rows(connection, *shape, updates)
             updates.clear()
 
-    for change in (change for fact in facts for change in changes(fact)):
-        if change.where is None:
-            if updates:
+    for fact in facts:
+        for change in changes(fact):
+            if isinstance(change, Insert):
+                if updates:
+                    flush()
+                inserts.setdefault(change.table, []).append(change.row)
+                continue
+            own = (change.table, tuple(change.values), tuple(change.where))
+            if own != shape:
                 flush()
-            inserts.setdefault(change.table, []).append(change.values)
-            continue
-        own = (change.table, tuple(change.values), tuple(change.where))
-        if own != shape:
-            flush()
-            shape = own
-        updates.append((*change.values.values(), *change.where.values()))
+                shape = own
+            updates.append((*change.values.values(), *change.where.values()))
     flush()
 
 
