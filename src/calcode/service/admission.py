@@ -170,15 +170,17 @@ class Admission:
                 raise Problem(422, "Send an Idempotency-Key header or an image_id: a repeated request needs it.")
             # The secret is the line's, so the same name on another line is another key.
             key = f"image_id\n{request.image_id}"
-        pseudonym, group, study = self.secret.pseudonym, request.group, request.study
-        who = [
-            f'"{name}":{quoted(value)}'
-            for name, value in (("group", group), ("image_id", request.image_id), ("study", study))
-            if value is not None
-        ]
+        pseudonym, group, study, image_id = self.secret.pseudonym, request.group, request.study, request.image_id
+        who = []
+        if group is not None:
+            who.append(f'"group":{quoted(group)}')
+        if image_id is not None:
+            who.append(f'"image_id":{quoted(image_id)}')
+        if study is not None:
+            who.append(f'"study":{quoted(study)}')
         raw, identity = vector.tobytes(), f"{{{','.join(who)}}}".encode()
-        content = hashlib.sha256(b"%b\n%b" % (identity, f"{request.site}\n{request.device}\n{self.line}\n".encode()))
-        content.update(raw)
+        rest = f"\n{request.site}\n{request.device}\n{self.line}\n".encode()
+        content = hashlib.sha256(identity + rest + raw)
         keep = self.retention
         parts = [
             secret_part("embedding", raw, media_type="application/x-float32", delete_after=_day(keep.embedding_days))
