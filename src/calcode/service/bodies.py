@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from pydantic_core import to_json
+from pydantic import TypeAdapter
 
 from calcode.files import canonical_json
 
+_ENCODER = TypeAdapter(Any)
 #: Numbers that both encoders write as `repr` does; outside, exponents look different.
 _LEAST, _MOST = 1e-4, 1e16
 
@@ -25,8 +26,7 @@ def body_text(kind: str, body: Mapping[str, Any], *, id: str, boot: str, mono: f
     # A name keeps the place where it came first: the names go first, in order.
     whole = {**_in_order(tuple(body)), **body, "boot": boot, "id": id, "mono": mono, "subject": subject}
     if kind == "decision" and _LEAST <= mono < _MOST and _written_alike(body):
-        text: str = to_json(whole).decode()
-        return text
+        return _ENCODER.dump_json(whole).decode()
     return canonical_json(whole)
 
 
