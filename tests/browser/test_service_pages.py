@@ -163,6 +163,7 @@ def test_no_page_has_an_axe_violation_or_reaches_beyond_its_window(browser: Brow
         f"/cases/{first.decision}",
         "/monitor",
         "/models",
+        "/outbox",
         "/people",
         "/sign-in",
         "/log?kind=checkpoint",

@@ -28,7 +28,50 @@ def _shown(page: Page, address: str) -> str:
     return page.locator("main").inner_text()
 
 
-@pytest.mark.timeout(300)
+def _read_by_hand(browser: Browser, address: str) -> None:
+    """A deferred case from the queue to a saved answer, changed, read by a second person and settled by a third."""
+
+    def visitor(name: str) -> Page:
+        page = browser.new_context().new_page()
+        page.set_default_timeout(60_000)
+        page.goto(f"{address}/demo")
+        page.get_by_role("button", name=f"As a {name}", exact=True).click()
+        page.goto(f"{address}/review")
+        return page
+
+    first = visitor("clinician")
+    first.keyboard.press("s")
+    first.wait_for_selector("text=What do you see?")
+    case = first.url.split("/review/")[1].split("?")[0]
+    viewer = first.get_by_role("link", name="Open the study in your viewer").get_attribute("href")
+    assert viewer is not None
+    with first.expect_navigation():
+        first.keyboard.press("3")
+        first.keyboard.press("Enter")
+    assert first.locator("h1").inner_text() == "The model gave no answer"
+    assert first.locator(".card").first.inner_text().splitlines()[-1] == "You had not seen the model's answer."
+    first.keyboard.press("e")
+    first.check("details[open] input[value=mel]")
+    with first.expect_navigation():
+        first.keyboard.press("Enter")
+    assert "Before: benign keratosis" in first.locator(".card").first.inner_text()
+    for name, row, key in (("second clinician", "Second reading", "1"), ("third clinician", "Two readers differ", "2")):
+        other = visitor(name)
+        other.locator("tr", has_text=row).get_by_role("link").click()
+        other.wait_for_selector("text=Your diagnosis")
+        with other.expect_navigation():
+            other.keyboard.press(key)
+            other.keyboard.press("Enter")
+        assert other.locator(".card").first.inner_text().startswith("You said")
+    first.goto(f"{address}{viewer}")
+    assert violations(first) == []
+    first.locator("summary").click()
+    assert first.locator(".verdict").inner_text()
+    first.goto(f"{address}/review")
+    assert case not in first.content()
+
+
+@pytest.mark.timeout(600)
 def test_the_story_is_told_to_its_end_without_a_person(browser: Browser, tmp_path: Path) -> None:
     """Alarm, first labels, shadow, promotion by two accounts; the page shows an informative rate of 0.6 and more."""
     command = "from calcode.cli import main; main()"
@@ -75,6 +118,7 @@ def test_the_story_is_told_to_its_end_without_a_person(browser: Browser, tmp_pat
         assert page.locator("figure svg").count() > 1
         page.locator("figure summary").click()
         assert violations(page) == []
+        _read_by_hand(browser, address.replace("/demo/story", ""))
         page.get_by_role("link", name="Look around and try it").click()
         page.get_by_role("button", name="As an engineer").click()
         page.goto(address.replace("/demo/story", "/models"))

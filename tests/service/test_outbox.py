@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -13,12 +14,15 @@ from typing import Any
 
 import pytest
 from service.sites import Process, Site, embeddings, free_port, make_site, post, running, token_for, wait_until
+from service.visitors import Person
 from sqlalchemy import select, update
 
 from calcode.service import outbox, projections
+from calcode.service.admission import DecisionRequest
 from calcode.service.doctor import examine
 from calcode.service.log import Event, Log
 from calcode.service.operations import erase, opened
+from calcode.service.service import Service
 from calcode.service.settings import read_site
 from calcode.service.tables import OUTBOX, TASK
 
@@ -293,6 +297,26 @@ def test_the_operator_sees_what_waits_and_has_it_tried_again(tmp_path: Path, rec
     # A receiver that is no longer in the site file is named by the doctor.
     site.file.write_text(site.file.read_text().replace('name = "record"', 'name = "other"'))
     assert any(finding.level == "bad" and finding.about == "outbox" for finding in examine(read_site(site.file)))
+
+
+def test_the_page_shows_what_waits_for_whom_and_an_engineer_has_it_tried_again(tmp_path: Path) -> None:
+    tables = f'[[deliveries]]\nname = "record"\nkind = "fhir"\nurl = "http://127.0.0.1:{free_port()}"\n'
+    site = make_site(tmp_path, lines=tables)
+    with Service(site.settings) as service:
+        vector = embeddings(1)[0]
+        wanted = DecisionRequest(embedding=vector.tolist(), group="p-1", image_id="image-1")
+        case = service.admission["skin"].case(wanted, vector, key="k", actor="pacs")
+        service.writer.submit([case]).result()
+        engineer, auditor = Person(service, "emil", "engineer"), Person(service, "ida", "auditor")
+        page = engineer.get("/outbox").text
+        assert 'href="/outbox"' in engineer.get("/").text
+        assert "FHIR report" in page
+        assert re.search(r"Waiting\"><span class=\"cell\">1<", page)
+        assert "Try again" in page
+        assert "Try again" not in auditor.get("/outbox").text
+        sent = engineer.send("/outbox", "/outbox/retry", {"target": "record"})
+        assert sent.headers["location"] == "/outbox?done=retried"
+        assert 'href="/outbox"' not in Person(service, "cleo", "clinician").get("/").text
 
 
 def test_an_address_where_nobody_listens_is_unreachable() -> None:

@@ -24,6 +24,7 @@ from calcode.service import (
     model_pages,
     model_routes,
     monitor_pages,
+    outbox_pages,
     outbox_routes,
     people_pages,
     people_routes,
@@ -40,7 +41,10 @@ from calcode.service.service import Service
 
 _LOGGER = logging.getLogger("calcode.service")
 #: The modules of the pages for people.
-PAGES = (sign_in_pages, start_pages, review_pages, case_pages, monitor_pages, model_pages, log_pages, people_pages)
+PAGES = (
+    *(sign_in_pages, start_pages, review_pages, case_pages, monitor_pages, model_pages),
+    *(outbox_pages, log_pages, people_pages),
+)
 _DESCRIPTION = (
     "One diagnosis, a set of diagnoses, or a deferral for every image, on the disk before it is answered. "
     "Research software, not a medical device."

@@ -26,6 +26,11 @@ from calcode.service.tables import CHECKPOINT, EVENT
 router = page_router()
 _Auditor = Annotated[Principal, Depends(page_role_on_all_lines("auditor"))]
 _PAGE = 30
+#: Events whose subject is a decision.
+_ABOUT_CASES = (
+    *("task_opened", "case_viewed", "answer_revealed", "review_saved", "review_superseded", "label_received"),
+    "delivery",
+)
 
 
 @router.get("/log")
@@ -59,6 +64,7 @@ def log_page(
         "records": records,
         "older": rows[_PAGE - 1].seq if len(rows) > _PAGE else None,
         "kinds": sorted(KINDS),
+        "about_cases": _ABOUT_CASES,
         "kind": kind,
         "text": text,
         "size": size,

@@ -45,9 +45,12 @@ NAVIGATION: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("/review", "Review", ("clinician", "auditor")),
     ("/monitor", "Monitor", READERS),
     ("/models", "Models", READERS),
+    ("/outbox", "Reports", ("engineer", "auditor")),
     ("/log", "Log", ("auditor",)),
     ("/people", "People", ("admin",)),
 )
+#: What a report to another system is called, by its kind.
+REPORT_KINDS = {"dicom": "DICOM report", "stow": "DICOM report by the web", "fhir": "FHIR report"}
 #: What a page says after a form was sent, by the word in its address.
 DONE = {
     "account": "The account is saved.",
@@ -61,6 +64,7 @@ DONE = {
     "refused": "The model is taken out.",
     "revoked": "The token is revoked.",
     "rolled-back": "The model before answers again.",
+    "retried": "Reports that wait are sent again now.",
     "shadow": "The model now decides in the shadow. Nobody sees its answers.",
     "signed-out": "You are signed out.",
     "wished": "The case is in the queue.",
@@ -76,6 +80,7 @@ def environment() -> Environment:
 
     loader = ChoiceLoader([PackageLoader("calcode.service"), PackageLoader("calcode.report")])
     made = report_environment().overlay(loader=loader)
+    made.globals.update(report_kinds=REPORT_KINDS)
     made.filters.update(moment=moment, since=since, case_name=case_name)
     return made
 
@@ -268,11 +273,13 @@ def render(request: Request, template: str, context: Mapping[str, Any], *, statu
     """
     principal = cast("Principal | None", getattr(request.state, "principal", None))
     cookie = request.cookies.get(FORM_COOKIE) or secrets.token_urlsafe(24)
-    pages = [(address, name) for address, name, roles in NAVIGATION if _may(principal, roles)]
+    site = service_of(request).site
+    hidden = () if site.deliveries else ("/outbox",)
+    pages = [(address, name) for address, name, roles in NAVIGATION if _may(principal, roles) and address not in hidden]
     shared = {
         "principal": principal,
         "may": lambda *roles: _may(principal, roles),
-        "site": service_of(request).site.name,
+        "site": site.name,
         "navigation": pages,
         "path": request.url.path,
         "form_token": _form_token(request, cookie),

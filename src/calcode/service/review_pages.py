@@ -124,10 +124,13 @@ def answer_page(task: str, request: Request, service: ServiceHere, principal: _R
     own = _own_reading(service, principal, row.decision)
     if own is None:
         return see(f"/review/{task}{part}")
+    with service.database.reading() as connection:
+        earlier = [entry for entry in reviews.readings(connection, row.decision) if entry["id"] == own["supersedes"]]
     service.change(lambda transaction: reviews.reveal(transaction, row.decision, reviewer=principal.subject))
     explanation = explanation_of(record_of(service, principal, row.decision), service)
     context = {
         "own": own,
+        "earlier": earlier,
         "explanation": explanation,
         "named": [entry.name for entry in explanation.classes if entry.in_set],
         "case": {"id": task, "labels": [*service.models[row.line].prompts.classes, OUTSIDE, CANNOT_TELL]},

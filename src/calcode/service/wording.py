@@ -177,8 +177,8 @@ def _of_site(model: SiteModel, names: Mapping[str, str]) -> list[str]:
     }
     said += [
         unlike[model.audit_kind_],
-        "New patients are such as were drawn for reading, one image each. Nothing is promised for a single image, a "
-        "patient who returns, a group of patients, a camera that was not there, or after the site has changed. How "
+        "New patients are patients like those drawn for reading, one image each. Nothing is promised for a single "
+        "image, a patient who returns, a group of patients, a camera that was not there, or after the site has changed. How "
         "many diagnoses an answer names is not promised either.",
     ]
     if model.sharp_:

@@ -1,0 +1,33 @@
+"""The page of reports that leave the service (SERVICE.md 12): what waits, for whom, since when and why."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Request, Response
+
+from calcode.service import outbox, outbox_routes
+from calcode.service.pages import Form, field, page_role, page_router, render, see
+from calcode.service.people import Principal
+from calcode.service.requests import ServiceHere
+
+router = page_router()
+
+
+@router.get("/outbox")
+def outbox_page(
+    request: Request, service: ServiceHere, principal: Annotated[Principal, Depends(page_role("engineer", "auditor"))]
+) -> Response:
+    """Every receiver and what waits for it."""
+    kinds = {entry.name: entry.kind for entry in service.site.deliveries}
+    return render(request, "outbox.html", {"receivers": outbox_routes.waiting(service, principal), "kinds": kinds})
+
+
+@router.post("/outbox/retry")
+def retry(
+    service: ServiceHere, principal: Annotated[Principal, Depends(page_role("engineer"))], form: Form
+) -> Response:
+    """Send what waits for a receiver now, and not at its next time."""
+    target = field(form, "target")
+    service.change(lambda transaction: outbox.retry(transaction.connection, target))
+    return see("/outbox", done="retried")
