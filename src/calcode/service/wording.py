@@ -178,8 +178,8 @@ def _of_site(model: SiteModel, names: Mapping[str, str]) -> list[str]:
     said += [
         unlike[model.audit_kind_],
         "New patients are patients like those drawn for reading, one image each. Nothing is promised for a single "
-        "image, a patient who returns, a group of patients, a camera that was not there, or after the site has changed. How "
-        "many diagnoses an answer names is not promised either.",
+        "image, a patient who returns, a group of patients, a camera that was not there, or after the site has "
+        "changed. How many diagnoses an answer names is not promised either.",
     ]
     if model.sharp_:
         said.append("If images change, nothing protects against it but the monitors: look at them before every use.")
