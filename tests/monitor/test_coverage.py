@@ -5,11 +5,14 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from calcode.errors import ArtifactError, CalcodeError
 from calcode.monitor import CoverageProcess, labels_needed, miss_line
 from calcode.monitor.binomial import beta_quantile, binomial_interval
+from calcode.monitor.coverage import least_coverage
 
 
 @pytest.mark.parametrize(("a", "b"), [(1, 1), (1, 19), (5, 96), (96, 5), (40, 1), (1000, 52)])
@@ -103,3 +106,33 @@ def test_labels_needed_is_the_median_of_simulated_alarms(line: float, alpha: flo
 
 def test_an_alarm_that_never_speaks_needs_no_number_of_labels() -> None:
     assert labels_needed(line=0.1, alpha=0.01, miss_rate=0.05, longest=300) is None
+
+
+def test_the_least_coverage_holds_at_every_look_whatever_the_order_of_labels() -> None:
+    """Hits that wait for their label count as misses; a bound for one time and one without them both fail."""
+    rng = np.random.default_rng(6)
+    n_streams, n, coverage = 200, 300, 0.85
+    above = dict.fromkeys(("every look", "one time", "labelled only"), 0)
+    for _ in range(n_streams):
+        covered = rng.random(n) < coverage
+        # Misses wait much longer for their label than hits.
+        known_at = np.arange(n) + rng.geometric(np.where(covered, 0.2, 0.01))
+        seen = [(covered[:look] & (known_at[:look] < look), known_at[:look] < look) for look in range(30, n + 1, 30)]
+        above["every look"] += any(least_coverage(hits.tolist(), alpha=0.05) > coverage for hits, _ in seen)
+        above["labelled only"] += any(
+            least_coverage(hits[known].tolist(), alpha=0.05) > coverage for hits, known in seen
+        )
+        hits = np.cumsum(covered)
+        fixed = stats.beta.ppf(0.05, hits, np.arange(1, n + 1) - hits + 1)
+        above["one time"] += bool((fixed > coverage).any())
+    most = stats.binom.ppf(0.999, n_streams, 0.05)
+    assert above["every look"] <= most
+    assert above["one time"] > 2 * most
+    assert above["labelled only"] > 2 * most
+
+
+@given(st.lists(st.booleans(), max_size=80), st.data())
+def test_a_hit_taken_for_a_miss_never_raises_the_least_coverage(covered: list[bool], data: st.DataObject) -> None:
+    lower = [hit and data.draw(st.booleans()) for hit in covered]
+    assert least_coverage(lower, alpha=0.05) <= least_coverage(covered, alpha=0.05)
+    assert least_coverage(covered, alpha=0.05) <= least_coverage([*covered, True], alpha=0.05)

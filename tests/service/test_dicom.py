@@ -435,10 +435,10 @@ def test_answers_reach_the_archive_by_both_ways_and_the_record_by_fhir_also_afte
             f'called = "ARCHIVE"\n[[deliveries]]\nname = "web"\nkind = "stow"\nurl = "{web.web}"\n'
             f'[[deliveries]]\nname = "record"\nkind = "fhir"\nurl = "http://127.0.0.1:{records.server_port}"\n'
             'patient_system = "urn:oid:1.2.3"\n'
-        )
+        ).replace("[[deliveries]]\n", "[[deliveries]]\nafter_reading = false\n")
         with listening(tmp_path, tables) as service:
             assert send(service.dicom_port, photograph(1), folder=tmp_path)[0] == 0
-            wait_until(lambda: not waits(service), 15)
+            wait_until(lambda: not waits(service))
             (first,) = decisions(service)
             for found in (pacs, web):
                 (report,) = found.reports()
@@ -459,13 +459,13 @@ def test_answers_reach_the_archive_by_both_ways_and_the_record_by_fhir_also_afte
             web.stop()
             images = [photograph(seed) for seed in (2, 3)]
             assert send(service.dicom_port, *images, folder=tmp_path)[0] == 0
-            wait_until(lambda: {name: w.rows for name, w in waits(service).items()} == {"pacs": 2, "web": 2}, 15)
-            wait_until(lambda: all(entry.fault is not None for entry in waits(service).values()), 15)
-            wait_until(lambda: b'calcode_outbox_rows{target="pacs"} 2.0' in service.metrics.text(), 5)
-            wait_until(lambda: b'calcode_outbox_age_seconds{target="pacs"} 0.0' not in service.metrics.text(), 5)
+            wait_until(lambda: {name: w.rows for name, w in waits(service).items()} == {"pacs": 2, "web": 2})
+            wait_until(lambda: all(entry.fault is not None for entry in waits(service).values()))
+            wait_until(lambda: b'calcode_outbox_rows{target="pacs"} 2.0' in service.metrics.text())
+            wait_until(lambda: b'calcode_outbox_age_seconds{target="pacs"} 0.0' not in service.metrics.text())
             pacs.start()
             web.start()
-            wait_until(lambda: not waits(service), 20)
+            wait_until(lambda: not waits(service))
             wanted = {uid_of(service, row.id) for row in decisions(service)}
             assert len(wanted) == 3
             for found in (pacs, web):

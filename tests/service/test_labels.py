@@ -80,7 +80,10 @@ LAB = review(4, "lab", "bcc", "pathology")
         ([A, CHANGED, B_LED], False, "disputed", None),
         ([A, CHANGED, review(5, "anna", "mel", supersedes="r3", blind=False)], False, "labelled", "mel"),
         ([A, B_OTHER, CHANGED], True, "labelled", "nv"),
-        ([A, B_SAME, CHANGED], True, "disputed", None),
+        # Two said so before the model's answer was shown; what one of them says after it is kept apart.
+        ([A, B_SAME, CHANGED], True, "labelled", "mel"),
+        ([A._replace(blind=False), B_SAME, CHANGED], True, "disputed", None),
+        ([UNSURE_A, UNSURE_B, CHANGED], False, "cannot_tell", None),
         ([A, LAB], True, "labelled", "bcc"),
         ([A, LAB, review(5, "lab", "mel", "pathology", supersedes="r4")], False, "labelled", "mel"),
         ([A, B_OTHER, LAB, review(6, "carla", "mel", "consensus")], True, "labelled", "bcc"),

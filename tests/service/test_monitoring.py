@@ -271,6 +271,37 @@ def test_the_unchanged_world_of_home_raises_no_alarm_and_another_one_does(servic
     assert alarm["e_value"] >= 1 / alarm["alpha"]
 
 
+def test_how_a_model_answers_is_shown_against_its_shadow_report(tmp_path: Path) -> None:
+    """One image of a patient, the model's own answers also under an alarm, and a new model begins anew."""
+    with running(clinic_site(tmp_path, on_alarm="defer")) as (service, call):
+        digest = site_model_answers(service, Clinic(service, shift=0.3))
+        (at_home,) = call("GET", "/v1/monitors", as_="auditor").json()
+        home = at_home["facts"]["rates"]
+        assert home["deferral"]["n"] == at_home["facts"]["answers"]["n"] > 60
+        assert [row["expected"] for row in home.values()] == [None, None, None]
+        away = Clinic(service, shift=FAR, seed=5)
+        away.send(120)
+        service.watch()
+        away.send(40)
+        service.watch()
+        rates = call("GET", "/v1/monitors", as_="clinician").json()[-1]["facts"]["rates"]
+        with service.database.reading() as connection:
+            bodies = connection.execute(select(EVENT.c.kind, EVENT.c.body).order_by(EVENT.c.seq)).all()
+        shadow = [json.loads(body) for kind, body in bodies if kind == "shadow_decision"]
+        decided = [json.loads(body) for kind, body in bodies if kind == "decision" and f'"model":"{digest}"' in body]
+        own = [body.get("model_answer", body) for body in decided]
+        assert any("model_answer" in body for body in decided), "an alarm was open"
+        for found, answers in ((rates, own), ({name: row["expected"] for name, row in rates.items()}, shadow)):
+            sizes = [len(answer["set"]) for answer in answers if answer["action"] != "defer"]
+            assert found["deferral"]["n"] == len(answers)
+            assert found["deferral"]["mean"] == pytest.approx(1 - len(sizes) / len(answers))
+            assert found["set_size"]["n"] == found["full_sets"]["n"] == len(sizes)
+            if sizes:
+                assert found["set_size"]["mean"] == pytest.approx(sum(sizes) / len(sizes))
+                assert found["full_sets"]["mean"] == pytest.approx(sizes.count(4) / len(sizes))
+        assert state(service.monitors["skin"]) == state(replayed(service))
+
+
 # ---------------------------------------------------------------------- what an alarm does
 
 

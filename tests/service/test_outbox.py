@@ -24,7 +24,7 @@ from calcode.service.log import Event, Log
 from calcode.service.operations import erase, opened
 from calcode.service.service import Service
 from calcode.service.settings import read_site
-from calcode.service.tables import OUTBOX, TASK
+from calcode.service.tables import DECISION, OUTBOX, REVIEW, TASK
 
 
 class Receiver(BaseHTTPRequestHandler):
@@ -72,9 +72,16 @@ def receiver() -> Iterator[Server]:
     server.stop()
 
 
-def fhir_site(folder: Path, receiver: Server, *, more: str = "", database: str | None = None) -> Site:
+def fhir_site(
+    folder: Path,
+    receiver: Server,
+    *,
+    more: str = "after_reading = false",
+    line_lines: str = "",
+    database: str | None = None,
+) -> Site:
     tables = f'[[deliveries]]\nname = "record"\nkind = "fhir"\nurl = "http://127.0.0.1:{receiver.port}"\n{more}'
-    return make_site(folder, lines=tables, database=database)
+    return make_site(folder, lines=tables, line_lines=line_lines, database=database)
 
 
 def request(row: int, group: str) -> dict[str, Any]:
@@ -118,13 +125,13 @@ def queue(log: Log, n: int, *, target: str = "record") -> list[str]:
 def test_two_takers_never_hold_the_same_row(log: Log) -> None:
     ids = queue(log, 5)
     with log.database.writing() as connection:
-        first = outbox.lease(connection, "record", most=3)
+        first = outbox.lease(connection, "record", most=3, after_reading=False)
     with log.database.writing() as connection:
-        second = outbox.lease(connection, "record", most=3)
+        second = outbox.lease(connection, "record", most=3, after_reading=False)
     assert [row.decision for row in [*first, *second]] == ids
     with log.database.writing() as connection:
-        assert outbox.lease(connection, "record", most=3) == []
-        assert outbox.lease(connection, "another", most=3) == []
+        assert outbox.lease(connection, "record", most=3, after_reading=False) == []
+        assert outbox.lease(connection, "another", most=3, after_reading=False) == []
 
 
 def test_postgresql_passes_over_rows_that_another_process_is_taking(log: Log) -> None:
@@ -135,10 +142,10 @@ def test_postgresql_passes_over_rows_that_another_process_is_taking(log: Log) ->
     ids = queue(log, 4)
     other = Database(log.database.url)
     with log.database.writing() as connection:
-        mine = outbox.lease(connection, "record", most=2)
+        mine = outbox.lease(connection, "record", most=2, after_reading=False)
         # Not committed yet: the other one neither waits nor takes the same.
         with other.writing() as theirs:
-            assert [row.decision for row in outbox.lease(theirs, "record", most=4)] == ids[2:]
+            assert [row.decision for row in outbox.lease(theirs, "record", most=4, after_reading=False)] == ids[2:]
     assert [row.decision for row in mine] == ids[:2]
     other.close()
 
@@ -146,10 +153,10 @@ def test_postgresql_passes_over_rows_that_another_process_is_taking(log: Log) ->
 def test_a_lease_ends_by_itself_when_its_holder_died(log: Log) -> None:
     (id,) = queue(log, 1)
     with log.database.writing() as connection:
-        (row,) = outbox.lease(connection, "record", most=1)
-        assert not outbox.any_due(connection, "record")
+        (row,) = outbox.lease(connection, "record", most=1, after_reading=False)
+        assert not outbox.any_due(connection, "record", after_reading=False)
         connection.execute(update(OUTBOX).values(next_at=row.next_at))
-        (again,) = outbox.lease(connection, "record", most=1)
+        (again,) = outbox.lease(connection, "record", most=1, after_reading=False)
     assert (again.decision, again.attempts) == (id, 1)
 
 
@@ -159,22 +166,22 @@ def test_a_refused_row_waits_longer_each_time_and_a_row_that_was_not_sent_not_at
     for _ in range(3):
         with log.database.writing() as connection:
             connection.execute(update(OUTBOX).values(next_at="2000"))
-            (row,) = outbox.lease(connection, "record", most=1)
+            (row,) = outbox.lease(connection, "record", most=1, after_reading=False)
             outbox.give_back(connection, row, fault="HTTP 422", again=False)
             pauses.append(connection.execute(select(OUTBOX.c.next_at)).scalar_one())
-            assert not outbox.any_due(connection, "record")
+            assert not outbox.any_due(connection, "record", after_reading=False)
     assert pauses == sorted(set(pauses))
     with log.database.writing() as connection:
         assert outbox.retry(connection, "record") == 1
-        (row,) = outbox.lease(connection, "record", most=1)
+        (row,) = outbox.lease(connection, "record", most=1, after_reading=False)
         outbox.give_back(connection, row, fault="ConnectError", again=True)
-        assert outbox.any_due(connection, "record")
+        assert outbox.any_due(connection, "record", after_reading=False)
 
 
 def test_what_was_delivered_is_an_event_and_a_rebuild_keeps_it(log: Log) -> None:
     queue(log, 2)
     with log.database.writing() as connection:
-        rows = outbox.lease(connection, "record", most=2)
+        rows = outbox.lease(connection, "record", most=2, after_reading=False)
     with log.transaction() as transaction:
         outbox.delivered(transaction, rows[0], payload_digest="ab", receipt="HTTP 200")
     with log.database.writing() as connection:
@@ -183,7 +190,7 @@ def test_what_was_delivered_is_an_event_and_a_rebuild_keeps_it(log: Log) -> None
         after = connection.execute(select(OUTBOX.c.id, OUTBOX.c.done_at, OUTBOX.c.receipt)).all()
         assert sorted(before, key=repr) == sorted(after, key=repr)
         # Working state is forgotten: what was not delivered is tried again at once.
-        assert [row.id for row in outbox.lease(connection, "record", most=2)] == [rows[1].id]
+        assert [row.id for row in outbox.lease(connection, "record", most=2, after_reading=False)] == [rows[1].id]
 
 
 def test_reports_are_kept_back_while_a_case_may_be_read_blind(log: Log) -> None:
@@ -194,6 +201,50 @@ def test_reports_are_kept_back_while_a_case_may_be_read_blind(log: Log) -> None:
         assert [row.decision for row in outbox.lease(connection, "record", most=2, after_reading=True)] == [free]
         connection.execute(update(TASK).values(state="done"))
         assert [row.decision for row in outbox.lease(connection, "record", most=2, after_reading=True)] == [held]
+
+
+def test_a_case_that_nobody_read_by_its_day_holds_its_report_no_longer(log: Log) -> None:
+    (held,) = queue(log, 1)
+    task = {"id": held, "decision": held, "line": "skin", "why": "sample", "opened_at": "", "state": "open"}
+    with log.database.writing() as connection:
+        connection.execute(TASK.insert().values(**task, due_at="9000-01-01T00:00:00.000000Z"))
+        assert not outbox.any_due(connection, "record", after_reading=True)
+        connection.execute(update(TASK).values(due_at="2000-01-01T00:00:00.000000Z"))
+        assert outbox.any_due(connection, "record", after_reading=True)
+
+
+def test_in_an_open_visit_the_reports_of_drawn_patients_wait_and_no_others(log: Log) -> None:
+    drawn, other = queue(log, 2)
+    with log.database.writing() as connection:
+        connection.execute(update(DECISION).values(visit_until="9000-01-01T00:00:00.000000Z"))
+        connection.execute(update(DECISION).where(DECISION.c.id == drawn).values(u=0.01))
+        assert [row.decision for row in outbox.lease(connection, "record", most=2, after_reading=True)] == [other]
+
+
+@pytest.mark.parametrize("after_reading", [True, False])
+def test_a_report_waits_for_the_reader_or_the_reading_is_not_blind(
+    tmp_path: Path, receiver: Server, after_reading: bool
+) -> None:
+    """By default nobody can look the answer up in the record before saying a diagnosis."""
+    more = "" if after_reading else "after_reading = false"
+    site = fhir_site(tmp_path, receiver, more=more, line_lines="sample = 1.0\nvisit_minutes = 0\nsecond_reader = 0.0")
+    with running(site) as (service, call):
+        id = call("POST", "/v1/decisions", json=request(0, "patient-0")).json()["id"]
+        if after_reading:
+            free = call("POST", "/v1/decisions", json=request(1, "patient-1")).json()["id"]
+            call("POST", "/v1/labels", json={"decision": free, "label": "c0"})
+            # The courier has been here: it took the report of the case that nobody has to read any more.
+            wait_until(lambda: waiting(service.log)["record"].rows == 1)
+        else:
+            wait_until(lambda: not waiting(service.log))
+        assert receiver.state["came"] == 1
+        assert call("POST", f"/v1/tasks/{id}/take", as_="clinician").status_code == 200
+        call("POST", f"/v1/tasks/{id}/review", as_="clinician", json={"label": "c1"})
+        with service.database.reading() as connection:
+            blind = connection.execute(select(REVIEW.c.blind).where(REVIEW.c.decision == id)).scalar_one()
+        assert blind is after_reading
+        wait_until(lambda: not waiting(service.log))
+        assert receiver.state["came"] == 1 + after_reading
 
 
 # ---------------------------------------------------------------------- the running service

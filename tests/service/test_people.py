@@ -107,6 +107,29 @@ def test_a_token_is_kept_as_its_digest_and_can_be_revoked(site: Site) -> None:
         assert call("POST", "/v1/decisions", as_=token[:-1] + "A", json=sent).status_code == 401
 
 
+def test_who_reads_blind_has_no_role_that_sees_answers_first(site: Site) -> None:
+    """Neither in one token, nor as an account and a token, nor as two tokens of one name."""
+    with running(site) as (_, call):
+
+        def token(subject: str, *roles: str) -> Any:
+            return call("POST", "/v1/tokens", as_="admin", json={"subject": subject, "roles": list(roles)})
+
+        for roles in (["program", "clinician"], ["clinician", "auditor"]):
+            refused = token("a.both", *roles)
+            assert refused.status_code == 422
+            assert "to different accounts" in refused.json()["detail"]
+        assert call("PUT", "/v1/accounts/a.jones", as_="admin", json={"roles": ["clinician"]}).status_code == 204
+        assert token("a.jones", "program").status_code == 422
+        assert token("a.jones", "clinician", "approver").status_code == 200
+        prefix = token("b.smith", "program").json()["prefix"]
+        assert token("b.smith", "clinician").status_code == 422
+        assert call("PUT", "/v1/accounts/b.smith", as_="admin", json={"roles": ["clinician"]}).status_code == 422
+        call("DELETE", f"/v1/tokens/{prefix}", as_="admin")
+        # An account may change from one to the other.
+        for roles in (["auditor"], ["clinician"], ["auditor"]):
+            assert call("PUT", "/v1/accounts/b.smith", as_="admin", json={"roles": roles}).status_code == 204
+
+
 def test_a_token_ends_at_its_day(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     with Service(site.settings) as service:
         token = token_for(service.log, "program")

@@ -245,10 +245,8 @@ def test_a_person_limited_to_other_lines_sees_none_of_this(service: Service) -> 
     from calcode.service import people
 
     def change(transaction: Any) -> str:
-        people.set_roles(
-            transaction, subject="faye", roles=["clinician", "auditor"], source="local", actor="t", lines=["lung"]
-        )
-        return people.open_session(transaction, subject="faye", roles=["clinician", "auditor"], method="test")
+        people.set_roles(transaction, subject="faye", roles=["clinician"], source="local", actor="t", lines=["lung"])
+        return people.open_session(transaction, subject="faye", roles=["clinician"], method="test")
 
     task = rows(service, select(TASK))[0]
     faye = Person(service)

@@ -17,6 +17,7 @@ from sqlalchemy import select
 
 from calcode.cli.app import app
 from calcode.method.signatures import write_private_key
+from calcode.monitor.coverage import least_coverage
 from calcode.service import reviews
 from calcode.service.gates import shadow_coverage
 from calcode.service.log import Event
@@ -26,7 +27,7 @@ from calcode.service.problems import Problem
 from calcode.service.protocol import Protocol, RecalibrationPlan, parse_protocol
 from calcode.service.recalibration import plan_bag, recalibrate
 from calcode.service.service import Service
-from calcode.service.tables import DECISION, EVENT, TASK
+from calcode.service.tables import DECISION, EVENT, SHADOW_DECISION, TASK
 from calcode.site import SiteModel
 
 PLAN = RecalibrationPlan(at_cases=[60, 120], random_state=7, miscoverage=0.1)
@@ -311,6 +312,32 @@ def test_gates_count_labels_after_the_cut_off_and_never_set_size(tmp_path: Path)
         # Cases of the bag were decided before the cut-off: the candidate may not be judged by them.
         assert not set(truth) & {row.id for row in clinic.drawn()[:60]}
     assert not [name for name in Protocol.model_fields if "size" in name or "informative" in name]
+
+
+def test_cases_without_a_label_count_as_missed_in_the_gate(tmp_path: Path) -> None:
+    """Whatever the candidate misses stays unread: among the labelled ones nothing is wrong, and the gate stays shut."""
+    protocol = PROTOCOL.format(on_alarm="defer").replace("on_alarm", "min_coverage = 0.9\non_alarm")
+    with Service(clinic_site(tmp_path, protocol=protocol).settings) as service:
+        clinic = Clinic(service)
+        sent(clinic, 60)
+        clinic.read()
+        digest = recalibrate(service, "skin", actor="engineer")["digest"]
+        into_shadow(service, digest)
+        restore_tested(service)
+        clinic.send(400)
+        service.change(lambda transaction: None)
+        with service.database.reading() as connection:
+            rows = connection.execute(select(SHADOW_DECISION)).all()
+            missed = {row.decision for row in rows if clinic.truth[row.decision] not in json.loads(row.released_set)}
+        clinic.read(lambda id, label: None if id in missed else label)
+        with service.database.reading() as connection:
+            shown = shadow_coverage(connection, "skin", digest)
+            failed = service.models["skin"].gates(connection, digest)
+        assert shown["covered"] == shown["labels"] > 100
+        assert shown["missing"] > 5
+        assert least_coverage([True] * shown["labels"], alpha=0.05) > 0.95, "the twin that leaves them out is content"
+        assert shown["lower"] < 0.9 < shown["lower_missing_as_hits"]
+        assert any("have no label and count as missed" in text for text in failed)
 
 
 def test_an_open_alarm_stops_a_promotion(service: Service) -> None:

@@ -13,10 +13,12 @@ from service.sites import Site, embeddings, make_site, running, token_for
 from sqlalchemy import select
 
 from calcode.service import operations, reviews
+from calcode.service.labels import reviewed_cases
 from calcode.service.log import utc
 from calcode.service.operations import erase, retain
+from calcode.service.sampling import close_visits, later
 from calcode.service.service import Service
-from calcode.service.tables import EVENT, REVIEW, TASK
+from calcode.service.tables import EVENT, REVIEW, TASK, TOKEN
 
 
 class Ward:
@@ -125,16 +127,132 @@ def test_nothing_that_a_reader_gets_before_saving_tells_the_answer(ward: Ward) -
     assert ward.kinds(decision) == ["case_viewed"], "a program that reads the answer is no reader"
 
 
-@pytest.mark.parametrize("path", ["", "/explanation"])
-def test_who_has_seen_the_answer_does_not_read_blind(ward: Ward, path: str) -> None:
-    one, two = ward.decide(2)
-    assert ward("anna", "GET", f"/v1/decisions/{one}{path}").status_code == 200
-    ward("anna", "GET", f"/v1/decisions/{one}{path}")
-    ward("ben", "GET", f"/v1/decisions/{two}{path}")
-    ward.read("anna", one, "c0")
-    ward.read("anna", two, "c0")
-    assert {row.decision: row.blind for row in ward.rows(REVIEW)} == {one: False, two: True}
-    assert ward.kinds(one).count("answer_revealed") == 1
+@pytest.mark.parametrize("path", ["", "/explanation", "/proof"])
+def test_the_answer_is_refused_to_who_may_still_read_the_case(ward: Ward, path: str) -> None:
+    (decision,) = ward.decide()
+    address = f"/v1/decisions/{decision}{path}"
+    refused = ward("anna", "GET", address)
+    assert (refused.status_code, refused.json()["detail"]) == (
+        409,
+        "Read the case first; the model's answer would lead you.",
+    )
+    ward.read("anna", decision, "c0")
+    assert [row.blind for row in ward.rows(REVIEW)] == [True]
+    ward("anna", "GET", address)
+    assert ward.kinds(decision).count("answer_revealed") == 1
+
+
+@pytest.mark.parametrize("path", ["", "/explanation", "/proof"])
+def test_who_has_seen_the_answer_does_not_read_blind(tmp_path: Path, path: str) -> None:
+    """A case that nobody had to read, looked at by Anna and then asked for."""
+    with running(make_site(tmp_path, line_lines="sample = 0.000001")) as (service, call):
+        ward = Ward(service, call)
+        ids = ward.decide(12)
+        waiting = {entry["decision"] for entry in ward.queue("anna")}
+        one, two = [id for id in ids if id not in waiting][:2]
+        for _ in range(2):
+            ward("anna", "GET", f"/v1/decisions/{one}{path}")
+        ward("ben", "GET", f"/v1/decisions/{two}{path}")
+        for decision in (one, two):
+            ward("ben", "POST", f"/v1/decisions/{decision}/wish", json={})
+            ward.read("anna", decision, "c0")
+        assert {row.decision: row.blind for row in ward.rows(REVIEW)} == {one: False, two: True}
+        assert ward.kinds(one).count("answer_revealed") == 1
+
+
+def test_a_deferral_and_a_drawn_case_look_alike_in_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that a reader is told before reading differs: when a case appears, its id, its times, its place."""
+    with running(make_site(tmp_path, line_lines="sample = 1.0\nvisit_minutes = 30.0\nsecond_reader = 0.0")) as (
+        service,
+        call,
+    ):
+        ward = Ward(service, call)
+        ids = []
+        for row, vector in enumerate(embeddings(12).tolist()):
+            body = {"embedding": vector, "group": f"p{row}", "image_id": f"i{row}"}
+            ids.append(ward("program", "POST", "/v1/decisions", json=body).json()["id"])
+        deferred = {row.decision for row in ward.rows(TASK)}
+        assert 0 < len(deferred) < len(ids), "the model defers some at once, and the drawn ones are not known yet"
+
+        def told() -> list[tuple[Any, ...]]:
+            """What Anna can find out about each case, whatever it says."""
+            found = []
+            for id in ids:
+                asked = [
+                    ward("anna", "POST", f"/v1/tasks/{id}/take"),
+                    ward("anna", "POST", f"/v1/decisions/{id}/wish", json={}),
+                    ward("anna", "GET", f"/v1/decisions/{id}"),
+                    ward("anna", "GET", f"/v1/decisions/{id}/reviews"),
+                ]
+                found.append(tuple((answer.status_code, answer.json().get("detail")) for answer in asked))
+            return found
+
+        assert ward.queue("anna") == []
+        assert ward("engineer", "GET", "/v1/agreement").json()["backlog"] == 0
+        wishes = [row[1] for row in told()]
+        assert {status for status, _ in wishes} == {409}
+        assert len({(row[0], row[2:]) for row in told()}) == 1, "the same answers about every case"
+        now = time.time
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: now() + 1801)
+            service.change(close_visits)
+        queue = ward.queue("anna")
+        assert [entry["decision"] for entry in queue] == ids, "in the order of decisions"
+        assert [entry["id"] for entry in queue] == ids
+        times = {row.id: row.at for row in ward.rows(EVENT, kind="decision")}
+        assert [entry["opened_at"] for entry in queue] == [times[id] for id in ids]
+        assert [entry["due_at"] for entry in queue] == [later(times[id][:16] + ":00.000000Z", days=28) for id in ids]
+        assert {row.why for row in ward.rows(TASK)} == {"deferred", "sample"}
+        with service.database.reading() as connection:
+            shown = [reviews.tasks_shown(connection, id, hidden=True) for id in ids]
+        assert [(task.why, task.opened_at) for (task,) in shown] == [("first", times[id]) for id in ids]
+        assert len(set(told())) == 1
+
+
+def test_who_settles_sees_what_was_said_blind_and_no_change(tmp_path: Path) -> None:
+    """A change after the model's answer points at that answer."""
+    with running(all_read(tmp_path, second=1.0)) as (service, call):
+        ward = Ward(service, call)
+        (decision,) = ward.decide()
+        first = ward.read("anna", decision, "c0", comment="irregular border").json()["id"]
+        changed = {"label": "c2", "comment": "the model is right"}
+        assert ward("anna", "POST", f"/v1/reviews/{first}/supersede", json=changed).status_code == 200
+        ward.read("ben", decision, "c1")
+        (entry,) = ward.queue("carla")
+        assert entry["why"] == "adjudicate"
+        case = ward("carla", "POST", f"/v1/tasks/{entry['id']}/take")
+        assert [(r["reviewer"], r["label"], r["blind"]) for r in case.json()["readings"]] == [
+            ("anna", "c0", True),
+            ("ben", "c1", True),
+        ]
+        assert "the model is right" not in case.text
+        assert len(ward("auditor", "GET", f"/v1/decisions/{decision}/reviews").json()) == 3
+
+
+def test_two_blind_readers_who_agree_need_no_third_when_one_changes(tmp_path: Path) -> None:
+    with running(all_read(tmp_path, second=1.0)) as (service, call):
+        ward = Ward(service, call)
+        (decision,) = ward.decide()
+        ward.read("anna", decision, "c0")
+        second = ward.read("ben", decision, "c0").json()["id"]
+        assert ward("ben", "POST", f"/v1/reviews/{second}/supersede", json={"label": "c1"}).status_code == 200
+        assert ward.queue("carla") == []
+        with service.database.reading() as connection:
+            (case,) = reviewed_cases(connection, "skin")
+        assert (case.state, case.label, case.blind) == ("labelled", "c0", True)
+
+
+def test_who_sent_an_image_does_not_read_it_blind(ward: Ward) -> None:
+    """An account of before roles were kept apart: its program was told the answer."""
+    own, other = ward.decide(2)
+    assert len(ward.queue("anna")) == 2
+    with ward.service.log.transaction() as transaction:
+        transaction.connection.execute(TOKEN.update().where(TOKEN.c.subject == "program").values(subject="anna"))
+    ward.service.tokens.reload()
+    (sent,) = ward.decide(seed=3)
+    for decision in (own, other, sent):
+        ward.read("anna", decision, "c0")
+    assert {row.decision: row.blind for row in ward.rows(REVIEW)} == {own: True, other: True, sent: False}
 
 
 def test_a_lease_keeps_others_off_and_ends_by_itself(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,14 +338,6 @@ def test_readers_who_differ_are_settled_by_a_third(tmp_path: Path) -> None:
         assert [entry["why"] for entry in ward.queue("dora")] == ["adjudicate"]
         bodies = [row.body for row in ward.rows(EVENT, subject=decision)]
         assert not any("irregular" in body for body in bodies), "comments are no part of the log"
-
-
-def test_a_proof_shows_the_answer_and_is_recorded_as_such(ward: Ward) -> None:
-    """The record that a proof is about holds the answer: who fetched it does not read blind."""
-    (decision,) = ward.decide()
-    assert ward("anna", "GET", f"/v1/decisions/{decision}/proof").status_code in (200, 409)
-    ward.read("anna", decision, "c1")
-    assert [row.blind for row in ward.rows(REVIEW)] == [False]
 
 
 def test_the_queue_and_the_case_do_not_say_that_the_model_deferred(ward: Ward) -> None:

@@ -10,11 +10,13 @@ from calcode.monitor.confidence import ConfidenceSequence, Interval, Prequential
 from calcode.monitor.coverage import CoverageProcess, labels_needed, miss_line
 from calcode.monitor.martingale import ExchangeabilityMartingale
 from calcode.monitor.protocol import CapitalMonitor, Reading
+from calcode.monitor.rates import Rates
 from calcode.monitor.replay import Replayed, miss_lines, replay, watch_model
-from calcode.monitor.watch import Answers, Case, Watch
+from calcode.monitor.watch import Answer, Answers, Case, Watch
 
 __all__ = [
     "Alarm",
+    "Answer",
     "Answers",
     "CapitalMonitor",
     "Case",
@@ -24,6 +26,7 @@ __all__ = [
     "ExchangeabilityMartingale",
     "Interval",
     "Prequential",
+    "Rates",
     "Reading",
     "Replayed",
     "Watch",

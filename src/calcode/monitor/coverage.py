@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -137,6 +138,44 @@ class CoverageProcess:
         process._misses = entry.integer("misses", high=n)
         process._alarm_at = entry.position("alarm_at", n=n)
         return process
+
+
+def least_coverage(covered: Sequence[bool], *, alpha: float) -> float:
+    """A lower bound of coverage that may be read after every case.
+
+    **Theorem.** While coverage given the past is at most c, the mean over the stakes s of `CoverageProcess` of
+    prod (1 + s (x_t - c) / c), x_t = 1 for a covered case, is a nonnegative supermartingale from 1. By Ville's
+    inequality all c at which it ever reached 1 / alpha lie below the coverage, with probability >= 1 - alpha. Stakes
+    are fixed, so a hit that is counted as a miss only makes the bound smaller: with cases whose label is still to come
+    as misses it holds at every look, whenever the labels come.
+
+    Parameters
+    ----------
+    covered : sequence of bool
+        In the order of decisions.
+    alpha : float
+
+    Examples
+    --------
+    >>> round(least_coverage([True] * 60, alpha=0.05), 3), least_coverage([], alpha=0.05)
+    (0.931, 0.0)
+    """
+    hits = np.cumsum(np.asarray(covered, dtype=np.float64))
+    misses = np.arange(1, len(hits) + 1) - hits
+    stakes = np.array(_STAKES)[:, None]
+
+    def excluded(c: float) -> bool:
+        logs = hits * np.log1p(stakes * (1.0 - c) / c) + misses * np.log1p(-stakes)
+        largest = logs.max(axis=0)
+        capital = largest + np.log(np.exp(logs - largest).mean(axis=0))
+        return reaches(float(capital.max()), alpha=alpha)
+
+    low, high = 0.0, 1.0
+    while len(hits) and high - low > 1e-6:
+        middle = (low + high) / 2.0
+        # The capital falls in c, so what it excludes is an interval from 0.
+        low, high = (middle, high) if excluded(middle) else (low, middle)
+    return low
 
 
 def labels_needed(*, line: float, alpha: float, miss_rate: float, longest: int = 2000) -> int | None:

@@ -14,6 +14,7 @@ from calcode.monitor.alarms import Alarm
 from calcode.monitor.class_watch import ClassWatch
 from calcode.monitor.martingale import ExchangeabilityMartingale
 from calcode.monitor.protocol import CapitalMonitor, State, checked_alpha, reaches
+from calcode.monitor.rates import Rates
 
 FORMAT_VERSION = 1
 
@@ -37,6 +38,13 @@ class Case(NamedTuple):
     accepted: bool
     deferred: bool
     scores: tuple[float, ...]
+
+
+class Answer(NamedTuple):
+    """Whether a model deferred a case, and how many labels it named."""
+
+    deferred: bool
+    size: int
 
 
 class Answers(NamedTuple):
@@ -126,6 +134,9 @@ class Watch:
         self.alarms: list[Alarm] = []
         self.support_history: list[float] = []
         self.answers = Answers()
+        #: What the model that decides now answers, and what it answered in the shadow if it was there; never alarmed.
+        self.rates = Rates(len(self.classes))
+        self.shadow_rates: Rates | None = None
         self.n_out_of_space = 0
         self.n_not_accepted = 0
         #: Time of the newest image, where the caller has times.
@@ -149,7 +160,15 @@ class Watch:
         self._ids.add(self._hashed(id))
 
     def observe(
-        self, id: str, *, group: str, case: Case, distance: float | None, when: str = "", drawn: bool = True
+        self,
+        id: str,
+        *,
+        group: str,
+        case: Case,
+        distance: float | None,
+        when: str = "",
+        drawn: bool = True,
+        own: Answer | None = None,
     ) -> bool:
         """Let a case vote in M1 and keep it for its label; False if its group has voted before.
 
@@ -164,6 +183,8 @@ class Watch:
             Time of the case, for an alarm.
         drawn : bool
             Whether a label of it may come that votes; a case that was not drawn at random is not kept for one.
+        own : Answer, optional
+            What the model itself said, where an open alarm made another answer of it.
         """
         k = len(self.classes)
         if len(case.scores) != k or not all(0 <= label < k for label in case.labels):
@@ -179,6 +200,7 @@ class Watch:
         self._groups.add(self._hashed(group or id))
         if drawn:
             self._waiting[self._hashed(id)] = case, self.recalibrations
+        self.rates.update(**(own or Answer(case.deferred, len(case.labels)))._asdict())
         n, deferred, full, size_sum = self.answers
         if case.deferred:
             self.answers = Answers(n + 1, deferred + 1, full, size_sum)
@@ -231,8 +253,9 @@ class Watch:
     def recalibrate(self, *, lines: Mapping[str, float], model_digest: str) -> None:
         """The same bag, grown, has a new model: M3 starts anew with half its alpha, M1 and M2 go on (SITE.md S7).
 
-        A new bag needs a new `Watch`.
+        So do the rates, which are about one model. A new bag needs a new `Watch`.
         """
+        self.rates, self.shadow_rates = Rates(len(self.classes)), None
         for name, watch in self.classes.items():
             watch.recalibrate(line=lines[name])
         self.recalibrations += 1
@@ -246,6 +269,7 @@ class Watch:
             "alarm": bool(self.alarms),
             "alarms": [alarm._asdict() | {"finding": alarm.finding, "advice": alarm.advice} for alarm in self.alarms],
             "answers": self.answers._asdict(),
+            "rates": self.rates.against(self.shadow_rates),
             "support": None if support is None else support.reading._asdict() | {"alpha": support.alpha},
             "classes": {name: watch.facts for name, watch in self.classes.items()},
         }
@@ -291,6 +315,8 @@ class Watch:
             "classes": [{"name": name, "watch": watch.to_state()} for name, watch in self.classes.items()],
             "alarms": [alarm._asdict() for alarm in self.alarms],
             "answers": self.answers._asdict(),
+            "rates": self.rates.to_state(),
+            "shadow_rates": None if self.shadow_rates is None else self.shadow_rates.to_state(),
             "n_out_of_space": self.n_out_of_space,
             "n_not_accepted": self.n_not_accepted,
             "seen_until": self.seen_until,
@@ -334,6 +360,11 @@ class Watch:
         answers = State(entry["answers"], name="answers")
         n = answers.integer("n", high=len(entry.items("groups")))
         watch.answers = Answers(n, *(answers.integer(name, high=n * len(watches)) for name in Answers._fields[1:]))
+        k = len(watches)
+        watch.rates = Rates.from_state(entry["rates"], n_classes=k)
+        entry.require(watch.rates.sequences["deferral"].interval.n <= n, "rates")
+        if entry["shadow_rates"] is not None:
+            watch.shadow_rates = Rates.from_state(entry["shadow_rates"], n_classes=k)
         watch.seen_until = entry.text("seen_until")
         watch._hash_key = entry.hexadecimal("hash_key", digits=64)
         watch._ids, watch._groups = (set(entry.hashes(name)) for name in ("ids", "groups"))

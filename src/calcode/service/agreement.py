@@ -30,7 +30,7 @@ class Agreement:
     seconds : float or None
         Median time from opening a case to saving it.
     backlog : int
-        Open tasks.
+        Cases that may be read now.
     oldest_at : str or None
         Since when the oldest one waits.
     """
@@ -66,8 +66,11 @@ def agreement(connection: Connection, line: str) -> Agreement:
     took = [
         (datetime.fromisoformat(row.saved_at) - datetime.fromisoformat(row.opened_at)).total_seconds() for row in rows
     ]
+    # As the queue shows them: what waits in a visit that is open would tell which case the model deferred.
     waiting = connection.execute(
-        select(func.count(), func.min(TASK.c.opened_at)).where(TASK.c.line == line, TASK.c.state == "open")
+        select(func.count(), func.min(TASK.c.opened_at))
+        .join(DECISION, DECISION.c.id == TASK.c.decision)
+        .where(TASK.c.line == line, TASK.c.state == "open", DECISION.c.visit_until.is_(None))
     ).one()
     return Agreement(
         n_pairs=len(pairs),

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Annotated, Any
 
 from fastapi import Depends, Request, Response
-from sqlalchemy import Connection, Row, select, text
+from sqlalchemy import Connection, select, text
 
 from calcode.errors import ServiceError
 from calcode.service import review_routes, reviews
@@ -26,7 +26,7 @@ from calcode.service.proofs import Proof, check_proof, proof_of
 from calcode.service.requests import ServiceHere
 from calcode.service.review_routes import Wish
 from calcode.service.service import Service
-from calcode.service.tables import EVENT, SECRET_PART, TASK
+from calcode.service.tables import EVENT, SECRET_PART
 
 router = page_router()
 _Reader = Annotated[Principal, Depends(page_role(*READERS))]
@@ -72,8 +72,8 @@ def case_page(id: str, request: Request, service: ServiceHere, principal: _Reade
     with service.database.reading() as connection:
         hidden = clinician and reviews.may_still_read(connection, id, subject)
         readings = reviews.readings(connection, id)
-        tasks = connection.execute(select(TASK).where(TASK.c.decision == id).order_by(TASK.c.opened_at)).all()
-        happened = _history(connection, record, tasks, readings, hidden=hidden)
+        tasks = reviews.tasks_shown(connection, id, hidden=hidden)
+        happened = _history(connection, record, tasks, readings)
         sent = deliveries(connection, id)
 
     def seen(transaction: Transaction) -> None:
@@ -110,14 +110,9 @@ def case_page(id: str, request: Request, service: ServiceHere, principal: _Reade
 
 
 def _history(
-    connection: Connection,
-    record: Record,
-    tasks: Sequence[Row[Any]],
-    readings: Sequence[Mapping[str, Any]],
-    *,
-    hidden: bool,
+    connection: Connection, record: Record, tasks: Sequence[reviews.ShownTask], readings: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, str, str, int]]:
-    """What happened to a case: time, words, who, and how many times in a row; `hidden`: without what the model said."""
+    """What happened to a case: time, words, who, and how many times in a row."""
     id = json.loads(record.body)["id"]
     # As the index of these events is written, so that it is used however long the log is.
     views = connection.execute(
@@ -126,8 +121,7 @@ def _history(
         .order_by(EVENT.c.seq)
     )
     found = [(record.at, "The model decided", record.actor)]
-    whys = [(task.opened_at, reviews.blind_why(task.why) if hidden else task.why) for task in tasks]
-    found += [(opened_at, f"Put into the queue: {WHY[why].lower()}", "") for opened_at, why in whys]
+    found += [(task.opened_at, f"Put into the queue: {WHY[task.why].lower()}", "") for task in tasks]
     found += [
         (entry["saved_at"], "Read again" if entry["supersedes"] else _SOURCES[entry["source"]], entry["reviewer"])
         for entry in readings

@@ -23,7 +23,7 @@ from calcode.service.problems import MEDIA_TYPE, Problem, responses
 from calcode.service.proofs import Proof, proof_of
 from calcode.service.refusals import refusal
 from calcode.service.requests import ServiceHere, limited_body, line_of, role, service_of
-from calcode.service.reviews import reveal
+from calcode.service.reviews import may_still_read, reveal
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, EVENT
 from calcode.service.writer import Answer
@@ -247,14 +247,22 @@ _Reader = Annotated[Principal, Depends(role(*_READERS))]
 
 
 def shown_record(service: Service, principal: Principal, id: str) -> Record:
-    """The record of a decision for somebody who will see the answer: a clinician cannot read it blind any more."""
+    """The record of a decision for somebody who will see the answer; who may still read the case is refused.
+
+    That a clinician saw the answer is recorded: what they read of this case later is not blind.
+    """
     record = record_of(service, principal, id)
     if "clinician" in principal.roles:
+        with service.database.reading() as connection:
+            if may_still_read(connection, id, principal.subject):
+                raise Problem(409, "Read the case first; the model's answer would lead you.")
         service.change(lambda t: reveal(t, id, reviewer=principal.subject))
     return record
 
 
-@router.get("/decisions/{id}", response_model=DecisionAnswer, responses=responses(401, 403, 404, 422, 429, 503, 507))
+@router.get(
+    "/decisions/{id}", response_model=DecisionAnswer, responses=responses(401, 403, 404, 409, 422, 429, 503, 507)
+)
 def decision(id: DecisionId, service: ServiceHere, principal: _Reader) -> dict[str, Any]:
     """A decision as it was answered; that a clinician saw it is recorded."""
     record = shown_record(service, principal, id)
@@ -262,7 +270,9 @@ def decision(id: DecisionId, service: ServiceHere, principal: _Reader) -> dict[s
 
 
 @router.get(
-    "/decisions/{id}/explanation", response_model=Explanation, responses=responses(401, 403, 404, 422, 429, 503, 507)
+    "/decisions/{id}/explanation",
+    response_model=Explanation,
+    responses=responses(401, 403, 404, 409, 422, 429, 503, 507),
 )
 def explanation(id: DecisionId, service: ServiceHere, principal: _Reader) -> Explanation:
     """Why: support, score and threshold of every class, and the nearest reference images where they are configured."""

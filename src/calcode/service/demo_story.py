@@ -42,7 +42,7 @@ _WAIT_SECONDS = 0.1
 _LOOK = 20
 PROTOCOL = """description = "Demonstration: a site model after 100 and 200 drawn cases, approved by two."
 min_shadow_decisions = 100
-min_coverage = 0.8
+min_coverage = 0.7
 on_alarm = "full_set"
 [recalibration]
 at_cases = [100, 200]

@@ -12,25 +12,30 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from calcode.monitor.binomial import binomial_interval
+from calcode.monitor.coverage import least_coverage
 from calcode.service.alarms import open_alarms
 from calcode.service.labels import reviewed_cases
 from calcode.service.line import LineModel
 from calcode.service.protocol import Protocol
 from calcode.service.tables import DECISION, EVENT, MODEL, RECALIBRATION, SHADOW_DECISION
 
-#: Of the lower bound of coverage: one side of an interval of 90 %.
-_CONFIDENCE = 0.90
+#: One minus the confidence of the lower bound of coverage.
+_ALPHA = 0.05
 
 
 def shadow_coverage(connection: Connection, line: str, digest: str) -> dict[str, Any]:
-    """Coverage of a candidate's shadow answers on the labelled drawn cases after its cut-off.
+    """Coverage of a candidate's shadow answers on the drawn cases after its cut-off.
+
+    Cases without a label are the harder ones, so they count as missed in the bound that the gate reads. The bound may
+    be read after every label (`least_coverage`): to try again until it is passed is of no use.
 
     Returns
     -------
     dict
-        `labels`, `covered` and `lower` (95 % confidence) over all classes, and `classes`: name to labels and covered.
-        Cases that the candidate's audit rejects are left out: it promises nothing about them.
+        `labels` and `covered` over all classes; `missing`: drawn cases without a label so far; `lower` and
+        `lower_missing_as_hits`: coverage is at least that with 95 % confidence at every look, the missing as misses
+        and as hits; `classes`: name to labels and covered. Cases that the candidate's audit rejects are left out: it
+        promises nothing about them.
     """
     cut_off = connection.execute(
         select(RECALIBRATION.c.upto_seq).where(RECALIBRATION.c.line == line, RECALIBRATION.c.model == digest).limit(1)
@@ -41,19 +46,28 @@ def shadow_coverage(connection: Connection, line: str, digest: str) -> dict[str,
     rows = connection.execute(select(SHADOW_DECISION).where(SHADOW_DECISION.c.model == digest))
     shadows = {row.decision: row for row in rows}
     classes: dict[str, dict[str, int]] = {}
+    found: list[bool | None] = []
     for case in reviewed_cases(connection, line, since=cut_off):
         shadow = shadows.get(case.decision)
-        counts = case.drawn and case.state == "labelled" and not case.known
+        counts = case.drawn and case.state != "outside" and not case.known
         if shadow is None or not counts or shadow.reason in ("low_support", "error"):
             continue
-        assert case.label is not None
+        if case.label is None:
+            found.append(None)
+            continue
         own = classes.setdefault(case.label, {"labels": 0, "covered": 0})
         own["labels"] += 1
         # A full set that is deferred (METHOD.md 9) leaves every label possible; an empty one is a miss.
-        own["covered"] += shadow.reason == "full_set" or case.label in json.loads(shadow.released_set)
-    labels, covered = (sum(own[name] for own in classes.values()) for name in ("labels", "covered"))
-    lower = binomial_interval(covered, labels, confidence=_CONFIDENCE)[0]
-    return {"labels": labels, "covered": covered, "lower": lower, "classes": dict(sorted(classes.items()))}
+        found.append(shadow.reason == "full_set" or case.label in json.loads(shadow.released_set))
+        own["covered"] += bool(found[-1])
+    return {
+        "labels": len(found) - found.count(None),
+        "covered": found.count(True),
+        "missing": found.count(None),
+        "lower": least_coverage([covered is True for covered in found], alpha=_ALPHA),
+        "lower_missing_as_hits": least_coverage([covered is not False for covered in found], alpha=_ALPHA),
+        "classes": dict(sorted(classes.items())),
+    }
 
 
 def failed_gates(
@@ -92,8 +106,9 @@ def failed_gates(
             failed.append(f"{entry['name']}: {n} labels after the cut-off, {protocol.min_labels_per_class} needed.")
     if protocol.min_coverage is not None and shown["lower"] < protocol.min_coverage:
         failed.append(
-            f"The answers covered {shown['covered']} of {shown['labels']} labels after the cut-off: at least "
-            f"{shown['lower']:.3f} with 95 % confidence, the protocol asks for {protocol.min_coverage:g}."
+            f"The answers covered {shown['covered']} of {shown['labels']} labels after the cut-off, and "
+            f"{shown['missing']} drawn cases have no label and count as missed: at least {shown['lower']:.3f} with "
+            f"95 % confidence at every look, the protocol asks for {protocol.min_coverage:g}."
         )
     n_alarms = len(open_alarms(connection, line))
     if n_alarms:

@@ -67,7 +67,7 @@ def standing(reviews: Sequence[Review], *, second: bool = False) -> Standing:
 
     Two readers who differ leave it disputed until a third person settles it. *Cannot tell* leaves it pending until a
     second person has looked. An answer that was changed after the model's was shown stands only if somebody says the
-    same blind.
+    same blind; where two readers said the same before, their blind word stands.
 
     Parameters
     ----------
@@ -95,6 +95,10 @@ def standing(reviews: Sequence[Review], *, second: bool = False) -> Standing:
             if led and not any(entry.blind and entry.label == last.label for entry in over):
                 return Standing("disputed")
             return _settled(last.label, blind=last.blind, source=source, seq=last.seq)
+    first = [_first_said(entry, by_id) for entry in current]
+    if len({entry.reviewer for entry in first}) > 1 and len({(entry.label, entry.blind) for entry in first}) == 1:
+        # Both saw nothing but the image. A third person who is asked now would guess that the model said otherwise.
+        current = first if first[0].blind else current
     readers = {entry.reviewer for entry in current}
     named = {entry.label for entry in current} - {CANNOT_TELL}
     changed = any(_first_said(entry, by_id).label != entry.label for entry in current)

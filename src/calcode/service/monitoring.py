@@ -16,12 +16,12 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, func, select
 
 from calcode.errors import ArtifactError
 from calcode.files import canonical_json
 from calcode.method.evidence import robust_probabilities
-from calcode.monitor import Alarm, Case, Watch, miss_lines, watch_model
+from calcode.monitor import Alarm, Answer, Case, Rates, Watch, miss_lines, watch_model
 from calcode.service.alarms import bag_of, raised_events
 from calcode.service.labels import reviews_of, second_drawn, standing
 from calcode.service.line import LineModel
@@ -29,10 +29,10 @@ from calcode.service.log import Event, Log, Transaction
 from calcode.service.models import Models, latest_protocol
 from calcode.service.protocol import parse_protocol
 from calcode.service.sampling import settled_upto
-from calcode.service.tables import DECISION, EVENT, MONITOR, REVIEW, SECRET_PART, TASK
+from calcode.service.tables import DECISION, DEPLOYMENT, EVENT, MONITOR, REVIEW, SECRET_PART, SHADOW_DECISION, TASK
 
 #: Of the saved state; another one is not read, and the log is replayed.
-STATE_VERSION = 1
+STATE_VERSION = 2
 _LABEL_KINDS = ("review_saved", "review_superseded", "label_received")
 #: Representatives to one `measured` event, and events to one step of the fold.
 _MEASURED_ROWS = 512
@@ -273,6 +273,10 @@ class LineMonitors:
         classes = loaded.model.classes_
         ids = [row[0] for row in body["rows"]]
         decided = {row.id: row for row in connection.execute(select(DECISION).where(DECISION.c.id.in_(ids)))}
+        changed = select(EVENT.c.seq, EVENT.c.body).where(
+            EVENT.c.seq.in_([row.seq for row in decided.values() if row.reason == "alarm"])
+        )
+        said = {seq: json.loads(text)["model_answer"] for seq, text in connection.execute(changed)}
         for id, distance, scores in body["rows"]:
             row = decided[id]
             # A deferral that is no empty set leaves every label possible.
@@ -284,8 +288,15 @@ class LineMonitors:
                 deferred=row.action == "defer",
                 scores=tuple(scores or [0.0] * len(classes)),
             )
+            own = said.get(row.seq)
             seen = watched.watch.observe(
-                id, group=row.group_digest or id, case=case, distance=distance, when=event.at, drawn=scores is not None
+                id,
+                group=row.group_digest or id,
+                case=case,
+                distance=distance,
+                when=event.at,
+                drawn=scores is not None,
+                own=None if own is None else Answer(own["action"] == "defer", len(own["set"])),
             )
             if seen and scores is not None:
                 watched.queue.append(id)
@@ -297,12 +308,13 @@ class LineMonitors:
             protocol = latest_protocol(connection, self.line, before=seq)
             level = 0.01 if protocol is None else parse_protocol(protocol.text, source="protocol").false_alarm
             # The seed only breaks ties of ranks; it is fixed before the first image.
-            self._watched[bag] = _Watched(
-                watch_model(loaded.model, false_alarm=level, random_state=int(loaded.digest[:8], 16))
-            )
+            watch = watch_model(loaded.model, false_alarm=level, random_state=int(loaded.digest[:8], 16))
+            watch.shadow_rates = shadow_rates(connection, self.line, loaded)
+            self._watched[bag] = _Watched(watch)
         watched = self._watched[bag]
         if watched.watch.model_digest != loaded.digest:
             watched.watch.recalibrate(lines=miss_lines(loaded.model), model_digest=loaded.digest)
+            watched.watch.shadow_rates = shadow_rates(connection, self.line, loaded)
         return watched
 
     def _vote(self, connection: Connection, watched: _Watched, event: Row[Any]) -> None:
@@ -325,6 +337,32 @@ class LineMonitors:
                 vote = -1 if found.label is None else classes.index(found.label)
             watched.watch.review(id, label=vote, when=event.at)
             watched.queue.pop(0)
+
+
+def shadow_rates(connection: Connection, line: str, loaded: LineModel) -> Rates | None:
+    """What a model answered in the shadow, one image for a patient; None if it answered nothing there."""
+    promoted = select(func.min(DEPLOYMENT.c.from_seq)).where(
+        DEPLOYMENT.c.line == line, DEPLOYMENT.c.champion == loaded.digest
+    )
+    query = (
+        select(SHADOW_DECISION.c.action, SHADOW_DECISION.c.released_set)
+        .join(DECISION, DECISION.c.id == SHADOW_DECISION.c.decision)
+        .where(
+            SHADOW_DECISION.c.model == loaded.digest,
+            SHADOW_DECISION.c.seq < connection.execute(promoted).scalar(),
+            SHADOW_DECISION.c.reason != "error",
+            DECISION.c.line == line,
+            DECISION.c.representative.is_(True),
+            DECISION.c.in_model.is_(False),
+            DECISION.c.known_group.is_(False),
+        )
+        .order_by(SHADOW_DECISION.c.seq)
+    )
+    answers = connection.execute(query).all()
+    rates = Rates(len(loaded.model.classes_))
+    for row in answers:
+        rates.update(deferred=row.action == "defer", size=len(json.loads(row.released_set)))
+    return rates if answers else None
 
 
 def embeddings_of(connection: Connection, seqs: Sequence[int]) -> dict[int, Any]:

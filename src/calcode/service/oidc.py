@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.middleware.sessions import SessionMiddleware
 
+from calcode.errors import ServiceError
 from calcode.service import people
 from calcode.service.log import Transaction
 from calcode.service.pages import page_router, render, set_session
@@ -71,7 +72,10 @@ def add_oidc(app: FastAPI, service: Service, settings: OidcSettings) -> None:
             people.set_roles(transaction, subject=subject, roles=roles, source="oidc", actor="oidc")
             return people.open_session(transaction, subject=subject, roles=roles, method="oidc")
 
-        token = await asyncio.to_thread(service.change, change)
+        try:
+            token = await asyncio.to_thread(service.change, change)
+        except ServiceError as error:
+            raise Problem(403, f"{error}.") from None
         await asyncio.to_thread(service.tokens.reload)
         page = render(request, "signed_in.html", {})
         set_session(request, page, token)

@@ -49,12 +49,12 @@ def deliveries(connection: Connection, decision: str) -> Sequence[Row[Any]]:
     return connection.execute(select(OUTBOX).where(OUTBOX.c.decision == decision).order_by(OUTBOX.c.target)).all()
 
 
-def any_due(connection: Connection, target: str, *, after_reading: bool = False) -> bool:
+def any_due(connection: Connection, target: str, *, after_reading: bool) -> bool:
     """Whether a row for a receiver may be tried now; see `lease`."""
     return connection.execute(_due(target, after_reading=after_reading).limit(1)).first() is not None
 
 
-def lease(connection: Connection, target: str, *, most: int, after_reading: bool = False) -> Sequence[Row[Any]]:
+def lease(connection: Connection, target: str, *, most: int, after_reading: bool) -> Sequence[Row[Any]]:
     """Take rows that are due, oldest first: nobody else tries them until the lease ends, also if this process dies.
 
     Parameters
@@ -64,7 +64,8 @@ def lease(connection: Connection, target: str, *, most: int, after_reading: bool
     most : int
         Rows to take.
     after_reading : bool
-        Leave rows whose case may still be read blind: a reader could see the answer at the receiver.
+        Leave rows whose case may still be read blind: a reader could see the answer at the receiver. After the day on
+        which its label is due, a case that nobody read holds its report no longer.
     """
     query = _due(target, after_reading=after_reading).order_by(OUTBOX.c.seq).limit(most)
     # Rows that another process is taking are passed over. SQLite knows no row locks and needs none: one writer.
@@ -79,9 +80,11 @@ def _due(target: str, *, after_reading: bool) -> Select[Any]:
     mine = (OUTBOX.c.target == target, OUTBOX.c.done_at.is_(None), OUTBOX.c.next_at <= _after(timedelta(0)))
     query = select(OUTBOX).where(*mine)
     if after_reading:
-        # Neither a task is open nor can one still be drawn for the patient's first visit.
-        visited = exists().where(DECISION.c.seq == OUTBOX.c.seq, DECISION.c.visit_until.is_not(None))
-        queued = exists().where(TASK.c.decision == OUTBOX.c.decision, TASK.c.state == "open")
+        # Neither a task is open, nor will one open when the first visit of a patient who is drawn is over.
+        drawn = DECISION.c.u < DECISION.c.p_sample
+        visited = exists().where(DECISION.c.seq == OUTBOX.c.seq, DECISION.c.visit_until.is_not(None), drawn)
+        overdue = func.coalesce(TASK.c.due_at, "9") <= _after(timedelta(0))
+        queued = exists().where(TASK.c.decision == OUTBOX.c.decision, TASK.c.state == "open", ~overdue)
         query = query.where(~visited, ~queued)
     return query
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Table, select, true
 
 from calcode.errors import ServiceError
 from calcode.service.database import Database
@@ -22,6 +22,8 @@ from calcode.service.tables import ACCOUNT, PASSWORD, SESSION, TOKEN, TOKEN_USE
 
 #: What a role may do is written at each endpoint.
 ROLES = ("program", "clinician", "approver", "engineer", "auditor", "admin")
+#: Roles that see answers as they come, which who reads cases blind must not (SERVICE.md 7).
+SEES_ANSWERS = ("program", "auditor")
 _SUBJECT = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@:-]{0,99}$")
 _SESSION_HOURS = 8
 
@@ -133,7 +135,7 @@ def make_token(
     body = {
         "sha256": token_digest(token),
         "prefix": token[:12],
-        "roles": _checked(subject, roles),
+        "roles": _checked(transaction, subject, roles, tables=(ACCOUNT, TOKEN)),
         "expires": utc((datetime.now(UTC) + timedelta(days=days)).timestamp()),
         "lines": None if lines is None else sorted(set(lines)),
     }
@@ -160,7 +162,10 @@ def set_roles(
 ) -> None:
     """Make an account or change its roles and lines; nothing is recorded if they are as asked already."""
     found = transaction.connection.execute(select(ACCOUNT).where(ACCOUNT.c.subject == subject)).first()
-    wanted, limited = _checked(subject, roles), None if lines is None else sorted(set(lines))
+    wanted, limited = (
+        _checked(transaction, subject, roles, tables=(TOKEN,)),
+        None if lines is None else sorted(set(lines)),
+    )
     if found is not None and json.loads(found.roles) == wanted and json.loads(found.lines or "null") == limited:
         return
     # Sessions carry the roles of their sign-in: who lost one must not keep it for the rest of the day.
@@ -220,12 +225,23 @@ def close_session(transaction: Transaction, token: str) -> None:
     transaction.connection.execute(SESSION.delete().where(SESSION.c.sha256 == token_digest(token)))
 
 
-def _checked(subject: str, roles: Sequence[str]) -> list[str]:
+def _checked(transaction: Transaction, subject: str, roles: Sequence[str], *, tables: Sequence[Table]) -> list[str]:
+    """The roles in order, if somebody who has those of the tables may have them too."""
     if not _SUBJECT.match(subject):
         raise ServiceError("subject: letters, digits and . _ @ : - only, at most 100 characters")
     unknown = sorted(set(roles) - set(ROLES))
     if unknown or not roles:
         raise ServiceError(f"roles: {unknown or 'none given'}; there are {', '.join(ROLES)}")
+    held = set(roles)
+    for table in tables:
+        valid = table.c.revoked.is_(False) if table is TOKEN else true()
+        own = select(table.c.roles).where(table.c.subject == subject, valid)
+        held.update(*(json.loads(entry) for entry in transaction.connection.execute(own).scalars()))
+    if "clinician" in held and held & set(SEES_ANSWERS):
+        raise ServiceError(
+            f"roles: {subject} would see the model's answers before reading the cases; give clinician and "
+            f"{' or '.join(SEES_ANSWERS)} to different accounts"
+        )
     return sorted(set(roles))
 
 

@@ -120,11 +120,11 @@ def tokens(service: ServiceHere, principal: _Admin) -> list[dict[str, Any]]:
 @router.post("/tokens", response_model=TokenAnswer, responses=responses(401, 403, 422, 429, 503, 507))
 def make_token(wanted: TokenRequest, service: ServiceHere, principal: _Admin) -> dict[str, str]:
     """Make a token."""
-    token = service.change(
-        lambda t: people.make_token(
-            t, subject=wanted.subject, roles=wanted.roles, days=wanted.days, actor=principal.subject, lines=wanted.lines
-        )
-    )
+    facts = wanted.model_dump()
+    try:
+        token = service.change(lambda t: people.make_token(t, actor=principal.subject, **facts))
+    except ServiceError as error:
+        raise Problem(422, str(error)) from error
     service.tokens.reload()
     return {"token": token, "prefix": token[:12]}
 

@@ -140,7 +140,9 @@ def _decision(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     )
     made: list[Insert | Update] = [Insert(DECISION, row)]
     if body["task"] is not None:
-        made.append(_task(fact, decision=fact.id, line=body["line"], why=body["task"], due_at=body.get("due_at")))
+        made.append(
+            _task(fact, id=fact.id, decision=fact.id, line=body["line"], why=body["task"], due_at=body.get("due_at"))
+        )
     for target, kind in body.get("deliver", {}).items():
         report = {
             "id": f"{fact.id}/{target}",
@@ -166,9 +168,9 @@ def _delivery(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     return [Update(OUTBOX, values, {"id": body["row"]})]
 
 
-def _task(fact: Fact, *, decision: str, line: str, why: str, due_at: str | None) -> Insert:
+def _task(fact: Fact, *, id: str, decision: str, line: str, why: str, due_at: str | None) -> Insert:
     # Open, and nobody's.
-    return Insert(TASK, (fact.id, decision, line, why, fact.at, due_at, "open", None, None))
+    return Insert(TASK, (id, decision, line, why, fact.at, due_at, "open", None, None))
 
 
 @_rule("visits_closed")
@@ -180,7 +182,8 @@ def _visits_closed(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]
 
 @_rule("task_opened")
 def _task_opened(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
-    return [_task(fact, decision=fact.subject, line=body["line"], why=body["why"], due_at=body["due_at"])]
+    id = body.get("task", fact.id)
+    return [_task(fact, id=id, decision=fact.subject, line=body["line"], why=body["why"], due_at=body["due_at"])]
 
 
 @_rule("review_saved", "review_superseded", "label_received")

@@ -64,7 +64,8 @@ class Protocol(_Table):
     restore_test_days: int = Field(default=30, ge=1)
     #: Labelled drawn cases, decided after the candidate's cut-off, of every class that it may leave out of a set.
     min_labels_per_class: int = Field(default=0, ge=0)
-    #: Smallest lower confidence bound (95 %) of the candidate's coverage on those cases, all classes together.
+    #: Smallest lower confidence bound (95 %, at every look) of the candidate's coverage on those cases, all classes
+    #: together; drawn cases without a label count as missed.
     min_coverage: _Share | None = None
     #: Bound on the probability of ever raising a false alarm for one bag (SITE.md S7).
     false_alarm: _Share = 0.01

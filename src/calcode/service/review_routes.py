@@ -68,7 +68,7 @@ class CaseFacts(BaseModel):
     labels: list[str] = Field(description="What may be said: the classes, outside, cannot_tell")
     image: str | None = Field(description="Where the image is, if one was sent")
     viewer: str | None = Field(description="The study in the site's own viewer")
-    readings: list[ReadingFacts] = Field(description="For who settles a disagreement: what was said before")
+    readings: list[ReadingFacts] = Field(description="For who settles a disagreement: what was said blind")
 
 
 class Reading(_Body):
@@ -128,7 +128,7 @@ def take(id: _Id, service: ServiceHere, principal: _Clinician) -> dict[str, Any]
         seq = reviews.decision_row(connection, row.decision).seq
         picture = picture_file(connection, seq, service.site.path("images"))
         viewer = viewer_link(connection, seq, service.models[line].settings.viewer_url)
-        before = reviews.readings(connection, row.decision) if row.why == "adjudicate" else []
+        before = reviews.blind_readings(connection, row.decision) if row.why == "adjudicate" else []
     return {
         **{name: getattr(row, name) for name in ("id", "decision", "line", "due_at")},
         "why": reviews.blind_why(row.why),

@@ -2,6 +2,9 @@
 
 A reader says a diagnosis before the model's answer is shown. Every step is an event; a reading is never changed, a
 later one supersedes it.
+
+That the model deferred a case is an answer too. A deferral is known at once, a drawn patient only when the first visit
+is over, so both are shown from then on: under the same kind of id, with the same times, in the order of decisions.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from calcode.service.labels import checked_label, reviews_of, second_drawn, stan
 from calcode.service.log import Event, Transaction
 from calcode.service.problems import Problem
 from calcode.service.sampling import due_at, task_event
-from calcode.service.tables import DECISION, EVENT, REVIEW, SECRET_PART, TASK
+from calcode.service.tables import DECISION, EVENT, OUTBOX, REVIEW, SECRET_PART, TASK
 
 LEASE_SECONDS = 15 * 60.0
 
@@ -29,9 +32,11 @@ class QueueEntry(NamedTuple):
     ----------
     id : str
         Of the task.
-    decision, line, opened_at : str
+    decision, line : str
     why : str
         See `blind_why`.
+    opened_at : str
+        When the image was decided; of a wish, a second reading and an adjudication: when it was asked for.
     due_at, site, device : str or None
     lease_by : str or None
         Who has it open now.
@@ -55,18 +60,18 @@ def open_queue(connection: Connection, line: str, subject: str) -> list[QueueEnt
     """What a reader may read on a line, oldest due first; cases that they read already are left out."""
     own = exists().where(REVIEW.c.decision == TASK.c.decision, REVIEW.c.reviewer == subject)
     query = (
-        select(TASK, DECISION.c.site, DECISION.c.device)
+        select(TASK, DECISION.c.site, DECISION.c.device, EVENT.c.at)
         .join(DECISION, DECISION.c.id == TASK.c.decision)
-        .where(TASK.c.line == line, TASK.c.state == "open", ~own)
-        .order_by(TASK.c.due_at, TASK.c.opened_at, TASK.c.id)
+        .join(EVENT, EVENT.c.seq == DECISION.c.seq)
+        .where(TASK.c.line == line, TASK.c.state == "open", DECISION.c.visit_until.is_(None), ~own)
     )
-    return [
+    found = [
         QueueEntry(
             row.id,
             row.decision,
             row.line,
             blind_why(row.why),
-            row.opened_at,
+            _shown_since(row, decided_at=row.at),
             row.due_at,
             row.site,
             row.device,
@@ -74,6 +79,42 @@ def open_queue(connection: Connection, line: str, subject: str) -> list[QueueEnt
             mine=_held(row) and row.lease_by == subject,
         )
         for row in connection.execute(query)
+    ]
+    return sorted(found, key=lambda entry: (entry.due_at or "9", entry.opened_at, entry.id))
+
+
+class ShownTask(NamedTuple):
+    """A task of a case, as far as somebody may see it."""
+
+    id: str
+    why: str
+    opened_at: str
+    state: str
+
+
+def tasks_shown(connection: Connection, decision: str, *, hidden: bool) -> list[ShownTask]:
+    """The tasks of a case in the order in which they opened.
+
+    Parameters
+    ----------
+    connection : Connection
+    decision : str
+    hidden : bool
+        For somebody who may still read the case: neither why nor when it was chosen tells whether the model deferred.
+    """
+    query = (
+        select(TASK, DECISION.c.visit_until, EVENT.c.at)
+        .join(DECISION, DECISION.c.id == TASK.c.decision)
+        .join(EVENT, EVENT.c.seq == DECISION.c.seq)
+        .where(TASK.c.decision == decision)
+        .order_by(TASK.c.opened_at)
+    )
+    return [
+        ShownTask(row.id, blind_why(row.why), _shown_since(row, decided_at=row.at), row.state)
+        if hidden
+        else ShownTask(row.id, row.why, row.opened_at, row.state)
+        for row in connection.execute(query)
+        if not (hidden and row.visit_until)
     ]
 
 
@@ -89,8 +130,9 @@ def blind_why(why: str) -> str:
 
 
 def task_row(connection: Connection, task: str) -> Row[Any]:
-    """A task, or 404."""
-    row = connection.execute(select(TASK).where(TASK.c.id == task)).first()
+    """A task that may be shown, or 404: while the patient's first visit is open, nobody is told which cases wait."""
+    shown = select(TASK).join(DECISION, DECISION.c.id == TASK.c.decision).where(DECISION.c.visit_until.is_(None))
+    row = connection.execute(shown.where(TASK.c.id == task)).first()
     if row is None:
         raise Problem(404, "No task has this id.")
     return row
@@ -119,9 +161,13 @@ def open_for(connection: Connection, decision: str, reviewer: str) -> bool:
 
 
 def may_still_read(connection: Connection, decision: str, reviewer: str) -> bool:
-    """Whether the case waits for a reading that could be this person's; readings are then hidden from them."""
+    """Whether the case waits for a reading that could be this person's; answer and readings are then hidden from them.
+
+    While the patient's first visit is open, any of its images may still be drawn.
+    """
     query = select(TASK.c.id).where(TASK.c.decision == decision, TASK.c.state == "open")
     waits = connection.execute(query.limit(1)).first() is not None
+    waits = waits or decision_row(connection, decision).visit_until is not None
     return waits and not _has_read(connection, decision, reviewer)
 
 
@@ -196,7 +242,7 @@ def save(
         label=label,
         sureness=sureness,
         comment=comment,
-        blind=not _knows_answer(connection, row.decision, reviewer),
+        blind=not _may_know_answer(connection, row.decision, reviewer),
         source="consensus" if row.why == "adjudicate" else "read",
         opened_at=opened_at,
     )
@@ -264,7 +310,7 @@ def supersede(
 
 def reveal(transaction: Transaction, decision: str, *, reviewer: str) -> None:
     """Record that a person saw the model's answer; what they read of this case from now on is not blind."""
-    if not _knows_answer(transaction.connection, decision, reviewer):
+    if not _was_shown(transaction.connection, decision, reviewer):
         line = decision_row(transaction.connection, decision).line
         event = Event(kind="answer_revealed", actor=reviewer, subject=decision, body={"line": line})
         transaction.append([event])
@@ -279,6 +325,8 @@ def wish(transaction: Transaction, decision: str, *, actor: str, comment: str) -
     """A clinician wants this case read: its task. Such cases train the next bag and never calibrate (SITE.md S5)."""
     connection = transaction.connection
     row = decision_row(connection, decision)
+    if row.visit_until is not None:
+        raise Problem(409, f"The patient's first visit is open until {row.visit_until}; ask for the case after it.")
     before = connection.execute(select(TASK.c.id).where(TASK.c.decision == decision)).scalar()
     if before is not None:
         return str(before)
@@ -306,7 +354,20 @@ def readings(connection: Connection, decision: str) -> list[dict[str, Any]]:
     return found
 
 
+def blind_readings(connection: Connection, decision: str) -> list[dict[str, Any]]:
+    """What readers said before they could know the model's answer: all that who settles a disagreement gets to see.
+
+    A reading that was changed afterwards points at the model's answer, and is left out.
+    """
+    return [entry for entry in readings(connection, decision) if entry["blind"] and entry["source"] != "pathology"]
+
+
 # ---------------------------------------------------------------------- rules
+
+
+def _shown_since(task: Row[Any], *, decided_at: str) -> str:
+    """Since when a case waits, for who may read it: a deferral and a drawn case wait since they were decided."""
+    return decided_at if blind_why(task.why) == "first" else str(task.opened_at)
 
 
 def _held(row: Row[Any]) -> bool:
@@ -346,7 +407,20 @@ def _may_read_second(connection: Connection, decision: str, reviewer: str) -> bo
     return len(readers) == 1 and reviewer not in readers and all(entry.source == "read" for entry in reviews)
 
 
-def _knows_answer(connection: Connection, decision: str, reviewer: str) -> bool:
+def _may_know_answer(connection: Connection, decision: str, reviewer: str) -> bool:
+    """Whether a person may have seen the model's answer: here, as who sent the image, or in a report that has left."""
+    sender = select(EVENT.c.actor).join(DECISION, DECISION.c.seq == EVENT.c.seq).where(DECISION.c.id == decision)
+    report = select(OUTBOX.c.id).where(
+        OUTBOX.c.decision == decision, OUTBOX.c.done_at.is_not(None), OUTBOX.c.payload_digest.is_not(None)
+    )
+    return (
+        _was_shown(connection, decision, reviewer)
+        or connection.execute(sender).scalar() == reviewer
+        or connection.execute(report.limit(1)).first() is not None
+    )
+
+
+def _was_shown(connection: Connection, decision: str, reviewer: str) -> bool:
     query = select(EVENT.c.seq).where(
         EVENT.c.kind == "answer_revealed", EVENT.c.subject == decision, EVENT.c.actor == reviewer
     )

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, func, select
 from calcode.service.database import Database
 from calcode.service.log import Event, Transaction, utc
 from calcode.service.settings import LineSettings
-from calcode.service.tables import DECISION, POLICY, TASK
+from calcode.service.tables import DECISION, EVENT, POLICY, TASK
 
 #: Patients whose visits are closed in one transaction.
 _MOST_VISITS = 2000
@@ -52,7 +52,9 @@ def policy_of(line: LineSettings) -> Policy:
     return Policy(line.sample, line.visit_minutes, line.second_reader, line.due_days)
 
 
-def policy_in_force(connection: Connection, line: str, *, set_by: str | None = None) -> Policy | None:
+def policy_in_force(
+    connection: Connection, line: str, *, set_by: str | None = None, before: int | None = None
+) -> Policy | None:
     """The last policy of a line, or the last one by a certain account; None before the first.
 
     Policies of the first version said less than is needed here, and are followed by another at the next start.
@@ -62,6 +64,8 @@ def policy_in_force(connection: Connection, line: str, *, set_by: str | None = N
     connection : Connection
     line : str
     set_by : str, optional
+    before : int, optional
+        As it was at this record.
     """
     columns = [POLICY.c[name] for name in Policy._fields]
     query = (
@@ -72,6 +76,8 @@ def policy_in_force(connection: Connection, line: str, *, set_by: str | None = N
     )
     if set_by is not None:
         query = query.where(POLICY.c.set_by == set_by)
+    if before is not None:
+        query = query.where(POLICY.c.from_seq < before)
     row = connection.execute(query).first()
     return None if row is None else Policy._make(row)
 
@@ -170,7 +176,11 @@ def close_visits(transaction: Transaction, *, now: str | None = None) -> int:
         .limit(_MOST_VISITS)
     )
     columns = [DECISION.c[name] for name in ("seq", "id", "line", "group_digest", "draw", "u", "p_sample")]
-    inside = select(*columns).where(DECISION.c.visit_until.is_not(None), DECISION.c.group_digest.in_(over))
+    inside = (
+        select(*columns, EVENT.c.at)
+        .join(EVENT, EVENT.c.seq == DECISION.c.seq)
+        .where(DECISION.c.visit_until.is_not(None), DECISION.c.group_digest.in_(over))
+    )
     chosen: dict[str, Any] = {}
     for row in connection.execute(inside.order_by(DECISION.c.draw, DECISION.c.seq)):
         chosen.setdefault(row.group_digest, row)
@@ -187,10 +197,14 @@ def close_visits(transaction: Transaction, *, now: str | None = None) -> int:
     # A deferral or a wish opened the task before; the case is drawn all the same.
     ids = [row.id for row in drawn]
     tasks = set(connection.execute(select(TASK.c.decision).where(TASK.c.decision.in_(ids))).scalars())
-    due = {line: due_at(connection, line) for line in by_line}
     for row in sorted(drawn, key=lambda row: int(row.seq)):
         if row.id not in tasks:
-            events.append(task_event(row.id, line=row.line, why="sample", actor="service", due=due[row.line]))
+            # Id and day of a deferral: neither tells a reader why the case waits.
+            policy = policy_in_force(connection, row.line, before=row.seq)
+            due = None if policy is None else due_on(row.at, days=policy.due_days)
+            event = task_event(row.id, line=row.line, why="sample", actor="service", due=due)
+            event.body = {**event.body, "task": row.id}
+            events.append(event)
     transaction.append(events)
     return len(chosen)
 
@@ -208,11 +222,22 @@ def settled_upto(connection: Connection, line: str) -> int:
 def due_at(connection: Connection, line: str) -> str | None:
     """When the label of a case that is sent to its reader now is due."""
     policy = policy_in_force(connection, line)
-    return None if policy is None else later(utc(time.time()), days=policy.due_days)
+    return None if policy is None else due_on(utc(time.time()), days=policy.due_days)
+
+
+def due_on(at: str, *, days: int) -> str:
+    """When the label of a case is due, by the minute in which it was decided.
+
+    Examples
+    --------
+    >>> due_on("2026-11-15T22:00:31.207000Z", days=28)
+    '2026-12-13T22:00:00.000000Z'
+    """
+    return later(f"{at[:16]}:00.000000Z", days=days)
 
 
 def task_event(decision: str, *, line: str, why: str, actor: str, due: str | None) -> Event:
-    """The event that opens a task about a decision; the id of the task is that of the event."""
+    """The event that opens a task about a decision; the id of the task is that of the event unless its body has one."""
     body = {"decision": decision, "line": line, "why": why, "due_at": due}
     return Event(kind="task_opened", actor=actor, subject=decision, body=body)
 

@@ -164,8 +164,9 @@ class _DeliverySettings(_Table):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
     #: Whose answers are sent; of all lines where none is named.
     lines: list[str] | None = None
-    #: Keep a report back while its case may still be read blind (SERVICE.md 7).
-    after_reading: bool = False
+    #: Keep a report back while its case may still be read blind (SERVICE.md 7), until its label is due at the latest.
+    #: A reading that is saved after a report has left is not blind.
+    after_reading: bool = True
 
     def serves(self, line: str) -> bool:
         """Whether answers of a line are sent here."""

@@ -30,7 +30,7 @@ from calcode.service.metrics import Metrics
 from calcode.service.models import InForce, Models
 from calcode.service.problems import Problem
 from calcode.service.refusals import refusal
-from calcode.service.sampling import Place, Policy, Visits, later
+from calcode.service.sampling import Place, Policy, Visits, due_on
 from calcode.service.tables import EVENT
 
 _LOGGER = logging.getLogger("calcode.service")
@@ -214,7 +214,7 @@ class Writer:
         known = transaction.decisions_with([case.key for case in cases])
         visits = Visits(transaction, (case.group_digest for case in cases if case.group_digest is not None))
         now = utc(time.time())
-        due = {line: later(now, days=state.policy.due_days) for line, state in in_force.items()}
+        due = {line: due_on(now, days=state.policy.due_days) for line, state in in_force.items()}
         answers: list[Answer | Problem | None] = [None] * len(cases)
         events: list[Event] = []
         first: dict[str, int] = {}
