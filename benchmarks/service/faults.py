@@ -4,6 +4,8 @@
     python benchmarks/service/faults.py kills   --times 1000 --out postgresql.json --postgresql
     python benchmarks/service/faults.py crashes --times 20   --out crashes.json              # PostgreSQL, -m immediate
     python benchmarks/service/faults.py disks   --times 20   --out disks.json                # a tmpfs of 3 MB (root)
+    python benchmarks/service/faults.py loop    --times 100  --out loop.json                 # SIGKILL in the loop
+    python benchmarks/service/faults.py loop    --times 100  --out loop-pg.json --postgresql
 
 `--minutes` ends it earlier; the file says how often it really was done. The services are forked from a process that has
 imported everything, because a thousand imports would be most of the work. Uses the helpers of tests/service.
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,11 +31,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from service.conftest import Server, postgres_server
+from service.hospital import Hospital, hospital_site, what_is_missing
 from service.sites import Site, Traffic, lost_or_broken, make_site, token_for
 
 from calcode.service import schema
 from calcode.service.database import Database
 from calcode.service.log import Log
+from calcode.service.service import Service
 
 ROOT = Path(__file__).parents[2]
 #: Imports everything once, then forks a service for every line on its standard input.
@@ -117,8 +122,7 @@ class Account:
 
     def __init__(self, out: Path, what: str, times: int, minutes: float) -> None:
         self._out, self._end = out, time.monotonic() + minutes * 60
-        self.facts: dict[str, Any] = {"what": what, "asked": times, "done": 0, "acknowledged": 0, "logged": 0}
-        self.facts |= {"lost": 0, "chain_breaks": 0, "keys_twice": 0}
+        self.facts: dict[str, Any] = {"what": what, "asked": times, "done": 0}
 
     def steps(self) -> Iterator[int]:
         while self.facts["done"] < self.facts["asked"] and time.monotonic() < self._end:
@@ -126,7 +130,10 @@ class Account:
             self.facts["done"] += 1
 
     def check(self, log: Log, traffic: Traffic) -> None:
-        self.facts |= {"acknowledged": len(traffic.receipts), **lost_or_broken(log, traffic.receipts)}
+        self.write(acknowledged=len(traffic.receipts), **lost_or_broken(log, traffic.receipts))
+
+    def write(self, **facts: Any) -> None:
+        self.facts |= facts
         self._out.write_text(json.dumps(self.facts, indent=2) + "\n")
 
 
@@ -147,6 +154,36 @@ def kills(account: Account, *, clients: int, database: str | None) -> None:
                 account.check(log, traffic)
         account.check(log, traffic)
         process.close()
+        log.database.close()
+
+
+def loop(account: Account, *, database: str | None) -> None:
+    """SIGKILL while a hospital reads, labels, recalibrates, promotes and closes alarms; what is missing afterwards."""
+    with tempfile.TemporaryDirectory() as name:
+        site = hospital_site(Path(name), database=database)
+        log, process = opened(site), Forked(site)
+        hospital = Hospital(log, process)
+        for _ in account.steps():
+            process.start()
+            hospital.start()
+            target = hospital.acknowledged + random.randint(5, 40)
+            wait_for(lambda target=target: hospital.acknowledged >= target)  # type: ignore[misc]
+            time.sleep(random.random() * 0.5)
+            process.end(signal.SIGKILL)
+            hospital.stop()
+        process.close()
+        with Service(site.settings) as service:
+            service.watch()
+        steps = Counter(step for step, _ in hospital.done)
+        account.write(
+            acknowledged=hospital.acknowledged,
+            decisions=len(hospital.decided),
+            readings=len(hospital.read),
+            labels=len(hospital.labelled),
+            alarms=len(hospital.alarms),
+            steps=dict(sorted(steps.items())),
+            missing=what_is_missing(site, log, hospital),
+        )
         log.database.close()
 
 
@@ -200,31 +237,32 @@ def disks(account: Account, *, clients: int) -> None:
             for name_ in ("acknowledged", "logged", "lost", "chain_breaks", "keys_twice"):
                 totals[name_] = totals.get(name_, 0) + account.facts[name_]
             log.database.close()
-    account.facts |= totals
-    account._out.write_text(json.dumps(account.facts, indent=2) + "\n")
+    account.write(**totals)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["kills", "crashes", "disks"])
+    parser.add_argument("what", choices=["kills", "crashes", "disks", "loop"])
     parser.add_argument("--times", type=int, required=True)
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--postgresql", action="store_true", help="kills: on PostgreSQL instead of SQLite")
+    parser.add_argument("--postgresql", action="store_true", help="kills, loop: on PostgreSQL instead of SQLite")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     name = f"{options.what}, {'PostgreSQL' if options.postgresql or options.what == 'crashes' else 'SQLite'}"
     account = Account(options.out, name, options.times, options.minutes)
     if options.what == "disks":
         disks(account, clients=options.clients)
-    elif options.what == "kills" and not options.postgresql:
-        kills(account, clients=options.clients, database=None)
-    else:
+    elif options.what == "crashes":
         with postgres_server() as server:
-            if options.what == "crashes":
-                crashes(account, clients=options.clients, server=server)
+            crashes(account, clients=options.clients, server=server)
+    else:
+        with postgres_server() if options.postgresql else contextlib.nullcontext() as server:
+            database = None if server is None else server.new_database()
+            if options.what == "loop":
+                loop(account, database=database)
             else:
-                kills(account, clients=options.clients, database=server.new_database())
+                kills(account, clients=options.clients, database=database)
     print(json.dumps(account.facts, indent=2))
 
 

@@ -40,6 +40,13 @@ miscoverage = 0.2
 Label = Callable[[str, str], str | None]
 
 
+def fixed_coins(folder: Path) -> None:
+    """Coins that are the same in every run."""
+    (folder / "data").mkdir(mode=0o700)
+    (folder / "data" / "secret.key").write_bytes(bytes(range(32)))
+    (folder / "data" / "secret.key").chmod(0o600)
+
+
 def clinic_site(
     folder: Path,
     *,
@@ -51,10 +58,7 @@ def clinic_site(
 ) -> Site:
     """A site with one line that may recalibrate."""
     (folder / "protocol.toml").write_text(protocol or PROTOCOL.format(on_alarm=on_alarm))
-    # Coins that are the same in every run.
-    (folder / "data").mkdir(mode=0o700)
-    (folder / "data" / "secret.key").write_bytes(bytes(range(32)))
-    (folder / "data" / "secret.key").chmod(0o600)
+    fixed_coins(folder)
     return make_site(folder, line_lines=f"{LINE}sample = {sample}\ndue_days = {due_days}\n", database=database)
 
 

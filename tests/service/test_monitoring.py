@@ -11,18 +11,21 @@ from typing import Any
 import pytest
 from service.clinic import Clinic, clinic_site, restore_tested
 from service.sites import Site, embeddings, running, token_for
+from service.slow_capitals import bags_of, jumper, line_of, misses
 from sqlalchemy import func, select
 
 from calcode.files import canonical_json
 from calcode.service import projections
 from calcode.service.alarms import all_alarms, close, open_alarms
 from calcode.service.labels import receive_label
+from calcode.service.log import Event
+from calcode.service.models import latest_protocol
 from calcode.service.monitoring import LineMonitors
 from calcode.service.operations import derived_rows, opened
 from calcode.service.problems import Problem
 from calcode.service.recalibration import recalibrate
 from calcode.service.service import Service
-from calcode.service.tables import ALARM, DECISION, EVENT, MONITOR, SECRET_PART
+from calcode.service.tables import ALARM, DECISION, EVENT, HEAD, MONITOR, SECRET_PART
 
 FAR = 1.8
 
@@ -208,6 +211,62 @@ def test_two_processes_measure_and_raise_once(service: Service) -> None:
     assert state(service.monitors["skin"]) == state(other)
 
 
+def test_the_capitals_are_those_of_a_slow_reading_of_the_log(service: Service) -> None:
+    """M2 and M3 of a home model and of two site models of one bag, from the events alone; labels come late."""
+    clinic = Clinic(service, shift=0.3, blur=1.8)
+    chance = random.Random(4)
+    made = [site_model_answers(service, clinic)]
+    while len(clinic.drawn()) < 120:
+        clinic.send(20)
+        clinic.read(most=chance.randint(0, 20))
+        service.watch()
+    clinic.read()
+    service.watch()
+    close_all(service)
+    made.append(str(recalibrate(service, "skin", actor="engineer")["digest"]))
+    into_shadow(service, made[1])
+    clinic.send(20)
+    promote(service, made[1])
+    for _ in range(6):
+        clinic.send(20)
+        clinic.read(most=chance.randint(0, 12))
+        service.watch()
+    with service.database.reading() as connection:
+        events = connection.execute(select(EVENT.c.kind, EVENT.c.id, EVENT.c.body).order_by(EVENT.c.seq)).all()
+        home = service.models["skin"].home(connection)
+    models = {digest: service.models["skin"].model(digest) for digest in (home.digest, *made)}
+    slow = bags_of(events, levels={digest: loaded.deferral_level for digest, loaded in models.items()})
+    states = service.monitors["skin"].states()
+    assert [state.bag for state in states] == list(slow) == [f"home-{home.digest[:16]}", "bag-0"]
+    compared = 0
+    for state in states:
+        bag = slow[state.bag]
+        assert (state.model, state.waiting) == (bag.model, len(bag.waiting))
+        model = models[bag.model].model
+        seed = int(bag.first_model[:8], 16)
+        for k, (name, watch) in enumerate(state.watch.classes.items()):
+            if state.bag == "bag-0":
+                line = line_of(model.counts_[name], 0.1, 0.05)
+                reference = list(models[bag.first_model].model.bag_scores_[name])
+                spent = 2
+            else:
+                line = line_of(model.n_accepted_per_class_[name], 0.05, model.settings_.discovery_margin)
+                reference, spent = [], 0
+            scores, missed = bag.scores.get(name, []), bag.missed.get(name, [])
+            assert watch.scores.reading.n == len(scores)
+            assert watch.coverage.reading.n == len(missed)
+            assert watch.coverage.misses == sum(missed)
+            assert watch.coverage.line == pytest.approx(line)
+            assert watch.coverage.alpha == pytest.approx(0.01 / 3 / 4 / 2**spent)
+            first = 0 if reference else 20
+            expected = jumper(reference, scores, n_first=first, seed=[seed, 1 + k])
+            assert watch.scores.reading.log_capital == pytest.approx(expected, abs=1e-9)
+            assert watch.coverage.reading.log_capital == pytest.approx(misses(missed, line), abs=1e-9)
+            compared += len(missed) > 0 and len(scores) > first
+    assert compared >= 4
+    assert any(sum(xs) for bag in slow.values() for xs in bag.missed.values()), "something was missed"
+
+
 # ---------------------------------------------------------------------- who votes
 
 
@@ -367,6 +426,31 @@ def test_at_home_nothing_changes_by_itself_unless_the_protocol_says_so(
             rows = connection.execute(select(DECISION).where(DECISION.c.id.in_(after))).all()
         assert ({row.action for row in rows} == {"defer"}) == changed
         assert any(row.reason == "alarm" for row in rows) == changed
+
+
+def test_a_new_protocol_holds_from_the_next_decision_on(tmp_path: Path) -> None:
+    """What an alarm does to answers is in the protocol: a writer that runs already takes a new one over."""
+    with Service(clinic_site(tmp_path, on_alarm="full_set").settings) as service:
+        clinic = Clinic(service, shift=FAR)
+        clinic.send(60)
+        service.watch()
+
+        def reasons() -> set[str]:
+            ids = clinic.send(10)
+            with service.database.reading() as connection:
+                return set(connection.execute(select(DECISION.c.reason).where(DECISION.c.id.in_(ids))).scalars())
+
+        assert "alarm" not in reasons(), "a home model goes on answering"
+        with service.database.reading() as connection:
+            row = latest_protocol(connection, "skin")
+            assert row is not None
+            before = connection.execute(select(HEAD.c.deployed)).scalar_one()
+        text = row.text.replace('"full_set"', '"defer_all"')
+        event = Event(kind="protocol_set", actor="engineer", subject="another", body={"line": "skin", "text": text})
+        (record,) = service.change(lambda transaction: transaction.append([event]))
+        with service.database.reading() as connection:
+            assert connection.execute(select(HEAD.c.deployed)).scalar_one() == record.seq > before
+        assert "alarm" in reasons()
 
 
 def test_a_closed_alarm_is_not_raised_again(service: Service) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from service.clinic import LINE, PROTOCOL, Clinic, clinic_site, restore_tested
-from service.sites import ROOT, make_site, running
+from service.clinic import LINE, PROTOCOL, Clinic, clinic_site, fixed_coins, restore_tested
+from service.sites import ROOT, another_model, make_site, running
 from service.test_monitoring import FAR, close_all, into_shadow, promote
 from sqlalchemy import select
 
@@ -19,18 +19,23 @@ from calcode.cli.app import app
 from calcode.method.signatures import write_private_key
 from calcode.monitor.coverage import least_coverage
 from calcode.service import reviews
+from calcode.service.admission import DecisionRequest
+from calcode.service.alarms import open_alarms
 from calcode.service.gates import shadow_coverage
+from calcode.service.keys import site_secret
 from calcode.service.log import Event
 from calcode.service.models import latest_protocol
 from calcode.service.monitoring import embeddings_of
 from calcode.service.problems import Problem
 from calcode.service.protocol import Protocol, RecalibrationPlan, parse_protocol
-from calcode.service.recalibration import plan_bag, recalibrate
+from calcode.service.recalibration import plan_bag, recalibrate, report_of
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, EVENT, SHADOW_DECISION, TASK
 from calcode.site import SiteModel
 
 PLAN = RecalibrationPlan(at_cases=[60, 120], random_state=7, miscoverage=0.1)
+#: The same, and a time that the next drawn case brings.
+PLAN_61 = RecalibrationPlan(at_cases=[60, 61], random_state=7, miscoverage=0.1, most_pending=0.02)
 
 
 @pytest.fixture
@@ -361,14 +366,19 @@ def test_an_open_alarm_stops_a_promotion(service: Service) -> None:
 
 @pytest.mark.timeout(120)
 def test_three_sites_each_learn_their_own_way(tmp_path: Path) -> None:
-    """Three clinics on one service: own coin, own bag, own site model, own alarms."""
+    """Three clinics on one service: own home model, coin, bag, site model, promotion and alarms."""
     site = make_site(tmp_path)
+    homes = {"north": "model.safetensors"}
+    homes |= {
+        name: another_model(site, f"{name}.safetensors", seed=5 + k).name for k, name in enumerate(("south", "west"))
+    }
     (tmp_path / "protocol.toml").write_text(PROTOCOL.format(on_alarm="full_set"))
+    fixed_coins(tmp_path)
     names = ("north", "south", "west")
     site.file.write_text(
         'name = "hospital/skin"\ndata = "data"\nport = 0\n'
         + "".join(
-            f'[[lines]]\nname = "{name}"\nprompts = "skin.prompts.safetensors"\nmodel = "model.safetensors"\n'
+            f'[[lines]]\nname = "{name}"\nprompts = "skin.prompts.safetensors"\nmodel = "{homes[name]}"\n'
             f'trusted = ["signer.key.pub"]\n{LINE}sample = 0.5\n'
             for name in names
         )
@@ -376,7 +386,8 @@ def test_three_sites_each_learn_their_own_way(tmp_path: Path) -> None:
     with Service(site.settings) as service:
         shifts = dict(zip(names, (0.0, 0.7, FAR), strict=True))
         clinics = {name: Clinic(service, name, seed=i, shift=shifts[name]) for i, name in enumerate(names)}
-        first = service.models["north"].champion.digest
+        first = {name: service.models[name].champion.digest for name in names}
+        assert len(set(first.values())) == 3
         digests = {}
         for _ in range(4):
             for clinic in clinics.values():
@@ -395,21 +406,53 @@ def test_three_sites_each_learn_their_own_way(tmp_path: Path) -> None:
             close_all(service, name)
             promote(service, digests[name], name)
         assert len(set(digests.values())) == 3
-        assert service.models["north"].champion.digest == first
+        assert service.models["north"].champion.digest == first["north"]
+        with service.database.reading() as connection:
+            lines_of = {row.id: row.line for row in connection.execute(select(DECISION))}
+            for name in names:
+                report = report_of(connection, name, digests[name])
+                assert report is not None
+                assert report["home"] == first[name], "the prior of each site model is its own line's"
+                assert sum(entry["labels"] for entry in report["classes"]) <= report["cases"] == 60
+                assert all(lines_of[case.decision] == name for case in plan_bag(connection, name, PLAN_61).cases)
         answered = {name: clinic.send(10) for name, clinic in clinics.items()}
         with service.database.reading() as connection:
             rows = connection.execute(select(DECISION)).all()
         by_id = {row.id: row for row in rows}
         for name, ids in answered.items():
-            assert {by_id[id].model for id in ids} == {first if name == "north" else digests[name]}
-        coins = {name: np.array([row.u for row in rows if row.line == name][:40]) for name in names}
-        assert not np.array_equal(coins["north"], coins["south"])
+            assert {by_id[id].model for id in ids} == {first[name] if name == "north" else digests[name]}
+        # One patient who comes to all three, in one block: three coins, each that of its line.
+        vector, _, _ = clinics["north"].draw(1)
+        cases = []
+        for name in names:
+            wanted = DecisionRequest(embedding_f32="", group="the same patient", image_id="the same image", line=name)
+            cases.append(service.admission[name].case(wanted, vector[0], key=f"same-{name}", actor="clinic"))
+        same = [answer.body["u"] for answer in service.writer.submit(cases).result()]
+        secret = site_secret(site.settings)
+        assert same == [secret.for_line(name).coin("the same patient") for name in names]
+        assert len(set(same)) == 3
         service.watch()
         bags = {name: [state.bag for state in service.monitors[name].states()] for name in names}
-        home = f"home-{first[:16]}"
-        assert bags == {"north": [home], "south": [home, "bag-0"], "west": [home, "bag-0"]}
+        home = {name: f"home-{first[name][:16]}" for name in names}
+        assert bags == {"north": [home["north"]], "south": [home["south"], "bag-0"], "west": [home["west"], "bag-0"]}
         assert {a.monitor for state in service.monitors["west"].states()[:1] for a in state.watch.alarms} == {"M1"}
         assert service.monitors["north"].states()[0].watch.alarms == []
+        # Another camera in the south takes back the answers of the south alone; a step back is one line's too.
+        clinics["south"].shift = -FAR
+        clinics["south"].send(120)
+        service.watch()
+        with service.database.reading() as connection:
+            assert [alarm["bag"] for alarm in open_alarms(connection, "south")] == ["bag-0"]
+            assert open_alarms(connection, "north") == open_alarms(connection, "west") == []
+        under = {name: clinic.send(20) for name, clinic in clinics.items()}
+        with service.database.reading() as connection:
+            reasons = dict(connection.execute(select(DECISION.c.id, DECISION.c.reason)).all())
+        assert {name for name, ids in under.items() if any(reasons[id] == "alarm" for id in ids)} == {"south"}
+        service.change(lambda t: service.models["west"].roll_back(t, actor="engineer", why="as an exercise"))
+        for models in service.models.values():
+            models.follow()
+        now = {name: service.models[name].champion.digest for name in names}
+        assert now == {"north": first["north"], "south": digests["south"], "west": first["west"]}
 
 
 def test_the_command_recalibrates_while_nothing_serves(tmp_path: Path) -> None:
