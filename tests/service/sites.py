@@ -164,6 +164,9 @@ def running(site: Site) -> Iterator[tuple[Service, Callable[..., Any]]]:
 class Process:
     """`calcode serve` in a process of its own, which can be killed."""
 
+    #: How calcode is called here; a subclass may call another installation of it.
+    _program: tuple[str, ...] = (sys.executable, "-c", "from calcode.cli import main; main()")
+
     def __init__(self, site: Site, *, environment: dict[str, str] | None = None, prefix: tuple[str, ...] = ()) -> None:
         self.site = site
         self._environment = {
@@ -176,14 +179,7 @@ class Process:
         self.port = 0
 
     def start(self) -> Process:
-        command = [
-            *self._prefix,
-            sys.executable,
-            "-c",
-            "from calcode.cli import main; main()",
-            "serve",
-            str(self.site.file),
-        ]
+        command = [*self._prefix, *self._program, "serve", str(self.site.file)]
         self.errors = (self.site.folder / "stderr.log").open("a")
         self.process = subprocess.Popen(
             command, env=self._environment, stdout=subprocess.PIPE, stderr=self.errors, text=True

@@ -418,8 +418,6 @@ def test_the_deployment_files_name_what_exists(tmp_path: Path) -> None:
     from calcode.service.settings import SiteSettings
 
     SiteSettings.model_validate(example)
-    assert "calcode[service,postgres]" in (deploy / "Containerfile").read_text()
-    assert "postgres" in (deploy / "compose.yaml").read_text()
 
 
 def test_bandit_finds_nothing_in_the_service() -> None:

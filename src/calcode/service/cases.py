@@ -10,7 +10,6 @@ from urllib.parse import quote
 import numpy as np
 from sqlalchemy import Connection, select
 
-from calcode.datasets import Unreadable, image_or_reason
 from calcode.service.tables import SECRET_PART
 
 
@@ -34,6 +33,8 @@ def picture_file(connection: Connection, seq: int, folder: Path) -> Path | None:
 def picture_png(path: Path) -> bytes | None:
     """The pixels of an image encoded anew, so that nothing else in the file reaches a browser."""
     from PIL import Image
+
+    from calcode.datasets import Unreadable, image_or_reason
 
     pixels = image_or_reason(path)
     if isinstance(pixels, Unreadable):
