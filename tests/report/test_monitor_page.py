@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calcode.metrics.wording import percent
-from calcode.monitor import Case, Watch, labels_needed
-from calcode.report.charts import PlaneChart
+from calcode.metrics.wording import number, percent
+from calcode.monitor import Case, Rates, Watch, labels_needed
+from calcode.report.charts import PlaneChart, RowChart
 from calcode.report.monitor_page import monitor_sections
 from calcode.report.page import render_page
 from calcode.report.parts import Figure, Section, Table
@@ -99,6 +99,34 @@ def test_the_labels_that_an_alarm_needs_are_those_of_the_library() -> None:
     assert rows["bcc, <mel>"][-1] == str(labels_needed(line=0.1, alpha=alpha, miss_rate=0.3))
     assert rows["bcc, <mel>"][2] == "tolerated"  # a true coverage of 0.90 is on the line
     assert rows["nv"][-2] == "tolerated"
+
+
+def test_how_it_answers_is_shown_with_intervals_and_against_the_shadow() -> None:
+    watch = watched(n=300)
+    assert "never in the shadow" in text_of(watch)
+    alike, other = Rates(3), Rates(3)
+    for i in range(300):
+        alike.update(deferred=False, size=2)
+        other.update(deferred=i % 2 == 0, size=3)
+    watch.shadow_rates = alike
+    assert "Nothing here differs from its time in the shadow" in text_of(watch)
+    watch.shadow_rates = other
+    page = text_of(watch)
+    assert "cases left to a clinician, answers that name every diagnosis and diagnoses in an answer" in page
+    (figure,) = (part for part in section(watch, "answers").parts if isinstance(part, Figure))
+    assert figure.numbers is not None
+    facts = watch.rates.against(other)
+    for (name, fact), row in zip(facts.items(), figure.numbers.cells, strict=True):
+        write = number if name == "set_size" else percent
+        assert row[1].text == write(fact["mean"])
+        assert f"[{write(fact['low'])}, {write(fact['high'])}]" in row[1].below
+        assert row[2].text == write(fact["expected"]["mean"])
+        assert row[3].text == "yes"
+    shares, sizes = figure.charts
+    assert isinstance(shares, RowChart)
+    assert isinstance(sizes, RowChart)
+    assert [sorted(row.values) for chart in (shares, sizes) for row in chart.rows] == [[0, 1]] * 3
+    assert sizes.scale.high == 3.0
 
 
 def test_a_watch_without_any_image_has_a_page() -> None:

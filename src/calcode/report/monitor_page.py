@@ -5,11 +5,23 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from calcode.metrics.intervals import Estimate
-from calcode.metrics.wording import listed, percent, sentence_case
+from calcode.metrics.wording import counted, listed, number, percent, sentence_case
 from calcode.monitor import Alarm, ClassWatch, Watch, labels_needed
-from calcode.report.charts import Axis, ChartRow, Marks, PlaneChart, ReferenceLine, RowChart, plain_number
+from calcode.report.charts import (
+    UNIT_SCALE,
+    Axis,
+    ChartRow,
+    Marks,
+    PlaneChart,
+    ReferenceLine,
+    RowChart,
+    Scale,
+    Unit,
+    plain_number,
+)
 from calcode.report.page import write_page
 from calcode.report.parts import Cell, Figure, Part, Section, Table, Terms, Text, columns
 
@@ -24,6 +36,11 @@ _MOST_POINTS = 400
 _ALARM_HEADINGS = {"M1": "New images (M1)", "M2": "Scores of {name} (M2)", "M3": "Coverage of {name} (M3)"}
 #: Powers of ten that a chart shows above its line; evidence grows without bound once something has changed.
 _SHOWN_ABOVE = 3.0
+_RATES = {
+    "deferral": "cases left to a clinician",
+    "full_sets": "answers that name every diagnosis",
+    "set_size": "diagnoses in an answer",
+}
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _ASSUMPTIONS = (
     (
@@ -53,6 +70,11 @@ _ASSUMPTIONS = (
         "Binomial interval",
         "The same for one look at a time that was chosen beforehand. It needs a model that is calibrated anew after "
         "every case (P4 of the site method); otherwise it is an observation.",
+    ),
+    (
+        "How it answers",
+        "Each new case is deferred, or answered with every diagnosis, with the same probability whatever came before. "
+        "A difference is no alarm and changes no answer.",
     ),
     (
         "All of them",
@@ -91,6 +113,7 @@ def monitor_sections(watch: Watch, *, model_name: str, names: Mapping[str, str] 
     parts: dict[str, tuple[str, Sequence[Part]]] = {
         "alarms": ("Alarms", alarm_parts(watch, alarms, model_name=model_name)),
         "images": ("Do new images look like those that the model was checked with?", support_parts(watch)),
+        "answers": ("How does it answer, and is that what was expected?", answer_parts(watch)),
         "coverage": ("How often was the right diagnosis named?", coverage_parts(watch, classes)),
         "evidence": ("The evidence behind the alarms of each diagnosis", evidence_figures(classes)),
         "labels": ("How many labels a diagnosis needs before its alarm can speak", (waits_table(classes),)),
@@ -143,9 +166,9 @@ def support_parts(watch: Watch) -> tuple[Text | Figure, ...]:
     return (figure,)
 
 
-def coverage_parts(watch: Watch, classes: Mapping[str, ClassWatch]) -> tuple[Text | Figure | Table, ...]:
-    """What answers cost, and coverage of reviewed cases in a chart and a table."""
-    answers = watch.answers
+def answer_parts(watch: Watch) -> tuple[Part, ...]:
+    """How often it defers and names everything, and how much it names, against its time in the shadow."""
+    answers, facts = watch.answers, watch.rates.against(watch.shadow_rates)
     answered = answers.n - answers.deferred
     if answered:
         sentence = (
@@ -155,6 +178,75 @@ def coverage_parts(watch: Watch, classes: Mapping[str, ClassWatch]) -> tuple[Tex
         )
     else:
         sentence = f"{answers.n:,} cases, none of them answered."
+    differs = [_RATES[name] for name, row in facts.items() if row["differs"]]
+    if differs:
+        verdict = f"This differs from its time in the shadow: {listed(differs)}."
+    elif watch.shadow_rates is None:
+        verdict = "The model was never in the shadow here, so there is nothing to compare with."
+    else:
+        verdict = "Nothing here differs from its time in the shadow."
+    said = Text(sentences=(sentence, verdict))
+    if facts["deferral"]["mean"] is None:
+        return (said,)
+    series = {0: "now"} | ({} if watch.shadow_rates is None else {1: "in the shadow"})
+
+    def chart(names: Sequence[str], *, axis: Scale, unit: Unit) -> RowChart:
+        rows = [
+            ChartRow(
+                label=sentence_case(_RATES[name]),
+                note=f"{counted(facts[name]['n'], 'case')} now",
+                values={
+                    place: Estimate(value=found["mean"], low=found["low"], high=found["high"], n=found["n"])
+                    for place, found in zip((0, 1), (facts[name], facts[name]["expected"]), strict=True)
+                    if found is not None and found["mean"] is not None
+                },
+            )
+            for name in names
+        ]
+        return RowChart(rows=rows, axis=axis, unit=unit)
+
+    def written(name: str, found: Mapping[str, Any] | None) -> Cell:
+        if found is None or found["mean"] is None:
+            return Cell("none")
+        write = number if name == "set_size" else percent
+        return Cell(
+            write(found["mean"]),
+            below=f"[{write(found['low'])}, {write(found['high'])}], {counted(found['n'], 'case')}",
+        )
+
+    table = Table(
+        caption="Mean and interval of each quantity, now and in the shadow",
+        columns=columns("quantity", "now", "in the shadow", "differs"),
+        rows=[
+            [
+                sentence_case(_RATES[name]),
+                written(name, row),
+                written(name, row["expected"]),
+                Cell("yes", alarm=True) if row["differs"] else "no",
+            ]
+            for name, row in facts.items()
+        ],
+        name="monitor_answers",
+    )
+    figure = Figure(
+        heading="How it answers, now and in the shadow" if watch.shadow_rates else "How it answers",
+        sentence=(
+            "Now is since the present model began to answer. A bar holds the long-run value with 97.5 % confidence at "
+            "every look. Bars that lie apart differ; that "
+            "they ever do while nothing has changed has a probability of at most 5 %."
+        ),
+        charts=(
+            chart(["deferral", "full_sets"], axis=UNIT_SCALE, unit="share"),
+            chart(["set_size"], axis=Scale(low=0.0, high=float(len(watch.classes))), unit="number"),
+        ),
+        legend=tuple(series.items()),
+        numbers=table,
+    )
+    return said, figure
+
+
+def coverage_parts(watch: Watch, classes: Mapping[str, ClassWatch]) -> tuple[Text | Figure | Table, ...]:
+    """Coverage of reviewed cases in a chart and a table."""
     left = [
         f"{n:,} {words}"
         for n, words in (
@@ -182,7 +274,7 @@ def coverage_parts(watch: Watch, classes: Mapping[str, ClassWatch]) -> tuple[Tex
         )
         for name, entry in known.items()
     ]
-    parts: list[Text | Figure | Table] = [Text(sentences=(sentence, aside))]
+    parts: list[Text | Figure | Table] = [Text(sentences=(aside,))]
     if rows:
         parts.append(
             Figure(

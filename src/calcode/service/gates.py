@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
+from calcode.metrics.wording import counted
 from calcode.monitor.coverage import least_coverage
 from calcode.service.alarms import open_alarms
 from calcode.service.labels import reviewed_cases
@@ -112,7 +113,7 @@ def failed_gates(
         )
     n_alarms = len(open_alarms(connection, line))
     if n_alarms:
-        failed.append(f"{n_alarms} alarm(s) of this line are open; an engineer and a clinician close them first.")
+        failed.append(f"{counted(n_alarms, 'alarm')} must be closed first, by an engineer and a clinician.")
     tested = connection.execute(
         select(EVENT.c.at).where(EVENT.c.kind == "backup_verified").order_by(EVENT.c.seq.desc())
     ).scalar()

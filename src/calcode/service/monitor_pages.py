@@ -22,7 +22,7 @@ from calcode.service.wording import alarm_in_words
 router = page_router()
 _Reader = Annotated[Principal, Depends(page_role(*READERS))]
 #: Sections of the report that are open at first, and those that are folded.
-_OPEN, _FOLDED = ("images", "coverage"), ("evidence", "labels", "assumptions")
+_OPEN, _FOLDED = ("images", "answers", "coverage"), ("evidence", "labels", "assumptions")
 
 
 @router.get("/monitor")
