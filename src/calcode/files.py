@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,25 @@ def file_sha256(path: Path) -> str:
 canonical_json: Callable[[object], str] = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
 ).encode
+
+
+def json_ready(value: Any) -> Any:
+    """Plain values for JSON: nan becomes null, infinity the text "inf", a path its text.
+
+    Examples
+    --------
+    >>> json_ready({"bandwidth": math.inf, "coverage": (math.nan, 0.5)})
+    {'bandwidth': 'inf', 'coverage': [None, 0.5]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): json_ready(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_ready(entry) for entry in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value
 
 
 def parsed_json(text: str | bytes, *, source: object) -> Any:

@@ -15,7 +15,7 @@ import pytest
 from browser.opened import Visit, luminance, overflowing
 from report.builders import cohort_of, model_with, real_cohort, repeated
 
-from calcode.report import write_report
+from calcode.report import cohort_figures, report_sections, write_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -44,7 +44,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
             metadata={"site": np.array(["y" * 80, "z"] * 15)},
         ),
     ]
-    write_report(path, cohorts=cohorts, title="A report", notes=["z" * 300])
+    sections = report_sections([cohort_figures(cohort) for cohort in cohorts], notes=["z" * 300])
+    write_page(path, sections, title="A report")
     return path
 
 

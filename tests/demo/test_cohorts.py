@@ -107,16 +107,16 @@ def test_classes_in_every_set_are_those_with_too_few_calibration_images(comparis
 def test_the_opening_explains_the_images_and_does_not_name_them_by_their_code(
     comparisons: dict[str, Comparison],
 ) -> None:
-    cohorts = [entry.figures.cohort for entry in comparisons.values()]
-    opening = report_sections(cohorts, introduction=INTRODUCTION)[0]
+    figures = [entry.figures for entry in comparisons.values()]
+    opening = report_sections(figures, introduction=INTRODUCTION)[0]
     introduction, findings, *_ = leaves(opening.parts)
     assert isinstance(introduction, Text)
     assert isinstance(findings, Text)
     assert len(findings.sentences) == 3
     said = " ".join([*introduction.sentences, *findings.sentences])
     assert not re.search(r"\b(HAM|PAD|ROSENDAHL)\b(?!-)", said)
-    for cohort in cohorts:
-        assert cohort.name in findings.sentences[0]
+    for entry in figures:
+        assert entry.cohort.name in findings.sentences[0]
     assert len(opening.figures) == 1
 
 

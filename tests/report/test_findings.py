@@ -9,7 +9,7 @@ from calcode.report.answers import audit_figure, kept_sentence, missed_sentence
 from calcode.report.cohort import CohortFigures, ReportCohort, cohort_figures
 from calcode.report.cohort_page import report_sections
 from calcode.report.findings import calcode_sentences, headline, ordinary_sentences, shortfall_sentences
-from calcode.report.model_section import bandwidth_sentence, protected_sentence
+from calcode.report.model_section import bandwidth_sentence, protected_figure
 
 A, B, C, AB, ABC, NONE = [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 1, 1], [0, 0, 0]
 
@@ -76,7 +76,7 @@ def test_without_a_protected_class_nothing_is_said_of_a_guard() -> None:
     off = cohort_of(model_with(protect="none"), labels=[0] * 30, sets=repeated(A, 30))
     assert "The guard is switched off, so CALCoDe and the localized rule are the same here." in sentences_about(off)
     assert "lifts" not in sentences_about(off)
-    assert "No class is protected." in protected_sentence(off)
+    assert "No class is protected." in protected_figure(off).sentence
     none = cohort_of(model_with(discovery_margin=0.9), labels=[0] * 30, sets=repeated(A, 30))
     assert none.model.tail_classes_ == ()
     assert (
@@ -183,7 +183,7 @@ def test_a_class_in_every_set_is_marked_in_every_table_and_chart() -> None:
         model, labels=[1] * 30, ordinary=repeated(A, 30), localized=repeated(A, 30), sets=repeated(AB, 30)
     )
     mark = f"in every set: {model.n_accepted_per_class_['b']} calibration images"
-    opening, section, *_ = report_sections([cohort])
+    opening, section, *_ = report_sections([cohort_figures(cohort)])
     for part in (opening, section):
         tables = [
             table for table in part.tables if any(c.heading == "class" or c.heading == "disease" for c in table.columns)
@@ -249,7 +249,7 @@ def test_coverage_of_what_the_audit_accepts_is_said_where_it_differs() -> None:
     same = cohort_of(model, labels=[0] * 40, sets=repeated(A, 40))
     assert "the audit accepts, answered or not" not in sentences_about(same)
     for cohort, shown in ((differing, True), (same, False)):
-        _, section, *_ = report_sections([cohort])
+        _, section, *_ = report_sections([cohort_figures(cohort)])
         table = next(table for table in section.tables if "worst class" in [c.heading for c in table.columns])
         assert ("coverage of accepted" in [c.heading for c in table.columns]) == shown
 
@@ -265,7 +265,7 @@ def test_the_ordinary_predictor_is_also_shown_on_the_images_that_calcode_answers
     assert figures.ordinary.summary.coverage.value == 0.5
     assert figures.ordinary_there.summary.coverage.value == 1.0
     assert figures.ordinary_there.summary.coverage.n == 40
-    opening, *_ = report_sections([cohort])
+    opening, *_ = report_sections([cohort_figures(cohort)])
     (picture,) = opening.figures
     assert "stand for different images" in picture.sentence
     assert picture.charts[0].rows[0].note.replace("\u00a0", " ") == "n = 80 and 40"
@@ -294,7 +294,7 @@ def test_a_class_of_few_images_is_not_called_clearly_below() -> None:
         cohort = cohort_of(model, labels=[0] * 40 + [1] * n, sets=repeated(A, 40 + n))
         figures = cohort_figures(cohort)
         assert bool(figures.guarded.clearly_below(0.95)) == judged
-        _, section, *_ = report_sections([cohort])
+        _, section, *_ = report_sections([cohort_figures(cohort)])
         (row,) = [row for row in section.figures[0].charts[0].rows if row.label == "b"]
         assert ("few" in row.note) == (not judged)
         assert (f"too few to judge: b ({n})" in sentences_about(cohort)) == (not judged)

@@ -15,7 +15,12 @@ from report.reading import by_id, table_of, tables, tree, words
 from calcode import Calcode
 from calcode.errors import CalcodeError, EvidenceError, MismatchError, SettingsError
 from calcode.metrics.intervals import wilson_interval
-from calcode.report import ReportCohort, render_report, write_report
+from calcode.report import ReportCohort, cohort_figures, render_page, report_sections, write_page
+
+
+def render_report(cohorts: list[ReportCohort], *, title: str, notes: tuple[str, ...] = ()) -> str:
+    return render_page(report_sections([cohort_figures(cohort) for cohort in cohorts], notes=notes), title=title)
+
 
 HOSTILE = ("<script>alert(1)</script>", "b\"&'<img src=x onerror=alert(2)>", "c</title></style>]]>")
 
@@ -30,7 +35,7 @@ def cohorts() -> list[ReportCohort]:
 
 @pytest.fixture(scope="module")
 def page(cohorts: list[ReportCohort]) -> str:
-    return render_report(cohorts, title="A report", notes=["Where the data come from."])
+    return render_report(cohorts, title="A report", notes=("Where the data come from.",))
 
 
 def share(text: str) -> float:
@@ -248,7 +253,7 @@ def test_a_saved_model_gives_the_same_page(tmp_path: Path, cohorts: list[ReportC
         cohort.model.save(tmp_path / f"{i}.safetensors")
         fields = {name: getattr(cohort, name) for name in ReportCohort.__dataclass_fields__}
         loaded.append(ReportCohort(**(fields | {"model": Calcode.load(tmp_path / f"{i}.safetensors")})))
-    assert render_report(loaded, title="A report", notes=["Where the data come from."]) == page
+    assert render_report(loaded, title="A report", notes=("Where the data come from.",)) == page
 
 
 def test_names_are_text_wherever_they_stand() -> None:
@@ -265,7 +270,7 @@ def test_names_are_text_wherever_they_stand() -> None:
     other = cohort_of(
         model, labels=[1] * 4, localized=repeated([1, 0, 0], 4), sets=repeated([1, 1, 0], 4), ids=hostile_ids
     )
-    page = render_report([cohort, other], title=HOSTILE[0], notes=[HOSTILE[2]])
+    page = render_report([cohort, other], title=HOSTILE[0], notes=(HOSTILE[2],))
     root = tree(page)
     assert not {"script", "img", "b"} & {entry.tag for entry in root.iter()}
     assert root.findtext("head/title") == HOSTILE[0]
@@ -304,7 +309,8 @@ def test_the_page_can_be_made_at_the_edges(case: str) -> None:
 def test_the_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cohort = real_cohort(model_with())
     path = tmp_path / "report.html"
-    write_report(path, cohorts=[cohort], title="First")
+    sections = report_sections([cohort_figures(cohort)])
+    write_page(path, sections, title="First")
     first = path.read_text(encoding="utf-8")
     assert first == render_report([cohort], title="First")
 
@@ -315,13 +321,13 @@ def test_the_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Path, "write_text", failing)
     with pytest.raises(OSError, match="disk full"):
-        write_report(path, cohorts=[cohort], title="Second")
+        write_page(path, sections, title="Second")
     assert path.read_text(encoding="utf-8") == first
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_the_same_input_gives_the_same_page(page: str, cohorts: list[ReportCohort]) -> None:
-    assert render_report(cohorts, title="A report", notes=["Where the data come from."]) == page
+    assert render_report(cohorts, title="A report", notes=("Where the data come from.",)) == page
 
 
 def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
@@ -346,4 +352,4 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="^cohorts"):
         render_report([], title="T")
     with pytest.raises(CalcodeError, match="does not exist"):
-        write_report(tmp_path / "no" / "report.html", cohorts=[cohort_of(model, **good)], title="T")
+        write_page(tmp_path / "no" / "report.html", [], title="T")

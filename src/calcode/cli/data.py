@@ -149,19 +149,12 @@ def list_(as_json: AsJson = False) -> None:
 
     screen = Screen()
     if as_json:
-        rows = [
-            {"name": one.name, "title": one.title, "images": one.images, "licence": one.licence}
-            | {"needs": one.needs, "templates": one.templates}
-            for one in DATASETS.values()
-        ]
+        keys = ("name", "title", "images", "licence", "needs", "templates")
+        rows = [{key: getattr(one, key) for key in keys} for one in DATASETS.values()]
         screen.emit("data list", {"datasets": rows})
         return
-    table = plain_table()
-    table.add_column("name", no_wrap=True)
-    table.add_column("images", justify="right")
-    table.add_column("what")
-    table.add_column("licence")
-    table.add_column("the folder must hold", overflow="fold")
+    words = ("what", "licence", "the folder must hold")
+    table = plain_table("name", "images", *words, words=words, unbroken=("name",))
     for one in DATASETS.values():
         images = "" if one.images is None else f"{one.images:,}"
         table.add_row(one.name, images, one.title, one.licence, one.needs)

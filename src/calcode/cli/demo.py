@@ -134,11 +134,11 @@ def demo(
     computed = time.perf_counter()
     with screen.working(f"Writing {output}"):
         output.parent.mkdir(parents=True, exist_ok=True)
-        cohorts = [entry.figures.cohort for entry in compared]
+        cohorts = [entry.figures for entry in compared]
         opening, *rest = report_sections(cohorts, introduction=INTRODUCTION, notes=NOTES)
         write_page(output, [opening, site_section(sites), *rest], title=TITLE)
     seconds = {"compute": computed - started, "page": time.perf_counter() - computed}
-    findings = headline([entry.figures for entry in compared])
+    findings = headline(cohorts)
     if as_json:
         facts = {
             "output": str(output),

@@ -165,9 +165,8 @@ def show_explanation(explanation: Explanation, *, name: str, screen: Screen) -> 
         screen.say(explanation.record)
     if explanation.verdicts:
         screen.say()
-        table = plain_table()
-        for column in ("diagnosis", "probability", "possible", "because"):
-            table.add_column(column, overflow="fold")
+        headings = ("diagnosis", "probability", "possible", "because")
+        table = plain_table(*headings, words=headings)
         for verdict in explanation.verdicts:
             title = verdict.title if verdict.title == verdict.name else f"{verdict.title} ({verdict.name})"
             kept = "yes" if verdict.kept_by else "no"
@@ -176,10 +175,8 @@ def show_explanation(explanation: Explanation, *, name: str, screen: Screen) -> 
         screen.show(table)
     if explanation.neighbours:
         screen.say()
-        table = plain_table()
-        table.add_column("nearest reference images")
-        table.add_column("diagnosis", overflow="fold")
-        table.add_column("distance", justify="right")
+        names = ("nearest reference images", "diagnosis")
+        table = plain_table(*names, "distance", words=names)
         for neighbour in explanation.neighbours:
             table.add_row(neighbour.id, neighbour.label_name or "-", f"{neighbour.distance:.3f}")
         screen.show(table)

@@ -80,10 +80,7 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
         screen.heading("How local its thresholds are: the bandwidth")
         screen.say(f"{bandwidth_sentence(fitted)} {level_sentence(fitted)}")
         if fitted.bandwidth_trace_:
-            table = plain_table()
-            for head in ("neighbourhood", "h", "infinite thresholds", "held-out coverage"):
-                table.add_column(head, justify="right")
-            table.add_column("")
+            table = plain_table("neighbourhood", "h", "infinite thresholds", "held-out coverage", "", words=())
             for trial in fitted.bandwidth_trace_:
                 chosen = trial.bandwidth == fitted.bandwidth_
                 outcome = "rejected"

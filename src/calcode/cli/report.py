@@ -55,7 +55,7 @@ def report(
     from calcode.method.evidence import robust_probabilities
     from calcode.method.scores import aps_scores, label_sets
     from calcode.metrics.wording import counted
-    from calcode.report import ReportCohort, cohort_figures, write_report
+    from calcode.report import ReportCohort, cohort_figures, report_sections, write_page
     from calcode.report.site_page import ideal_worst, write_site_report
     from calcode.site import SiteModel, load_model
 
@@ -105,18 +105,15 @@ def report(
         class_titles=titles,
     )
     with screen.working(f"Writing {target}"):
-        write_report(target, cohorts=[cohort], title=heading)
-    figures = cohort_figures(cohort)
+        figures = cohort_figures(cohort)
+        write_page(target, report_sections([figures]), title=heading)
     if as_json:
         methods = {method.name: method.summary.to_dict() for method in figures.methods}
         screen.emit("report", {"output": str(target), "shifted": cohort.shifted, "methods": methods})
         return
-    cohort = figures.cohort
-    kind = (
-        "Called shifted, so every figure is an observation (--exchangeable says that it is not)."
-        if cohort.shifted
-        else "Called exchangeable with the calibration images."
-    )
+    kind = "Called exchangeable with the calibration images."
+    if cohort.shifted:
+        kind = "Called shifted, so every figure is an observation (--exchangeable says that it is not)."
     screen.say(f"{choice.described}: {counted(len(cohort.labels), 'image')}. {kind}")
     screen.say()
     screen.show(method_table({method.name: method.summary for method in figures.methods}))

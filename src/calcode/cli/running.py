@@ -6,7 +6,6 @@ import errno
 import functools
 import inspect
 import json
-import math
 import os
 import re
 import sys
@@ -31,6 +30,7 @@ from rich.text import Text
 
 from calcode import __version__
 from calcode.errors import CalcodeError, CalcodeWarning
+from calcode.files import json_ready
 
 if TYPE_CHECKING:
     from calcode.report import parts
@@ -240,13 +240,19 @@ class Screen:
             yield
 
 
-def plain_table(*columns: str, title: str | None = None) -> Table:
+def plain_table(
+    *columns: str, words: Sequence[str] | None = None, unbroken: Sequence[str] = (), title: str | None = None
+) -> Table:
     """An empty table in the style of all tables: a rule under the head, narrow gaps.
 
     Parameters
     ----------
     columns : str
-        Headings: the first above words that may wrap, the others above numbers; a note has no heading.
+        Headings. A column holds numbers, set flush right, unless it is one of the following.
+    words : sequence of str, optional
+        Columns of words that may wrap: the first if not given. A note, which has no heading, is one too.
+    unbroken : sequence of str
+        Columns of text that stays on its line.
     title : str, optional
     """
     table = Table(
@@ -258,39 +264,20 @@ def plain_table(*columns: str, title: str | None = None) -> Table:
         pad_edge=False,
         show_edge=False,
     )
-    for number, heading in enumerate(columns):
-        words = number == 0 or not heading
-        table.add_column(heading, justify="left" if words else "right", no_wrap=not words, overflow="fold")
+    wrapped = columns[:1] if words is None else words
+    for heading in columns:
+        fixed = heading in unbroken
+        right = not (fixed or heading in wrapped or heading == "")
+        table.add_column(heading, justify="right" if right else "left", no_wrap=right or fixed, overflow="fold")
     return table
 
 
 def terminal_table(table: parts.Table, *, title: str = "") -> Table:
     """A table of `calcode.report.parts`: small print below its cell, a row whose name is bold set off by a mark."""
-    shown = plain_table(title=title or None)
-    for column in table.columns:
-        right = column.numeric
-        shown.add_column(column.heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    words = [column.heading for column in table.columns if not column.numeric]
+    shown = plain_table(*(column.heading for column in table.columns), words=words, title=title or None)
     for first, *rest in table.cells:
         cells = [f"{cell.text}\n{cell.below}" if cell.below else cell.text for cell in rest]
         name = f"> {first.text}" if first.best else first.text
         shown.add_row(name, *cells, style="bold" if first.best else "")
     return shown
-
-
-def json_ready(value: Any) -> Any:
-    """Plain values for JSON: nan becomes null, infinity the text "inf", a path its text.
-
-    Examples
-    --------
-    >>> json_ready({"bandwidth": math.inf, "coverage": (math.nan, 0.5)})
-    {'bandwidth': 'inf', 'coverage': [None, 0.5]}
-    """
-    if isinstance(value, Mapping):
-        return {str(key): json_ready(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_ready(entry) for entry in value]
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    return value

@@ -297,17 +297,10 @@ def curve(
         images = others[one_per_group(others, random_state=seed)[:_CURVE_IMAGES]]
         points = learning_curve(site, images, sizes, n_draws=draws, random_state=seed)
     if as_json:
-        rows = [
-            {"labels": point.labels, "informative": point.informative, "low": point.low, "high": point.high}
-            | {"beyond": point.beyond}
-            for point in points
-        ]
+        rows = [asdict(point) for point in points]
         screen.emit("site curve", {"reviewed": len(site.bag_), "images": len(images), "curve": rows})
         return
-    table = plain_table()
-    for head in ("labels", "informative", "8 of 10 draws"):
-        table.add_column(head, justify="right")
-    table.add_column("")
+    table = plain_table("labels", "informative", "8 of 10 draws", "", words=())
     for point in points:
         note = "a guess: more labels than reviewed cases" if point.beyond else ""
         rate, low, high = (percent(share, digits=0) for share in (point.informative, point.low, point.high))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.table import Table
 
 from calcode.cli.running import Screen, plain_table
 from calcode.method.model import Calcode
 from calcode.metrics import Summary
-from calcode.metrics.intervals import Estimate
-from calcode.metrics.summary_text import CLASS_HEADS, class_cells, interval, overall_lines, with_interval
+from calcode.metrics.summary_text import CLASS_HEADS, class_cells, interval, or_dash, overall_lines, with_interval
 from calcode.metrics.wording import counted, number, percent
 
 
@@ -23,32 +22,21 @@ def overall_table(summary: Summary, *, top_known: bool = True) -> Table:
     top_known : bool
         Whether the first-ranked classes are known, which selective accuracy and calibration error need.
     """
-    table = plain_table()
-    table.add_column("observed", overflow="fold")
-    table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("95 % interval", no_wrap=True)
-    table.add_column("on", overflow="fold")
-    for line in overall_lines(summary):
-        if top_known or line.name not in ("selective accuracy", "calibration error"):
-            estimate = line.estimate
-            table.add_row(
-                line.name,
-                number(estimate.value, digits=3),
-                interval(estimate),
-                f"{estimate.n:,} {line.images}",
-                style="bold" if line.name == "coverage" or line.name.startswith("worst class") else "",
-            )
+    within = "95 % interval"
+    table = plain_table("observed", "value", within, "on", words=("observed", "on"), unbroken=(within,))
+    for name, estimate, images in overall_lines(summary):
+        if top_known or name not in ("selective accuracy", "calibration error"):
+            strong = name == "coverage" or name.startswith("worst class")
+            cells = (number(estimate.value, digits=3), interval(estimate), f"{estimate.n:,} {images}")
+            table.add_row(name, *cells, style="bold" if strong else "")
     return table
 
 
 def class_table(summary: Summary, *, protected: Sequence[str] = ()) -> Table:
     """One class per row; protected classes are marked with a star, those in every set with the reason."""
-    table = plain_table()
     rows = [class_cells(row) for row in summary.classwise]
     shown = len(CLASS_HEADS) if any(row[-1] for row in rows) else len(CLASS_HEADS) - 1
-    for i, head in enumerate(CLASS_HEADS[:shown]):
-        text = i in (0, 7)
-        table.add_column(head, justify="left" if text or i == 2 else "right", no_wrap=not text, overflow="fold")
+    table = plain_table(*CLASS_HEADS[:shown], unbroken=(CLASS_HEADS[2],))
     for row in rows:
         name = f"{row[0]} *" if row[0] in protected else row[0]
         table.add_row(name, *row[1:shown], style="bold" if row[0] == summary.worst_class else "")
@@ -57,58 +45,52 @@ def class_table(summary: Summary, *, protected: Sequence[str] = ()) -> Table:
 
 def subgroup_table(groups: Mapping[str, Summary], *, column: str) -> Table:
     """One subgroup per row, with its worst class."""
-    table = plain_table()
-    table.add_column(column, overflow="fold")
-    table.add_column("answered", justify="right", no_wrap=True)
-    table.add_column("coverage", no_wrap=True)
-    table.add_column("worst class", overflow="fold")
-    for name in ("size", "full", "right", "defer."):
-        table.add_column(name, justify="right", no_wrap=True)
+    headings = (column, "answered", "coverage", "worst class", "size", "full", "right", "defer.")
+    table = plain_table(*headings, words=(column, "worst class"), unbroken=("coverage",))
     for value, summary in groups.items():
         worst = summary.worst_class_coverage
         table.add_row(
             value,
             f"{summary.coverage.n:,}",
-            f"{_short(summary.coverage)}\n{interval(summary.coverage)}".strip(),
-            f"{_short(worst)} {summary.worst_class}\nn = {worst.n:,}" if summary.worst_class else "-",
-            _short(summary.set_size, digits=2),
-            _short(summary.full_set_rate),
+            f"{or_dash(summary.coverage.value)}\n{interval(summary.coverage)}".strip(),
+            f"{or_dash(worst.value)} {summary.worst_class}\nn = {worst.n:,}" if summary.worst_class else "-",
+            or_dash(summary.set_size.value, digits=2),
+            or_dash(summary.full_set_rate.value),
             f"{summary.singles.right}/{summary.singles.n}" if summary.singles.n else "-",
-            _short(summary.deferral),
+            or_dash(summary.deferral.value),
         )
     return table
 
 
 def method_table(methods: Mapping[str, Summary]) -> Table:
     """Several methods side by side: one figure per row, one method per column."""
-    table = plain_table()
-    table.add_column("", no_wrap=True)
-    for name in methods:
-        table.add_column(name, overflow="fold")
-    summaries = list(methods.values())
 
-    def add(name: str, figures: Sequence[Estimate], *, style: str = "") -> None:
-        table.add_row(name, *(with_interval(figure) for figure in figures), style=style)
+    def worst(summary: Summary) -> str:
+        return f"{summary.worst_class}, n = {summary.worst_class_coverage.n:,}" if summary.worst_class else "no class"
 
-    add("coverage", [s.coverage for s in summaries], style="bold")
-    add("worst class", [s.worst_class_coverage for s in summaries], style="bold")
-    table.add_row(
-        "", *(f"{s.worst_class}, n = {s.worst_class_coverage.n:,}" if s.worst_class else "no class" for s in summaries)
-    )
-    add("set size", [s.set_size for s in summaries])
-    add("full-set", [s.full_set_rate for s in summaries])
-    table.add_row(
-        "one answer", *(f"{s.singles.n:,}, {s.singles.right:,} right" if s.singles.n else "none" for s in summaries)
-    )
-    add("informative", [s.informative_rate for s in summaries])
-    add("deferral", [s.deferral for s in summaries])
+    def singles(summary: Summary) -> str:
+        return f"{summary.singles.n:,}, {summary.singles.right:,} right" if summary.singles.n else "none"
+
+    rows: dict[str, Callable[[Summary], str]] = {
+        "coverage": lambda summary: with_interval(summary.coverage),
+        "worst class": lambda summary: with_interval(summary.worst_class_coverage),
+        "": worst,
+        "set size": lambda summary: with_interval(summary.set_size),
+        "full-set": lambda summary: with_interval(summary.full_set_rate),
+        "one answer": singles,
+        "informative": lambda summary: with_interval(summary.informative_rate),
+        "deferral": lambda summary: with_interval(summary.deferral),
+    }
+    table = plain_table("", *methods, words=tuple(methods), unbroken=("",))
+    for name, cell in rows.items():
+        strong = name in ("coverage", "worst class")
+        table.add_row(name, *(cell(summary) for summary in methods.values()), style="bold" if strong else "")
     return table
 
 
 def show_notes(model: Calcode, summary: Summary, *, screen: Screen) -> None:
     """What the columns of `method_table` do not show of CALCoDe, the last of them."""
-    singles = str(summary.singles)
-    screen.say(f"CALCoDe: {singles}.")
+    screen.say(f"CALCoDe: {summary.singles}.")
     marked = [f"{name} ({counted(n, 'calibration image')})" for name, n in model.in_every_set_.items()]
     if marked:
         screen.say(f"In every set of CALCoDe, whatever the image: {', '.join(marked)}.")
@@ -118,7 +100,3 @@ def show_notes(model: Calcode, summary: Summary, *, screen: Screen) -> None:
         screen.say(said, style="yellow")
     if not model.guards_:
         screen.say("No class is protected here, so CALCoDe and its localized rule give the same sets.")
-
-
-def _short(estimate: Estimate, *, digits: int = 3) -> str:
-    return "-" if estimate.value != estimate.value else number(estimate.value, digits=digits)

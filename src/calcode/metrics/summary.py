@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from calcode.arrays import FloatArray
 from calcode.errors import EvidenceError, SettingsError
+from calcode.files import json_ready
 from calcode.method.decisions import WORST_CLASS_MIN, shown_classes
 from calcode.method.evidence import checked_labels
 from calcode.metrics import tallies
@@ -156,7 +157,7 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """The summary as plain lists, numbers and text, ready for JSON; undefined values are None."""
-        plain: dict[str, Any] = _json_ready(asdict(self))
+        plain: dict[str, Any] = json_ready(asdict(self))
         return plain
 
     def __str__(self) -> str:
@@ -365,13 +366,3 @@ def worst_class(
 
 def _share(part: FloatArray, whole: FloatArray) -> Estimate:
     return proportion(float(part.sum()), float(whole.sum()))
-
-
-def _json_ready(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _json_ready(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json_ready(entry) for entry in value]
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    return value

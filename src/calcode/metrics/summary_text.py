@@ -101,8 +101,8 @@ def class_cells(row: ClassCoverage) -> tuple[str, ...]:
         row.name,
         f"{row.coverage.n:,}/{row.n:,}",
         covered,
-        "-" if math.isnan(row.set_size) else f"{row.set_size:.2f}",
-        *("-" if math.isnan(value) else f"{value:.3f}" for value in figures),
+        or_dash(row.set_size, digits=2),
+        *(or_dash(value) for value in figures),
         "" if row.in_every_set is None else f"in every set: {counted(row.in_every_set, 'calibration image')}",
     )
 
@@ -146,6 +146,11 @@ def interval(estimate: Estimate) -> str:
     if math.isnan(estimate.low):
         return ""
     return f"[{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def or_dash(value: float, *, digits: int = 3) -> str:
+    """A number, or a dash where it is undefined."""
+    return "-" if math.isnan(value) else number(value, digits=digits)
 
 
 def with_interval(estimate: Estimate) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from calcode.report.cohort import ReportCohort, cohort_figures
-from calcode.report.cohort_page import render_report, write_report
+from calcode.report.cohort_page import report_sections
+from calcode.report.page import render_page, write_page
 
-__all__ = ["ReportCohort", "cohort_figures", "render_report", "write_report"]
+__all__ = ["ReportCohort", "cohort_figures", "render_page", "report_sections", "write_page"]

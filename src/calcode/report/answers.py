@@ -23,7 +23,7 @@ from calcode.metrics.wording import (
 from calcode.report.charts import ChartRow, Histogram, ReferenceLine, RowChart, Segment, StackChart, StackRow
 from calcode.report.cohort import CohortFigures, ReportCohort
 from calcode.report.comparison import share_cell, singles_cell
-from calcode.report.parts import Cell, Column, Figure, Part, Table, Text, columns
+from calcode.report.parts import Cell, Figure, Part, Table, Text, columns
 
 #: What each reason for a deferral is called.
 REASON_WORDS = {Reason.LOW_SUPPORT: "low support (audit)", Reason.EMPTY_SET: "empty set", Reason.FULL_SET: "full set"}
@@ -45,30 +45,23 @@ def set_size_figure(figures: CohortFigures) -> Figure:
     for size in range(1, n_classes + 1):
         name = f"all {size}" if size == n_classes else counted(size, "label")
         parts.append(Segment(name, "sequence", (size - 1) / max(n_classes - 1, 1)))
-    rows = []
+    bars, rows = [], []
     for method in figures.methods:
-        answered = method.outcome.answered
+        answered, summary = method.outcome.answered, method.summary
         sizes = np.bincount(method.outcome.sets[answered].sum(axis=1), minlength=n_classes + 1)
-        counts = [int((~answered).sum()), *sizes.tolist()]
-        rows.append(
-            StackRow(
-                label=method.name,
-                note=f"mean {number(method.summary.set_size.value)}; {singles_words(method.summary.singles)}",
-                shares=tuple(n / len(answered) for n in counts),
-            )
-        )
+        shares = tuple(n / len(answered) for n in (int((~answered).sum()), *sizes.tolist()))
+        note = f"mean {number(summary.set_size.value)}; {singles_words(summary.singles)}"
+        bars.append(StackRow(label=method.name, note=note, shares=shares))
+        rows.append([method.name, *map(percent, shares), singles_cell(summary)])
     return Figure(
         heading="How many labels an answer holds",
         sentence=f"Shares of all {counted(figures.guarded.summary.n, 'image')}, from deferred to all {n_classes} "
         "labels. An answer with one label names one diagnosis: behind each method stands how often it was right.",
-        charts=(StackChart(parts=parts, rows=rows),),
+        charts=(StackChart(parts=parts, rows=bars),),
         numbers=Table(
             caption=f"Set sizes on {figures.cohort.name}",
             columns=columns("method", *[part.name for part in parts], "single answers"),
-            rows=[
-                [method.name, *[percent(share) for share in row.shares], singles_cell(method.summary)]
-                for method, row in zip(figures.methods, rows, strict=True)
-            ],
+            rows=rows,
         ),
     )
 
@@ -87,26 +80,22 @@ def deferral_figure(figures: CohortFigures) -> Figure:
     names = [cohort.class_title(name) for name in cohort.classes]
     if counts[-1].sum():
         names.append("outside the label space")
-    rows = []
-    for name, row in zip(names, counts, strict=False):
-        total = int(row.sum())
-        shares = tuple(float(row[reason]) / max(total, 1) for reason in reasons)
+    bars, rows = [], []
+    for name, row in zip(names, counts.tolist(), strict=False):
+        total, found = sum(row), [row[reason] for reason in reasons]
+        shares = tuple(n / max(total, 1) for n in found)
         note = f"{percent(sum(shares))} of {count(total)}" if total else "no image"
-        rows.append(StackRow(label=name, note=note, shares=shares))
-    found = listed([f"{count(int(counts[:, r].sum()))} for {REASON_WORDS[r]}" for r in reasons])
+        bars.append(StackRow(label=name, note=note, shares=shares))
+        rows.append([name, count(total), *map(count, found)])
+    words = [REASON_WORDS[reason] for reason in reasons]
+    totals = listed([f"{count(int(counts[:, r].sum()))} for {REASON_WORDS[r]}" for r in reasons])
+    parts = [Segment(REASON_WORDS[reason], f"reason-{int(reason)}") for reason in reasons]
     return Figure(
         heading=heading,
-        sentence=f"CALCoDe defers {percent_estimate(deferred)} of {counted(deferred.n, 'image')}: {found}.",
-        charts=(
-            StackChart(parts=[Segment(REASON_WORDS[reason], f"reason-{int(reason)}") for reason in reasons], rows=rows),
-        ),
+        sentence=f"CALCoDe defers {percent_estimate(deferred)} of {counted(deferred.n, 'image')}: {totals}.",
+        charts=(StackChart(parts=parts, rows=bars),),
         numbers=Table(
-            caption=f"Deferred images on {cohort.name}",
-            columns=columns("class", "images", *[REASON_WORDS[reason] for reason in reasons]),
-            rows=[
-                [name, count(int(row.sum())), *[count(int(row[reason])) for reason in reasons]]
-                for name, row in zip(names, counts, strict=False)
-            ],
+            caption=f"Deferred images on {cohort.name}", columns=columns("class", "images", *words), rows=rows
         ),
     )
 
@@ -161,35 +150,24 @@ def subgroup_figure(cohort: ReportCohort, column: str) -> Part:
     if len(found) == 1:
         return Text(sentences=(f"All images have the same {name}: {found[0]}.",))
     groups = summarize_by(cohort.decisions, cohort.labels, values)
-    notes = {
-        value: f"{count(summary.coverage.n)} of {count(summary.n)} answered"
-        + (", few" if summary.coverage.n < FEW else "")
-        for value, summary in groups.items()
-    }
+    bars, rows = [], []
+    for value, summary in groups.items():
+        coverage = summary.coverage
+        note = f"{count(coverage.n)} of {count(summary.n)} answered{', few' * (coverage.n < FEW)}"
+        bars.append(ChartRow(label=value, note=note, values={2: coverage}))
+        size, full = number(summary.set_size.value), percent(summary.full_set_rate.value)
+        cells = (share_cell(coverage), size, full, singles_cell(summary), share_cell(summary.deferral))
+        rows.append([Cell(value, below=note), *cells])
+    target = ReferenceLine(cohort.target, f"target {short_percent(cohort.target)}")
     return Figure(
         heading=f"By {name}",
         sentence=range_sentence(groups, name=name),
-        charts=(
-            RowChart(
-                rows=[
-                    ChartRow(label=value, note=notes[value], values={2: summary.coverage})
-                    for value, summary in groups.items()
-                ],
-                references=[ReferenceLine(cohort.target, f"target {short_percent(cohort.target)}")],
-            ),
-        ),
+        charts=(RowChart(rows=bars, references=[target]),),
         legend=((2, "coverage of CALCoDe, with 95 % Wilson intervals"),),
         numbers=Table(
             caption=f"CALCoDe by {name} on {cohort.name}",
-            columns=(
-                Column(name, lambda row: Cell(row[0], below=notes[row[0]]), numeric=False),
-                Column("coverage", lambda row: share_cell(row[1].coverage)),
-                Column("set size", lambda row: number(row[1].set_size.value)),
-                Column("full sets", lambda row: percent(row[1].full_set_rate.value)),
-                Column("single answers", lambda row: singles_cell(row[1])),
-                Column("deferred", lambda row: share_cell(row[1].deferral)),
-            ),
-            rows=list(groups.items()),
+            columns=columns(name, "coverage", "set size", "full sets", "single answers", "deferred"),
+            rows=rows,
         ),
         numbers_title="The numbers, with what the answers cost",
     )

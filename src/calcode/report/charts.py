@@ -151,17 +151,6 @@ class ChartRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lane:
-    """One value of a row as it is drawn; `low` and `high` are undefined without an interval."""
-
-    series: int
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-    bar: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class RowChart:
     """Dots with intervals, or bars: one row per name, one lane per series.
 
@@ -188,7 +177,7 @@ class RowChart:
     @property
     def scale(self) -> Scale:
         """From values to places."""
-        drawn = [bound for row in self.rows for lane in lanes(row) for bound in (lane.low, lane.value)]
+        drawn = [bound for row in self.rows for _, shown, _ in lanes(row) for bound in (shown.low, shown.value)]
         return self.axis or share_scale(drawn + [line.value for line in self.references])
 
     def value_text(self, value: float) -> str:
@@ -203,16 +192,16 @@ class RowChart:
     def description(self) -> str:
         """What is drawn, for those who do not see it."""
         return "; ".join(
-            f"{row.label}: {', '.join(self.value_text(lane.value) for lane in lanes(row))}" for row in self.rows
+            f"{row.label}: {', '.join(self.value_text(shown.value) for _, shown, _ in lanes(row))}" for row in self.rows
         )
 
 
-def lanes(row: ChartRow) -> list[Lane]:
-    """What is drawn for a row, from top to bottom."""
+def lanes(row: ChartRow) -> list[tuple[int, Estimate, bool]]:
+    """What is drawn for a row from top to bottom: its series, its value, and whether it is a bar, without interval."""
     return [
-        Lane(series=series, value=value.value, low=value.low, high=value.high)
+        (series, value, False)
         if isinstance(value, Estimate)
-        else Lane(series=series, value=value, bar=True)
+        else (series, Estimate(value, low=math.nan, high=math.nan, n=0), True)
         for series, value in row.values.items()
     ]
 
@@ -331,18 +320,11 @@ class Histogram:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Axis:
-    """One direction of a plane: what it shows, from where to where, and how its ticks are written."""
+class Axis(Scale):
+    """One direction of a plane: its scale, what it shows, and how its ticks are written."""
 
     title: str
-    low: float
-    high: float
     tick_text: Callable[[float], str] = short_percent
-
-    @property
-    def scale(self) -> Scale:
-        """From values to places."""
-        return Scale(low=self.low, high=self.high)
 
 
 @dataclass(frozen=True, kw_only=True)

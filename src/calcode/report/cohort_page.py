@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,11 +9,10 @@ from calcode.errors import SettingsError
 from calcode.metrics.wording import FEW, count, counted, listed, sentence_case, short_percent
 from calcode.report.answers import audit_figure, case_parts, deferral_figure, set_size_figure, subgroup_parts
 from calcode.report.charts import share_scale
-from calcode.report.cohort import CohortFigures, MethodFigures, ReportCohort, cohort_figures
+from calcode.report.cohort import CohortFigures, MethodFigures
 from calcode.report.comparison import class_chart, class_figure, class_table, cost_table, method_table, method_words
 from calcode.report.findings import calcode_sentences, headline, ordinary_sentences, shortfall_sentences
 from calcode.report.model_section import model_parts, promise_parts
-from calcode.report.page import render_page, write_page
 from calcode.report.parts import Cards, Columns, Figure, Fold, Part, Section, Terms, Text
 
 _WORDS = (
@@ -40,52 +38,24 @@ _WORDS = (
 )
 
 
-def render_report(
-    cohorts: Sequence[ReportCohort], *, title: str, introduction: Sequence[str] = (), notes: Sequence[str] = ()
-) -> str:
-    """The page as text: self-contained, without scripts, the same for the same input.
+def report_sections(
+    cohorts: Sequence[CohortFigures], *, introduction: Sequence[str] = (), notes: Sequence[str] = ()
+) -> list[Section]:
+    """Every section of the page; `write_page` writes them.
 
     Parameters
     ----------
-    cohorts : sequence of ReportCohort
+    cohorts : sequence of CohortFigures
         At least one; each with its own model.
-    title : str
     introduction : sequence of str
         What was tried, on which images, for readers who see the page for the first time.
     notes : sequence of str
         Sentences for the end of the page, such as the origin and licence of the data.
     """
-    return render_page(report_sections(cohorts, introduction=introduction, notes=notes), title=title)
-
-
-def write_report(
-    path: str | os.PathLike[str],
-    *,
-    cohorts: Sequence[ReportCohort],
-    title: str,
-    introduction: Sequence[str] = (),
-    notes: Sequence[str] = (),
-) -> None:
-    """Write the page to a file, which appears whole or not at all.
-
-    Parameters
-    ----------
-    path : path-like
-    cohorts, title, introduction, notes
-        As in `render_report`.
-    """
-    write_page(path, report_sections(cohorts, introduction=introduction, notes=notes), title=title)
-
-
-def report_sections(
-    cohorts: Sequence[ReportCohort], *, introduction: Sequence[str] = (), notes: Sequence[str] = ()
-) -> list[Section]:
-    """Every section of the page; parameters as in `render_report`."""
     if not cohorts:
         raise SettingsError("cohorts: none given; a report needs at least one cohort")
-    figures = [cohort_figures(cohort) for cohort in cohorts]
-    sections = [opening_section(figures, introduction)]
-    sections += [cohort_section(f"cohort-{i + 1}", entry) for i, entry in enumerate(figures)]
+    sections = [opening_section(cohorts, introduction)]
+    sections += [cohort_section(f"cohort-{i + 1}", figures) for i, figures in enumerate(cohorts)]
     sections.append(Section(key="words", title="What the words mean", parts=(Terms(entries=_WORDS),)))
     if notes:
         sections.append(Section(key="notes", title="Notes", parts=(Text(sentences=tuple(notes), style="list"),)))

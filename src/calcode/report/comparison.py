@@ -22,7 +22,7 @@ from calcode.metrics.wording import (
 )
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart, Scale
 from calcode.report.cohort import CohortFigures, MethodFigures
-from calcode.report.parts import Cell, Column, Figure, Table
+from calcode.report.parts import Cell, Figure, Table, columns
 
 
 def differs(summary: Summary) -> bool:
@@ -44,36 +44,36 @@ def share_cell(estimate: Estimate, *, name: str = "", n: bool = False) -> Cell:
     return Cell(f"{name} {percent(estimate.value)}".strip(), below=percent_interval(estimate) + images)
 
 
-#: What a method did on a cohort; a row is a cohort's name and the `MethodFigures` on it.
-_COLUMNS = (
-    Column("coverage", lambda row: share_cell(row[1].summary.coverage, n=True)),
-    Column(
-        "worst class",
-        lambda row: share_cell(row[1].summary.worst_class_coverage, name=row[1].summary.worst_class or "", n=True),
-    ),
-    Column(
-        "set size",
-        lambda row: Cell(
-            number((size := row[1].summary.set_size).value),
-            below=f"{number(size.low)} to {number(size.high)}" if size.n else "",
-        ),
-    ),
-    Column("full sets", lambda row: share_cell(row[1].summary.full_set_rate)),
-    Column("single answers", lambda row: singles_cell(row[1].summary)),
-    Column("deferred", lambda row: share_cell(row[1].summary.deferral)),
-)
+#: Headings of `method_cells`.
+METHOD_HEADINGS = ("coverage", "worst class", "set size", "full sets", "single answers", "deferred")
+
+
+def method_cells(summary: Summary) -> list[Cell]:
+    """What a method did on a cohort, under `METHOD_HEADINGS`."""
+    size = summary.set_size
+    return [
+        share_cell(summary.coverage, n=True),
+        share_cell(summary.worst_class_coverage, name=summary.worst_class or "", n=True),
+        Cell(number(size.value), below=f"{number(size.low)} to {number(size.high)}" if size.n else ""),
+        share_cell(summary.full_set_rate),
+        singles_cell(summary),
+        share_cell(summary.deferral),
+    ]
 
 
 def cost_table(cohorts: Sequence[CohortFigures]) -> Table:
     """What the answers of the ordinary predictor and of CALCoDe are worth and cost, cohort by cohort."""
     sizes = listed(list(dict.fromkeys(str(len(figures.cohort.classes)) for figures in cohorts)), last="or")
-    methods = [(f.cohort.name, method) for f in cohorts for method in (f.ordinary, f.guarded) if method is not None]
-    named = Column("images and method", lambda row: Cell(sentence_case(row[0]), below=row[1].name), numeric=False)
     return Table(
         caption=f"What the answers are worth and what they cost. Set size out of {sizes} labels; a full set holds all "
         "of them; a single answer names one diagnosis; a deferred image goes to a clinician",
-        columns=(named, *_COLUMNS),
-        rows=methods,
+        columns=columns("images and method", *METHOD_HEADINGS),
+        rows=[
+            [Cell(sentence_case(figures.cohort.name), below=method.name), *method_cells(method.summary)]
+            for figures in cohorts
+            for method in (figures.ordinary, figures.guarded)
+            if method is not None
+        ],
     )
 
 
@@ -89,11 +89,13 @@ def method_table(figures: CohortFigures) -> Table:
         caption += f" '{figures.ordinary_there.name}' is over the images that CALCoDe answers."
     if not figures.cohort.model.tail_classes_:
         caption += " Nothing is protected, so CALCoDe and Localized are the same."
-    accepted = Column("coverage of accepted", lambda row: share_cell(row[1].summary.audit_coverage, n=True))
-    extra = [accepted] if any(differs(method.summary) for method in methods) else []
-    named = Column("method", lambda row: row[1].name, numeric=False)
-    rows = [(figures.cohort.name, method) for method in methods]
-    return Table(caption=caption, columns=(named, *_COLUMNS, *extra), rows=rows)
+    headings = ["method", *METHOD_HEADINGS]
+    rows: list[list[str | Cell]] = [[method.name, *method_cells(method.summary)] for method in methods]
+    if any(differs(method.summary) for method in methods):
+        headings.append("coverage of accepted")
+        for row, method in zip(rows, methods, strict=True):
+            row.append(share_cell(method.summary.audit_coverage, n=True))
+    return Table(caption=caption, columns=columns(*headings), rows=rows)
 
 
 def method_words(method: MethodFigures) -> str:
@@ -150,36 +152,31 @@ def class_chart(
 
 def class_table(cohorts: Sequence[CohortFigures]) -> Table:
     """Every class of every cohort, every method."""
-    rows: list[tuple[CohortFigures, MethodFigures, ClassCoverage]] = []
+    rows: list[list[str | Cell]] = []
     for figures in cohorts:
-        methods = list(figures.methods)
+        cohort, methods = figures.cohort, list(figures.methods)
         if figures.ordinary_there is not None:
             methods.insert(1, figures.ordinary_there)
         # A class without an image has nothing to show; the sentences name it.
-        present = [name for name in figures.cohort.classes if figures.guarded.class_row(name).n]
-        rows += [(figures, method, method.class_row(name)) for name in present for method in methods]
-
-    def class_cell(row: tuple[CohortFigures, MethodFigures, ClassCoverage]) -> Cell:
-        cohort, name = row[0].cohort, row[2].name
-        tag = "protected" if name in cohort.model.tail_classes_ else ""
-        return Cell(name, tag=tag, below=cohort.name if len(cohorts) > 1 else "")
-
-    def coverage_cell(row: tuple[CohortFigures, MethodFigures, ClassCoverage]) -> Cell:
-        alarm = row[2] in row[1].clearly_below(row[0].cohort.target)
-        return replace(share_cell(row[2].coverage), tag=_every_set_tag(row[2]), alarm=alarm)
-
+        for name in [name for name in cohort.classes if figures.guarded.class_row(name).n]:
+            tag = "protected" if name in cohort.model.tail_classes_ else ""
+            for method in methods:
+                row = method.class_row(name)
+                alarm = row in method.clearly_below(cohort.target)
+                rows.append(
+                    [
+                        Cell(name, tag=tag, below=cohort.name if len(cohorts) > 1 else ""),
+                        method.name,
+                        f"{count(row.coverage.n)} of {count(row.n)}",
+                        replace(share_cell(row.coverage), tag=_every_set_tag(row), alarm=alarm),
+                        number(row.set_size),
+                        *(percent(share) for share in (row.full_set_rate, row.informative_rate, row.deferral)),
+                    ]
+                )
+    headings = ("class", "method", "answered", "coverage", "set size", "full sets", "informative", "deferred")
     return Table(
         caption=f"Every class, every method; underlined: clearly below the target, with at least {FEW} answered images",
-        columns=(
-            Column("class", class_cell, numeric=False),
-            Column("method", lambda row: row[1].name, numeric=False),
-            Column("answered", lambda row: f"{count(row[2].coverage.n)} of {count(row[2].n)}"),
-            Column("coverage", coverage_cell),
-            Column("set size", lambda row: number(row[2].set_size)),
-            Column("full sets", lambda row: percent(row[2].full_set_rate)),
-            Column("informative", lambda row: percent(row[2].informative_rate)),
-            Column("deferred", lambda row: percent(row[2].deferral)),
-        ),
+        columns=columns(*headings, words=2),
         rows=rows,
     )
 
@@ -191,11 +188,8 @@ def class_figure(figures: CohortFigures) -> Figure:
     methods = list(zip(range(3 - len(figures.methods), 3), figures.methods, strict=True))
     below = [f"{method.name} {len(method.clearly_below(cohort.target)) or 'none'}" for _, method in methods]
     protected = listed(list(cohort.model.tail_classes_))
-    marked = (
-        f"Protected, in bold: {protected}."
-        if protected
-        else "No class is protected, so CALCoDe and Localized are the same."
-    )
+    none = "No class is protected, so CALCoDe and Localized are the same."
+    marked = f"Protected, in bold: {protected}." if protected else none
     return Figure(
         heading="Coverage of every class, before and after the guard",
         sentence="Share of answered images whose set holds the true label, with 95 % Wilson intervals. Classes clearly "

@@ -148,15 +148,15 @@ def draw_rows(chart: RowChart, ax: Axes) -> None:
     for row in chart.rows:
         drawn = lanes(row)
         places.append(y + (len(drawn) - 1) / 2)
-        for lane in drawn:
-            colour = _colour(lane.series)
-            if lane.bar:
+        for series, shown, bar in drawn:
+            colour = _colour(series)
+            if bar:
                 # matplotlib draws nothing for an undefined value.
-                ax.barh(y, lane.value, height=0.8, color=colour)
+                ax.barh(y, shown.value, height=0.8, color=colour)
             else:
-                ax.plot([lane.low, lane.high], [y, y], color=colour, linewidth=2, alpha=0.75)
-                mark = _MARKS[lane.series % len(_MARKS)]
-                ax.plot([lane.value], [y], marker=mark, color=colour, markersize=6, clip_on=False)
+                ax.plot([shown.low, shown.high], [y, y], color=colour, linewidth=2, alpha=0.75)
+                mark = _MARKS[series % len(_MARKS)]
+                ax.plot([shown.value], [y], marker=mark, color=colour, markersize=6, clip_on=False)
             y += 1.0
         y += 0.9
     ax.set_yticks(places, [fill(row.label, 32) for row in chart.rows])

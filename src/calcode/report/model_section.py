@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from calcode.method.model import Calcode
 from calcode.method.quantiles import coverage_floor, smallest_finite_count
-from calcode.method.tail import ClassGuard
 from calcode.metrics.intervals import Estimate, proportion
 from calcode.metrics.wording import count, counted, listed, number, percent, short_percent
 from calcode.report.charts import UNIT_SCALE, ChartRow, ReferenceLine, RowChart
 from calcode.report.cohort import ReportCohort
 from calcode.report.model_facts import audit_sentence, bandwidth_sentence, images_text, level_sentence
-from calcode.report.parts import Cell, Column, Figure, Fold, Part, Table, Terms, Text, columns
+from calcode.report.parts import Cell, Figure, Fold, Part, Table, Terms, Text, columns
 
 _HELD_OUT = (
     "The dots are coverage of the cross-fitted localized rule on accepted validation images, with 95 % Wilson "
@@ -38,62 +36,41 @@ def model_parts(cohort: ReportCohort) -> list[Part]:
 def protected_figure(cohort: ReportCohort) -> Figure:
     """Coverage of every class on validation, against the bound that protects a class."""
     model = cohort.model
-    evidence = model.tail_evidence_
-    bound = evidence[0].bound
+    bound = model.tail_evidence_[0].bound
+    bars, rows = [], []
+    for row in model.tail_evidence_:
+        title, marked = cohort.class_title(row.name), row.name in model.tail_classes_
+        covered = proportion(round(row.coverage * row.n) if row.n else 0, row.n)
+        bars.append(ChartRow(label=title, note=f"n = {count(row.n)}", values={1: covered}, marked=marked))
+        rows.append([title, count(row.n), percent(row.coverage), short_percent(row.bound)])
+    names = listed([cohort.class_title(name) for name in model.tail_classes_])
     return Figure(
         heading="The evidence behind the protected classes",
-        sentence=protected_sentence(cohort),
-        charts=(
-            RowChart(
-                rows=[
-                    ChartRow(
-                        label=cohort.class_title(row.name),
-                        note=f"n = {count(row.n)}",
-                        values={1: proportion(round(row.coverage * row.n) if row.n else 0, row.n)},
-                        marked=row.name in model.tail_classes_,
-                    )
-                    for row in evidence
-                ],
-                references=[ReferenceLine(bound, f"protected below {short_percent(bound)}")],
-            ),
-        ),
+        sentence=f"{f'Protected: {names}' if names else 'No class is protected'}. {_HELD_OUT}",
+        charts=(RowChart(rows=bars, references=[ReferenceLine(bound, f"protected below {short_percent(bound)}")]),),
         numbers=Table(
             caption="Coverage of the cross-fitted localized rule on accepted validation images",
             columns=columns("class", "images", "held-out coverage", "bound"),
-            rows=[
-                [cohort.class_title(row.name), count(row.n), percent(row.coverage), short_percent(row.bound)]
-                for row in evidence
-            ],
+            rows=rows,
         ),
     )
-
-
-def protected_sentence(cohort: ReportCohort) -> str:
-    """Which classes the validation images put under guard, and why."""
-    names = listed([cohort.class_title(name) for name in cohort.model.tail_classes_])
-    return f"Protected: {names}. {_HELD_OUT}" if names else f"No class is protected. {_HELD_OUT}"
 
 
 def guard_tables(cohort: ReportCohort) -> list[Part]:
     """One table of the guards, or nothing without any."""
-    model = cohort.model
-
-    def threshold(guard: ClassGuard) -> str | Cell:
-        if not math.isinf(guard.quantile):
-            return number(guard.quantile, digits=4)
-        needed = smallest_finite_count(miscoverage=guard.miscoverage)
-        return Cell("infinite", tag="in every set", below=f"{counted(needed, 'image')} needed")
-
-    shown = (
-        Column("protected class", lambda guard: cohort.class_title(guard.name), numeric=False),
-        Column("why", lambda guard: str(model.tail_reasons_[guard.name]), numeric=False),
-        Column("calibration images", lambda guard: count(guard.n)),
-        Column("level", lambda guard: short_percent(1 - guard.miscoverage)),
-        Column("class threshold", threshold),
-        Column("class-local part", lambda guard: "no" if guard.local is None else "yes", numeric=False),
-    )
+    rows: list[list[str | Cell]] = []
+    for guard in cohort.model.guards_:
+        threshold: str | Cell = number(guard.quantile, digits=4)
+        if math.isinf(guard.quantile):
+            needed = smallest_finite_count(miscoverage=guard.miscoverage)
+            threshold = Cell("infinite", tag="in every set", below=f"{counted(needed, 'image')} needed")
+        why = str(cohort.model.tail_reasons_[guard.name])
+        level, local = short_percent(1 - guard.miscoverage), "no" if guard.local is None else "yes"
+        rows.append([cohort.class_title(guard.name), why, count(guard.n), level, threshold, local])
+    headings = columns("protected class", "why", "calibration images", "level", "class threshold", words=2)
+    headings += columns("class-local part")
     caption = "Guards; a label is in the set while its APS score is at most the threshold"
-    return [Table(caption=caption, columns=shown, rows=model.guards_)] if model.guards_ else []
+    return [Table(caption=caption, columns=headings, rows=rows)] if rows else []
 
 
 # ---------------------------------------------------------------------- bandwidth
@@ -107,41 +84,36 @@ def bandwidth_figure(model: Calcode) -> Figure:
     budget = model.settings_.support_budget
     accepted = sum(row.n for row in model.tail_evidence_)
     floor = coverage_floor(accepted, miscoverage=model.settings_.miscoverage)
+    bars, rows = [], []
+    for trial in model.bandwidth_trace_:
+        outcome, share = "accepted" if trial.accepted else "rejected", short_percent(trial.share)
+        bars.append(
+            ChartRow(
+                label=f"neighbourhood of {share}, h = {trial.bandwidth:.3g}",
+                note=outcome,
+                values={
+                    series: Estimate(value=value, low=math.nan, high=math.nan, n=1)
+                    for series, value in ((0, trial.infinite_share), (1, trial.coverage))
+                },
+                marked=trial.bandwidth == model.bandwidth_,
+            )
+        )
+        figures = (f"{trial.bandwidth:.4g}", percent(trial.infinite_share), percent(trial.coverage))
+        rows.append([share, *figures, outcome])
+    references = [
+        ReferenceLine(budget, f"infinite: at most {short_percent(budget)}"),
+        ReferenceLine(floor, f"coverage: at least {percent(floor)}"),
+    ]
+    headings = columns("neighbourhood", "h", "infinite thresholds", "held-out coverage") + columns("outcome")
     return Figure(
         heading=heading,
         sentence=sentence,
-        charts=(
-            RowChart(
-                rows=[
-                    ChartRow(
-                        label=f"neighbourhood of {short_percent(trial.share)}, h = {trial.bandwidth:.3g}",
-                        note="accepted" if trial.accepted else "rejected",
-                        values={
-                            series: Estimate(value=value, low=math.nan, high=math.nan, n=1)
-                            for series, value in ((0, trial.infinite_share), (1, trial.coverage))
-                        },
-                        marked=trial.bandwidth == model.bandwidth_,
-                    )
-                    for trial in model.bandwidth_trace_
-                ],
-                references=[
-                    ReferenceLine(budget, f"infinite: at most {short_percent(budget)}"),
-                    ReferenceLine(floor, f"coverage: at least {percent(floor)}"),
-                ],
-                axis=UNIT_SCALE,
-            ),
-        ),
+        charts=(RowChart(rows=bars, references=references, axis=UNIT_SCALE),),
         legend=((0, "infinite thresholds"), (1, "held-out coverage")),
         numbers=Table(
             caption="Candidates in the order they were tried; an infinite threshold is a full set",
-            columns=(
-                Column("neighbourhood", lambda trial: short_percent(trial.share), numeric=False),
-                Column("h", lambda trial: f"{trial.bandwidth:.4g}"),
-                Column("infinite thresholds", lambda trial: percent(trial.infinite_share)),
-                Column("held-out coverage", lambda trial: percent(trial.coverage)),
-                Column("outcome", lambda trial: "accepted" if trial.accepted else "rejected", numeric=False),
-            ),
-            rows=model.bandwidth_trace_,
+            columns=headings,
+            rows=rows,
         ),
     )
 
@@ -151,7 +123,10 @@ def bandwidth_figure(model: Calcode) -> Figure:
 
 def promise_parts(cohort: ReportCohort) -> list[Part]:
     """What is promised for the cohort, and what is only observed."""
-    always, conditional, observed = sorted_promises(cohort.decisions.promises)
+    promises = cohort.decisions.promises
+    always = [sentence for sentence in promises if sentence.startswith("Promised always")]
+    conditional = [s for s in promises if s.startswith("Promised") and s not in always]
+    observed = [s for s in promises if not s.startswith("Promised")]
     heading = "What is promised, and what is only observed"
     if not cohort.shifted:
         return [Text(heading=heading, sentences=(*always, *conditional, *observed), style="list")]
@@ -161,13 +136,6 @@ def promise_parts(cohort: ReportCohort) -> list[Part]:
         note = "For images exchangeable with the calibration images, not for this cohort:"
         parts += [Text(sentences=(note,)), Text(sentences=tuple(conditional), style="list")]
     return parts
-
-
-def sorted_promises(promises: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-    """Promises that always hold, those that need exchangeable images, and mere observations."""
-    always = [sentence for sentence in promises if sentence.startswith("Promised always")]
-    conditional = [s for s in promises if s.startswith("Promised") and s not in always]
-    return always, conditional, [s for s in promises if not s.startswith("Promised")]
 
 
 def provenance_parts(model: Calcode) -> list[Part]:
