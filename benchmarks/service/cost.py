@@ -22,8 +22,7 @@ import numpy as np
 from sqlalchemy import func, select
 
 from calcode.cohorts import write_prompts
-from calcode.demo.cohorts import demo_features
-from calcode.demo.image import fitted_on
+from calcode.demo.cohorts import demo_features, fitted_on
 from calcode.service import schema
 from calcode.service.admission import DecisionRequest
 from calcode.service.database import Database

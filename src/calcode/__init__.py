@@ -40,30 +40,24 @@ if TYPE_CHECKING:
 else:
     # Loaded when first used, so that the command line heeds Ctrl-C before numpy is there.
     _HOMES = {
-        "Action": "calcode.method.decisions",
-        "COST_REGIMES": "calcode.method.decisions",
-        "Calcode": "calcode.method.model",
-        "CalcodeError": "calcode.errors",
-        "CalcodeWarning": "calcode.errors",
-        "Costs": "calcode.method.decisions",
-        "Decision": "calcode.method.decisions",
-        "Decisions": "calcode.method.decisions",
-        "Evidence": "calcode.method.evidence",
-        "LocalizedRule": "calcode.method.localized",
-        "OperatingPoint": "calcode.method.operating_point",
-        "Reason": "calcode.method.decisions",
-        "SupportAudit": "calcode.method.audit",
-        "select_operating_point": "calcode.method.operating_point",
-        "split_roles": "calcode.cohorts.roles",
+        "calcode.cohorts.roles": ("split_roles",),
+        "calcode.errors": ("CalcodeError", "CalcodeWarning"),
+        "calcode.method.audit": ("SupportAudit",),
+        "calcode.method.decisions": ("COST_REGIMES", "Action", "Costs", "Decision", "Decisions", "Reason"),
+        "calcode.method.evidence": ("Evidence",),
+        "calcode.method.localized": ("LocalizedRule",),
+        "calcode.method.model": ("Calcode",),
+        "calcode.method.operating_point": ("OperatingPoint", "select_operating_point"),
     }
 
     def __getattr__(name):
-        if name not in _HOMES:
-            raise AttributeError(f"module 'calcode' has no attribute {name!r}")
         from importlib import import_module
 
-        globals()[name] = value = getattr(import_module(_HOMES[name]), name)
-        return value
+        for home, names in _HOMES.items():
+            if name in names:
+                globals()[name] = value = getattr(import_module(home), name)
+                return value
+        raise AttributeError(f"module 'calcode' has no attribute {name!r}")
 
     def __dir__():
         return sorted([*globals(), *__all__])

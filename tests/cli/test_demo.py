@@ -31,15 +31,15 @@ def test_three_tables_the_findings_and_a_page(
 def test_json_agrees_with_the_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_json: Callable[..., dict[str, Any]]
 ) -> None:
-    from calcode.demo.cohorts import SETTINGS, class_titles, compare, demo_features
+    from calcode.demo.cohorts import SETTINGS, compare, demo_features
 
     monkeypatch.chdir(tmp_path)
     facts = run_json("demo", "-o", "page.html")
     cohorts = {cohort["name"]: cohort for cohort in facts["cohorts"]}
     assert list(cohorts) == ["HAM", "PAD", "ROSENDAHL"]
     features = demo_features()
-    comparison = compare(SETTINGS[1], features.read(), titles=class_titles(features))
-    for method in comparison.figures.methods:
+    figures = compare(SETTINGS[1], features.read(), titles=features.prompts.titles)
+    for method in figures.methods:
         assert cohorts["PAD"]["methods"][method.name] == method.summary.to_dict()
     # What the output says about CALCoDe's answers follows from the figures beside it.
     ours = [cohort["methods"]["CALCoDe"] for cohort in facts["cohorts"]]

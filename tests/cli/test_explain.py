@@ -136,8 +136,8 @@ def test_reference_images_come_from_the_file_that_holds_them(
 
 def test_a_photograph_goes_through_an_onnx_tower(photograph: Path, tmp_path: Path) -> None:
     from calcode.backbones import load_backbone
-    from calcode.demo.cohorts import demo_features
-    from calcode.demo.image import fitted_on, tower_path
+    from calcode.demo.cohorts import demo_features, fitted_on
+    from calcode.demo.image import tower_path
 
     features = demo_features()
     cohort = features.read(role=["reference", "validation", "gate", "calibration"])

@@ -11,8 +11,9 @@ import pytest
 from calcode import Calcode, CalcodeWarning
 from calcode.cohorts import Cohort
 from calcode.datasets.pad_ufes_20 import CLASSES as SHARED_CLASSES
-from calcode.demo.cohorts import INTRODUCTION, SETTINGS, Comparison, class_titles, compare, demo_features
+from calcode.demo.cohorts import INTRODUCTION, SETTINGS, compare, demo_features
 from calcode.method.quantiles import conformal_quantile
+from calcode.report.cohort import CohortFigures
 from calcode.report.cohort_page import report_sections
 from calcode.report.parts import Text, leaves
 from calcode.study.cohorts import FITTED_ROLES, select_cohorts
@@ -28,8 +29,8 @@ def images() -> Cohort:
 
 
 @pytest.fixture(scope="module")
-def comparisons(images: Cohort) -> dict[str, Comparison]:
-    titles = class_titles(demo_features())
+def comparisons(images: Cohort) -> dict[str, CohortFigures]:
+    titles = demo_features().prompts.titles
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalcodeWarning)
         return {name: compare(setting, images, titles=titles) for name, setting in BY_NAME.items()}
@@ -75,39 +76,39 @@ def test_rosendahl_is_one_practice_of_which_the_model_saw_nothing(images: Cohort
     assert sum(map(len, seen)) + len(cohorts.held_out) + len(practice) == 10_015
 
 
-def test_every_setting_is_the_default(comparisons: dict[str, Comparison]) -> None:
+def test_every_setting_is_the_default(comparisons: dict[str, CohortFigures]) -> None:
     for comparison in comparisons.values():
-        assert comparison.figures.cohort.model.get_params() == Calcode().get_params()
+        assert comparison.cohort.model.get_params() == Calcode().get_params()
 
 
-def test_only_classes_with_enough_answered_images_are_called_the_worst(comparisons: dict[str, Comparison]) -> None:
+def test_only_classes_with_enough_answered_images_are_called_the_worst(comparisons: dict[str, CohortFigures]) -> None:
     assert {name: entry.small_classes for name, entry in comparisons.items()} == {
         "HAM": {},
         "PAD": {},
         "ROSENDAHL": {"df": 17, "vasc": 3},
     }
-    for method in comparisons["ROSENDAHL"].figures.methods:
+    for method in comparisons["ROSENDAHL"].methods:
         rows = [row for row in method.summary.classwise if row.coverage.n >= 20]
         assert method.summary.worst_class_coverage.value == min(row.coverage.value for row in rows)
 
 
-def test_what_the_demonstration_must_show(comparisons: dict[str, Comparison]) -> None:
-    summary = comparisons["HAM"].figures.guarded.summary
+def test_what_the_demonstration_must_show(comparisons: dict[str, CohortFigures]) -> None:
+    summary = comparisons["HAM"].guarded.summary
     assert round(summary.coverage.value, 3) == 0.976
     assert (summary.worst_class, round(summary.worst_class_coverage.value, 3)) == ("bcc", 0.908)
     assert round(summary.set_size.value, 2) == 3.45
     assert (summary.singles.n, summary.singles.right) == (19, 13)
 
 
-def test_classes_in_every_set_are_those_with_too_few_calibration_images(comparisons: dict[str, Comparison]) -> None:
-    found = {name: dict(entry.figures.cohort.decisions.in_every_set) for name, entry in comparisons.items()}
+def test_classes_in_every_set_are_those_with_too_few_calibration_images(comparisons: dict[str, CohortFigures]) -> None:
+    found = {name: dict(entry.cohort.decisions.in_every_set) for name, entry in comparisons.items()}
     assert found == {"HAM": {}, "PAD": {}, "ROSENDAHL": {"akiec": 2, "df": 7}}
 
 
 def test_the_opening_explains_the_images_and_does_not_name_them_by_their_code(
-    comparisons: dict[str, Comparison],
+    comparisons: dict[str, CohortFigures],
 ) -> None:
-    figures = [entry.figures for entry in comparisons.values()]
+    figures = list(comparisons.values())
     opening = report_sections(figures, introduction=INTRODUCTION)[0]
     introduction, findings, *_ = leaves(opening.parts)
     assert isinstance(introduction, Text)
@@ -121,7 +122,7 @@ def test_the_opening_explains_the_images_and_does_not_name_them_by_their_code(
 
 
 def test_split_aps_is_one_quantile_over_all_calibration_images(
-    images: Cohort, comparisons: dict[str, Comparison]
+    images: Cohort, comparisons: dict[str, CohortFigures]
 ) -> None:
     from calcode.method.evidence import robust_probabilities
     from calcode.method.scores import aps_scores, true_label_scores
@@ -132,6 +133,6 @@ def test_split_aps_is_one_quantile_over_all_calibration_images(
         aps_scores(robust_probabilities(calibration.prompt_logits, trim=1)), calibration.require_labels()
     )
     scores = aps_scores(robust_probabilities(test.evidence.prompt_logits, trim=1))
-    ordinary = comparisons["HAM"].figures.cohort.ordinary
+    ordinary = comparisons["HAM"].cohort.ordinary
     assert ordinary is not None
     assert np.array_equal(ordinary[1], scores <= conformal_quantile(own, miscoverage=0.05))

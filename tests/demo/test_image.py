@@ -9,8 +9,8 @@ from PIL import Image
 
 from calcode.backbones import load_backbone
 from calcode.backbones.photograph import photograph_evidence
-from calcode.demo.cohorts import demo_features
-from calcode.demo.image import explain_image, fitted_on, tower_path
+from calcode.demo.cohorts import demo_features, fitted_on
+from calcode.demo.image import explain_image, tower_path
 from calcode.errors import DatasetError
 from calcode.method.evidence import Evidence
 

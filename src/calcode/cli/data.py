@@ -76,9 +76,8 @@ def check(
     if folder.is_file() and dataset == "csv" and csv is None:
         csv, folder = folder, folder.parent
     screen = Screen()
-    with warnings.catch_warnings(), screen.working("Looking for files"):
+    with warnings.catch_warnings(action="ignore", category=CalcodeWarning), screen.working("Looking for files"):
         # The findings say all of this again, with examples.
-        warnings.simplefilter("ignore", CalcodeWarning)
         own = CsvColumns(**{name.removesuffix("_column"): value for name, value in vars(columns).items()})
         space, others = names_in(classes) or None, names_in(outside)
         if dataset == "folders" and not (csv or own.named()):

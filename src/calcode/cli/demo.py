@@ -71,8 +71,10 @@ def demo(
         from calcode.metrics.wording import short_percent
         from calcode.report.monitor_page import write_monitor_page
 
-        with screen.working("Fitting, and playing the stream"), warnings.catch_warnings():
-            warnings.simplefilter("ignore", CalcodeWarning)
+        with (
+            screen.working("Fitting, and playing the stream"),
+            warnings.catch_warnings(action="ignore", category=CalcodeWarning),
+        ):
             played = play(demo_features().read())
         output.parent.mkdir(parents=True, exist_ok=True)
         write_monitor_page(output, played.watch, model_name="the demonstration model")
@@ -97,7 +99,7 @@ def demo(
         return
     started = time.perf_counter()
     from calcode.cli.summaries import method_table, show_notes
-    from calcode.demo.cohorts import INTRODUCTION, NOTES, SETTINGS, TITLE, class_titles, compare, demo_features
+    from calcode.demo.cohorts import INTRODUCTION, NOTES, SETTINGS, TITLE, compare, demo_features
     from calcode.demo.site import compare_sites, site_section
     from calcode.metrics.wording import counted
     from calcode.report.cohort_page import report_sections
@@ -107,15 +109,15 @@ def demo(
 
     with screen.working("Reading the features"):
         features = demo_features()
-        images, titles = features.read(), class_titles(features)
-    compared = []
+        images = features.read()
+    cohorts = []
     for setting in SETTINGS:
         with warnings.catch_warnings(record=True) as caught, screen.working(f"{setting.name}: fitting and deciding"):
             warnings.simplefilter("always", CalcodeWarning)
-            comparison = compare(setting, images, titles=titles)
-        compared.append(comparison)
+            figures = compare(setting, images, titles=features.prompts.titles)
+        cohorts.append(figures)
         if not as_json:
-            figures, cohort = comparison.figures, comparison.figures.cohort
+            cohort = figures.cohort
             screen.heading(f"{setting.name}: {cohort.title}")
             shift = "Shifted: every figure is an observation."
             kind = shift if cohort.shifted else "Exchangeable with the calibration images."
@@ -123,18 +125,16 @@ def demo(
             screen.say()
             screen.show(method_table({method.name: method.summary for method in figures.methods}))
             show_notes(cohort.model, figures.guarded.summary, screen=screen)
-            if comparison.small_classes:
-                small = ", ".join(f"{name} ({n})" for name, n in comparison.small_classes.items())
+            if figures.small_classes:
+                small = ", ".join(f"{name} ({n})" for name, n in figures.small_classes.items())
                 least = figures.guarded.summary.min_n
                 screen.say(f"Worst class among those with at least {least} answered images; not: {small}.")
         show_warnings(caught, about=setting.name)
     with screen.working("Reviewing cases at the new sites"):
-        models = [entry.figures.cohort.model for entry in compared]
-        sites = compare_sites(images, [entry.setting for entry in compared], models)
+        sites = compare_sites(images, SETTINGS, [figures.cohort.model for figures in cohorts])
     computed = time.perf_counter()
     with screen.working(f"Writing {output}"):
         output.parent.mkdir(parents=True, exist_ok=True)
-        cohorts = [entry.figures for entry in compared]
         opening, *rest = report_sections(cohorts, introduction=INTRODUCTION, notes=NOTES)
         write_page(output, [opening, site_section(sites), *rest], title=TITLE)
     seconds = {"compute": computed - started, "page": time.perf_counter() - computed}
@@ -145,15 +145,15 @@ def demo(
             "seconds": seconds,
             "cohorts": [
                 {
-                    "name": entry.setting.name,
-                    "title": entry.setting.title,
-                    "shifted": entry.setting.shifted,
-                    "target": entry.figures.cohort.target,
-                    "methods": {method.name: method.summary.to_dict() for method in entry.figures.methods},
-                    "small_classes": entry.small_classes,
-                    "model": model_facts(entry.figures.cohort.model),
+                    "name": setting.name,
+                    "title": setting.title,
+                    "shifted": setting.shifted,
+                    "target": figures.cohort.target,
+                    "methods": {method.name: method.summary.to_dict() for method in figures.methods},
+                    "small_classes": figures.small_classes,
+                    "model": model_facts(figures.cohort.model),
                 }
-                for entry in compared
+                for setting, figures in zip(SETTINGS, cohorts, strict=True)
             ],
             "findings": [sentence.replace("\u00a0", " ") for sentence in findings],
             "sites": sites.facts,

@@ -115,15 +115,16 @@ def explain(
     if not isinstance(fitted, SiteModel):
         holder = file if reference is None else open_features(reference, prompts=file.prompts)
         cohort = remembered(fitted, holder, role="reference")
-    titles = dict(zip(file.classes, file.prompts.label_texts or file.classes, strict=True))
     explanations, record = [], None
     for name, evidence in cases:
         try:
             restricted = evidence.restrict(fitted.classes_)
             if isinstance(fitted, SiteModel):
-                found = explain_site(restricted, model=fitted, titles=titles)
+                found = explain_site(restricted, model=fitted, titles=file.prompts.titles)
             else:
-                found = explained(restricted, model=fitted, reference=cohort, titles=titles, n_neighbours=neighbours)
+                found = explained(
+                    restricted, model=fitted, reference=cohort, titles=file.prompts.titles, n_neighbours=neighbours
+                )
         except RoleError as error:
             raise RoleError(
                 f"{features}: the model was fitted on {name!r} or on another image of its patient, so its answer "

@@ -23,9 +23,8 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
     from calcode.report.model_facts import model_facts
     from calcode.site import SiteModel, load_model
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(action="ignore", category=CalcodeWarning):
         # Infinite thresholds are shown below, with their numbers.
-        warnings.simplefilter("ignore", CalcodeWarning)
         fitted = load_model(model)
     screen = Screen()
     if isinstance(fitted, SiteModel):

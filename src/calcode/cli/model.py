@@ -74,8 +74,7 @@ def _digest(path: Path) -> str:
     from calcode.errors import CalcodeWarning
     from calcode.site import load_model
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalcodeWarning)
+    with warnings.catch_warnings(action="ignore", category=CalcodeWarning):
         return load_model(path).digest_
 
 

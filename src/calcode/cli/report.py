@@ -67,8 +67,7 @@ def report(
     if without_ids:
         result = replace(result, decisions=replace(result.decisions, ids=None))
     heading = title or f"What {model.name} did on {choice.described}"
-    bank = choice.features.prompts
-    titles = dict(zip(bank.classes, bank.label_texts or bank.classes, strict=True))
+    titles = choice.features.prompts.titles
     if isinstance(fitted, SiteModel):
         # It has neither a localized rule nor guards.
         write_site_report(

@@ -290,9 +290,8 @@ def curve(
     with screen.working(f"Reading {features}"):
         home, cohort = _opened(model, features, prompts=prompts)
     settings = {"miscoverage": _levels(miscoverage, home.classes_), "random_state": seed}
-    with screen.working("Resampling"), warnings.catch_warnings():
+    with screen.working("Resampling"), warnings.catch_warnings(action="ignore", category=CalcodeWarning):
         # Every number of labels has its own silenced classes.
-        warnings.simplefilter("ignore", CalcodeWarning)
         site, others = _fitted(home, cohort, review, sampling=sampling, settings=settings, look=1)
         images = others[one_per_group(others, random_state=seed)[:_CURVE_IMAGES]]
         points = learning_curve(site, images, sizes, n_draws=draws, random_state=seed)

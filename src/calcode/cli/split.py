@@ -79,9 +79,8 @@ def split(
             stacklevel=2,
         )
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(action="ignore", category=CalcodeWarning):
             # The counts are shown below, for the classes of the prompts.
-            warnings.simplefilter("ignore", CalcodeWarning)
             roles = split_roles(labels, groups=groups, sizes=shares, random_state=seed)
     except SettingsError as error:
         raise typer.BadParameter(str(error).removeprefix("sizes: "), param_hint="--sizes") from error

@@ -133,6 +133,11 @@ class Prompts:
         return int(self.text.shape[2])
 
     @property
+    def titles(self) -> dict[str, str]:
+        """What the names of the classes stand for; the names themselves where nothing else is known."""
+        return dict(zip(self.classes, self.label_texts or self.classes, strict=True))
+
+    @property
     def n_prompts(self) -> int:
         """Number M of prompts per class."""
         return int(self.text.shape[1])

@@ -7,9 +7,7 @@ non-commercial.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from calcode.baselines import METHODS
 from calcode.cohorts import Cohort, FeatureFile, open_features
@@ -58,27 +56,7 @@ def demo_features() -> FeatureFile:
     return open_features(Path(calcode_demo_data.path()) / "lite0-derm.parquet")
 
 
-def class_titles(features: FeatureFile) -> Mapping[str, str]:
-    """What the short names of the classes stand for."""
-    prompts = features.prompts
-    return MappingProxyType(dict(zip(prompts.classes, prompts.label_texts or prompts.classes, strict=True)))
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Comparison:
-    """Three methods on one cohort: the setting and the figures of its page."""
-
-    setting: Setting
-    figures: CohortFigures
-
-    @property
-    def small_classes(self) -> dict[str, int]:
-        """Classes with too few answered images to be called the worst, and how many they have."""
-        summary = self.figures.guarded.summary
-        return {row.name: row.coverage.n for row in summary.classwise if row.coverage.n < summary.min_n}
-
-
-def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> Comparison:
+def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> CohortFigures:
     """Fit on the source roles, decide on the test images, and run two simpler methods on the same images.
 
     Split APS answers for every image; the localized sets are CALCoDe's own before the guard, with its audit.
@@ -112,4 +90,14 @@ def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> C
         metadata=test.metadata,
         class_titles=titles,
     )
-    return Comparison(setting=setting, figures=cohort_figures(cohort))
+    return cohort_figures(cohort)
+
+
+def fitted_on(source: Cohort) -> Calcode:
+    """The method with its default settings on the four roles of the demonstration."""
+    return Calcode().fit(
+        reference=source.with_role("reference").evidence,
+        validation=source.with_role("validation").evidence,
+        gate=source.with_role("gate").evidence,
+        calibration=source.with_role("calibration").evidence,
+    )

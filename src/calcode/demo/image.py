@@ -12,11 +12,9 @@ from pathlib import Path
 
 from calcode.backbones import load_backbone
 from calcode.backbones.photograph import photograph_evidence
-from calcode.cohorts import Cohort
-from calcode.demo.cohorts import class_titles, demo_features
+from calcode.demo.cohorts import demo_features, fitted_on
 from calcode.errors import FeatureFileError
 from calcode.method.explain import Explanation, explain, single_answer_record
-from calcode.method.model import Calcode
 
 
 def explain_image(path: str | os.PathLike[str], *, n_neighbours: int = 10) -> Explanation:
@@ -48,7 +46,7 @@ def explain_image(path: str | os.PathLike[str], *, n_neighbours: int = 10) -> Ex
         evidence,
         model=model,
         reference=ham.with_role("reference"),
-        titles=class_titles(features),
+        titles=features.prompts.titles,
         n_neighbours=n_neighbours,
     )
     if found.action != "label":
@@ -66,13 +64,3 @@ def tower_path() -> Path:
             "with 'pip install ./demo-data' or 'make install'"
         )
     return Path(calcode_demo_data.tower())
-
-
-def fitted_on(source: Cohort) -> Calcode:
-    """The method with its default settings on the four roles of the demonstration."""
-    return Calcode().fit(
-        reference=source.with_role("reference").evidence,
-        validation=source.with_role("validation").evidence,
-        gate=source.with_role("gate").evidence,
-        calibration=source.with_role("calibration").evidence,
-    )

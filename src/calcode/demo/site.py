@@ -148,8 +148,7 @@ def compare_sites(images: Cohort, settings: Sequence[Setting], models: Sequence[
         The home model of each setting.
     """
     sites, sharp = [], None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalcodeWarning)
+    with warnings.catch_warnings(action="ignore", category=CalcodeWarning):
         for setting, home in zip(settings, models, strict=True):
             cohorts = select_cohorts(images, setting)
             if setting.shifted:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from calcode.cohorts import Cohort
-from calcode.method.model import Calcode
+from calcode.demo.cohorts import fitted_on
 from calcode.monitor import Watch, replay, watch_model
 
 #: Lesions of the calm part, and share of all cases whose label is looked up.
 N_CALM = 200
 REVIEW_RATE = 0.3
-_FITTED = ("reference", "validation", "gate", "calibration")
 
 
 class Played(NamedTuple):
@@ -51,8 +50,7 @@ def play(images: Cohort, *, random_state: int = 0) -> Played:
     ham = images[images.column("dataset") == "ham10000"]
     pad = images[images.column("dataset") == "padufes20"].evidence
     held_out = ham.with_role("test").evidence
-    roles: dict[str, Any] = {role: ham.with_role(role).evidence for role in _FITTED}
-    model = Calcode().fit(**roles)
+    model = fitted_on(ham)
     watch = watch_model(model)
     votes = []
     for evidence, n in ((held_out, N_CALM), (pad, len(pad))):

@@ -157,6 +157,12 @@ class CohortFigures:
         return rest if self.ordinary is None else (self.ordinary, *rest)
 
     @property
+    def small_classes(self) -> dict[str, int]:
+        """Classes with too few answered images to be called the worst of CALCoDe, and how many they have."""
+        summary = self.guarded.summary
+        return {row.name: row.coverage.n for row in summary.classwise if row.coverage.n < summary.min_n}
+
+    @property
     def reasons(self) -> IntArray:
         """Images by class and `Reason`, shape (K + 1, 4); the last row holds those outside the label space."""
         counts = np.zeros((len(self.cohort.classes) + 1, len(Reason)), dtype=np.int64)

@@ -6,28 +6,13 @@ import re
 
 from calcode.report.parts import Cell, Table
 
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
+_SPECIAL = str.maketrans(
+    {sign: rf"\{sign}" for sign in "&%$#_{}"}
     # A bracket after a line break would be read as its length.
-    "[": "{[}",
-    "]": "{]}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "\n": " ",
-    "\u00a0": "~",
-    "\u2212": "$-$",
-    "\u2192": r"$\rightarrow$",
-    "\u2026": r"\ldots{}",
-}
+    | {"[": "{[}", "]": "{]}", "\n": " ", "\u00a0": "~", "\u2212": "$-$", "\u2192": r"$\rightarrow$"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "\u2026": r"\ldots{}"}
+)
 
 
 def escaped(text: str) -> str:
@@ -38,7 +23,7 @@ def escaped(text: str) -> str:
     >>> print(escaped("5 % of a_b & {c}"))
     5 \% of a\_b \& \{c\}
     """
-    return "".join(_SPECIAL.get(letter, letter) for letter in text)
+    return text.translate(_SPECIAL)
 
 
 def tabular(table: Table) -> str:

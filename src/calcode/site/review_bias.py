@@ -47,8 +47,7 @@ def triggered_review(
     by_trigger = rng.random(len(passing)) < chance[passing]
     reviewed = passing[by_coin | by_trigger]
     found = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalcodeWarning)
+    with warnings.catch_warnings(action="ignore", category=CalcodeWarning):
         ignored = SiteModel(home, sampling="coin").fit(reviewed=cohort[reviewed])
         found["ignored"] = site_figures(ignored, cohort[test]), len(reviewed)
         weighted = SiteModel(home, sampling="coin", calibrate_with="weighted")

@@ -116,8 +116,7 @@ def draw_cases(home: Calcode, cohort: Evidence, *, n: int, design: str, seed: in
 
 def fitted_on(home: Calcode, cohort: Evidence, cases: DrawnCases, **settings: Any) -> SiteModel:
     """The site model of a draw, without warnings about small classes."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalcodeWarning)
+    with warnings.catch_warnings(action="ignore", category=CalcodeWarning):
         return SiteModel(home, **settings).fit(
             reviewed=cohort[cases.reviewed], trainers=cohort[cases.trainers] if len(cases.trainers) else None
         )
