@@ -73,6 +73,6 @@ def test_a_stream_is_calm_until_the_camera_changes(
     assert facts["calm_alarms"] == 0
     assert 5 <= facts["delay"] <= 25
     assert facts["alarms"][0]["monitor"] == "M1"
-    assert "Support (M1)" in Path("monitor.html").read_text()
+    assert "New images (M1)" in Path("monitor.html").read_text()
     result = run("demo", "--stream", "-o", "monitor.html")
     assert f"an alarm after {facts['delay']} images" in " ".join(result.output.split())
