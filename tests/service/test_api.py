@@ -161,3 +161,39 @@ def test_the_examples_of_the_description_are_taken(served: Any, tmp_path: Path) 
     assert answer.status_code == 200
     assert "not a medical device" in spec["info"]["description"]
     assert service.ready()
+
+
+def _examples(content: dict[str, Any], schemas: dict[str, Any]) -> list[Any]:
+    """The examples of a JSON content: its own, or those of the schema that it names."""
+    if "example" in content:
+        return [content["example"]]
+    schema = content["schema"]
+    if schema.get("type") == "array":
+        return [[found] for found in _examples({"schema": schema["items"]}, schemas)]
+    if "$ref" in schema:
+        schema = schemas[schema["$ref"].rpartition("/")[2]]
+    return list(schema.get("examples", ()))
+
+
+def test_every_request_and_answer_has_an_example_that_fits_its_schema(served: tuple[Service, Any, str]) -> None:
+    from jsonschema import Draft202012Validator
+
+    described = served[1].openapi()
+    schemas = described["components"]["schemas"]
+    checked = 0
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            contents = {"request": operation.get("requestBody", {}).get("content", {})}
+            contents["answer"] = operation["responses"].get("200", {}).get("content", {})
+            for what, by_type in contents.items():
+                # Files, and the page of /metrics, which has no schema.
+                content = by_type.get("application/json")
+                if content is None or not content.get("schema"):
+                    continue
+                examples = _examples(content, schemas)
+                assert examples, f"{method} {path}: no example of its {what}"
+                validator = Draft202012Validator({**content["schema"], "components": described["components"]})
+                for example in examples:
+                    validator.validate(example)
+                    checked += 1
+    assert checked > 40

@@ -34,6 +34,7 @@ from calcode.service import (
     start_pages,
 )
 from calcode.service.admission import invalid_sentence
+from calcode.service.examples import DescribedApp
 from calcode.service.pages import problem_page
 from calcode.service.problems import MEDIA_TYPE, Problem
 from calcode.service.requests import service_of
@@ -65,7 +66,7 @@ def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
     """The application of a service that has started, with further pages if any."""
     docs = service.site.docs
 
-    app = FastAPI(
+    app = DescribedApp(
         title="calcode",
         version=__version__,
         description=_DESCRIPTION,

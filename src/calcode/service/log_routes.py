@@ -83,7 +83,7 @@ async def live() -> dict[str, bool]:
     return {"live": True}
 
 
-@router.get("/health/ready", response_model=Health, responses=responses(403))
+@router.get("/health/ready", response_model=Health, responses={**responses(403), 503: {"model": Health}})
 async def ready(service: ServiceHere, response: Response) -> Health:
     """200 if a write was committed within the last ten seconds, else 503."""
     good = service.ready()

@@ -237,7 +237,7 @@ class SiteSettings(_Table):
     port: int = Field(default=8470, ge=0, le=65535)
     #: From where /health and /metrics are answered.
     local_networks: list[str] = ["127.0.0.0/8", "::1/128"]
-    #: Show /docs and /openapi.json.
+    #: Show /openapi.json. There is no page of it: such pages load scripts from elsewhere.
     docs: bool = False
     lines: list[LineSettings] = Field(min_length=1)
     limits: Limits = Limits()
