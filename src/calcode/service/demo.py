@@ -131,8 +131,9 @@ def photographs(cohort: Cohort) -> list[Photograph]:
     """The images of a cohort as requests with their truth, patients in a random order that is always the same."""
     groups, labels, ids = cohort.evidence.groups, cohort.column("label_name").tolist(), cohort.column("id").tolist()
     assert groups is not None
-    known = {"Age": "age", "Sex": "sex", "Part of the body": "anatomic_site", "Data set": "dataset"}
-    facts = {title: [_word(value) for value in cohort.column(name)] for title, name in known.items()}
+    known = {"Sex": "sex", "Part of the body": "anatomic_site", "Data set": "dataset"}
+    facts = {title: cohort.column(name).tolist() for title, name in known.items()}
+    facts["Age"] = ["" if np.isnan(age) else f"{age:g}" for age in cohort.column("age")]
     patients = np.unique(groups)
     place = dict(zip(patients.tolist(), np.random.default_rng(2026).permutation(len(patients)).tolist(), strict=True))
     vectors = cohort.evidence.embeddings.astype(np.float32)
@@ -151,8 +152,3 @@ def photographs(cohort: Cohort) -> list[Photograph]:
         )
         for row in sorted(range(len(vectors)), key=lambda row: (place[str(groups[row])], row))
     ]
-
-
-def _word(value: Any) -> str:
-    """A value of a column as people write it; nothing where it is missing."""
-    return str(value) if isinstance(value, str) else "" if np.isnan(value) else f"{value:g}"
