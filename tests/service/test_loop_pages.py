@@ -62,6 +62,7 @@ def test_a_candidate_is_made_shown_and_promoted_by_two_people(clinic: Clinic) ->
     assert step(engineer, "promoted") == 403
     assert step(approver, "promoted") == 303
     assert service.models["skin"].champion.digest == digest
+    assert re.search(r"Proposed by emil \(“seen on the ward”\) and approved by anke", engineer.get("/models").text)
     assert "A model calibrated on cases of this site has answered" in Person(service, "ida", "auditor").get("/").text
     assert "It has decided no image so far" in Person(service, "ida", "auditor").get("/").text
     clinic.send(3)

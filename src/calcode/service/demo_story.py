@@ -10,6 +10,7 @@ import http.client
 import json
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,8 +145,10 @@ class Story:
         n_classes = len(self.service.models[LINE].prompts.classes)
         self._tell("start", "A model from Vienna, fitted on dermoscopy, answers for photographs from Brazil.")
         block = max(1, round(self.pace * _WAIT_SECONDS))
+        began = time.monotonic()
         for start in range(0, len(self.stream), block):
-            if self.stopped.wait(block / self.pace):
+            # By the clock: what people do in between does not make the story longer.
+            if self.stopped.wait(max(0.0, began + (start + block) / self.pace - time.monotonic())):
                 return
             sent = self.stream[start : start + block]
             answers = self._send([photograph.body for photograph in sent])

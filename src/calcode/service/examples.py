@@ -10,9 +10,7 @@ _ID, _OTHER = "019a8c3d5e70b2f4c6d8e0a1b3c5d7e9", "019a8c3d6f81c3a5d7e9f1b2c4d6e
 _MODEL, _HASH = "8da2a255bfb77328" * 4, "5d0eec7bd67aa473" * 4
 _AT, _DUE = "2026-11-16T09:30:12.441559Z", "2026-12-14T09:30:12.441559Z"
 _PROMISES = ["Promised: coverage of 'mel' at 0.95 among its accepted exchangeable images."]
-_NOTE = (
-    "hospital/skin\n1000\nnZHJMOWn...\nhead 5d0e...\n\n\u2014 hospital/skin TJsD...\n"
-)
+_NOTE = "hospital/skin\n1000\nnZHJMOWn...\nhead 5d0e...\n\n\u2014 hospital/skin TJsD...\n"
 _RECORD = {"seq": 512, "at": _AT, "kind": "decision", "actor": "pacs", "body": '{"action":"defer","...":0}'}
 _POLICY = {"sample": 0.1, "visit_minutes": 60.0, "second_reader": 0.1, "due_days": 28}
 _TASK = {"id": _OTHER, "decision": _ID, "line": "skin", "why": "first", "due_at": _DUE}

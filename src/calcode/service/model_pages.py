@@ -43,7 +43,16 @@ def _line_models(connection: Connection, service: Service, line: str) -> dict[st
         .where(EVENT.c.kind.in_(("model_added", "approval")))
         .order_by(EVENT.c.seq)
     ).all()
-    own = {(event.subject, event.kind): event for event in events if json.loads(event.body).get("line", line) == line}
+    # The newest of each step of a model: when it was added, who proposed it, who approved it.
+    steps: dict[tuple[str, str], Any] = {}
+    for event in events:
+        body = json.loads(event.body)
+        if body.get("line", line) == line:
+            steps[event.subject, body.get("step", "added")] = {
+                "at": event.at,
+                "actor": event.actor,
+                "why": body.get("why"),
+            }
     shadows = (
         select(SHADOW_DECISION.c.model, func.count())
         .join(DECISION, DECISION.c.id == SHADOW_DECISION.c.decision)
@@ -55,8 +64,9 @@ def _line_models(connection: Connection, service: Service, line: str) -> dict[st
         {
             **row._mapping,
             "promises": promises_in_words(service, line, row.digest),
-            "added_at": own[row.digest, "model_added"].at,
-            "proposal": own.get((row.digest, "approval")),
+            "added_at": steps[row.digest, "added"]["at"],
+            "proposal": steps.get((row.digest, "proposal")),
+            "approval": steps.get((row.digest, "approval")),
             "shadow_decisions": seen.get(row.digest, 0),
             "failed": models.gates(connection, row.digest) if row.state == "shadow" else [],
             "report": report_of(connection, line, row.digest),
