@@ -71,7 +71,7 @@ class World:
         rows = self.centres[which] + self.torch.randn((n, self.centres.shape[1]), generator=generator, device="cuda")
         return (rows / rows.norm(dim=1, keepdim=True)).half(), (which % 7).cpu().numpy()
 
-    def evidence(self, n: int, *, seed: int) -> Evidence:
+    def evidence(self, n: int, *, seed: int, ids: str | None = None) -> Evidence:
         rows, labels = self.images(n, seed=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -80,6 +80,7 @@ class World:
                 text=self.text,
                 temperature=TEMPERATURE,
                 labels=labels,
+                ids=None if ids is None else [f"{ids}-{i:08d}" for i in range(n)],
                 classes=CLASSES,
                 prompt_digest=self.prompts.digest,
             )
@@ -252,7 +253,7 @@ def main() -> None:
     world = World(torch, dimension=options.dimension)
     for size in options.sizes:
         roles = {
-            role: world.evidence(n, seed=seed)
+            role: world.evidence(n, seed=seed, ids=role)
             for seed, (role, n) in enumerate(
                 {"reference": size, "validation": 2_000, "gate": 2_000, "calibration": size}.items()
             )

@@ -25,7 +25,7 @@ def time_levels(repeats: str) -> dict[str, Any]:
 
     def floor() -> None:
         # Threads of the matrix library spin while they wait, which would count as work.
-        with products_on_one_core:
+        with products_on_one_core():
             products()
 
     works: dict[str, Callable[[], object]] = {"floor": floor}

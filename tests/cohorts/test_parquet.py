@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calcode.cohorts.parquet import RowReader, damage_named, stream_tables
+from calcode.cohorts.parquet import RowReader, damage_named, stream_tables, text_hashes
 from calcode.errors import FeatureFileError
 
 N = 60
@@ -96,3 +96,25 @@ def test_text_that_is_not_utf8_is_told_with_the_file(tmp_path: Path) -> None:
     (table,) = stream_tables(path, columns=["id"], batch_size=10)
     with pytest.raises(FeatureFileError, match=r"latin.parquet: text that is not UTF-8"), damage_named(path):
         table["id"].to_pylist()
+
+
+def test_an_id_that_is_not_utf8_is_named_when_its_hash_is_made() -> None:
+    latin = pa.chunked_array([pa.array([b"caf\xe9", b"b"], type=pa.binary()).view(pa.string())])
+    with pytest.raises(UnicodeDecodeError, match="continuation byte|unexpected end"):
+        text_hashes(latin)
+
+
+@given(st.lists(st.text(max_size=40)), st.integers(0, 5))
+def test_equal_texts_have_equal_hashes_and_others_have_others(texts: list[str], skipped: int) -> None:
+    """Whatever the lengths, the letters, and where the column is cut out of a longer one."""
+    column = pa.chunked_array([pa.array(["x"] * skipped + texts, type=pa.string())])[skipped:]
+    hashes = text_hashes(column).tolist()
+    assert len(hashes) == len(texts)
+    assert len(set(hashes)) == len(set(texts))
+    assert len(set(zip(hashes, texts, strict=True))) == len(set(texts))
+
+
+def test_a_missing_text_counts_as_empty_and_zeros_count_as_letters() -> None:
+    missing, empty, zero, zeros = text_hashes(pa.chunked_array([[None, "", "\0", "\0\0"]])).tolist()
+    assert missing == empty
+    assert len({empty, zero, zeros}) == 3

@@ -25,6 +25,7 @@ COMPARED = ("action", "reason", "label", "sets", "localized_sets", "p_audit", "t
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'calcode[torch]'")
 
+from calcode.engines import device_blocks  # noqa: E402
 from calcode.engines.device import DeviceDecider  # noqa: E402
 from calcode.kernels.device import prefix_sums  # noqa: E402
 from calcode.kernels.device_points import DevicePoints  # noqa: E402
@@ -148,6 +149,16 @@ def test_a_fitted_role_is_refused_on_the_device_too(clinic: Clinic, tmp_path: Pa
     with pytest.raises(RoleError, match="calibration role too"):
         decide_file(clinic.model, clinic.features, tmp_path / "d.parquet", role="calibration", device="cpu")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ids_too_long_for_the_device_are_looked_at_all_the_same(
+    clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_blocks, "LONGEST", 1)
+    with pytest.raises(RoleError, match="calibration role too"):
+        decide_file(clinic.model, clinic.features, tmp_path / "d.parquet", role="calibration", device="cpu")
+    decided = decide_file(clinic.model, clinic.features, tmp_path / "d.parquet", role="test", device="cpu")
+    assert decided.images == open_features(clinic.features).role_counts["test"]
 
 
 @pytest.mark.parametrize(("value", "named"), [(np.nan, "NaN, infinity or a null"), (0.0, "length zero")])

@@ -67,7 +67,7 @@ def test_what_is_settled_is_the_threshold_of_float64(
         n_columns=n,
         exact=level == "exact",
     )
-    weights = kernel_weights(cosine_distances(images, rule.embeddings), bandwidth=bandwidth)
+    weights = kernel_weights(cosine_distances(images, rule.embeddings) * (1.0 / bandwidth))
     expected = np.stack([own.thresholds_from_weights(weights[:, members])[0] for own, members in searched], axis=1)
     anchors = ScreenedAnchors(rule.embeddings)
     n_settled = 0
@@ -93,7 +93,7 @@ def test_the_margin_is_what_protects_a_threshold(level: str) -> None:
         members=None, below=rule.below, total=rule.total, first=first_positions(rule.scores), rank=rank
     )
     search = ImageLevelSearch([own], n_columns=n, exact=level == "exact")
-    weights = kernel_weights(cosine_distances(images, rule.embeddings), bandwidth=0.1)
+    weights = kernel_weights(cosine_distances(images, rule.embeddings) * (1.0 / 0.1))
     expected, _ = rule.thresholds_from_weights(weights)
     # More below the level and less above it, or the other way round: errors that do not average out.
     sign = rng.choice([-1.0, 1.0], size=(3000, 1)) * np.where(np.arange(n) < 0.9 * n, 1.0, -1.0)

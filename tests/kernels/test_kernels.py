@@ -96,7 +96,7 @@ def largest_share_of_doubt(anchors: np.ndarray, queries: np.ndarray, *, bandwidt
     """Change of any mass by float32, over the change that is allowed for; scores ascend by row and by distance."""
     n = len(anchors)
     distances = cosine_distances(queries, anchors)
-    plain = kernel_weights(distances, bandwidth=bandwidth)
+    plain = kernel_weights(distances * (1.0 / bandwidth))
     largest = 0.0
     for rows, weights, doubt in weighed(anchors, queries, bandwidth=bandwidth):
         scale = 1 + plain[rows].sum(axis=1)

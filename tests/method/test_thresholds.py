@@ -160,7 +160,7 @@ def test_one_image_and_many_get_the_same_thresholds(level: str, tiled: bool, mon
 def test_float64_is_what_the_literal_rule_gives() -> None:
     model, roles = fitted(5)
     rule, embeddings = model.rule_, roles["test"].embeddings
-    weights = kernel_weights(cosine_distances(embeddings, rule.embeddings), bandwidth=rule.bandwidth)
+    weights = kernel_weights(cosine_distances(embeddings, rule.embeddings) * (1.0 / rule.bandwidth))
     masses = np.cumsum(weights, axis=1) / (1 + weights.sum(axis=1, keepdims=True))
     expected = [rule.scores[np.argmax(row >= rule.cut)] if (row >= rule.cut).any() else math.inf for row in masses]
     np.testing.assert_array_equal(GuardedThresholds(rule, guards=(), n_classes=4).thresholds(embeddings)[0], expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from threading import local
@@ -13,12 +14,15 @@ import numpy as np
 
 from calcode.arrays import BoolArray, IntArray
 from calcode.cohorts import decisions_table
-from calcode.cohorts.parquet import RowReader
+from calcode.cohorts.parquet import RowReader, stream_tables
 from calcode.engines.device import DeviceDecider
 from calcode.engines.local import DecideJob, naming
+from calcode.kernels.device_hashes import LONGEST, DeviceHashes
 from calcode.kernels.threads import available_cores
 from calcode.method.decisions import Decisions
 from calcode.method.evidence import NORM_TOLERANCE, Evidence
+from calcode.method.model import Calcode
+from calcode.method.roles import HASH_BYTES
 from calcode.site import SiteModel
 
 if TYPE_CHECKING:
@@ -29,9 +33,15 @@ if TYPE_CHECKING:
 _LARGEST_SPAN = 1 << 15
 #: Threads that read: more would wait for the interpreter.
 _READERS = 8
+#: Threads that feed the device: while one waits for an answer, the other has its next kernels there.
+_DECIDERS = 2
 #: Seconds after which a thread hands the interpreter on: the one that feeds the device would wait too long for the
-#: many that hash ids while they read (5 ms each by default).
+#: others (5 ms each by default).
 _SWITCH_INTERVAL = 1e-4
+#: Rows whose ids are hashed together: a device takes as long for a few.
+_HASHED_ROWS = 1 << 18
+#: Columns of the feature file that say who an image is, by what `identities` calls them.
+_WHO = {"ids": "id", "groups": "group"}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -74,6 +84,9 @@ class DeviceBlocks:
         chosen = [job.features.classes.index(name) for name in self.model.classes_]
         text = torch.tensor(job.features.prompts.text[chosen], dtype=torch.float64, device=self._device)
         self._text = text / torch.linalg.vector_norm(text, dim=2, keepdim=True)
+        if self._device.type == "cuda":
+            # The threads that decide have streams of their own, which do not wait for what was begun here.
+            torch.cuda.synchronize(self._device)
         self._thread = local()
         self._opened: list[RowReader] = []
         with closing(RowReader(job.features_path, columns=job.columns)) as reader:
@@ -84,8 +97,12 @@ class DeviceBlocks:
         self.ranges = tuple(range(*span) for span in spans)
         self.stages: tuple[tuple[Callable[[Any], Any], int], ...] = (
             (self.read, min(_READERS, available_cores())),
-            (self.decide, 1),
+            (self.decide, _DECIDERS),
             (self.table, 1),
+        )
+        self._checking = ThreadPoolExecutor(1, thread_name_prefix="calcode-identities")
+        self._checked = (
+            [] if isinstance(self.model, SiteModel) else [self._checking.submit(require_new_images, job, self.model)]
         )
         self._usual_interval = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH_INTERVAL)
@@ -93,6 +110,7 @@ class DeviceBlocks:
     def close(self) -> None:
         """Close the feature file, once for every thread that read it."""
         sys.setswitchinterval(self._usual_interval)
+        self._checking.shutdown()
         for reader in self._opened:
             reader.close()
 
@@ -107,18 +125,14 @@ class DeviceBlocks:
         chosen = self._job.features.chosen_rows(table, role=self._job.role, where=self._job.where)
         if chosen.num_rows == 0:
             return None
-        names = {
-            kind: [str(value or "") for value in chosen[column].to_pylist()]
-            for kind, column in (("ids", "id"), ("groups", "group"))
-            if column in chosen.column_names
-        }
         known = None
         if isinstance(self.model, SiteModel):
+            names = {
+                kind: [value or "" for value in chosen[column].to_pylist()]
+                for kind, column in _WHO.items()
+                if column in chosen.column_names
+            }
             known = self.model.known_.find(chosen.num_rows, ids=names["ids"], groups=names.get("groups"))
-        else:
-            with naming(self._job.features.path):
-                different = {kind: set(values) - {""} for kind, values in names.items()}
-                self.model.role_hashes_.require_disjoint("test", different)
         stored = self._job.features.stored_embeddings(chosen)
         kind = torch.float16 if stored.dtype == np.float16 else torch.float32
         embeddings = torch.empty(stored.shape, dtype=kind, pin_memory=self._device.type == "cuda")
@@ -131,6 +145,16 @@ class DeviceBlocks:
 
         if block is None:
             return None
+        for checked in self._checked:
+            checked.result()
+        if self._device.type == "cuda" and not hasattr(self._thread, "stream"):
+            self._thread.stream = torch.cuda.Stream(self._device)
+        with torch.cuda.stream(getattr(self._thread, "stream", None)):
+            return self._decided(block), block.rows
+
+    def _decided(self, block: RawBlock) -> Decisions:
+        import torch
+
         raw = block.embeddings.to(self._device, non_blocking=True)
         lengths = torch.linalg.vector_norm(raw.to(torch.float64), dim=1)
         if not bool(((lengths - 1.0).abs() <= NORM_TOLERANCE).all()):
@@ -143,10 +167,9 @@ class DeviceBlocks:
                 self._job.features.prompts.temperature,
                 block.rows["review_probability"].to_numpy() if "review_probability" in self._job.columns else None,
             )
-        decisions = self._decider.decisions(
+        return self._decider.decisions(
             answers, ids=None, settle=lambda at: self._evidence(block.rows.take(at)), known=block.known
         )
-        return decisions, block.rows
 
     def table(self, decided: tuple[Decisions, pyarrow.Table] | None) -> pyarrow.Table | None:
         """The decisions of a block as a table with the ids of its rows."""
@@ -157,3 +180,41 @@ class DeviceBlocks:
 
     def _evidence(self, rows: pyarrow.Table) -> Evidence:
         return self._job.features.evidence_from(rows, classes=self.model.classes_)
+
+
+def require_new_images(job: DecideJob, model: Calcode) -> None:
+    """Raise `RoleError` if an image or group of a job had a role in the fit of its home model (METHOD.md 1).
+
+    The device hashes all texts and finds those whose hash begins like one of the fit. These, and texts too long for it,
+    are looked at by the model itself, which names them.
+
+    Parameters
+    ----------
+    job : DecideJob
+        With a device.
+    model : Calcode
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import torch
+
+    assert job.device is not None
+    roles = model.role_hashes_
+    hashes = DeviceHashes(roles.key, digest_size=HASH_BYTES, device=job.device)
+    in_fit = {kind: torch.tensor(words, device=job.device) for kind, words in roles.first_words().items()}
+    columns = [name for name in job.columns if name != "embedding"]
+    for table in stream_tables(job.features_path, columns=columns, batch_size=_HASHED_ROWS):
+        chosen = job.features.chosen_rows(table, role=job.role, where=job.where)
+        suspects: dict[str, set[str]] = {}
+        for kind, column in _WHO.items():
+            if kind not in in_fit or column not in columns or chosen.num_rows == 0:
+                continue
+            texts = chosen[column].cast(pa.string()).combine_chunks()
+            lengths = pc.binary_length(texts)
+            suspects[kind] = set(texts.filter(pc.greater(lengths, LONGEST)).to_pylist())
+            texts = texts.filter(pc.and_(pc.greater(lengths, 0), pc.less_equal(lengths, LONGEST)))
+            if len(texts):
+                found = torch.isin(hashes.first_words(texts), in_fit[kind]).cpu()
+                suspects[kind].update(texts.filter(pa.array(found.numpy())).to_pylist())
+        with naming(job.features.path):
+            roles.require_disjoint("test", suspects)

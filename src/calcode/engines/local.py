@@ -257,7 +257,7 @@ class BlockDecider:
             table = job.features.chosen_rows(table, role=job.role, where=job.where)
         if table.num_rows == 0:
             return None
-        with products_on_one_core:
+        with products_on_one_core():
             evidence = job.features.evidence_from(table, classes=self.model.classes_)
         with naming(job.features.path):
             return decisions_table(self.model.decide(evidence))

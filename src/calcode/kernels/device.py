@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -137,9 +138,8 @@ class DeviceThresholds:
         import torch
 
         scaled = self.points.distances(queries, dtype=dtype, scale=self._scale, precision=self._precision)
-        # exp(-(d / h)^2), in the memory of the distances.
-        nothing = torch.zeros((), dtype=dtype, device=scaled.device)
-        weights = torch.addcmul(nothing, scaled, scaled, value=-1.0, out=scaled).exp_()
+        weights = kernel_weights(scaled)
+        del scaled
         if self._rules[0].level != "exact":
             return self._reaching(weights, lengths=self.points.lengths(queries))
         found = [[self._counted(weights, rule, shift=shift) for rule in self._rules] for shift in (0.0, -TIE, TIE)]
@@ -234,6 +234,28 @@ class DeviceThresholds:
             count = torch.where(places < edge[:, None], theta < bound, theta_plus < bound).sum(1)
             low, high = (torch.where(count < counted.rank, probe, low), torch.where(count < counted.rank, high, probe))
         return torch.cat([members, torch.tensor([self.points.width], device=device)])[low]
+
+
+@cache
+def _one_pass() -> Callable[[torch.Tensor], torch.Tensor]:
+    """exp(-s^2) as one kernel of the device, compiled at its first use."""
+    from torch.cuda.jiterator import _create_jit_fn
+
+    return _create_jit_fn("template <typename T> T kernel_weight(T s) { return exp(-s * s); }")  # type: ignore[no-any-return]
+
+
+def kernel_weights(scaled: torch.Tensor) -> torch.Tensor:
+    """exp(-(d / h)^2) of distances over h (Eq. 11), which are overwritten where the device is the processor.
+
+    Examples
+    --------
+    Near and far::
+
+        kernel_weights(torch.tensor([0.0, 3.0]))  # [1.0, 0.0001]
+    """
+    if scaled.is_cuda:
+        return _one_pass()(scaled)
+    return scaled.mul_(scaled).neg_().exp_()
 
 
 def prefix_sums(values: torch.Tensor) -> torch.Tensor:

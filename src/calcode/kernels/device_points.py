@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from calcode.arrays import FloatArray
+from calcode.kernels.threads import slices
 
 if TYPE_CHECKING:
     import torch
@@ -22,12 +24,25 @@ Precision = Literal["float32", "tf32"]
 
 #: What float32 may change in a distance, over the average squared length around the mean (as on the CPU).
 DISTANCE_DOUBT = 2e-6
-#: Points whose weights are summed, and whose smallest distance is kept, before one group of them is looked into.
-GROUP = 64
+#: Points whose weights are summed before one group of them is looked into.
+GROUP = 128
+#: Points whose smallest distance is kept before some groups of them are looked into; it divides `GROUP`.
+_STRIDES = 64
 #: Nearest points that are looked at in float64 beyond those asked for.
 _SPARE = 6
-#: Numbers of one block of the product: 4 GiB of float32, or 2 GiB of float64.
-_BLOCK_NUMBERS = {"float32": 1 << 30, "float64": 1 << 28}
+#: Numbers of one block of a product in float32, at most: kernels count to this without slower, longer integers.
+_MOST_NUMBERS = (1 << 31) - 1
+#: Bytes of free memory for every number of a block: the product, its weights, their sums, and the same once more for a
+#: second thread.
+_BYTES_PER_NUMBER = 64
+#: Numbers of a block where the device is the processor.
+_HOST_NUMBERS = 1 << 26
+#: Rows whose nearest points are looked at together in float64.
+_EXACT_ROWS = 1 << 14
+
+
+#: The setting holds for the whole process: one thread at a time.
+_PRECISION = Lock()
 
 
 class DevicePoints:
@@ -47,24 +62,28 @@ class DevicePoints:
         self.n, self._dimension = points.shape
         self.width = -(-self.n // GROUP) * GROUP
         self.device = torch.device(device)
-        mean = points.mean(axis=0)
-        centred = points - mean
-        half = 0.5 * np.einsum("ij,ij->i", centred, centred)
-        self._widest = float(half.max(initial=0.0))
+        there = torch.tensor(points, device=self.device)
+        self._mean = there.mean(dim=0)
+        centred = there - self._mean
+        half = 0.5 * (centred * centred).sum(dim=1)
+        self._widest = float(half.max()) if self.n else 0.0
         # What multiplies a query (`_query_rows`): -b, the two parts of |b|^2 / 2, and one for those of |a|^2 / 2.
         # Fillers are so far away that they are never among the nearest.
-        rows = np.zeros((self.width, self._dimension + 4))
+        rows = torch.zeros((self.width, self._dimension + 4), dtype=torch.float64, device=self.device)
         rows[: self.n, : self._dimension] = -centred
         rows[:, self._dimension] = 1e6
         rows[: self.n, self._dimension], rows[: self.n, self._dimension + 1] = _two_parts(half)
         rows[: self.n, self._dimension + 2 :] = 1.0
-        self._mean = torch.as_tensor(mean, device=self.device)
-        self._rows = torch.as_tensor(rows, device=self.device)
-        self._single = self._rows.to(torch.float32).T.contiguous()
+        self._rows = rows
+        self._single = rows.to(torch.float32).T.contiguous()
+        self._block_numbers: int = _HOST_NUMBERS
+        if self.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.device)
+            self._block_numbers = min(_MOST_NUMBERS, free // _BYTES_PER_NUMBER)
 
     def block_rows(self, dtype: torch.dtype) -> int:
-        """How many rows are multiplied with the points together."""
-        rows: int = _BLOCK_NUMBERS[str(dtype).removeprefix("torch.")] // self.width
+        """How many rows are multiplied with the points together: as many as memory allows, fewer in float64."""
+        rows: int = self._block_numbers // (1 if dtype.itemsize == 4 else 4) // self.width
         return max(1, rows // 512 * 512 or rows)
 
     def blocks(self, n_rows: int, *, dtype: torch.dtype) -> Iterator[slice]:
@@ -125,8 +144,7 @@ class DevicePoints:
 
         count = min(count, self.n)
         exact = torch.empty((len(queries), count), dtype=torch.float64, device=self.device)
-        for start in range(0, len(queries), 4096):
-            rows = slice(start, start + 4096)
+        for rows in slices(len(queries), step=_EXACT_ROWS):
             candidates = self._rows[columns[rows]]
             distances = torch.einsum("md,mld->ml", self._query_rows(queries[rows], scale=1.0), candidates)
             exact[rows] = torch.sort(distances, dim=1).values[:, :count]
@@ -165,14 +183,14 @@ class DevicePoints:
         """
         import torch
 
-        n_groups = self.width // GROUP
+        n_groups = self.width // _STRIDES
         if n_groups <= count:
             found, columns = torch.topk(distances, count, dim=1, largest=False)
             return found, columns
         # Every n_groups-th column makes a group: minima of long contiguous rows are the fast ones.
-        minima = distances.view(len(distances), GROUP, n_groups).amin(1)
+        minima = distances.view(len(distances), _STRIDES, n_groups).amin(1)
         groups = torch.topk(minima, count, dim=1, largest=False, sorted=False).indices
-        columns = groups[:, None, :] + n_groups * torch.arange(GROUP, device=self.device)[:, None]
+        columns = groups[:, None, :] + n_groups * torch.arange(_STRIDES, device=self.device)[:, None]
         columns = columns.view(len(distances), -1)
         found, order = torch.topk(distances.gather(1, columns), count, dim=1, largest=False)
         return found, columns.gather(1, order)
@@ -189,9 +207,10 @@ def matmul_precision(precision: Precision) -> Iterator[None]:
     """Let float32 products use TF32 only where it was asked for, and put the setting back."""
     import torch
 
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    with _PRECISION:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)

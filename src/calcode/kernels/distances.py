@@ -66,7 +66,7 @@ class PairDistances:
 
     def head(self, n: int) -> FloatArray:
         """What is kept of the first n rows at most."""
-        with products_on_one_core:
+        with products_on_one_core():
             return self._measure(self._rows[:n], self._columns)
 
     def _block(self, rows: slice) -> FloatArray:
@@ -103,9 +103,7 @@ def smallest_columns(values: NDArray[Any], *, count: int) -> NDArray[Any]:
     n_groups = n // _STRIDES
     if n_groups <= count:
         return np.sort(np.partition(values, count - 1, axis=1)[:, :count], axis=1)
-    minima = values[:, :n_groups].copy()
-    for stride in range(1, _STRIDES):
-        np.minimum(minima, values[:, stride * n_groups : (stride + 1) * n_groups], out=minima)
+    minima = values[:, : n_groups * _STRIDES].reshape(m, _STRIDES, n_groups).min(axis=1)
     groups = np.argpartition(minima, count - 1, axis=1)[:, :count]
     columns = (groups[:, None, :] + n_groups * np.arange(_STRIDES)[:, None]).reshape(m, -1)
     rest = values[:, n_groups * _STRIDES :]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 #: Weights in either precision.
 Weights = NDArray[np.floating[Any]]
+Scaled = TypeVar("Scaled", bound=NDArray[np.floating[Any]])
 #: Weights of some images (row numbers) to the points of a tile, or to some points; shape (rows, points).
 Weigh = Callable[[IntArray, slice | IntArray], Weights]
 #: An array, or a tensor on a device.
@@ -32,6 +33,8 @@ Masses = TypeVar("Masses", FloatArray, "torch.Tensor")
 
 #: Columns summed at once, where their number is a multiple of it.
 CHUNK = 32
+#: Sums that one product with a triangle of ones adds up: a running sum waits for every addition.
+_TRIANGLE = 16
 #: Columns summed at once in `prefix_masses`.
 _SHORT_CHUNK = 16
 #: Points beyond which a product of whole rows would have too few of them (`product_blocks`).
@@ -56,23 +59,23 @@ def cosine_distances(left: FloatArray, right: FloatArray) -> FloatArray:
     return np.subtract(1.0, product, out=product)
 
 
-def kernel_weights(distances: FloatArray, *, bandwidth: float) -> FloatArray:
-    """H = exp(-(d / h)^2); an infinite bandwidth gives weight 1 everywhere (Eq. 11).
+def kernel_weights(scaled: Scaled) -> Scaled:
+    """H = exp(-(d / h)^2) of distances over the bandwidth (Eq. 11), which are overwritten; zeros give weight 1.
 
     Parameters
     ----------
-    distances : ndarray
-    bandwidth : float
+    scaled : ndarray
+        Distances times 1 / h, in either precision.
 
     Examples
     --------
-    >>> kernel_weights(np.array([0.0, 1.0]), bandwidth=1.0).round(4)
+    >>> kernel_weights(np.array([0.0, 1.0])).round(4)
     array([1.    , 0.3679])
     """
-    weights = distances * (1.0 / bandwidth)
-    np.multiply(weights, weights, out=weights)
-    np.negative(weights, out=weights)
-    return np.exp(weights, out=weights)
+    np.multiply(scaled, scaled, out=scaled)
+    np.negative(scaled, out=scaled)
+    np.exp(scaled, out=scaled)
+    return scaled
 
 
 def weights_from_squares(squares: FloatArray, *, bandwidth: float) -> FloatArray:
@@ -347,4 +350,10 @@ class CutSearch:
         else:
             members = self.members[weights.dtype][tile].reshape(width // CHUNK, CHUNK, -1)
             sums = np.matmul(weights.reshape(m, width // CHUNK, CHUNK).transpose(1, 0, 2), members)
-        return np.cumsum(sums, axis=0, dtype=np.float64)
+        # Running sums in float64: of sixteen groups by one product, then of what lies before these.
+        n_groups = len(sums)
+        filled = np.zeros((-(-n_groups // _TRIANGLE) * _TRIANGLE, sums[0].size))
+        filled[:n_groups] = sums.reshape(n_groups, -1)
+        ends: FloatArray = np.matmul(np.tri(_TRIANGLE), filled.reshape(-1, _TRIANGLE, filled.shape[1]))
+        ends[1:] += np.cumsum(ends[:-1, -1], axis=0)[:, None]
+        return ends.reshape(-1, *sums.shape[1:])[:n_groups]

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from calcode.arrays import FloatArray
 from calcode.kernels.distances import smallest_columns
-from calcode.kernels.masses import CHUNK, Weigh
-from calcode.kernels.threads import run_blocks, slices
+from calcode.kernels.masses import CHUNK, Weigh, kernel_weights
+from calcode.kernels.threads import run_blocks, scratch, slices
 
 SingleArray = NDArray[np.float32]
 
@@ -34,7 +34,9 @@ _RELATIVE_ERROR = 2e-6
 _PRODUCT_NUMBERS = 1 << 21
 _CACHED_NUMBERS = 1 << 19
 #: Rows that are weighed together however many columns they have: fewer would keep the threads waiting for each other.
-_WEIGHED_ROWS = 128
+_WEIGHED_ROWS = 256
+#: The same for rows in which the smallest distances are sought.
+_SEARCHED_ROWS = 128
 #: Rows that are looked at together where columns come in tiles.
 TILED_ROWS = 512
 #: Columns whose smallest distances are sought together.
@@ -64,11 +66,12 @@ class ScreenedAnchors:
         self.width = -(-n // CHUNK) * CHUNK
         self._mean = anchors.mean(axis=0)
         centred = anchors - self._mean
-        self._widest = float(np.einsum("ij,ij->i", centred, centred).max(initial=0.0))
+        squares = np.einsum("ij,ij->i", centred, centred)
+        self._widest = float(squares.max(initial=0.0))
         # One column per anchor: -b, then what multiplies 1, then what multiplies |a|^2 / 2.
         columns = np.zeros((dimension + 2, self.width), dtype=np.float32)
         columns[:dimension, :n] = -centred.T
-        columns[dimension, :n] = 0.5 * np.einsum("ij,ij->i", centred, centred)
+        columns[dimension, :n] = 0.5 * squares
         columns[dimension, n:] = _FAR
         columns[dimension + 1, :n] = 1.0
         self.columns = columns
@@ -98,20 +101,14 @@ class ScreenedAnchors:
         if np.isinf(bandwidth):
             doubt[:] = 0.0  # weights of one, and whole numbers of them, are exact
 
-        def weights_of(scaled: SingleArray) -> SingleArray:
-            """exp(-(d / h)^2) of distances over h, which are overwritten."""
-            np.multiply(scaled, scaled, out=scaled)
-            np.negative(scaled, out=scaled)
-            return np.exp(scaled, out=scaled)
-
         if tiled:
             columns = self.columns
             everyone = slice(0, len(prepared))
-            yield everyone, lambda rows, tile: weights_of(prepared[rows] @ columns[:, tile]), doubt
+            yield everyone, lambda rows, tile: kernel_weights(prepared[rows] @ columns[:, tile]), doubt
             return
-        scaled = prepared @ self.columns
+        scaled = np.matmul(prepared, self.columns, out=scratch(len(prepared), self.width))
         for part in slices(len(scaled), step=max(_WEIGHED_ROWS, _CACHED_NUMBERS // max(1, self.width))):
-            weights = weights_of(scaled[part])
+            weights = kernel_weights(scaled[part])
             yield part, lambda rows, tile, weights=weights: weights, doubt[part]  # type: ignore[misc]
 
     def nearest(self, queries: FloatArray, *, n_neighbors: int) -> tuple[FloatArray, FloatArray]:
@@ -140,9 +137,10 @@ class ScreenedAnchors:
         """The `count` smallest products of each row with the columns, ascending; tile by tile where there are many."""
         smallest = np.empty((len(prepared), 0), dtype=np.float32)
         for start in range(0, self.width, _TILE):
-            products = prepared @ self.columns[:, start : start + _TILE]
+            columns = self.columns[:, start : start + _TILE]
+            products = np.matmul(prepared, columns, out=scratch(len(prepared), columns.shape[1]))
             found = np.empty((len(products), min(count, products.shape[1])), dtype=np.float32)
-            for rows in slices(len(products), step=max(8, _CACHED_NUMBERS // max(1, products.shape[1]))):
+            for rows in slices(len(products), step=max(_SEARCHED_ROWS, _CACHED_NUMBERS // max(1, products.shape[1]))):
                 found[rows] = smallest_columns(products[rows], count=found.shape[1])
             both = np.concatenate([smallest, found], axis=1)
             smallest = np.sort(both, axis=1)[:, :count]

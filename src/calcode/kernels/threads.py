@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Lock, local
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -34,7 +37,7 @@ def thread_count() -> int:
 
 
 class _OneCoreEach:
-    """Matrix products on one core each for as long as anybody is inside; a context manager.
+    """Matrix products on one core each for as long as anybody is inside.
 
     The limit holds for the whole process, so the first who comes sets it and the last who leaves lifts it: callers in
     several threads would otherwise restore each other's.
@@ -47,7 +50,8 @@ class _OneCoreEach:
         self._limiter: Any = None
         self._leave_control: Callable[[], None] = lambda: None
 
-    def __enter__(self) -> None:
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
         with self._lock:
             if self._inside == 0:
                 if self._blas is None:  # finding the libraries takes a millisecond, so it is done once
@@ -60,18 +64,17 @@ class _OneCoreEach:
                 self._limiter = self._blas.limit(limits=1, user_api="blas")
                 self._leave_control()
             self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if self._inside == 0:
+                    self._limiter.restore_original_limits()
+                    self._leave_control()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self._limiter.restore_original_limits()
-                self._leave_control()
 
-
-#: `with products_on_one_core:` for code that runs at the same time as other work of this process.
+#: `with products_on_one_core():` for code that runs at the same time as other work of this process.
 products_on_one_core = _OneCoreEach()
 _thread = local()
 
@@ -83,6 +86,23 @@ if hasattr(os, "register_at_fork"):
 def stay_on_this_core() -> None:
     """From now on `run_blocks` uses no other core when this thread calls it: its caller keeps them busy itself."""
     _thread.stays = True
+
+
+def scratch(n_rows: int, n_columns: int) -> NDArray[np.float32]:
+    """Memory for one product at a time, its content undefined; the next call of this thread gives the same memory.
+
+    New memory for every product would be handed out by the system page by page, to all threads in turn.
+
+    Examples
+    --------
+    >>> scratch(2, 3).shape
+    (2, 3)
+    """
+    numbers = n_rows * n_columns
+    if getattr(_thread, "scratch", np.empty(0)).size < numbers:
+        _thread.scratch = np.empty(numbers, dtype=np.float32)
+    memory: NDArray[np.float32] = _thread.scratch[:numbers].reshape(n_rows, n_columns)
+    return memory
 
 
 def slices(n_rows: int, *, step: int) -> Iterator[slice]:
@@ -121,10 +141,12 @@ def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
     threads = 1 if getattr(_thread, "stays", False) else min(thread_count(), len(parts))
     # Two layers of threads would fight for the cores: blocks side by side, each product on one core. A single
     # block keeps to that too, because BLAS threads go on spinning for a while after a product of their own.
-    with products_on_one_core:
+    with products_on_one_core():
         if threads <= 1:
             for part in parts:
                 work(part)
+            if not getattr(_thread, "stays", False):
+                vars(_thread).pop("scratch", None)
             return
         with ThreadPoolExecutor(threads) as pool:
             # Reading the results raises the first error.

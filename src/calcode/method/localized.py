@@ -28,7 +28,7 @@ _STEERED_PROBES = 5
 #: Weights that it looks at together: 1 MiB of float64 per array.
 _COUNTED_NUMBERS = 1 << 17
 #: Pairs of points whose masses a file is checked for.
-_CHECKED_PAIRS = 1 << 21
+_CHECKED_PAIRS = 1 << 19
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -138,14 +138,12 @@ class LocalizedRule:
         )
 
     def masses_hold(self) -> bool:
-        """Whether A_i and B_i are those of the points: of all up to 1,448, else of some rows over the whole range."""
+        """Whether A_i and B_i are those of the points: of all up to 724, else of some rows over the whole range."""
         n = len(self.scores)
         rows = np.unique(np.linspace(0, n - 1, min(n, 1 + _CHECKED_PAIRS // max(n, 1))).astype(np.int64))
         first = np.searchsorted(self.scores, self.scores[rows], side="left")
         distances = kernels.cosine_distances(self.embeddings[rows], self.embeddings)
-        below, total = kernels.prefix_masses(
-            kernels.kernel_weights(distances, bandwidth=self.bandwidth), first[:, None]
-        )
+        below, total = kernels.prefix_masses(kernels.kernel_weights(distances * (1.0 / self.bandwidth)), first[:, None])
         # A distance is off by some 1e-16, and the kernel sees it divided by the bandwidth.
         slack = 1e-6 + 1e-13 / self.bandwidth
         return bool(
@@ -159,7 +157,7 @@ class LocalizedRule:
 
         def search(rows: slice) -> None:
             distances = kernels.cosine_distances(embeddings[rows], self.embeddings)
-            weights = kernels.kernel_weights(distances, bandwidth=self.bandwidth)
+            weights = kernels.kernel_weights(distances * (1.0 / self.bandwidth))
             result[rows], _ = self.thresholds_from_weights(weights)
 
         kernels.run_blocks(search, kernels.row_blocks(len(embeddings), n_columns=len(self.scores)))

@@ -301,8 +301,8 @@ class Calcode(Settings):
         self.in_every_set_ = {guard.name: guard.n for guard in self.guards_ if math.isinf(guard.quantile)}
         if conformal_rank(len(labels), miscoverage=settings.miscoverage) > len(labels):
             self.in_every_set_ = self.n_accepted_per_class_
-        self._search = GuardedThresholds(rule, guards=self.guards_, n_classes=len(self.classes_))
-        vars(self).pop("digest_", None)
+        for made_again in ("_search", "digest_"):
+            vars(self).pop(made_again, None)
 
     # ------------------------------------------------------------------ deciding
 
@@ -349,7 +349,7 @@ class Calcode(Settings):
         robust = robust_probabilities(evidence.prompt_logits, trim=self.settings_.trim)
         scores = aps_scores(robust)
         supported = np.asarray(p_audit >= self.settings_.deferral_level)
-        localized, guarded = self._search.thresholds(evidence.embeddings)
+        localized, guarded = self.prepare()._search.thresholds(evidence.embeddings)
         localized_sets = label_sets(scores, localized[:, None])
         top_label = robust.argmax(axis=1)
         if self.settings_.keep_top:
@@ -386,6 +386,8 @@ class Calcode(Settings):
 
     def prepare(self) -> Self:
         """Make now what the first decision would make, so that several threads do not each make their own."""
+        if "_search" not in vars(self):
+            self._search = GuardedThresholds(self.rule_, guards=self.guards_, n_classes=len(self.classes_))
         if self.audit_ is not None:
             self.audit_.prepare()
         return self
@@ -398,7 +400,7 @@ class Calcode(Settings):
         embeddings : ndarray of shape (n, d)
             Unit rows.
         """
-        return self._search.thresholds(embeddings)
+        return self.prepare()._search.thresholds(embeddings)
 
     def audit_p_values(self, evidence: Evidence) -> FloatArray:
         """p_audit of every image (Eq. 9), 1 without an audit; available from `fit_audit` on; shape (n,)."""

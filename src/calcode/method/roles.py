@@ -17,7 +17,8 @@ from calcode.method.evidence import Evidence
 
 #: Different images from which on two roles cannot have the same ones by chance.
 _TELLING = 20
-_HASH_BYTES = 16
+#: Bytes of a keyed hash.
+HASH_BYTES = 16
 _SHOWN = 5
 _COMPARED = {
     "classes": "classes or their order",
@@ -176,10 +177,17 @@ class RoleHashes:
         known, asked = self._in_any_role.get(kind, frozenset()), list(values)
         return [value != "" and digest in known for digest, value in zip(self._hashed(asked), asked, strict=True)]
 
+    def first_words(self) -> dict[str, IntArray]:
+        """First eight bytes of every hash that a role holds, as numbers, for "ids" and "groups" as far as there are."""
+        return {
+            kind: np.array([bytes.fromhex(digest[:16].decode()) for digest in digests], dtype="V8").view(np.int64)
+            for kind, digests in self._in_any_role.items()
+        }
+
     def _hashed(self, values: Iterable[str]) -> list[bytes]:
         """Hashes of the values, in their order."""
         # A hash that has taken the key in already: a copy of it costs a third of a new one.
-        keyed = hashlib.blake2b(key=self.key, digest_size=_HASH_BYTES)
+        keyed = hashlib.blake2b(key=self.key, digest_size=HASH_BYTES)
         hashed = []
         for value in values:
             hasher = keyed.copy()

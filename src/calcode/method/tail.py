@@ -279,7 +279,7 @@ class GuardedThresholds:
             def settle(block: slice) -> None:
                 chosen = unclear[block]
                 distances = kernels.cosine_distances(embeddings[chosen], self._rule.embeddings)
-                found[chosen] = self._settled(kernels.kernel_weights(distances, bandwidth=self._rule.bandwidth))
+                found[chosen] = self._settled(kernels.kernel_weights(distances * (1.0 / self._rule.bandwidth)))
 
             kernels.run_blocks(settle, kernels.row_blocks(len(unclear), n_columns=len(self._rule.scores)))
         localized, local = found[:, 0], iter(found[:, 1:].T)

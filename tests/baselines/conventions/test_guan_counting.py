@@ -17,8 +17,8 @@ def test_published_matrix(file, squared, vectors):
     order = golden["order"] - golden["order"].min()
     points, bandwidth = inputs["z_cal"][order], np.sqrt(float(squared))
     counts = guan_counts(
-        kernel_weights(cosine_distances(inputs["z_test"], points), bandwidth=bandwidth),
-        kernel_weights(cosine_distances(points, points), bandwidth=bandwidth),
+        kernel_weights(cosine_distances(inputs["z_test"], points) * (1.0 / bandwidth)),
+        kernel_weights(cosine_distances(points, points) * (1.0 / bandwidth)),
         golden["V_cal"][order],
     )
     np.testing.assert_allclose(counts / 201, golden[f"Smat_h{squared}"], rtol=0, atol=1e-12)
