@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from worlds import World
@@ -19,17 +21,38 @@ def cohort() -> Evidence:
     return world.draw(900, seed=5, shift=0.6, name="cohort")
 
 
-@pytest.mark.parametrize("design", ["consecutive", "archive"])
+@pytest.mark.parametrize("design", ["consecutive", "archive", "equal shares"])
 def test_reviewed_and_tested_patients_are_others(home: Calcode, cohort: Evidence, design: str) -> None:
     cases = draw_cases(home, cohort, n=120, design=design, seed=3)
     parts = [set(cohort.groups[rows].tolist()) for rows in (cases.reviewed, cases.trainers, cases.test)]
     assert len(cases.reviewed) + len(cases.trainers) == 120
     assert sum(map(len, parts)) == len(set().union(*parts)) == 450
+    # One image of a reviewed patient, every image of a tested one.
+    assert len(cases.reviewed) == len(parts[0])
+    np.testing.assert_array_equal(cases.test, np.flatnonzero(np.isin(cohort.groups, list(parts[2]))))
+    counts = np.bincount(cohort.labels[cases.reviewed], minlength=3)
     if design == "archive":
-        counts = np.bincount(cohort.labels[cases.reviewed], minlength=3)
         assert set(counts.tolist()) <= {0, 19, 39, 59, 79, 99}
+    elif design == "equal shares":
+        assert counts.tolist() == [40, 40, 40]
     again = draw_cases(home, cohort, n=120, design=design, seed=3)
     np.testing.assert_array_equal(again.reviewed, cases.reviewed)
+
+
+def test_a_class_without_enough_patients_gets_no_equal_share(home: Calcode, cohort: Evidence) -> None:
+    labels = cohort.labels.copy()
+    few = np.flatnonzero(labels == 2)[60:]
+    labels[few] = 0
+    cases = draw_cases(home, replace(cohort, labels=labels), n=120, design="equal shares", seed=3)
+    assert np.bincount(labels[cases.reviewed], minlength=3).tolist() == [60, 60, 0]
+
+
+def test_at_most_four_fifths_of_a_class_are_reviewed(home: Calcode, cohort: Evidence) -> None:
+    for design in ("archive", "equal shares"):
+        cases = draw_cases(home, cohort, n=360, design=design, seed=3)
+        tested = np.bincount(cohort.labels[cases.test], minlength=3)
+        assert tested.min() >= 20
+        assert len(cases.reviewed) + len(cases.trainers) == 360
 
 
 def test_more_labels_say_more(home: Calcode, cohort: Evidence) -> None:

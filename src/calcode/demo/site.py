@@ -47,7 +47,7 @@ class SiteComparison:
     site : SiteModel
         Of one seeded draw of 200 cases at random.
     today, reviewed : Summary
-        The home model and the site model on one image of every patient that was not reviewed.
+        The home model and the site model on all images of the patients that were not reviewed.
     ideal_worst : float
         The worst class that an exactly valid method would show.
     curve : dict of (str, int) to Estimate
@@ -213,7 +213,7 @@ def comparison_table(demo: SiteDemo) -> Table:
     rows.append(["held-out images", "sharp mode", *_cells(demo.sharp.sharp, "")])
     headings = ("images", "model", "coverage", "worst class", "set size", "informative", "one diagnosis", "deferred")
     return Table(
-        caption="One image of every patient that was not reviewed; at home one test image per lesion",
+        caption="All images of the patients that were not reviewed; at home one test image per lesion",
         columns=columns(*headings, words=2),
         rows=rows,
         name="site",

@@ -15,11 +15,14 @@ from calcode.method.evidence import Evidence, one_per_group
 from calcode.method.home_sums import HOME_WEIGHT, RIDGE
 from calcode.method.model import Calcode
 from calcode.site.expected import ideal_worst_coverage, informative_share
+from calcode.site.levels import labels_needed
 from calcode.site.model import SiteModel
 from calcode.site.review import archive_quota, predicted_exclusions
 
 #: Test images that a class needs to be shown.
 MIN_IMAGES = 20
+#: Share of the patients, and of those of every class, that can be reviewed at most; the others are the test.
+_MOST_REVIEWED = 4 / 5
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,7 +32,7 @@ class DrawnCases:
     Attributes
     ----------
     reviewed, trainers, test : ndarray of int
-        Cases that calibrate, cases that only train, and one image of every other patient.
+        Cases that calibrate, cases that only train, and all images of the other patients.
     """
 
     reviewed: IntArray
@@ -72,7 +75,7 @@ class DrawFigures:
 
 
 def draw_cases(home: Calcode, cohort: Evidence, *, n: int, design: str, seed: int, level: float = 0.05) -> DrawnCases:
-    """Draw n patients at random ("consecutive"), or by the archive's quota ("archive").
+    """Draw n patients, each with one image, and take all images of the others as the test.
 
     Parameters
     ----------
@@ -80,38 +83,47 @@ def draw_cases(home: Calcode, cohort: Evidence, *, n: int, design: str, seed: in
     cohort : Evidence
         With labels and groups.
     n : int
-        Cases to review; all patients but a fifth where there are fewer.
-    design : {"consecutive", "archive"}
+        Cases to review; fewer where a fifth of the patients, or of those of a class, would not be left.
+    design : {"consecutive", "archive", "equal shares"}
+        At random; by the archive's quota (SITE.md S1); or from an archive with as many labels for every class that
+        has enough for both its need and the test.
     seed : int
         Draws the representatives and the cases.
     level : float
-        Miscoverage that the quota is made for.
+        Miscoverage that the archive's labels are made for.
     """
     labels = cohort.require_labels()
     representatives = one_per_group(cohort, random_state=seed)
     order = np.random.default_rng([seed, n]).permutation(representatives)
     order = order[labels[order] >= 0]
-    n = min(n, len(order) * 4 // 5)
-    if design != "archive":
-        return DrawnCases(reviewed=order[:n], trainers=order[:0], test=order[n:])
-    assert home.sums_ is not None  # a model fitted by this version has them
-    delta = np.full(cohort.n_classes, level)
-    exclusions = predicted_exclusions(
-        home.sums_,
-        cohort[representatives],
-        trim=home.settings_.trim,
-        miscoverage=delta,
-        home_weight=HOME_WEIGHT,
-        ridge=RIDGE,
-    )
-    # Half of every class stays for the test.
-    available = {k: int((labels[order] == k).sum()) // 2 for k in range(cohort.n_classes)}
-    quota = archive_quota(exclusions, budget=n, miscoverage=delta, available=available)
-    if not quota.labels:
-        return DrawnCases(reviewed=order[:n], trainers=order[:0], test=order[n:])
-    reviewed = np.concatenate([order[labels[order] == k][:count] for k, count in quota.labels.items()])
-    rest = order[~np.isin(order, reviewed)]
-    return DrawnCases(reviewed=reviewed, trainers=rest[: quota.left], test=rest[quota.left :])
+    n = min(n, int(len(order) * _MOST_REVIEWED))
+    per_class = np.bincount(labels[order], minlength=cohort.n_classes)
+    quota: dict[int, int] = {}
+    if design == "equal shares":
+        served = np.flatnonzero(per_class >= labels_needed(level) + MIN_IMAGES).tolist()
+        quota = {k: min(n // len(served), int(per_class[k]) - MIN_IMAGES) for k in served}
+    elif design == "archive":
+        assert home.sums_ is not None  # a model fitted by this version has them
+        delta = np.full(cohort.n_classes, level)
+        exclusions = predicted_exclusions(
+            home.sums_,
+            cohort[representatives],
+            trim=home.settings_.trim,
+            miscoverage=delta,
+            home_weight=HOME_WEIGHT,
+            ridge=RIDGE,
+        )
+        available = dict(enumerate((per_class * _MOST_REVIEWED).astype(np.int64).tolist()))
+        quota = archive_quota(exclusions, budget=n, miscoverage=delta, available=available).labels
+    reviewed = order[:n]
+    if quota:
+        reviewed = np.concatenate([order[labels[order] == k][:count] for k, count in quota.items()])
+    trainers = order[~np.isin(order, reviewed)][: n - len(reviewed)]
+    seen = np.concatenate([reviewed, trainers])
+    known = np.isin(np.arange(len(cohort)), seen)
+    if cohort.groups is not None:
+        known |= np.isin(cohort.groups, cohort.groups[seen]) & (cohort.groups != "")
+    return DrawnCases(reviewed=reviewed, trainers=trainers, test=np.flatnonzero(~known & (labels >= 0)))
 
 
 def fitted_on(home: Calcode, cohort: Evidence, cases: DrawnCases, **settings: Any) -> SiteModel:

@@ -30,8 +30,9 @@ from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, integer, number, share, text
 from calcode.study.view import PLACE_COLS, estimate, shown, view, words
 
-RANDOM, ARCHIVE = "random", "archive"
-_DESIGNS = {RANDOM: "consecutive", ARCHIVE: "archive"}
+RANDOM, ARCHIVE, EQUAL = "random", "archive", "archive, equal shares"
+#: Each with its name in `draw_cases`; both archives are one way of sampling.
+_DESIGNS = {RANDOM: "consecutive", ARCHIVE: "archive", EQUAL: "equal shares"}
 #: Labels at which alternatives, levels and triggers are compared.
 _COMPARED = 200
 _LEVEL = 0.05
@@ -53,6 +54,12 @@ class SiteOptions(BaseModel):
 
     draws: int = Field(default=20, ge=2, description="Draws of the reviewed cases for every figure.")
     labels: tuple[int, ...] = Field(default=(60, 100, 200, 400, 800), description="Numbers of reviewed cases.")
+    cliff: tuple[int, ...] = Field(
+        default=(100, 200),
+        description="Numbers of reviewed cases where several classes have about the 19 labels that they need, so that "
+        "means of 20 draws scatter by 0.03.",
+    )
+    cliff_draws: int = Field(default=200, ge=2, description="Draws for these, or `draws` if that is more.")
     malignant: tuple[str, ...] = Field(
         default=("mel", "bcc", "akiec"), description="Classes behind the trigger 'looks malignant'."
     )
@@ -74,8 +81,8 @@ _FIGURES = (
 )
 SCHEMA = TableSchema(
     name="site_recalibration",
-    about="One row per shifted setting, backbone, method and number of reviewed cases: one image of every other "
-    "patient, mean over draws.",
+    about="One row per shifted setting, backbone, method and number of reviewed cases: all images of the other "
+    "patients, mean over draws.",
     columns=(
         *PLACE,
         text(
@@ -146,19 +153,20 @@ def all_draws(
     """Every method with its number of labels and the figures of all draws."""
     home, cohort = home_model(cohorts), cohorts.target.evidence
     seeds = range(options["seed"], options["seed"] + options["draws"])
+    many = range(options["seed"], options["seed"] + max(options["draws"], options["cliff_draws"]))
 
-    def site(design: str, n: int, *, level: float = _LEVEL, **settings: Any) -> list[DrawFigures]:
+    def site(design: str, n: int, *, level: float = _LEVEL, seeds: range = seeds, **settings: Any) -> list[DrawFigures]:
         found = []
-        settings |= {"sampling": _DESIGNS[design], "miscoverage": level}
+        settings |= {"sampling": "consecutive" if design == RANDOM else "archive", "miscoverage": level}
         for seed in seeds:
             cases = draw_cases(home, cohort, n=n, design=_DESIGNS[design], seed=seed, level=level)
             model = fitted_on(home, cohort, cases, random_state=seed, **settings)
             found.append(site_figures(model, cohort[cases.test]))
         return found
 
-    for design in (RANDOM, ARCHIVE):
+    for design in _DESIGNS:
         for n in sizes:
-            yield f"site, {design}", n, site(design, n)
+            yield f"site, {design}", n, site(design, n, seeds=many if n in options["cliff"] else seeds)
     compared = min(_COMPARED, sizes[-1])
     yield "site, random, thinned, levels by count", compared, site(RANDOM, compared, slack="thin", rare="count")
     for level in (0.025, 0.1):
@@ -298,10 +306,10 @@ def section(output: StudyOutput) -> list[Part]:
     for name, caption, frame, cols in (
         (
             "site-recalibration",
-            "Reviewed local cases, and what else one could do with them: one image of every patient that was not "
+            "Reviewed local cases, and what else one could do with them: all images of the patients that were not "
             "reviewed, mean over draws. Ideal: the worst class that an exactly valid method would show.",
             found,
-            (*shown(SCHEMA, "method", ("n_labels", "labels")), *_COLUMNS),
+            (*shown(SCHEMA, "method", ("n_labels", "labels"), ("n_draws", "draws")), *_COLUMNS),
         ),
         (
             "site-review-bias",
