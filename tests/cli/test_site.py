@@ -29,6 +29,7 @@ def clinic(made: Path) -> Path:
 
 @pytest.fixture
 def sheet(here: Path, clinic: Path, run: Run) -> Path:
+    (here / "review.csv").unlink(missing_ok=True)  # a filled one would not be overwritten
     result = run("site", "plan", "model.safetensors", "clinic.parquet", "--budget", "100", "-o", "review.csv")
     assert result.exit_code == 0, result.output
     return here / "review.csv"
@@ -129,7 +130,12 @@ def test_fit_says_counts_expectations_and_promises(
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"id": "nobody"}, "no image 'nobody'"), ({"label": "melanomma"}, "'melanomma' is no diagnosis")],
+    [
+        ({"id": "nobody"}, "no image 'nobody'"),
+        ({"label": "melanomma"}, "'melanomma' is no diagnosis"),
+        ({"group": "somebody"}, "was one column of the sheet sorted without the others"),
+        ({"why": "coin"}, "chosen by coin, and sampling says archive"),
+    ],
 )
 def test_a_wrong_sheet_is_one_sentence_and_nothing_is_written(
     here: Path, sheet: Path, truth: dict[str, str], run: Run, change: dict[str, str], words: str
@@ -154,11 +160,37 @@ def test_two_labels_for_one_image_and_an_empty_sheet(here: Path, sheet: Path, ru
     for file, words in (("twice.csv", "has two labels"), ("review.csv", "no label is filled in yet")):
         result = run(
             "site", "fit", "model.safetensors", "clinic.parquet", file, "-o", "never.safetensors",
-            "--sampling", "coin", columns=400,
+            "--sampling", "archive", columns=400,
         )  # fmt: skip
         assert result.exit_code == 1
         assert words in result.output
         assert not (here / "never.safetensors").exists()
+
+
+def test_a_filled_sheet_is_not_overwritten_and_no_coin_is_tossed(
+    here: Path, sheet: Path, truth: dict[str, str], run: Run
+) -> None:
+    fill(sheet, truth)
+    before, secret = sheet.read_bytes(), (here / "review.coin.json").read_bytes()
+    result = run("site", "plan", "model.safetensors", "clinic.parquet", "--rate", "0.2", "--design", "coin")
+    assert result.exit_code == 1
+    assert "labels are filled in" in result.output
+    assert sheet.read_bytes() == before
+    assert (here / "review.coin.json").read_bytes() == secret
+
+
+def test_a_sheet_may_have_semicolons(here: Path, sheet: Path, truth: dict[str, str], run: Run) -> None:
+    fill(sheet, truth)
+    (here / "german.csv").write_text(sheet.read_text().replace(",", ";"), encoding="utf-8-sig")
+    written = []
+    for file in ("review.csv", "german.csv"):
+        result = run(
+            "site", "fit", "model.safetensors", "clinic.parquet", file, "-o", "delimited.safetensors",
+            "--sampling", "archive",
+        )  # fmt: skip
+        assert result.exit_code == 0, result.output
+        written.append((here / "delimited.safetensors").read_bytes())
+    assert written[0] == written[1]
 
 
 def test_missing_groups_are_named(here: Path, run: Run) -> None:

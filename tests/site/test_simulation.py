@@ -9,6 +9,7 @@ import pytest
 from worlds import World
 
 from calcode import Calcode, Evidence
+from calcode.method.evidence import one_per_group
 from calcode.site.alternatives import ALTERNATIVES
 from calcode.site.expected import ideal_worst_coverage, informative_share, learning_curve
 from calcode.site.review_bias import triggered_review
@@ -21,7 +22,7 @@ def cohort() -> Evidence:
     return world.draw(900, seed=5, shift=0.6, name="cohort")
 
 
-@pytest.mark.parametrize("design", ["consecutive", "archive", "equal shares"])
+@pytest.mark.parametrize("design", ["consecutive", "archive", "equal shares", "equal shares, common classes"])
 def test_reviewed_and_tested_patients_are_others(home: Calcode, cohort: Evidence, design: str) -> None:
     cases = draw_cases(home, cohort, n=120, design=design, seed=3)
     parts = [set(cohort.groups[rows].tolist()) for rows in (cases.reviewed, cases.trainers, cases.test)]
@@ -33,25 +34,34 @@ def test_reviewed_and_tested_patients_are_others(home: Calcode, cohort: Evidence
     counts = np.bincount(cohort.labels[cases.reviewed], minlength=3)
     if design == "archive":
         assert set(counts.tolist()) <= {0, 19, 39, 59, 79, 99}
-    elif design == "equal shares":
+    elif design != "consecutive":
         assert counts.tolist() == [40, 40, 40]
     again = draw_cases(home, cohort, n=120, design=design, seed=3)
     np.testing.assert_array_equal(again.reviewed, cases.reviewed)
 
 
-def test_a_class_without_enough_patients_gets_no_equal_share(home: Calcode, cohort: Evidence) -> None:
+def test_a_class_that_few_patients_have_gets_its_share_or_stays_for_the_test(home: Calcode, cohort: Evidence) -> None:
     labels = cohort.labels.copy()
     few = np.flatnonzero(labels == 2)[60:]
     labels[few] = 0
-    cases = draw_cases(home, replace(cohort, labels=labels), n=120, design="equal shares", seed=3)
-    assert np.bincount(labels[cases.reviewed], minlength=3).tolist() == [60, 60, 0]
+    smaller = replace(cohort, labels=labels)
+    drawn = {
+        design: draw_cases(home, smaller, n=120, design=design, seed=3).reviewed
+        for design in ("equal shares", "equal shares, common classes")
+    }
+    counts = {design: np.bincount(labels[rows], minlength=3).tolist() for design, rows in drawn.items()}
+    patients = int((labels[one_per_group(smaller, random_state=3)] == 2).sum())
+    assert 24 <= patients < 39
+    assert counts["equal shares"] == [40, 40, patients * 4 // 5]
+    assert counts["equal shares, common classes"] == [60, 60, 0]
 
 
-def test_at_most_four_fifths_of_a_class_are_reviewed(home: Calcode, cohort: Evidence) -> None:
+def test_a_fifth_of_every_class_stays_for_the_test(home: Calcode, cohort: Evidence) -> None:
     for design in ("archive", "equal shares"):
         cases = draw_cases(home, cohort, n=360, design=design, seed=3)
-        tested = np.bincount(cohort.labels[cases.test], minlength=3)
-        assert tested.min() >= 20
+        patients = np.bincount(cohort.labels[one_per_group(cohort, random_state=3)], minlength=3)
+        reviewed = np.bincount(cohort.labels[cases.reviewed], minlength=3)
+        assert (reviewed <= patients * 4 // 5).all()
         assert len(cases.reviewed) + len(cases.trainers) == 360
 
 

@@ -85,7 +85,7 @@ def plan(
 
     from calcode.site.levels import labels_needed
     from calcode.site.plan import CoinFile, plan_archive, plan_coin, plan_consecutive
-    from calcode.site.sheet import write_sheet
+    from calcode.site.sheet import require_unfilled, write_sheet
 
     target = output_file(output, suffixes=(".csv",), inputs=(model, features, prompts))
     if rate is not None and design != "coin":
@@ -118,6 +118,7 @@ def plan(
         planned = plan_coin(evidence, rate=share, coins=coins, visits=visits)
     else:
         planned = plan_consecutive(evidence, budget=budget or 0, secret=coins.secret, visits=visits)
+    require_unfilled(target)
     coins.save(coin_path)
     write_sheet(target, evidence, planned)
     needed = {name: labels_needed(levels[name]) for name in home.classes_}
@@ -341,7 +342,9 @@ def _fitted(
     with naming(review):
         if evidence.ids is None or evidence.groups is None:
             raise EvidenceError("groups: the images have none; fill the column 'group' with the patient")
-    cases = read_sheet(review, ids=evidence.ids.tolist(), classes=home.classes_)
+    cases = read_sheet(
+        review, ids=evidence.ids.tolist(), groups=evidence.groups.tolist(), classes=home.classes_, sampling=sampling
+    )
     ungrouped = [str(evidence.ids[row]) for row in cases.rows if not evidence.groups[row]]
     if ungrouped:
         raise FeatureFileError(

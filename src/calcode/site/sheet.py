@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,18 @@ from calcode.errors import FeatureFileError
 from calcode.files import replacing
 from calcode.method.evidence import Evidence
 from calcode.site.plan import TRAINING, ReviewPlan
+from calcode.site.settings import DESIGNS
 
 COLUMNS = ("id", "group", "label", "why")
 #: What a reviewer may write instead of a diagnosis.
 CANNOT_TELL = "cannot tell"
 OTHER = "other"
+
+
+def require_unfilled(path: Path) -> None:
+    """Check that no filled sheet would be overwritten: its labels are somebody's work."""
+    if path.is_file() and any((line.get("label") or "").strip() for line in _lines(path)[1]):
+        raise FeatureFileError(f"{path}: its labels are filled in; write the new sheet to another file with --output")
 
 
 def write_sheet(path: Path, evidence: Evidence, plan: ReviewPlan) -> None:
@@ -57,27 +65,38 @@ class ReviewedCases:
     review_probability: FloatArray | None
 
 
-def read_sheet(path: Path, *, ids: Sequence[str], classes: Sequence[str]) -> ReviewedCases:
+def _lines(path: Path) -> tuple[Sequence[str], list[dict[str, str]]]:
+    """Columns and lines of a sheet; spreadsheets of many countries separate cells by semicolons."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        head = text.partition("\n")[0]
+        reader = csv.DictReader(
+            io.StringIO(text, newline=""), delimiter=";" if head.count(";") > head.count(",") else ","
+        )
+        return reader.fieldnames or (), list(reader)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise FeatureFileError(f"{path}: not a CSV file in UTF-8 ({error}); save the sheet as CSV UTF-8") from error
+
+
+def read_sheet(
+    path: Path, *, ids: Sequence[str], groups: Sequence[str], classes: Sequence[str], sampling: str
+) -> ReviewedCases:
     """Read a filled sheet; the first thing wrong with it is one error that names the line.
 
     Parameters
     ----------
     path : Path
         CSV with the columns id and label; group, why and review_probability may follow.
-    ids : sequence of str
+    ids, groups : sequence of str
         Of the images that the model can decide on.
     classes : sequence of str
         Diagnoses allowed in the column label; "other", "cannot tell" and an empty cell are allowed too.
+    sampling : str
+        How the cases were chosen, which the column why must not contradict.
     """
     if not path.is_file():
         raise FeatureFileError(f"{path}: no such file; 'calcode site plan' writes one")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream)
-            lines = list(reader)
-            columns = reader.fieldnames or []
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise FeatureFileError(f"{path}: not a CSV file in UTF-8 ({error})") from error
+    columns, lines = _lines(path)
     missing = [name for name in ("id", "label") if name not in columns]
     if missing:
         raise FeatureFileError(f"{path}: no column {', '.join(missing)}; it has {', '.join(columns) or 'none'}")
@@ -85,10 +104,20 @@ def read_sheet(path: Path, *, ids: Sequence[str], classes: Sequence[str]) -> Rev
     found: dict[str, str] = {}
     rows, labels, empty, training, shares = [], [], [], [], []
     for number, line in enumerate(lines, start=2):
-        name, label = (str(line.get(column) or "").strip() for column in ("id", "label"))
+        name, group, label, why = ((line.get(column) or "").strip() for column in COLUMNS)
         where = f"{path}: line {number}"
         if name not in row_of:
             raise FeatureFileError(f"{where}: no image {name!r} in the feature file; check the id")
+        known = groups[row_of[name]]
+        if group and group != known:
+            raise FeatureFileError(
+                f"{where}: image {name!r} has the group {group!r}, and {known!r} in the feature file; was one column "
+                "of the sheet sorted without the others?"
+            )
+        if why in DESIGNS and why != sampling:
+            raise FeatureFileError(
+                f"{where}: the case was chosen by {why}, and sampling says {sampling}; say how the cases were chosen"
+            )
         if found.setdefault(name, label) != label:
             raise FeatureFileError(f"{where}: image {name!r} has two labels, {found[name]!r} and {label!r}; keep one")
         if row_of[name] in rows:
@@ -101,8 +130,8 @@ def read_sheet(path: Path, *, ids: Sequence[str], classes: Sequence[str]) -> Rev
         rows.append(row_of[name])
         labels.append(list(classes).index(label) if label in classes else -1)
         empty.append(label in ("", CANNOT_TELL))
-        training.append(str(line.get("why") or "").strip() == TRAINING)
-        share = str(line.get("review_probability") or "").strip()
+        training.append(why == TRAINING)
+        share = (line.get("review_probability") or "").strip()
         try:
             shares.append(float(share or "nan"))
         except ValueError:

@@ -84,9 +84,9 @@ def draw_cases(home: Calcode, cohort: Evidence, *, n: int, design: str, seed: in
         With labels and groups.
     n : int
         Cases to review; fewer where a fifth of the patients, or of those of a class, would not be left.
-    design : {"consecutive", "archive", "equal shares"}
-        At random; by the archive's quota (SITE.md S1); or from an archive with as many labels for every class that
-        has enough for both its need and the test.
+    design : {"consecutive", "archive", "equal shares", "equal shares, common classes"}
+        At random; by the archive's quota (SITE.md S1); from an archive with as many labels for every class that has
+        enough; or for every class of which 20 patients stay for the test.
     seed : int
         Draws the representatives and the cases.
     level : float
@@ -98,10 +98,13 @@ def draw_cases(home: Calcode, cohort: Evidence, *, n: int, design: str, seed: in
     order = order[labels[order] >= 0]
     n = min(n, int(len(order) * _MOST_REVIEWED))
     per_class = np.bincount(labels[order], minlength=cohort.n_classes)
+    most = (per_class * _MOST_REVIEWED).astype(np.int64)
     quota: dict[int, int] = {}
-    if design == "equal shares":
-        served = np.flatnonzero(per_class >= labels_needed(level) + MIN_IMAGES).tolist()
-        quota = {k: min(n // len(served), int(per_class[k]) - MIN_IMAGES) for k in served}
+    if design.startswith("equal shares"):
+        if design != "equal shares":
+            most = per_class - MIN_IMAGES
+        served = np.flatnonzero(most >= labels_needed(level)).tolist()
+        quota = {k: min(n // len(served), int(most[k])) for k in served}
     elif design == "archive":
         assert home.sums_ is not None  # a model fitted by this version has them
         delta = np.full(cohort.n_classes, level)
@@ -113,8 +116,7 @@ def draw_cases(home: Calcode, cohort: Evidence, *, n: int, design: str, seed: in
             home_weight=HOME_WEIGHT,
             ridge=RIDGE,
         )
-        available = dict(enumerate((per_class * _MOST_REVIEWED).astype(np.int64).tolist()))
-        quota = archive_quota(exclusions, budget=n, miscoverage=delta, available=available).labels
+        quota = archive_quota(exclusions, budget=n, miscoverage=delta, available=dict(enumerate(most.tolist()))).labels
     reviewed = order[:n]
     if quota:
         reviewed = np.concatenate([order[labels[order] == k][:count] for k, count in quota.items()])

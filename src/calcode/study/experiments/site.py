@@ -30,9 +30,14 @@ from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, integer, number, share, text
 from calcode.study.view import PLACE_COLS, estimate, shown, view, words
 
-RANDOM, ARCHIVE, EQUAL = "random", "archive", "archive, equal shares"
-#: Each with its name in `draw_cases`; both archives are one way of sampling.
-_DESIGNS = {RANDOM: "consecutive", ARCHIVE: "archive", EQUAL: "equal shares"}
+RANDOM, ARCHIVE = "random", "archive"
+#: Each with its name in `draw_cases`; the archives are one way of sampling.
+_DESIGNS = {
+    RANDOM: "consecutive",
+    ARCHIVE: "archive",
+    f"{ARCHIVE}, equal shares": "equal shares",
+    f"{ARCHIVE}, equal shares, common classes": "equal shares, common classes",
+}
 #: Labels at which alternatives, levels and triggers are compared.
 _COMPARED = 200
 _LEVEL = 0.05
