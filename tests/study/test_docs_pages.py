@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+import pandas as pd
 import pytest
 from doc_blocks import ROOT
 from study_outputs import copied
@@ -57,6 +58,20 @@ def test_numbers_of_the_page_are_those_of_the_tables(tool: ModuleType) -> None:
         (line, *_) = [line for line in text.splitlines() if line.startswith(f"| {row.title} |")]
         for expected in (percent(row.coverage), percent(row.worst_class_coverage), number(row.set_size)):
             assert expected.replace("\u00a0", " ") in line
+
+
+def test_site_figures_are_those_of_site_md(tool: ModuleType) -> None:
+    figures = pd.read_csv(tool.SITE_FIGURES)
+    measured = StudyOutput(tool.KEPT).table("site_recalibration")
+    both = figures.merge(measured, on=["setting", "backbone", "method", "n_labels"], suffixes=("", "_here"))
+    assert len(both) == (figures["backbone"] != "mean").sum() == 42
+    off = both[(both["informative_rate_here"] - both["informative_rate"]).abs() > 0.06]
+    # S15's archives have equal shares. Where a diagnosis has few patients, the quota does better.
+    assert set(zip(off["setting"], off["method"], strict=True)) <= {("PAD", "site, archive")}
+    assert (off["informative_rate_here"] > off["informative_rate"]).all()
+    text, table = tool.site_parts(StudyOutput(tool.KEPT))
+    assert f"{42 - len(off)} of 42 cells" in text.sentences[0]
+    assert len(table.cells) == len(figures)
 
 
 def test_nothing_of_this_machine_and_no_image_is_kept(tool: ModuleType, study_folder, tmp_path) -> None:
