@@ -66,8 +66,12 @@ def test_site_figures_are_those_of_site_md(tool: ModuleType) -> None:
     both = figures.merge(measured, on=["setting", "backbone", "method", "n_labels"], suffixes=("", "_here"))
     assert len(both) == (figures["backbone"] != "mean").sum() == 42
     off = both[(both["informative_rate_here"] - both["informative_rate"]).abs() > 0.06]
-    # S15's archives have equal shares. Where a diagnosis has few patients, the quota does better.
-    assert set(zip(off["setting"], off["method"], strict=True)) <= {("PAD", "site, archive")}
+    # With melanoma served, which 30 patients of PAD have, 20 draws say little; 200 draws say more than S15.
+    assert len(off) <= 3
+    assert set(zip(off["setting"], off["method"], strict=True)) <= {
+        ("PAD", "site, archive"),
+        ("PAD", "site, archive, equal shares"),
+    }
     assert (off["informative_rate_here"] > off["informative_rate"]).all()
     text, table = tool.site_parts(StudyOutput(tool.KEPT))
     assert f"{42 - len(off)} of 42 cells" in text.sentences[0]
