@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,8 +48,12 @@ class Outcome(NamedTuple):
     promised : float
         1 - delta, and `stated`: the same times 1 - r, r the unlabelled share.
     stated : float
+    labels : dict of str to int
+        Labels of each class in the promoted model's bag.
+    hard : dict of str to float
+        Share of each class that nobody can tell.
     uncorrected : dict of str to float
-        The same coverage of a model that took every label that was there at that time.
+        The same coverage of a model that took every label that was there at that time, `uncorrected_labels` of them.
     refused_early : bool
         The service refused while too many labels were late.
     alarms : int
@@ -61,7 +66,10 @@ class Outcome(NamedTuple):
     informative: float
     promised: float
     stated: float
+    labels: dict[str, int]
+    hard: dict[str, float]
     uncorrected: dict[str, float]
+    uncorrected_labels: dict[str, int]
     refused_early: bool
     alarms: int
     home_alarm: bool
@@ -88,7 +96,7 @@ def simulate(folder: Path, seed: int, *, biased: bool, n_after: int = 300, n_tes
     (folder / "data" / "secret.key").write_bytes(np.random.default_rng(seed).bytes(32))
     with Service(site.settings) as service:
         clinic = Clinic(service, seed=seed, shift=0.7, blur=1.6)
-        hard, late = _limits(clinic) if biased else (0.0, 0.0)
+        hard, late, shares = _limits(clinic) if biased else (0.0, 0.0, dict.fromkeys(WORLD.classes, 0.0))
         while len(clinic.drawn()) < N_BAG:
             ids = clinic.send(64)
             if biased:
@@ -123,18 +131,52 @@ def simulate(folder: Path, seed: int, *, biased: bool, n_after: int = 300, n_tes
             informative=informative,
             promised=1.0 - DELTA,
             stated=(1.0 - DELTA) * (1.0 - report["unlabelled_share"]),
+            labels=promoted.counts_,
+            hard=shares,
             uncorrected=_judged(uncorrected, evidence, labels)[0],
+            uncorrected_labels=uncorrected.counts_,
             refused_early=refused_early,
             alarms=len(raised),
             home_alarm=home_alarm,
         )
 
 
-def _limits(clinic: Clinic) -> tuple[float, float]:
-    """Ease below which a reader cannot tell, and below which a label comes late."""
-    _, _, ease = Clinic(clinic.service, seed=99, shift=clinic.shift, blur=clinic.blur).draw(20_000)
+def coverage_by_chance(
+    counts: Sequence[int], *, hard: Sequence[float], n_test: int, level: float
+) -> tuple[float, float]:
+    """The mean coverage of a class over sites that a valid method shows, between the quantiles `level` and 1 - `level`.
+
+    Coverage of a class with n labels, given the bag, is that of Beta(k, n + 1 - k), k = ceil((n + 1)(1 - delta)), for
+    rank rules with fixed scores; those of the bag's own fit scatter about as much (SITE.md S10). Of the hard cases,
+    which are in no bag, nothing is promised: at worst all are missed, at best none.
+
+    Parameters
+    ----------
+    counts : sequence of int
+        Labels of the class at each site.
+    hard : sequence of float
+        Share of the class without a label at each site.
+    n_test : int
+        New patients of the class at each site.
+    level : float
+    """
+    rng = np.random.default_rng(0)
+    n = np.array(counts)
+    k = np.ceil((n + 1) * (1 - DELTA) - 1e-9)
+    given = rng.beta(k, n + 1 - k, size=(20_000, len(n)))
+    ends = []
+    for hard_covered, side in ((0.0, level), (1.0, 1.0 - level)):
+        all_of_them = given * (1 - np.array(hard)) + hard_covered * np.array(hard)
+        ends.append(float(np.quantile(rng.binomial(n_test, all_of_them).mean(axis=1) / n_test, side)))
+    return ends[0], ends[1]
+
+
+def _limits(clinic: Clinic) -> tuple[float, float, dict[str, float]]:
+    """Ease below which a reader cannot tell, and below which a label comes late; how many of each class are so hard."""
+    _, labels, ease = Clinic(clinic.service, seed=99, shift=clinic.shift, blur=clinic.blur).draw(20_000)
     hard, late = np.quantile(ease, [CANNOT_TELL, CANNOT_TELL + LATE])
-    return float(hard), float(late)
+    shares = {name: float((ease[labels == k] <= hard).mean()) for k, name in enumerate(WORLD.classes)}
+    return float(hard), float(late), shares
 
 
 def _looks_like(service: Service, id: str, name: str) -> bool:

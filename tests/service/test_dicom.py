@@ -415,7 +415,7 @@ def records() -> Iterator[ThreadingHTTPServer]:
 
 def waits(service: Service) -> dict[str, outbox.Waiting]:
     with service.database.reading() as connection:
-        return outbox.waiting(connection)
+        return outbox.waiting(connection, holding=())
 
 
 def uid_of(service: Service, decision: str) -> str:

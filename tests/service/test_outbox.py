@@ -90,7 +90,7 @@ def request(row: int, group: str) -> dict[str, Any]:
 
 def waiting(log: Log) -> dict[str, outbox.Waiting]:
     with log.database.reading() as connection:
-        return outbox.waiting(connection)
+        return outbox.waiting(connection, holding=())
 
 
 def queue(log: Log, n: int, *, target: str = "record") -> list[str]:
@@ -111,6 +111,8 @@ def queue(log: Log, n: int, *, target: str = "record") -> list[str]:
         "draw": 0.5,
         "u_second": 0.5,
         "p_second": 0.1,
+        "scores": [],
+        "parts": {},
         "deliver": {target: "fhir"},
     }
     events = [Event(kind="decision", actor="test", body={**body, "key": f"{target}-{i}"}) for i in range(n)]
@@ -198,7 +200,13 @@ def test_reports_are_kept_back_while_a_case_may_be_read_blind(log: Log) -> None:
     task = {"id": held, "decision": held, "line": "skin", "why": "sample", "opened_at": "", "state": "open"}
     with log.database.writing() as connection:
         connection.execute(TASK.insert().values(**task))
+        found = outbox.waiting(connection, holding=["record"])["record"]
+        assert (found.rows, found.held, found.since is not None) == (2, 1, True)
+        # Of receivers that hold nothing, nothing is held.
+        assert outbox.waiting(connection, holding=["another"])["record"].held == 0
         assert [row.decision for row in outbox.lease(connection, "record", most=2, after_reading=True)] == [free]
+        connection.execute(update(OUTBOX).where(OUTBOX.c.decision == free).values(done_at="2026"))
+        assert outbox.waiting(connection, holding=["record"])["record"].since is None, "what is held is not late"
         connection.execute(update(TASK).values(state="done"))
         assert [row.decision for row in outbox.lease(connection, "record", most=2, after_reading=True)] == [held]
 
@@ -256,7 +264,7 @@ def test_every_decision_on_a_patient_reaches_the_record_once(tmp_path: Path, rec
         assert call("POST", "/v1/decisions", json=request(0, "patient-0")).headers["Idempotent-Replay"] == "true"
         anonymous = {"embedding": embeddings(20)[7].tolist(), "image_id": "nobody"}
         assert call("POST", "/v1/decisions", json=anonymous).status_code == 200
-        wait_until(lambda: not waiting(service.log), 15)
+        wait_until(lambda: not waiting(service.log))
         reports = [entry for entry in receiver.state["kept"].values() if entry["resourceType"] == "DiagnosticReport"]
         assert sorted(entry["subject"]["identifier"]["value"] for entry in reports) == [
             f"patient-{n}" for n in range(4)
@@ -273,8 +281,8 @@ def test_one_report_that_is_refused_delays_no_other_and_is_named(tmp_path: Path,
     with running(fhir_site(tmp_path, receiver)) as (service, call):
         for row in range(3):
             call("POST", "/v1/decisions", json=request(row, f"patient-{row}"))
-        wait_until(lambda: len(receiver.state["kept"]) == 4, 15)
-        wait_until(lambda: waiting(service.log)["record"].fault is not None, 15)
+        wait_until(lambda: len(receiver.state["kept"]) == 4)
+        wait_until(lambda: waiting(service.log)["record"].fault is not None)
         # It is not tried again and again: the first pause is two seconds.
         came = receiver.state["came"]
         time.sleep(0.5)
@@ -286,7 +294,7 @@ def test_one_report_that_is_refused_delays_no_other_and_is_named(tmp_path: Path,
             receiver.state["refuses"] = set()
             with log.database.writing() as connection:
                 assert outbox.retry(connection, "record") == 1
-        wait_until(lambda: not waiting(service.log), 15)
+        wait_until(lambda: not waiting(service.log))
 
 
 def test_a_report_whose_patient_was_erased_is_never_sent(tmp_path: Path, receiver: Server) -> None:
@@ -294,10 +302,10 @@ def test_a_report_whose_patient_was_erased_is_never_sent(tmp_path: Path, receive
     site = fhir_site(tmp_path, receiver)
     with running(site) as (service, call):
         answer = call("POST", "/v1/decisions", json=request(0, "anna")).json()
-        wait_until(lambda: waiting(service.log)["record"].fault is not None, 15)
+        wait_until(lambda: waiting(service.log)["record"].fault is not None)
         assert erase(site.settings, service.log, group="anna", decision=None, why="test") == 2
         receiver.start()
-        wait_until(lambda: not waiting(service.log), 15)
+        wait_until(lambda: not waiting(service.log))
         assert receiver.state["came"] == 0
         (row,) = call("GET", f"/v1/decisions/{answer['id']}/deliveries", as_="auditor").json()
         assert "erased" in row["receipt"]
@@ -322,7 +330,7 @@ def test_killed_between_decision_and_delivery_nothing_is_lost_and_nothing_is_twi
                 process.start()
         receiver.start()
         with opened(site.settings) as log:
-            wait_until(lambda: not waiting(log), 40)
+            wait_until(lambda: not waiting(log))
             with log.database.reading() as connection:
                 rows = connection.execute(select(OUTBOX.c.decision, OUTBOX.c.receipt)).all()
     finally:
@@ -343,7 +351,7 @@ def test_the_operator_sees_what_waits_and_has_it_tried_again(tmp_path: Path, rec
     with opened(site.settings) as log:
         queue(log, 2)
     shown = CliRunner().invoke(group, ["outbox", str(site.file)])
-    assert "record: 2 wait since" in shown.output
+    assert "record: 2 wait, 0 of them for a reader" in shown.output
     assert "2 reports for record" in CliRunner().invoke(group, ["outbox", str(site.file), "--retry", "record"]).output
     # A receiver that is no longer in the site file is named by the doctor.
     site.file.write_text(site.file.read_text().replace('name = "record"', 'name = "other"'))

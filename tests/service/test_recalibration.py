@@ -29,6 +29,7 @@ from calcode.service.monitoring import embeddings_of
 from calcode.service.problems import Problem
 from calcode.service.protocol import Protocol, RecalibrationPlan, parse_protocol
 from calcode.service.recalibration import plan_bag, recalibrate, report_of
+from calcode.service.sampling import Policy, policy_event
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, EVENT, SHADOW_DECISION, TASK
 from calcode.site import SiteModel
@@ -278,6 +279,35 @@ def test_without_a_trusted_key_nothing_is_made(tmp_path: Path) -> None:
             sent(clinic, 60)
             clinic.read()
             assert message in refusal(service)
+
+
+def test_a_policy_that_comes_after_the_bag_changes_nothing_about_it(service: Service) -> None:
+    """Thinned to the smallest probability up to its own last case: nobody can choose a bag by changing the policy."""
+
+    def sampled(p: float) -> None:
+        policy = Policy(sample=p, visit_minutes=0.0, second_reader=0.0, due_days=30)
+        event = policy_event("skin", policy, actor="engineer", why="fewer readings")
+        service.change(lambda transaction: transaction.append([event]))
+        service.models["skin"].follow()
+
+    clinic = Clinic(service)
+    clinic.send(30)
+    sampled(0.4)
+    while sum(row.u < 0.4 for row in clinic.drawn()) < 60:
+        clinic.send(1)
+    clinic.read()
+    with service.database.reading() as connection:
+        before = plan_bag(connection, "skin", PLAN)
+    assert len(before.cases) == 60
+    assert all(case.u < 0.4 for case in before.cases)
+    assert any(0.4 <= row.u < 0.5 for row in clinic.drawn()), "some were drawn with 0.5, and are thinned out"
+    sampled(0.2)
+    clinic.send(60)
+    clinic.read()
+    with service.database.reading() as connection:
+        after = plan_bag(connection, "skin", PLAN)
+    assert [case.decision for case in after.cases] == [case.decision for case in before.cases]
+    assert (after.upto, after.gate) == (before.upto, before.gate)
 
 
 # ---------------------------------------------------------------------- gates

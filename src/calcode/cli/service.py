@@ -231,9 +231,10 @@ def outbox(
             tell("service outbox", f"{n:,} reports for {retry} are due now.", as_json=as_json, facts={"due": n})
             return
         with log.database.reading() as connection:
-            found = reports.waiting(connection)
+            found = reports.waiting(connection, holding=settings.holding)
     lines = [
-        f"{name}: {entry.rows:,} wait since {entry.since}, {entry.attempts} attempts, fault: {entry.fault or 'none'}"
+        f"{name}: {entry.rows:,} wait, {entry.held:,} of them for a reader, the oldest other since "
+        f"{entry.since or 'never'}, {entry.attempts} attempts, fault: {entry.fault or 'none'}"
         for name, entry in found.items()
     ]
     facts = {"waiting": {name: entry._asdict() for name, entry in found.items()}}

@@ -177,10 +177,10 @@ def report_states(site: SiteSettings, log: Log) -> Iterator[Finding]:
     if site.dicom is not None and site.dicom.tls is None:
         yield Finding("warning", "dicom", "no [dicom.tls]: AE titles prove nothing, and images travel in clear")
     with log.database.reading() as connection:
-        waiting = outbox.waiting(connection)
+        waiting = outbox.waiting(connection, holding=site.holding)
     known = {entry.name for entry in site.deliveries}
     for name, entry in waiting.items():
-        sentence = f"{entry.rows:,} reports wait for {name} since {entry.since}"
+        sentence = f"{entry.rows:,} reports wait for {name}, the oldest since {entry.since or 'its case is not read'}"
         if name not in known:
             yield Finding("bad", "outbox", f"{sentence}, and the site file has no delivery of this name")
         elif entry.fault is not None:

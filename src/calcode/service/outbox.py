@@ -6,11 +6,11 @@ Attempts, the next time and the last fault are working state and no events; a re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, exists, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, exists, func, or_, select
 
 from calcode.service.log import Event, Transaction, utc
 from calcode.service.tables import DECISION, OUTBOX, TASK
@@ -24,19 +24,30 @@ class Waiting(NamedTuple):
     """What waits for one receiver."""
 
     rows: int
-    #: UTC time of the oldest.
+    #: Of these, reports that are kept back until their case is read.
+    held: int
+    #: UTC time of the oldest that is not.
     since: str | None
     attempts: int
     #: Kind of the last fault; None before the first.
     fault: str | None
 
 
-def waiting(connection: Connection) -> dict[str, Waiting]:
-    """What waits, by the name of the receiver."""
+def waiting(connection: Connection, *, holding: Collection[str]) -> dict[str, Waiting]:
+    """What waits, by the name of the receiver.
+
+    Parameters
+    ----------
+    connection : Connection
+    holding : collection of str
+        Receivers whose reports wait until their case is read (`SiteSettings.holding`).
+    """
+    held = and_(OUTBOX.c.target.in_(holding), _may_be_read())
     columns = (
         OUTBOX.c.target,
         func.count(),
-        func.min(OUTBOX.c.queued_at),
+        func.sum(case((held, 1), else_=0)),
+        func.min(case((held, None), else_=OUTBOX.c.queued_at)),
         func.max(OUTBOX.c.attempts),
         func.max(OUTBOX.c.fault),
     )
@@ -79,14 +90,16 @@ def lease(connection: Connection, target: str, *, most: int, after_reading: bool
 def _due(target: str, *, after_reading: bool) -> Select[Any]:
     mine = (OUTBOX.c.target == target, OUTBOX.c.done_at.is_(None), OUTBOX.c.next_at <= _after(timedelta(0)))
     query = select(OUTBOX).where(*mine)
-    if after_reading:
-        # Neither a task is open, nor will one open when the first visit of a patient who is drawn is over.
-        drawn = DECISION.c.u < DECISION.c.p_sample
-        visited = exists().where(DECISION.c.seq == OUTBOX.c.seq, DECISION.c.visit_until.is_not(None), drawn)
-        overdue = func.coalesce(TASK.c.due_at, "9") <= _after(timedelta(0))
-        queued = exists().where(TASK.c.decision == OUTBOX.c.decision, TASK.c.state == "open", ~overdue)
-        query = query.where(~visited, ~queued)
-    return query
+    return query.where(~_may_be_read()) if after_reading else query
+
+
+def _may_be_read() -> ColumnElement[bool]:
+    """A task is open and not overdue, or one may open when the first visit of a patient who is drawn is over."""
+    drawn = DECISION.c.u < DECISION.c.p_sample
+    visited = exists().where(DECISION.c.seq == OUTBOX.c.seq, DECISION.c.visit_until.is_not(None), drawn)
+    overdue = func.coalesce(TASK.c.due_at, "9") <= _after(timedelta(0))
+    queued = exists().where(TASK.c.decision == OUTBOX.c.decision, TASK.c.state == "open", ~overdue)
+    return or_(visited, queued)
 
 
 def give_back(connection: Connection, row: Row[Any], *, fault: str, again: bool) -> None:

@@ -22,7 +22,8 @@ class WaitingReports(BaseModel):
 
     target: str
     rows: int
-    since: str | None = Field(description="Time of the oldest; null if nothing waits")
+    held: int = Field(description="Of these, reports that are kept back until their case is read")
+    since: str | None = Field(description="Time of the oldest that is not kept back; null if there is none")
     attempts: int
     fault: str | None = Field(description="Kind of the last fault", examples=["ConnectError"])
 
@@ -44,8 +45,8 @@ class DeliveredReport(BaseModel):
 def waiting(service: ServiceHere, principal: _Reader) -> list[dict[str, Any]]:
     """Every receiver of the site file, and every other one that something waits for."""
     with service.database.reading() as connection:
-        found = outbox.waiting(connection)
-    empty = outbox.Waiting(rows=0, since=None, attempts=0, fault=None)
+        found = outbox.waiting(connection, holding=service.site.holding)
+    empty = outbox.Waiting(rows=0, held=0, since=None, attempts=0, fault=None)
     names = dict.fromkeys([*(entry.name for entry in service.site.deliveries), *sorted(found)])
     return [{"target": name, **found.get(name, empty)._asdict()} for name in names]
 

@@ -94,12 +94,10 @@ def plan_bag(connection: Connection, line: str, plan: RecalibrationPlan) -> BagP
             "(new_bag) or goes on.",
         )
     reviewed = [case for case in reviewed_cases(connection, line, since=after) if not case.known]
-    drawn = [case for case in reviewed if case.calibrates]
     made = connection.execute(
         select(RECALIBRATION).where(RECALIBRATION.c.line == line, RECALIBRATION.c.bag == f"bag-{after}")
     ).all()
-    due, n = _due(connection, plan, [case.seq for case in drawn], made=made)
-    cases = drawn[:n]
+    due, cases = _due(connection, plan, line, [case for case in reviewed if case.drawn], after=after, made=made)
     pending = sum(case.waiting and case.state in ("pending", "disputed") for case in cases)
     if pending > plan.most_pending * len(cases):
         raise Problem(
@@ -149,28 +147,57 @@ def _trains(case: ReviewedCase, after: int, upto: int, gate_from: float, of_this
 
 
 def _due(
-    connection: Connection, plan: RecalibrationPlan, seqs: Sequence[int], *, made: Sequence[Any]
-) -> tuple[str, int]:
-    """The newest time of the protocol that has come and was not used, and how many drawn cases it takes."""
-    come = [(n, f"{n} cases") for n in plan.at_cases if n <= len(seqs)]
+    connection: Connection,
+    plan: RecalibrationPlan,
+    line: str,
+    drawn: Sequence[ReviewedCase],
+    *,
+    after: int,
+    made: Sequence[Any],
+) -> tuple[str, list[ReviewedCase]]:
+    """The newest time of the protocol that has come and was not used, and the drawn cases that it takes.
+
+    A bag is thinned to the smallest probability up to its own last case (SERVICE.md 8). A policy that comes later
+    changes nothing about it, whenever the button is pressed.
+    """
+    period = (DECISION.c.line == line, DECISION.c.seq > after)
+    query = select(func.min(DECISION.c.seq), DECISION.c.p_sample).where(*period).group_by(DECISION.c.p_sample)
+    since = [(int(seq), float(p)) for seq, p in connection.execute(query)]
+
+    def least(upto: int) -> float:
+        return min((p for seq, p in since if seq <= upto), default=0.0)
+
+    come: list[tuple[int, str, list[ReviewedCase]]] = []
+    kept: list[ReviewedCase] = []
+    smallest = 1.0
+    for case in drawn:
+        if least(case.seq) < smallest:
+            smallest = least(case.seq)
+            kept = [earlier for earlier in kept if earlier.u < smallest]
+        if case.u < smallest:
+            kept.append(case)
+        if len(kept) in plan.at_cases and not any(n == len(kept) for n, _, _ in come):
+            come.append((len(kept), f"{len(kept)} cases", list(kept)))
     today = str(connection.execute(select(func.max(EVENT.c.at))).scalar())[:10]
     for day in (day.isoformat() for day in plan.at_dates):
         if day <= today:
-            earlier = select(func.count()).where(EVENT.c.seq.in_(seqs), EVENT.c.at < day)
-            come.append((int(connection.execute(earlier).scalar_one()), day))
+            last = select(func.max(DECISION.c.seq)).join(EVENT, EVENT.c.seq == DECISION.c.seq)
+            before = connection.execute(last.where(*period, EVENT.c.at < day)).scalar() or 0
+            cases = [case for case in drawn if case.seq <= before and case.u < least(before)]
+            come.append((len(cases), day, cases))
     largest = max((row.cases for row in made), default=0)
-    fresh = [(n, due) for n, due in come if n > largest]
+    fresh = [entry for entry in come if entry[0] > largest]
     if not fresh:
-        later = [f"{n} drawn cases" for n in sorted(plan.at_cases) if n > len(seqs)][:1]
+        later = [f"{n} drawn cases" for n in sorted(plan.at_cases) if n > len(kept)][:1]
         later += [day.isoformat() for day in sorted(plan.at_dates) if day.isoformat() > today][:1]
         raise Problem(
             409,
-            f"The protocol allows no recalibration now: this bag has {len(seqs)} drawn cases, {largest} of them used, "
+            f"The protocol allows no recalibration now: this bag has {len(kept)} drawn cases, {largest} of them used, "
             f"and the next time is {' or '.join(later) or 'not named'}. A time chosen by looking would void the "
             "promise.",
         )
-    n, due = max(fresh)
-    return due, n
+    _, due, cases = max(fresh, key=lambda entry: entry[:2])
+    return due, cases
 
 
 def recalibrate(service: Service, line: str, *, actor: str) -> dict[str, Any]:

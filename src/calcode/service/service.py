@@ -306,7 +306,7 @@ class Service:
         with self.database.reading() as connection:
             query = select(func.count(), func.min(TASK.c.opened_at)).where(TASK.c.state == "open")
             n, oldest = connection.execute(query).one()
-            waiting = outbox.waiting(connection)
+            waiting = outbox.waiting(connection, holding=self.site.holding)
             for line in self.models:
                 metrics.open_alarms.labels(line).set(len(open_alarms(connection, line)))
         metrics.open_tasks.set(n)

@@ -248,6 +248,11 @@ class SiteSettings(_Table):
     #: Where answers are sent besides to who asked.
     deliveries: list[Delivery] = []
 
+    @property
+    def holding(self) -> list[str]:
+        """Receivers whose reports wait until their case is read."""
+        return [entry.name for entry in self.deliveries if entry.after_reading]
+
     @field_validator("local_networks")
     @classmethod
     def _networks(cls, values: list[str]) -> list[str]:

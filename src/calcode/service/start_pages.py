@@ -57,7 +57,7 @@ def start_page(request: Request, service: ServiceHere, principal: _Anybody) -> R
                     "oldest": oldest,
                 }
             )
-        unsent = waiting(connection)
+        unsent = waiting(connection, holding=service.site.holding)
     context = {
         "states": states,
         "any_waiting": any(state["waiting"] for state in states),
