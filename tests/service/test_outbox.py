@@ -112,6 +112,7 @@ def queue(log: Log, n: int, *, target: str = "record") -> list[str]:
         "u_second": 0.5,
         "p_second": 0.1,
         "scores": [],
+        "thresholds": [],
         "parts": {},
         "deliver": {target: "fhir"},
     }

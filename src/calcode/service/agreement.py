@@ -66,12 +66,7 @@ def agreement(connection: Connection, line: str) -> Agreement:
     took = [
         (datetime.fromisoformat(row.saved_at) - datetime.fromisoformat(row.opened_at)).total_seconds() for row in rows
     ]
-    # As the queue shows them: what waits in a visit that is open would tell which case the model deferred.
-    waiting = connection.execute(
-        select(func.count(), func.min(TASK.c.opened_at))
-        .join(DECISION, DECISION.c.id == TASK.c.decision)
-        .where(TASK.c.line == line, TASK.c.state == "open", DECISION.c.visit_until.is_(None))
-    ).one()
+    waits, oldest_at = backlog(connection, line)
     return Agreement(
         n_pairs=len(pairs),
         n_differ=sum(one != other for one, other in pairs),
@@ -80,9 +75,23 @@ def agreement(connection: Connection, line: str) -> Agreement:
         n_blind=sum(row.blind for row in rows),
         share_cannot_tell=sum(row.label == CANNOT_TELL for row in rows) / len(rows) if rows else None,
         seconds=statistics.median(took) if took else None,
-        backlog=int(waiting[0]),
-        oldest_at=waiting[1],
+        backlog=waits,
+        oldest_at=oldest_at,
     )
+
+
+def backlog(connection: Connection, line: str) -> tuple[int, str | None]:
+    """How many cases may be read now, as the queue shows them, and since when the oldest waits.
+
+    What waits in a visit that is open would tell which case the model deferred.
+    """
+    query = (
+        select(func.count(), func.min(TASK.c.opened_at))
+        .join(DECISION, DECISION.c.id == TASK.c.decision)
+        .where(TASK.c.line == line, TASK.c.state == "open", DECISION.c.visit_until.is_(None))
+    )
+    n, oldest = connection.execute(query).one()
+    return int(n), oldest
 
 
 def cohens_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:

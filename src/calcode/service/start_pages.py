@@ -7,13 +7,14 @@ from typing import Annotated
 from fastapi import Depends, Request, Response
 from sqlalchemy import func, select
 
+from calcode.service.agreement import backlog
 from calcode.service.alarms import open_alarms
 from calcode.service.models import model_row
 from calcode.service.outbox import waiting
 from calcode.service.pages import own_lines, page_role, page_router, render
 from calcode.service.people import Principal
 from calcode.service.requests import ServiceHere
-from calcode.service.tables import DECISION, DEPLOYMENT, TASK
+from calcode.service.tables import DECISION, DEPLOYMENT
 from calcode.service.wording import alarm_in_words
 
 router = page_router()
@@ -39,9 +40,7 @@ def start_page(request: Request, service: ServiceHere, principal: _Anybody) -> R
                 .where(DECISION.c.line == line, DECISION.c.seq > since.from_seq)
                 .group_by(DECISION.c.action)
             )
-            n_open, oldest = connection.execute(
-                select(func.count(), func.min(TASK.c.opened_at)).where(TASK.c.line == line, TASK.c.state == "open")
-            ).one()
+            n_open, oldest = backlog(connection, line)
             states.append(
                 {
                     "line": line,
