@@ -173,10 +173,7 @@ def test_charts_of_one_figure_share_their_axes(output: StudyOutput) -> None:
         for figure in section.figures:
             if figure.name == "gamma-sensitivity":
                 continue  # two figures of different kinds
-            scales = {
-                (chart.across.scale, chart.up.scale) if hasattr(chart, "across") else chart.scale
-                for chart in figure.charts
-            }
+            scales = {(chart.across, chart.up) if hasattr(chart, "across") else chart.scale for chart in figure.charts}
             assert len(scales) == 1, figure.name
             several += len(figure.charts) > 1
     assert several > 5
