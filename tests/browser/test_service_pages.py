@@ -314,5 +314,8 @@ def test_a_page_on_paper_has_no_forms_and_shows_what_it_says(browser: Browser, s
     page.emulate_media(media="print")
     assert not page.locator(".bar").is_visible()
     assert page.locator("text=In the log").is_visible()
+    # What is folded on the screen stands on the paper, with its heading.
+    assert page.locator("summary", has_text="What the model promises").is_visible()
+    assert page.locator("table[aria-label='Scores and limits']").is_visible()
     assert page.locator("text=not a medical device").is_visible()
     context.close()

@@ -131,9 +131,11 @@ def photographs(cohort: Cohort) -> list[Photograph]:
     """The images of a cohort as requests with their truth, patients in a random order that is always the same."""
     groups, labels, ids = cohort.evidence.groups, cohort.column("label_name").tolist(), cohort.column("id").tolist()
     assert groups is not None
-    known = {"Sex": "sex", "Part of the body": "anatomic_site", "Data set": "dataset"}
-    facts = {title: cohort.column(name).tolist() for title, name in known.items()}
-    facts["Age"] = ["" if np.isnan(age) else f"{age:g}" for age in cohort.column("age")]
+    facts = {
+        "Age": ["" if np.isnan(age) else f"{age:g}" for age in cohort.column("age")],
+        "Sex": cohort.column("sex").tolist(),
+        "Part of the body": cohort.column("anatomic_site").tolist(),
+    }
     patients = np.unique(groups)
     place = dict(zip(patients.tolist(), np.random.default_rng(2026).permutation(len(patients)).tolist(), strict=True))
     vectors = cohort.evidence.embeddings.astype(np.float32)
