@@ -19,14 +19,14 @@ from calcode.service.audit.chain import COPIED, GENESIS, Break, Record, chain_ha
 from calcode.service.audit.parts import SecretPart
 from calcode.service.audit.tree import TreeHead
 from calcode.service.bodies import body_text
-from calcode.service.database import Database, driver_rows
+from calcode.service.database import Database, driver_pages, driver_rows
 from calcode.service.projections import Fact
 from calcode.service.tables import EVENT, HEAD, SECRET_PART, insert_rows, update_rows
 
 #: Wall clock and monotonic clock that drift apart by more than this between two records make an event.
 _JUMP_SECONDS = 2.0
-#: Few enough to stay in the processor's cache while they are verified.
-_PAGE = 500
+#: Records asked for in one transaction, and those of them that are looked at together.
+_ASKED, _PAGE = 5000, 100
 _ENDLESS = 2**62
 
 
@@ -94,14 +94,14 @@ class Log:
             yield [Record._make(row) for row in rows]
 
     def _pages(self, columns: Sequence[str], *, after: int, upto: int) -> Iterator[list[tuple[Any, ...]]]:
-        query = f"SELECT {', '.join(columns)} FROM event WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT {_PAGE}"
-        while after < upto:
+        query = f"SELECT {', '.join(columns)} FROM event WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT {_ASKED}"
+        last = -1
+        while after < upto and after != last:
+            last = after
             with self.database.reading() as connection:
-                rows = driver_rows(connection, query, after, upto)
-            if not rows:
-                return
-            yield rows
-            after = rows[-1][0]
+                for rows in driver_pages(connection, query, after, upto, size=_PAGE):
+                    yield rows
+                    after = rows[-1][0]
 
     def hashes(self, *, after: int = 0, upto: int) -> list[str]:
         """Hashes of the records after one position up to another, for the tree."""
