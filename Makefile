@@ -26,7 +26,7 @@ help:
 	@echo "make demo      fit and decide on real dermatology features, write report.html"
 	@echo "make serve     the decision service with the demonstration model and a stream of images"
 	@echo "make loop      play its story: an alarm, labels, a site model, its promotion; with pictures in build/loop"
-	@echo "make audit     bandit on the service, pip-audit on what is installed (needs the network)"
+	@echo "make audit     bandit on the service, pip-audit on what is installed (needs the network, and says where it had none)"
 	@echo "make picture   the same, and the picture of that page for the README (needs chromium)"
 	@echo "make clean     remove what the other targets made, except $(VENV)"
 
@@ -98,7 +98,7 @@ loop: $(STAMP)
 # SQL strings are made of table names and marks of parameters alone (B608).
 audit: $(STAMP)
 	$(BIN)/python -m bandit -q -r -ll --skip B608 src/calcode/service src/calcode/method/signatures.py
-	$(BIN)/python -m pip_audit --skip-editable
+	$(BIN)/python tools/audit.py
 
 # The picture in the README: the head of the demo's page as a browser shows it.
 picture: demo

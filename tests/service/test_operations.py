@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -418,6 +419,22 @@ def test_the_deployment_files_name_what_exists(tmp_path: Path) -> None:
     from calcode.service.settings import SiteSettings
 
     SiteSettings.model_validate(example)
+
+
+def test_an_audit_that_could_ask_nobody_says_so() -> None:
+    verdict = runpy.run_path(str(ROOT / "tools" / "audit.py"))["verdict"]
+    good = {"name": "numpy", "version": "2.0", "vulns": []}
+    bad = {"name": "jinja2", "version": "3.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["3.1"]}]}
+    unknown = {"name": "pydantic", "skip_reason": "Dependency not found on PyPI"}
+    ours = {"name": "calcode", "skip_reason": "distribution marked as editable"}
+    assert verdict([good, ours]) == (0, ["Looked up 1 of 1 packages; 0 known vulnerabilities."])
+    code, lines = verdict([good, bad, unknown])
+    assert code == 1
+    assert lines[0] == "jinja2 3.0: PYSEC-1, fixed in 3.1"
+    assert lines[1] == "Looked up 2 of 3 packages; 1 known vulnerabilities."
+    code, lines = verdict([unknown, ours])
+    assert code == 2
+    assert lines[-1].startswith("NOT AUDITED: pydantic")
 
 
 def test_bandit_finds_nothing_in_the_service() -> None:

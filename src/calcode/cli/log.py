@@ -39,6 +39,7 @@ def verify(
     from sqlalchemy import select
 
     from calcode.method.signatures import read_public_key
+    from calcode.metrics.wording import counted
     from calcode.service.checkpoint_targets import notes_in
     from calcode.service.checkpoints import check_against
     from calcode.service.keys import checkpoint_key
@@ -57,9 +58,10 @@ def verify(
         found = check_against(log, notes, public)
         size = log.head()[0]
     covered = max((at for at, _ in notes), default=0)
-    whole = f"Whole: {size:,} records, {len(notes)} checkpoints, {size - covered:,} records after the last one."
+    whole = f"Whole: {counted(size, 'record')}, {counted(len(notes), 'checkpoint')}, "
+    whole += f"{counted(size - covered, 'record')} after the last one."
     if not notes:
-        whole = f"Whole: {size:,} records. No checkpoint yet, so a log made anew as a whole would not be seen."
+        whole = f"Whole: {counted(size, 'record')}. No checkpoint yet: a log made anew as a whole would not be seen."
     lines = [f"bad: {sentence}" for sentence in found] or [whole]
     facts = {"records": size, "checkpoints": len(notes), "exposed": size - covered, "found": found}
     tell("log verify", *lines, as_json=as_json, facts=facts)
