@@ -22,7 +22,7 @@ def verdict(packages: list[dict[str, Any]]) -> tuple[int, list[str]]:
     theirs = [entry for entry in packages if entry["name"] not in OURS]
     known = [entry for entry in theirs if "skip_reason" not in entry]
     lines = [
-        f"{entry['name']} {entry['version']}: {found['id']}, fixed in {', '.join(found['fix_versions']) or 'no version'}"
+        f"{entry['name']} {entry['version']}: {found['id']}, fixed in {', '.join(found['fix_versions']) or 'none'}"
         for entry in known
         for found in entry["vulns"]
     ]
@@ -36,6 +36,7 @@ def verdict(packages: list[dict[str, Any]]) -> tuple[int, list[str]]:
 
 
 def main() -> None:
+    """Ask, print, and end with the exit code."""
     command = [sys.executable, "-m", "pip_audit", "--skip-editable", "--format", "json", "--progress-spinner", "off"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -27,6 +28,7 @@ from service.sites import (
     token_for,
     wait_until,
 )
+from service.visitors import Person
 
 from calcode.service import schema
 from calcode.service.checkpoint_targets import notes_in
@@ -148,6 +150,39 @@ def test_a_full_disk_answers_507_and_goes_on_when_there_is_room(small_disk: Path
     assert set(traffic.statuses) <= {200, 507, 503}
     assert_nothing_lost(log, traffic.receipts)
     log.database.close()
+
+
+def test_with_a_full_disk_the_pages_say_so_and_can_still_be_read(small_disk: Path, tmp_path: Path) -> None:
+    site = make_site(tmp_path, line_lines="sample = 1.0\nvisit_minutes = 0.0")
+    site.file.write_text(site.file.read_text().replace('data = "data"', f'data = "{small_disk}"'))
+    with Service(site.settings) as service:
+        reader = Person(service, "anna", "clinician")
+        rows = embeddings(3).tolist()
+        token = {"Authorization": f"Bearer {token_for(service.log, 'program')}"}
+        service.tokens.reload()
+        for number, row in enumerate(rows):
+            sent = {"embedding": row, "image_id": str(number)}
+            assert reader.client.post("/v1/decisions", json=sent, headers=token).status_code == 200
+        assert "cannot record" not in reader.get("/").text
+        with (small_disk / "other").open("wb", buffering=0) as other, contextlib.suppress(OSError):
+            while True:
+                other.write(bytes(4096))
+        number = 3
+
+        def refused() -> bool:
+            nonlocal number
+            number += 1
+            sent = {"embedding": rows[0], "image_id": str(number)}
+            return bool(reader.client.post("/v1/decisions", json=sent, headers=token).status_code == 507)
+
+        wait_until(refused)
+        assert "cannot record decisions at the moment" in reader.get("/").text
+        queue = reader.get("/review")
+        assert queue.status_code == 200
+        assert "3 cases" in queue.text or queue.text.count("/review/") >= 3
+        (small_disk / "other").unlink()
+        wait_until(lambda: not refused())
+        wait_until(lambda: "cannot record" not in reader.get("/").text)
 
 
 def test_a_second_service_on_one_sqlite_file_does_not_start(site: Site) -> None:
