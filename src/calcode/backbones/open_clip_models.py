@@ -6,16 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calcode.backbones import torch_backbone
 from calcode.backbones.preprocessing import Preprocessing, triple
-from calcode.backbones.torch_backbone import (
-    Precision,
-    TorchBackbone,
-    first_line,
-    folder_digest,
-    raise_missing,
-    require_safetensors,
-    torchvision_hint,
-)
 from calcode.errors import BackboneError
 
 if TYPE_CHECKING:
@@ -26,7 +18,7 @@ HUB_PREFIX = "hf-hub:"
 _FETCHED = ("*.safetensors", "*.json", "*.txt")
 
 
-class OpenClipBackbone(TorchBackbone):
+class OpenClipBackbone(torch_backbone.TorchBackbone):
     """A frozen open_clip model: with `encode_image`, `encode_text`, `logit_scale` and `visual.preprocess_cfg`."""
 
     family = "open_clip"
@@ -43,7 +35,7 @@ class OpenClipBackbone(TorchBackbone):
 
 
 def load_open_clip(
-    name: str, *, revision: str | None = None, device: str = "auto", precision: Precision = "auto"
+    name: str, *, revision: str | None = None, device: str = "auto", precision: torch_backbone.Precision = "auto"
 ) -> OpenClipBackbone:
     """Load a model with its own preprocessing and tokenizer; weights are float32 and safetensors.
 
@@ -59,11 +51,10 @@ def load_open_clip(
     try:
         import open_clip
     except ImportError as error:
-        raise_missing("openclip", name=name, error=error)
+        torch_backbone.raise_missing("openclip", name=name, error=error)
     except RuntimeError as error:
-        raise BackboneError(
-            f"name: open_clip cannot be imported here ({first_line(error)}){torchvision_hint(error)}"
-        ) from error
+        why = f"({torch_backbone.first_line(error)}){torch_backbone.torchvision_hint(error)}"
+        raise BackboneError(f"name: open_clip cannot be imported here {why}") from error
     on_hub = name.startswith(HUB_PREFIX)
     try:
         folder = Path(name).resolve()
@@ -73,7 +64,7 @@ def load_open_clip(
             # The snapshot in the local cache, fetched if it is not there; its name is the commit.
             repository = name.removeprefix(HUB_PREFIX)
             folder = Path(snapshot_download(repository, revision=revision, allow_patterns=list(_FETCHED)))
-        require_safetensors(folder, name=name)
+        torch_backbone.require_safetensors(folder, name=name)
         # That of open_clip if there are several.
         weights = min(folder.glob("*.safetensors"), key=lambda file: (not file.name.startswith("open_clip"), file.name))
         # The weights that open_clip would look for itself may be pickles.
@@ -85,14 +76,14 @@ def load_open_clip(
         raise
     # A damaged configuration raises whatever its reader stumbles over.
     except Exception as error:
-        raise BackboneError(f"name: open_clip cannot load {name!r} ({first_line(error)})") from error
+        raise BackboneError(f"name: open_clip cannot load {name!r} ({torch_backbone.first_line(error)})") from error
     model_name = name.removeprefix(HUB_PREFIX) if on_hub else folder.name
     return OpenClipBackbone(
         model=model,
         tokenizer=tokenizer,
         preprocessing=preprocessing_of(model.visual.preprocess_cfg, source=model_name),
         name=model_name,
-        revision=folder.name if on_hub else folder_digest(folder),
+        revision=folder.name if on_hub else torch_backbone.folder_digest(folder),
         device=device,
         precision=precision,
     )

@@ -8,23 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calcode.backbones import torch_backbone
 from calcode.backbones.preprocessing import preprocessing_from
-from calcode.backbones.torch_backbone import (
-    Precision,
-    TorchBackbone,
-    first_line,
-    folder_digest,
-    raise_missing,
-    require_safetensors,
-    torchvision_hint,
-)
 from calcode.errors import BackboneError
 
 if TYPE_CHECKING:
     import torch
 
 
-class TransformersBackbone(TorchBackbone):
+class TransformersBackbone(torch_backbone.TorchBackbone):
     """A frozen dual encoder: any model with `get_image_features`, `get_text_features` and `logit_scale`."""
 
     family = "transformers"
@@ -54,7 +46,7 @@ class TransformersBackbone(TorchBackbone):
 
 
 def load_transformers(
-    name: str, *, revision: str | None = None, device: str = "auto", precision: Precision = "auto"
+    name: str, *, revision: str | None = None, device: str = "auto", precision: torch_backbone.Precision = "auto"
 ) -> TransformersBackbone:
     """Load a model with its own preprocessing and tokenizer; weights are float32.
 
@@ -74,10 +66,10 @@ def load_transformers(
         import torch
         from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
     except ImportError as error:
-        raise_missing("torch", name=name, error=error)
+        torch_backbone.raise_missing("torch", name=name, error=error)
     local = Path(name).is_dir()
     if local and (Path(name) / "config.json").is_file():
-        require_safetensors(Path(name), name=name)
+        torch_backbone.require_safetensors(Path(name), name=name)
     source: dict[str, Any] = {"trust_remote_code": False}
     if revision is not None and not local:
         source["revision"] = revision
@@ -90,9 +82,9 @@ def load_transformers(
     # A damaged configuration raises whatever its reader stumbles over.
     except Exception as error:
         raise BackboneError(
-            f"name: {name!r} cannot be loaded ({first_line(error)}); give a hub name that this machine can reach or "
-            "has in its cache, or a folder with config.json, safetensors weights, tokenizer and "
-            f"preprocessor_config.json{torchvision_hint(error)}"
+            f"name: {name!r} cannot be loaded ({torch_backbone.first_line(error)}); give a hub name that this machine "
+            "can reach or has in its cache, or a folder with config.json, safetensors weights, tokenizer and "
+            f"preprocessor_config.json{torch_backbone.torchvision_hint(error)}"
         ) from error
     missing = [part for part in ("get_image_features", "get_text_features", "logit_scale") if not hasattr(model, part)]
     if missing:
@@ -104,7 +96,7 @@ def load_transformers(
         tokenizer=tokenizer,
         preprocessing=preprocessing_from(steps, source=name),
         name=Path(name).resolve().name if local else name,
-        revision=folder_digest(Path(name))
+        revision=torch_backbone.folder_digest(Path(name))
         if local
         else str(getattr(model.config, "_commit_hash", None) or revision or "unknown"),
         device=device,

@@ -89,8 +89,6 @@ def write_features(
         raise FeatureFileError(
             f"prompts: {prompts.dimension} dimensions, the embeddings have {matrix.shape[1]}; they are of two models"
         )
-    named = {"label_name": label_names, "role": roles, "group": groups}
-    texts = {name: values for name, values in named.items() if values is not None}
     names = [_text_or_none(value) for value in ids]
     empty = [row for row, name in enumerate(names) if not name]
     if empty:
@@ -98,15 +96,15 @@ def write_features(
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise FeatureFileError(f"ids: {repeated[0]!r} occurs more than once; give every image its own")
-    columns = {"id": (names)}
-    columns |= {name: [_text_or_none(value) for value in values] for name, values in texts.items()}
+    named = {"id": names, "label_name": label_names, "role": roles, "group": groups}
+    texts = {name: values for name, values in named.items() if values is not None}
     metadata = metadata or {}
     import pyarrow as pa
 
     reserved = [name for name in metadata if name in RESERVED_COLUMNS]
     if reserved:
         raise FeatureFileError(f"metadata: {reserved} have a meaning of their own; give these columns other names")
-    arrays = {name: pa.array(values, type=pa.string()) for name, values in columns.items()}
+    arrays = {name: pa.array([*map(_text_or_none, values)], type=pa.string()) for name, values in texts.items()}
     if review_probability is not None:
         try:
             shares = np.asarray(review_probability, dtype=np.float64)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,6 +34,8 @@ _FACTS = {
     "shape": tuple[int, ...],
     "digest": str,
 }
+#: What reading a damaged archive raises.
+_DAMAGE = (BadZipFile, zlib.error, OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError)
 #: Name of the older layout, one archive per folder.
 _ARCHIVE_NAME = "prompts.npz"
 
@@ -270,23 +274,11 @@ def prompt_file_for(path: str | os.PathLike[str]) -> Path:
 
 
 def _from_archive(file: Path) -> Prompts:
-    import zipfile
-    import zlib
-
     require_small_archive(file)
     try:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             content = {name: archive[name] for name in archive.files}
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        EOFError,
-        RuntimeError,
-    ) as error:
+    except _DAMAGE as error:
         raise FeatureFileError(f"{file}: truncated, or not a NumPy archive ({error})") from error
     foreign = [name for name, value in content.items() if not isinstance(value, np.ndarray)]
     if foreign:

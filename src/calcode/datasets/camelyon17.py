@@ -39,13 +39,7 @@ def read_camelyon17(folder: str | Path) -> ImageListing:
     columns = read_columns(path, needed=("patient", "node", "x_coord", "y_coord", "tumor", "slide", "center"))
     # A spreadsheet that saved the file again has dropped leading zeros.
     patients = np.char.zfill(columns["patient"], 3)
-    places = zip(
-        patients.tolist(),
-        columns["node"].tolist(),
-        columns["x_coord"].tolist(),
-        columns["y_coord"].tolist(),
-        strict=True,
-    )
+    places = zip(patients, columns["node"], columns["x_coord"], columns["y_coord"], strict=True)
     stems = [f"patient_{patient}_node_{node}_x_{x}_y_{y}" for patient, node, x, y in places]
     files = image_files(path.parent)
     paths = files.existing(f"patches/{stem.partition('_x_')[0]}/patch_{stem}.png" for stem in stems)

@@ -46,15 +46,11 @@ PIXEL_TAGS = (
     "WindowWidth",
     "VOILUTFunction",
     "VOILUTSequence",
-    "RedPaletteColorLookupTableDescriptor",
-    "GreenPaletteColorLookupTableDescriptor",
-    "BluePaletteColorLookupTableDescriptor",
-    "RedPaletteColorLookupTableData",
-    "GreenPaletteColorLookupTableData",
-    "BluePaletteColorLookupTableData",
-    "SegmentedRedPaletteColorLookupTableData",
-    "SegmentedGreenPaletteColorLookupTableData",
-    "SegmentedBluePaletteColorLookupTableData",
+    *(
+        f"{kind}PaletteColorLookupTable{part}"
+        for colour in ("Red", "Green", "Blue")
+        for kind, part in ((colour, "Descriptor"), (colour, "Data"), (f"Segmented{colour}", "Data"))
+    ),
     "ExtendedOffsetTable",
     "ExtendedOffsetTableLengths",
     "PixelData",

@@ -6,8 +6,9 @@ import hashlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -74,21 +75,16 @@ def inspect_images(
     facts: list[ImageFacts] = []
     with WorkerPool(_facts, workers=count, crashed=lambda path: ImageFacts(reason=CRASHED)) as pool:
         # A few tasks more than workers at a time, so that a hundred thousand paths do not wait in a queue.
-        waiting: deque[Any] = deque()
-        for start in range(0, len(paths), _TASK_IMAGES):
-            waiting.append(pool.submit(paths[start : start + _TASK_IMAGES]))
-            if len(waiting) > count + 1:
-                _collect(pool.results(waiting.popleft()), facts, advance)
+        tasks = (pool.submit(paths[start : start + _TASK_IMAGES]) for start in range(0, len(paths), _TASK_IMAGES))
+        waiting = deque(islice(tasks, count + 2))
         while waiting:
-            _collect(pool.results(waiting.popleft()), facts, advance)
+            found = pool.results(waiting.popleft())
+            waiting.extend(islice(tasks, 1))
+            facts += found
+            if advance is not None:
+                for _ in found:
+                    advance(1)
     return tuple(facts)
-
-
-def _collect(found: list[ImageFacts], facts: list[ImageFacts], advance: Callable[[int], None] | None) -> None:
-    facts += found
-    if advance is not None:
-        for _ in found:
-            advance(1)
 
 
 def _facts(path: str) -> ImageFacts:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Role of the images of another hospital or device; they fit nothing.
 EXTERNAL = "external"
+#: Columns of text that every listing has.
+_COLUMNS = ("ids", "paths", "label_names", "source_labels", "groups")
 #: Ids that a warning names.
 _SHOWN = 3
 
@@ -114,16 +116,9 @@ class ImageListing:
     def __getitem__(self, rows: slice | AnyArray | Sequence[int]) -> Self:
         """The chosen rows, in the given order: a slice, a mask, or indices."""
         index: Any = rows
-        return replace(
-            self,
-            ids=self.ids[index],
-            paths=self.paths[index],
-            label_names=self.label_names[index],
-            source_labels=self.source_labels[index],
-            groups=self.groups[index],
-            metadata={name: values[index] for name, values in self.metadata.items()},
-            roles=None if self.roles is None else self.roles[index],
-        )
+        chosen: dict[str, Any] = {name: getattr(self, name)[index] for name in _COLUMNS}
+        chosen["metadata"] = {name: values[index] for name, values in self.metadata.items()}
+        return replace(self, **chosen, roles=None if self.roles is None else self.roles[index])
 
     def __repr__(self) -> str:
         n, files = len(self), int((self.paths != "").sum())
@@ -285,14 +280,11 @@ def joined(listings: Sequence[ImageListing], *, dataset: str, classes: Sequence[
     metadata["dataset"] = np.concatenate([np.full(len(one), one.dataset) for one in listings])
     roles = [one.roles for one in listings if one.roles is not None]
     seen = {name for one in listings for name in (*one.classes, *one.outside)}
+    columns: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in listings]) for name in _COLUMNS}
     return ImageListing(
         dataset=dataset,
         classes=tuple(classes),
-        ids=np.concatenate([one.ids for one in listings]),
-        paths=np.concatenate([one.paths for one in listings]),
-        label_names=np.concatenate([one.label_names for one in listings]),
-        source_labels=np.concatenate([one.source_labels for one in listings]),
-        groups=np.concatenate([one.groups for one in listings]),
+        **columns,
         metadata=metadata,
         roles=np.concatenate(roles) if len(roles) == len(listings) else None,
         outside=tuple(sorted(seen - set(classes))),

@@ -8,7 +8,7 @@ import os
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -98,13 +98,7 @@ class PromptTemplates:
         if unknown:
             raise DatasetError(f"classes: {unknown} not in {self.name}; it has {list(self.classes)}")
         text_of = dict(zip(self.classes, self.label_texts, strict=True))
-        return PromptTemplates(
-            name=self.name,
-            classes=tuple(classes),
-            label_texts=tuple(text_of[name] for name in classes),
-            templates=self.templates,
-            source=self.source,
-        )
+        return replace(self, classes=tuple(classes), label_texts=tuple(text_of[name] for name in classes))
 
 
 def packaged_templates() -> tuple[str, ...]:
@@ -178,11 +172,4 @@ def _parsed(text: str, *, name: str) -> PromptTemplates:
     source = content.get("source", "")
     if not isinstance(source, str):
         raise DatasetError(f"{name}: source: a string needed, not {source!r}")
-    lists = {key: tuple(content[key]) for key in _LISTS}
-    return PromptTemplates(
-        name=name,
-        classes=lists["classes"],
-        label_texts=lists["label_texts"],
-        templates=lists["templates"],
-        source=source,
-    )
+    return PromptTemplates(name=name, source=source, **{key: tuple(content[key]) for key in _LISTS})

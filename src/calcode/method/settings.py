@@ -180,7 +180,8 @@ class Setting:
     panel : str
         Under which heading it stands in help and docs.
     option : str
-        Its option on the command line, such as "--folds"; an option that turns a flag off is `kind.off`.
+        Its option on the command line, such as "--folds"; that of the name unless given. An option that turns a flag
+        off is `kind.off`.
     """
 
     name: str
@@ -188,7 +189,11 @@ class Setting:
     kind: Kind
     help: str
     panel: Panel
-    option: str
+    option: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.option:
+            object.__setattr__(self, "option", f"--{self.name.replace('_', '-')}")
 
     def check(self, value: object) -> Any:
         """The value in its plain form, or a `SettingsError` that names the setting."""
@@ -374,17 +379,7 @@ class Settings:
 
 #: Every setting by name, in the order of help and docs.
 SETTINGS: Mapping[str, Setting] = MappingProxyType(
-    {
-        entry.name: Setting(
-            name=entry.name,
-            default=entry.default,
-            kind=entry.metadata["kind"],
-            help=entry.metadata["help"],
-            panel=entry.metadata["panel"],
-            option=entry.metadata["option"] or f"--{entry.name.replace('_', '-')}",
-        )
-        for entry in fields(Settings)
-    }
+    {entry.name: Setting(name=entry.name, default=entry.default, **entry.metadata) for entry in fields(Settings)}
 )
 
 
