@@ -10,7 +10,8 @@ from typing import Any
 
 from study.made_up import write_study
 
-from calcode.study import read_study, run_study
+from calcode.study.run import run_study
+from calcode.study.study_file import read_study
 
 METHODS = ("top1", "aps", "mondrian", "conf-ot", "stacp", "global-calibration", "calcode-paper-sets", "calcode")
 

@@ -25,8 +25,9 @@ from calcode.metrics.wording import NBSP
 from calcode.report.figure_files import write_figure
 from calcode.report.latex import file_stem
 from calcode.report.parts import Cell, Figure, Fold, Part, Section, Table, Terms, Text, columns
-from calcode.study import EXPERIMENTS, TABLES, StudyOutput, report_sections
-from calcode.study.page import input_parts
+from calcode.study.output import StudyOutput
+from calcode.study.page import input_parts, report_sections
+from calcode.study.registry import EXPERIMENTS, TABLES
 from calcode.study.run import MANIFEST
 
 ROOT = Path(__file__).parents[1]

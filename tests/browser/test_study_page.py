@@ -10,7 +10,7 @@ import pytest
 from browser.opened import Visit, luminance, overflowing
 from study_outputs import copied, finished_study, with_manifest
 
-from calcode.study import write_study_page
+from calcode.study.page import write_study_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

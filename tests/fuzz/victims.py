@@ -39,7 +39,7 @@ from calcode.method.localized import LocalizedRule
 from calcode.method.tail import discover_tail
 from calcode.monitor import Case, Watch
 from calcode.site import SiteModel
-from calcode.study import read_study
+from calcode.study.study_file import read_study
 
 WORLD = World(n_classes=3, dimension=5, prior=(0.5, 0.3, 0.2), seed=3)
 IMAGES = WORLD.draw(12, seed=77, name="new")

@@ -9,7 +9,11 @@ import pytest
 from study.made_up import write_study
 from study_outputs import METHODS
 
-from calcode.study import TABLES, Study, StudyOutput, StudyRun, read_study, run_study
+from calcode.study.output import StudyOutput
+from calcode.study.registry import TABLES
+from calcode.study.run import StudyRun, run_study
+from calcode.study.specification import Study
+from calcode.study.study_file import read_study
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from study_outputs import copied
 
 from calcode.method.settings import SETTINGS
 from calcode.metrics.wording import number, percent
-from calcode.study import TABLES, StudyOutput
+from calcode.study.output import StudyOutput
+from calcode.study.registry import TABLES
 
 PAGE = ROOT / "docs" / "results-dermatology.md"
 AGAIN = "run: python tools/docs_pages.py results"

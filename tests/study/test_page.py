@@ -16,7 +16,9 @@ from calcode.metrics.wording import number, percent
 from calcode.report.latex import file_stem, latex_table
 from calcode.report.page import render_page
 from calcode.report.parts import Column, Fold, Table, Text, leaves
-from calcode.study import EXPERIMENTS, StudyOutput, report_sections, write_report
+from calcode.study.output import StudyOutput
+from calcode.study.page import report_sections, write_report
+from calcode.study.registry import EXPERIMENTS
 from calcode.study.view import view
 from calcode.study.view import words as words_col
 

@@ -11,8 +11,8 @@ from doc_blocks import ROOT
 from calcode.baselines.registry import METHODS
 from calcode.errors import StudyError
 from calcode.method.decisions import COST_REGIMES
-from calcode.study import TABLES
 from calcode.study.paper import paper_backbone, paper_backbones, paper_setting, reported_tables
+from calcode.study.registry import TABLES
 
 SHARES = {"coverage", "worst_class_coverage", "deferral", "full_set_rate", "informative_rate", "frequency", "auroc"}
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from study.made_up import write_study, write_world
 
-from calcode.study import plan, read_study, run_study
 from calcode.study.decisions import method_job
+from calcode.study.run import plan, run_study
 from calcode.study.specification import Condition
+from calcode.study.study_file import read_study
 
 SMALL = ("main-comparison", "ablations")
 MAIN = "from calcode.cli import main; main()"
@@ -64,7 +65,8 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path) -> None:
 
     killed = read_study(path, output=tmp_path / "killed")
     script = (
-        "import sys; from pathlib import Path; from calcode.study import read_study, run_study\n"
+        "import sys; from pathlib import Path; from calcode.study.run import run_study\n"
+        "from calcode.study.study_file import read_study\n"
         "if __name__ == '__main__':\n"
         "    study = read_study(Path(sys.argv[1]), output=Path(sys.argv[2]))\n"
         "    run_study(study, workers=2, on_step=lambda name: print(name, flush=True))\n"

@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from calcode.study import StudyOutput
 from calcode.study.experiments import (
     ablations,
     audit_stability,
@@ -25,6 +24,7 @@ from calcode.study.experiments import (
     resplits,
     sensitivity,
 )
+from calcode.study.output import StudyOutput
 from calcode.study.view import FIGURE_COLS, cost_words
 
 

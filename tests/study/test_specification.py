@@ -8,8 +8,10 @@ from study.made_up import write_study
 
 from calcode.baselines import METHODS
 from calcode.errors import StudyError
-from calcode.study import EXPERIMENTS, json_schema, plan, read_study
 from calcode.study.methods import GROUPS, named_methods
+from calcode.study.registry import EXPERIMENTS
+from calcode.study.run import plan
+from calcode.study.study_file import json_schema, read_study
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = (ROOT / "src" / "calcode" / "study" / "example.toml").read_text()

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import beta
 
 from calcode.method.decisions import COST_REGIMES
-from calcode.study import TABLES
+from calcode.study.registry import TABLES
 
 #: The diagnostic package under the paper's names.
 PACKAGE = [

@@ -14,9 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import robust, score_prediction, split_prediction
-from calcode.method.evidence import Evidence
 from calcode.method.scores import aps_scores, randomised_aps_scores
 
 RECORD = Record(

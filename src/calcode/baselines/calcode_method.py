@@ -8,9 +8,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import trim_for
-from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
 
 RECORD = Record(

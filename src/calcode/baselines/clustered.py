@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import aps_sets, own_aps_scores
-from calcode.method.evidence import Evidence
 from calcode.method.quantiles import conformal_quantile, kth_smallest, smallest_finite_count
 
 #: Score quantiles that describe a class.

@@ -11,9 +11,8 @@ import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.aps import aps_prediction
-from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import averaged_logits
-from calcode.method.evidence import Evidence
 
 
 def label_marginal(labels: IntArray, *, n_classes: int) -> FloatArray:

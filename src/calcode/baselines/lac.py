@@ -7,9 +7,8 @@
 
 from __future__ import annotations
 
-from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import score_prediction
-from calcode.method.evidence import Evidence
 from calcode.method.scores import lac_scores
 
 

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.baselines.aps import aps_prediction
-from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import averaged_logits, softmax
-from calcode.method.evidence import Evidence
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -13,12 +13,11 @@ from typing import Self
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import aps_sets, own_aps_scores, robust
 from calcode.errors import RoleError
 from calcode.kernels import PairDistances, prefix_masses, product_blocks, row_blocks, run_blocks
 from calcode.method.bandwidth import MIN_EXAMPLES, fold_numbers
-from calcode.method.evidence import Evidence
 from calcode.method.localized import canonical_order, exact_positions, first_positions
 from calcode.method.quantiles import conformal_rank
 from calcode.method.scores import aps_scores, label_sets, true_label_scores

@@ -8,10 +8,9 @@
 from __future__ import annotations
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import aps_sets, own_aps_scores, robust
 from calcode.method.bandwidth import CrossFit, choose_bandwidth
-from calcode.method.evidence import Evidence
 from calcode.method.localized import LevelName, LocalizedRule
 from calcode.method.scores import aps_scores
 

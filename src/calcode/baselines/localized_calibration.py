@@ -7,12 +7,11 @@ from typing import NoReturn
 
 from calcode.baselines.calcode_method import RECORD as CALCODE
 from calcode.baselines.local_cp import localized_prediction
-from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import score_prediction
 from calcode.baselines.support import accepted_by, audited, fitted_audit
 from calcode.errors import SettingsError
 from calcode.method.audit import AverageName
-from calcode.method.evidence import Evidence
 from calcode.method.scores import aps_scores
 
 GLOBAL = replace(

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import aps_sets, class_thresholds, robust
-from calcode.method.evidence import Evidence
 from calcode.method.scores import aps_scores
 
 

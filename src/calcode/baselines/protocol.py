@@ -12,6 +12,8 @@ from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import RoleError, SettingsError
 from calcode.method.evidence import Evidence
 
+__all__ = ["Detail", "Evidence", "Method", "Prediction", "Record", "Roles"]
+
 #: What a method reports about a run: chosen settings, thresholds, counts.
 Detail = float | int | str | bool
 

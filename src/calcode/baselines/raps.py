@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import robust, score_prediction, smallest_sets
-from calcode.method.evidence import Evidence
 from calcode.method.scores import label_ranks, raps_scores, true_label_scores
 
 #: Penalties tried, those of the original code.

@@ -14,11 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray
-from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import own_aps_scores, prediction, robust
 from calcode.errors import CalcodeWarning
 from calcode.kernels import row_blocks
-from calcode.method.evidence import Evidence
 from calcode.method.localized import canonical_order
 from calcode.method.scores import aps_scores
 

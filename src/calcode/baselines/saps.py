@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import robust, smallest_sets, split_prediction
-from calcode.method.evidence import Evidence
 from calcode.method.scores import saps_scores
 
 #: Rank weights tried.

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray
-from calcode.baselines.protocol import Prediction, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Roles
 from calcode.baselines.split import robust, trim_for
 from calcode.method.audit import DIAGNOSTICS, AverageName, SupportAudit
-from calcode.method.evidence import Evidence
 
 #: Deferral level of METHOD.md 4.
 DEFERRAL_LEVEL = 0.05

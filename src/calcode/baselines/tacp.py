@@ -17,10 +17,9 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.baselines.conf_ot import label_marginal
-from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import robust, score_prediction, threshold
 from calcode.method.bandwidth import fold_numbers
-from calcode.method.evidence import Evidence
 from calcode.method.scores import aps_scores, label_sets, rank_penalty
 
 STACP = Record(

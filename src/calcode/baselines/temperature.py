@@ -11,10 +11,9 @@ import math
 import numpy as np
 
 from calcode.arrays import FloatArray, IntArray
-from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import averaged_logits, prediction, softmax
 from calcode.baselines.top1 import singletons
-from calcode.method.evidence import Evidence
 
 #: 1/T is searched in this range; a perfectly separated validation split would ask for infinity.
 _LARGEST_INVERSE = 1e6

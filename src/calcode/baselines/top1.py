@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray
-from calcode.baselines.protocol import Prediction, Record, Roles
+from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import prediction, robust
 from calcode.baselines.support import DEFERRAL_LEVEL, fitted_audit
 from calcode.method.audit import DIAGNOSTICS
-from calcode.method.evidence import Evidence
 from calcode.method.scores import label_ranks
 
 RECORD = Record(

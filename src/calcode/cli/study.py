@@ -74,7 +74,9 @@ def run(
     calcode study run studies/dermatology.toml
     calcode study run study.toml --features my-model=features.parquet --resplits 20
     """
-    from calcode.study import plan, read_study, run_study, write_study_page
+    from calcode.study.page import write_study_page
+    from calcode.study.run import plan, run_study
+    from calcode.study.study_file import read_study
 
     screen = Screen()
     paths = {}
@@ -162,7 +164,7 @@ def schema(as_json: AsJson = False) -> None:
     """
     import json
 
-    from calcode.study import json_schema
+    from calcode.study.study_file import json_schema
 
     del as_json  # the schema is JSON either way
     typer.echo(json.dumps(json_schema(), indent=2))
@@ -188,7 +190,7 @@ def report(
     calcode study report study-output/dermatology
     calcode study report study-output/dermatology -o result.html
     """
-    from calcode.study import write_report
+    from calcode.study.page import write_report
 
     screen = Screen()
     page = None if output is None else output_file(output, suffixes=(".html",))

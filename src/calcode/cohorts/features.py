@@ -16,18 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calcode.arrays import AnyArray, BoolArray, FloatArray, IntArray, TextArray
+from calcode.cohorts import parquet
 from calcode.cohorts.cohort import Cohort
-from calcode.cohorts.parquet import (
-    RESERVED_COLUMNS,
-    Contents,
-    damage_named,
-    label_names,
-    label_numbers,
-    metadata_values,
-    read_contents,
-    stream_tables,
-    text_values,
-)
 from calcode.cohorts.prompts import Prompts, prompt_file_for, read_prompts
 from calcode.errors import CalcodeWarning, EvidenceError, FeatureFileError, SettingsError
 from calcode.method.evidence import Evidence
@@ -57,7 +47,7 @@ class FeatureFile:
     path: Path
     prompts: Prompts
     backbone: str | None
-    contents: Contents
+    contents: parquet.Contents
 
     def __len__(self) -> int:
         return self.n_rows
@@ -93,7 +83,7 @@ class FeatureFile:
     @property
     def metadata_columns(self) -> tuple[str, ...]:
         """The columns without a meaning of their own."""
-        return tuple(name for name in self.contents.columns if name not in RESERVED_COLUMNS)
+        return tuple(name for name in self.contents.columns if name not in parquet.RESERVED_COLUMNS)
 
     @property
     def role_counts(self) -> Mapping[str, int]:
@@ -192,8 +182,8 @@ class FeatureFile:
                 temperature=bank.temperature,
                 labels=labels,
                 classes=bank.classes,
-                ids=text_values(table["id"]),
-                groups=text_values(table["group"]) if "group" in self.contents.columns else None,
+                ids=parquet.text_values(table["id"]),
+                groups=parquet.text_values(table["group"]) if "group" in self.contents.columns else None,
                 review_probability=(
                     table["review_probability"].to_numpy() if "review_probability" in self.contents.columns else None
                 ),
@@ -265,11 +255,11 @@ class FeatureFile:
         has_groups = "group" in self.contents.columns
         labels, groups = [], []
         wanted = ["id", column, "group"] if has_groups else ["id", column]
-        for table in stream_tables(self.path, columns=wanted, batch_size=65_536):
-            names, _ = label_names(table, column=column, file_classes=self.contents.file_classes, path=self.path)
+        for table in parquet.stream_tables(self.path, columns=wanted, batch_size=65_536):
+            names, _ = self._label_names(table)
             labels.append(np.where(names == "", "(outside)", names))
             if has_groups:
-                groups.append(text_values(table["group"]))
+                groups.append(parquet.text_values(table["group"]))
         return np.concatenate(labels), np.concatenate(groups) if has_groups else None
 
     def _tables(
@@ -289,7 +279,7 @@ class FeatureFile:
         if columns is not None and where is None:
             dropped |= set(self.metadata_columns) - set(columns)
         wanted = [name for name in self.contents.columns if name not in dropped]
-        for table in stream_tables(self.path, columns=wanted, batch_size=batch_size):
+        for table in parquet.stream_tables(self.path, columns=wanted, batch_size=batch_size):
             chosen = self.chosen_rows(table, role=role, where=where)
             if chosen.num_rows:
                 yield chosen
@@ -301,7 +291,7 @@ class FeatureFile:
             return column is not None and self.contents.n_unlabelled == 0
         missing = chosen = 0
         for table in self._tables(role=role, where=where, columns=None, batch_size=65_536, leave_out=["embedding"]):
-            _, empty = label_names(table, column=column, file_classes=self.contents.file_classes, path=self.path)
+            _, empty = self._label_names(table)
             missing += int(empty.sum())
             chosen += table.num_rows
         if 0 < missing < chosen:
@@ -315,26 +305,31 @@ class FeatureFile:
         self, table: pyarrow.Table, *, labelled: bool, classes: Sequence[str] | None, columns: Sequence[str] | None
     ) -> Cohort:
         wanted = self.metadata_columns if columns is None else columns
-        with damage_named(self.path):
-            metadata = {name: metadata_values(table[name]) for name in wanted}
+        with parquet.damage_named(self.path):
+            metadata = {name: parquet.metadata_values(table[name]) for name in wanted}
         labels = None
         if labelled:
             metadata["label_name"], labels = self._labels(table)
-        roles = text_values(table["role"]) if "role" in self.contents.columns else None
+        roles = parquet.text_values(table["role"]) if "role" in self.contents.columns else None
         evidence = self.evidence_from(table, labels=labels, classes=classes)
         return Cohort(evidence=evidence, metadata=metadata, roles=roles)
+
+    def _label_names(self, table: pyarrow.Table) -> tuple[TextArray, BoolArray]:
+        """Names and missing labels, of a file that has a column of them."""
+        column, classes = self.contents.label_column, self.contents.file_classes
+        assert column is not None, "the caller looked"
+        return parquet.label_names(table, column=column, file_classes=classes, path=self.path)
 
     def _labels(self, table: pyarrow.Table) -> tuple[TextArray, IntArray]:
         """Name and class index of every row, -1 for a diagnosis outside the classes; no label may be missing."""
         contents = self.contents
         known = contents.file_classes
-        assert contents.label_column is not None  # the caller looked
-        names, _ = label_names(table, column=contents.label_column, file_classes=known, path=self.path)
+        names, _ = self._label_names(table)
         index = {name: i for i, name in enumerate(self.classes)}
         found, inverse = np.unique(names, return_inverse=True)
         labels = np.array([index.get(str(name), -1) for name in found], dtype=np.int64)[inverse]
         if contents.label_column == "label_name" and "label" in contents.columns and known is not None:
-            given = label_numbers(table, file_classes=known, path=self.path)
+            given = parquet.label_numbers(table, file_classes=known, path=self.path)
             # An index of -1 says "outside the classes of the file", which may be more than the prompts know.
             by_index = np.array([*(index.get(name, -1) for name in known), -1])[given]
             differ = np.where(given >= 0, by_index != labels, np.isin(names, known))
@@ -378,7 +373,7 @@ def open_features(
         file.
     """
     file = Path(path)
-    contents = read_contents(file)
+    contents = parquet.read_contents(file)
     if isinstance(prompts, Prompts):
         bank = prompts
     elif prompts is not None:

@@ -22,7 +22,7 @@ HELD_OUT_CENTRE = "2"
 #: The paper gives only the reference of Camelyon17, near 1,937 of 10,000; the other roles share the rest.
 CAMELYON17_SIZES = (1937, 2016, 2016, 2016, 2015)
 CAMELYON17_PER_CLASS = 5000
-_LABELS = LabelMap(classes=CLASSES, inside={"0": "non-tumor", "1": "tumor"})
+_LABELS = LabelMap(inside={"0": "non-tumor", "1": "tumor"})
 
 
 def read_camelyon17(folder: str | Path) -> ImageListing:

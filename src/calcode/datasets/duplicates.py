@@ -36,7 +36,6 @@ class ImageFacts:
         0 if unreadable.
     file_digest, pixel_digest : str
         SHA-256 of the file's bytes and of the decoded RGB pixels with their shape; "" if unreadable.
-    is_dicom : bool
     burned_in_text : bool
         Whether a DICOM header says that text is part of the pixels.
     """
@@ -46,7 +45,6 @@ class ImageFacts:
     height: int = 0
     file_digest: str = ""
     pixel_digest: str = ""
-    is_dicom: bool = False
     burned_in_text: bool = False
 
 
@@ -89,10 +87,9 @@ def inspect_images(
 
 def _facts(path: str) -> ImageFacts:
     file = Path(path)
-    dicom = bool(path) and is_dicom(file)
     pixels = image_or_reason(file)
     if isinstance(pixels, Unreadable):
-        return ImageFacts(reason=pixels.reason, is_dicom=dicom)
+        return ImageFacts(reason=pixels.reason)
     content = hashlib.sha256(repr(pixels.shape).encode())
     content.update(np.ascontiguousarray(pixels).data)
     return ImageFacts(
@@ -100,8 +97,7 @@ def _facts(path: str) -> ImageFacts:
         height=int(pixels.shape[0]),
         file_digest=file_sha256(file),
         pixel_digest=content.hexdigest(),
-        is_dicom=dicom,
-        burned_in_text=dicom and has_burned_in_text(file),
+        burned_in_text=is_dicom(file) and has_burned_in_text(file),
     )
 
 

@@ -111,7 +111,7 @@ def read_csv_images(
         for row, (name, path) in enumerate(zip(names.tolist(), paths.tolist(), strict=True), start=1)
     ]
     source = table.get("label", empty)
-    label_names = LabelMap(classes=(), inside=label_map or {}).names(source)
+    label_names = LabelMap(inside=label_map or {}).names(source)
     return announced(
         ImageListing(
             dataset=path.stem,

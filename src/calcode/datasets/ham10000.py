@@ -26,7 +26,7 @@ HAM10000_SIZES = (2040, 1935, 1986, 2050, 2004)
 ROSENDAHL = "rosendahl"
 #: The images have consecutive numbers in the ISIC archive: an id tells whether an image is one of them.
 _FIRST, _LAST = 24_306, 34_320
-_LABELS = LabelMap(classes=SKIN_CLASSES, inside={name: name for name in SKIN_CLASSES})
+_LABELS = LabelMap(inside={name: name for name in SKIN_CLASSES})
 _CSV_NAMES = ("HAM10000_metadata.csv", "HAM10000_metadata.tab", "HAM10000_metadata")
 
 

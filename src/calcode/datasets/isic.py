@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,6 @@ TEST = "isic2019-test"
 #: Ending of the ids of images that the owners made smaller.
 DOWNSAMPLED = "_downsampled"
 _LABELS = LabelMap(
-    classes=SKIN_CLASSES,
     inside={"MEL": "mel", "NV": "nv", "BCC": "bcc", "AK": "akiec", "BKL": "bkl", "DF": "df", "VASC": "vasc"},
     outside={"SCC": "scc", "UNK": "unk"},
 )
@@ -33,6 +33,8 @@ PUBLISHED_TEST = Published(
     labels={"MEL": 1327, "NV": 2495, "BCC": 975, "AK": 374, "BKL": 660, "DF": 91, "VASC": 104},
     outside=2212,  # SCC and UNK together
 )
+#: What the three releases have in common.
+_DERMOSCOPY = partial(Dataset, licence="CC BY-NC 4.0", templates="dermatology")
 _OVERLAP_NOTE = (
     "all 10,015 HAM10000 images are among these: to use them together with HAM10000, read with "
     "without_ham10000=True or exclude_ids"
@@ -161,23 +163,19 @@ def read_isic_metadata(path: Path, *, names: TextArray) -> tuple[TextArray, dict
     return lesions[rows], metadata
 
 
-TEST_DATASET = Dataset(
+TEST_DATASET = _DERMOSCOPY(
     name=TEST,
     title="ISIC 2019, test (dermoscopy)",
     needs="ISIC_2019_Test_GroundTruth.csv, ISIC_2019_Test_Metadata.csv and the JPEG files",
     read=read_isic2019_test,
     images=PUBLISHED_TEST.images,
-    licence="CC BY-NC 4.0",
-    templates="dermatology",
 )
-TRAINING_DATASET = Dataset(
+TRAINING_DATASET = _DERMOSCOPY(
     name=TRAINING,
     title="ISIC 2019, training (dermoscopy; holds all of HAM10000)",
     needs="ISIC_2019_Training_GroundTruth.csv, ISIC_2019_Training_Metadata.csv and the JPEG files",
     read=read_isic2019_training,
     images=PUBLISHED_TRAINING.images,
-    licence="CC BY-NC 4.0",
-    templates="dermatology",
 )
 
 
@@ -187,7 +185,7 @@ SYNTHETIC = "ISIC_0035068"
 PUBLISHED_2018 = Published(
     images=1511, labels={"MEL": 171, "NV": 908, "BCC": 93, "AKIEC": 43, "BKL": 217, "DF": 44, "VASC": 35}
 )
-_LABELS_2018 = LabelMap(classes=SKIN_CLASSES, inside={name.upper(): name for name in SKIN_CLASSES})
+_LABELS_2018 = LabelMap(inside={name.upper(): name for name in SKIN_CLASSES})
 
 
 #: Releases whose owners published no metadata.
@@ -207,12 +205,10 @@ def read_isic2018_test(folder: str | Path) -> ImageListing:
     return announced(replace(listing, expected=PUBLISHED_2018))
 
 
-TEST_2018_DATASET = Dataset(
+TEST_2018_DATASET = _DERMOSCOPY(
     name=TEST_2018,
     title="ISIC 2018 task 3, test (dermoscopy)",
     needs="ISIC2018_Task3_Test_GroundTruth.csv and the JPEG files",
     read=read_isic2018_test,
     images=PUBLISHED_2018.images,
-    licence="CC BY-NC 4.0",
-    templates="dermatology",
 )

@@ -210,15 +210,12 @@ class LabelMap:
 
     Attributes
     ----------
-    classes : tuple of str
-        The label space.
     inside : mapping of str to str
         Source label to class.
     outside : mapping of str to str
         Source label to the name under which a diagnosis outside the label space is kept.
     """
 
-    classes: tuple[str, ...]
     inside: Mapping[str, str]
     outside: Mapping[str, str] = field(default_factory=dict)
 

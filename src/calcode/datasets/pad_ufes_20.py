@@ -16,9 +16,7 @@ PUBLISHED = Published(
     images=2298, labels={"BCC": 845, "ACK": 730, "NEV": 244, "SEK": 235, "SCC": 192, "MEL": 52}, groups=1373
 )
 _LABELS = LabelMap(
-    classes=CLASSES,
-    inside={"ACK": "akiec", "BCC": "bcc", "SEK": "bkl", "MEL": "mel", "NEV": "nv"},
-    outside={"SCC": "scc"},
+    inside={"ACK": "akiec", "BCC": "bcc", "SEK": "bkl", "MEL": "mel", "NEV": "nv"}, outside={"SCC": "scc"}
 )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import CalcodeWarning, NotFittedError, RoleError
+from calcode.method import tail
 from calcode.method.audit import SupportAudit
 from calcode.method.bandwidth import MIN_EXAMPLES, BandwidthTrial, CrossFit, choose_bandwidth
 from calcode.method.decisions import Decisions, choose_actions, promises_of
@@ -33,15 +34,6 @@ from calcode.method.roles import (
 from calcode.method.scores import aps_scores, label_sets, true_label_scores
 from calcode.method.settings import Settings, parameters_section
 from calcode.method.singles import NOT_CERTIFIED, SinglesCertificate, with_second_label
-from calcode.method.tail import (
-    ClassEvidence,
-    ClassGuard,
-    GuardedThresholds,
-    TailReason,
-    class_evidence,
-    discover_tail,
-    in_every_set_sentence,
-)
 
 #: The step that makes what is missing, where it is not the last one.
 _MADE_BY = {"audit_": "fit_audit", "bandwidth_": "discover_tail"}
@@ -95,10 +87,10 @@ class Calcode(Settings):
     audit_: SupportAudit | None
     bandwidth_: float
     bandwidth_trace_: tuple[BandwidthTrial, ...]
-    tail_evidence_: tuple[ClassEvidence, ...]
-    tail_reasons_: dict[str, TailReason]
+    tail_evidence_: tuple[tail.ClassEvidence, ...]
+    tail_reasons_: dict[str, tail.TailReason]
     rule_: LocalizedRule
-    guards_: tuple[ClassGuard, ...]
+    guards_: tuple[tail.ClassGuard, ...]
     classes_: tuple[str, ...]
     #: What this model promises and what it does not, in plain words (METHOD.md 10).
     promises_: tuple[str, ...]
@@ -209,13 +201,13 @@ class Calcode(Settings):
             outcome = cross_fit.judge(
                 bandwidth=self.bandwidth_, miscoverage=settings.miscoverage, grid=settings.level_grid
             )
-        self.tail_evidence_ = class_evidence(
+        self.tail_evidence_ = tail.class_evidence(
             outcome,
             labels[accepted],
             classes=self.classes_,
             bound=1.0 - settings.miscoverage - settings.discovery_margin,
         )
-        self.tail_reasons_ = discover_tail(
+        self.tail_reasons_ = tail.discover_tail(
             self.tail_evidence_,
             min_class_count=settings.min_class_count,
             protect=settings.protect,
@@ -252,7 +244,7 @@ class Calcode(Settings):
             self.audit_ = replace(self.audit_, device=None)
         self.versions_ = library_versions()
         self.sums_ = HomeSums.fit((*self._summed_roles, calibration), trim=settings.trim)
-        if shortfall := in_every_set_sentence(self.guards_):
+        if shortfall := tail.in_every_set_sentence(self.guards_):
             warnings.warn(shortfall, CalcodeWarning, stacklevel=2)
         if rule.always_infinite:
             needed = smallest_finite_count(miscoverage=settings.miscoverage)
@@ -277,7 +269,7 @@ class Calcode(Settings):
         self.rule_ = rule
         self.calibration_labels_ = labels
         self.guards_ = tuple(
-            ClassGuard.fit(
+            tail.ClassGuard.fit(
                 name=name,
                 index=self.classes_.index(name),
                 calibration=rule,
@@ -387,7 +379,7 @@ class Calcode(Settings):
     def prepare(self) -> Self:
         """Make now what the first decision would make, so that several threads do not each make their own."""
         if "_search" not in vars(self):
-            self._search = GuardedThresholds(self.rule_, guards=self.guards_, n_classes=len(self.classes_))
+            self._search = tail.GuardedThresholds(self.rule_, guards=self.guards_, n_classes=len(self.classes_))
         if self.audit_ is not None:
             self.audit_.prepare()
         return self

@@ -21,7 +21,7 @@ from calcode.metrics import Outcome, Summary, summarize_sets
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.jobs import Job, job
 from calcode.study.methods import at_point
-from calcode.study.specification import Backbone, Point, Setting, Study
+from calcode.study.specification import Combination, Point, Study
 from calcode.study.tables import Row
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class MethodDecisions:
 def method_job(
     study: Study,
     method: str,
-    place: tuple[Setting, Backbone],
+    place: Combination,
     *,
     point: Point | None = None,
     seed: int | None = None,
@@ -210,34 +210,24 @@ def rows_table(rows: Sequence[Row]) -> pyarrow.Table:
 
 def from_arrow(table: pyarrow.Table) -> dict[str, MethodDecisions]:
     """What `to_arrow` was given, by variant, in the order of the file."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     facts = json.loads(table.schema.metadata[_FACTS])
     classes = tuple(facts["classes"])
-    value_set = pa.array(list(classes))
-
-    def indices(column: pyarrow.ChunkedArray) -> IntArray:
-        found = pc.fill_null(pc.index_in(column, value_set=value_set), -1).to_numpy()
-        # A missing label must not be mistaken for a class of that index.
-        return np.where(column.is_valid().to_numpy(), found, -1).astype(np.int64)
-
+    index = {name: i for i, name in enumerate(classes)}
     decisions = {}
     for name, variant in facts["variants"].items():
-        own = table.filter(pc.equal(table["variant"], name))
-        members = own["set"].combine_chunks()
-        sets = np.zeros((own.num_rows, len(classes)), dtype=bool)
-        columns = pc.index_in(members.flatten(), value_set=value_set).to_numpy(zero_copy_only=False)
-        sets[pc.list_parent_indices(members).to_numpy(zero_copy_only=False), columns] = True
+        own = table.filter(pc.equal(table["variant"], name)).to_pydict()
+        sets = [[label in members for label in classes] for members in own["set"]]
         decisions[name] = MethodDecisions(
-            ids=np.array(own["id"].to_pylist(), dtype=np.str_),
-            labels=indices(own["label"]),
-            sets=sets,
-            accepted=own["accepted"].to_numpy(),
-            deferred=own["deferred"].to_numpy(),
-            p_values=pc.fill_null(own["p_value"].cast(pa.float64()), float("nan")).to_numpy(),
-            top_label=indices(own["top_label"]),
-            top_probability=own["top_probability"].to_numpy(),
+            ids=np.array(own["id"], dtype=np.str_),
+            labels=np.array([index.get(label, -1) for label in own["label"]], dtype=np.int64),
+            sets=np.array(sets, dtype=bool).reshape(len(sets), len(classes)),
+            accepted=np.array(own["accepted"], dtype=bool),
+            deferred=np.array(own["deferred"], dtype=bool),
+            p_values=np.array(own["p_value"], dtype=np.float64),
+            top_label=np.array([index[label] for label in own["top_label"]], dtype=np.int64),
+            top_probability=np.array(own["top_probability"], dtype=np.float64),
             classes=classes,
             defers=bool(variant["defers"]),
             details=variant["details"],

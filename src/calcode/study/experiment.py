@@ -1,4 +1,7 @@
-"""What an experiment is: the jobs it needs, the tables it makes of their files, its section of the page."""
+"""What an experiment is: the jobs it needs, the tables it makes of their files, its section of the page.
+
+The file of an experiment finds here what these three are made of.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,14 @@ import pandas as pd
 
 from calcode.metrics import Summary
 from calcode.report.parts import Part
-from calcode.study.decisions import MethodDecisions, from_arrow
-from calcode.study.jobs import Job
+from calcode.study.decisions import MethodDecisions, from_arrow, method_job
+from calcode.study.jobs import Job, job
 from calcode.study.output import StudyOutput
 from calcode.study.pool import WARNINGS_KEY
-from calcode.study.specification import Study
+from calcode.study.specification import Combination, Study
 from calcode.study.tables import Row, TableSchema
+
+__all__ = ["Combination", "Experiment", "Job", "Results", "Study", "StudyOutput", "Tables", "job", "method_job"]
 
 
 class Results:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import pandas as pd
 
@@ -46,8 +47,29 @@ SINGLES: tuple[Column, ...] = (
     integer("n_single", "Answered in-space images with exactly one label."),
     integer("n_single_right", "Of which that label is the diagnosis."),
 )
-
-
+#: Further cells of a summary: the column, and where its value stands.
+_FURTHER: dict[Column, str] = {
+    share("empty_set_rate", "Answered in-space images with an empty set."): "empty_set_rate.value",
+    share(
+        "audit_coverage", "Coverage of the in-space images that the audit accepts, empty sets as misses."
+    ): "audit_coverage.value",
+    SINGLES[0]: "singles.n",
+    SINGLES[1]: "singles.right",
+    share(
+        "single_right_low", "Lower end of the 95 % Wilson interval of the share that is right."
+    ): "singles.accuracy.low",
+    share("single_right_high", "Upper end."): "singles.accuracy.high",
+    share("in_space_deferral", "Deferral of the images in the label space."): "in_space_deferral.value",
+    share(
+        "out_of_space_deferral", "Deferral of the images beyond it, where the cohort holds some."
+    ): "out_of_space_deferral.value",
+    integer("n", "Images of the cohort."): "n",
+    integer("n_in_space", "Images in the label space."): "n_in_space",
+    integer("n_answered", "Answered images in the label space."): "coverage.n",
+    text("worst_class", "The class with the smallest coverage."): "worst_class",
+    integer("worst_class_n", "Its answered images."): "worst_class_coverage.n",
+    integer("min_n", "Answered images a class needed to count for the worst class."): "min_n",
+}
 #: All figures with intervals, then single answers, counts, the worst class and the remaining rates.
 DETAILED: tuple[Column, ...] = (
     *(
@@ -62,19 +84,7 @@ DETAILED: tuple[Column, ...] = (
             ),
         )
     ),
-    share("empty_set_rate", "Answered in-space images with an empty set."),
-    share("audit_coverage", "Coverage of the in-space images that the audit accepts, empty sets as misses."),
-    *SINGLES,
-    share("single_right_low", "Lower end of the 95 % Wilson interval of the share that is right."),
-    share("single_right_high", "Upper end."),
-    share("in_space_deferral", "Deferral of the images in the label space."),
-    share("out_of_space_deferral", "Deferral of the images beyond it, where the cohort holds some."),
-    integer("n", "Images of the cohort."),
-    integer("n_in_space", "Images in the label space."),
-    integer("n_answered", "Answered images in the label space."),
-    text("worst_class", "The class with the smallest coverage."),
-    integer("worst_class_n", "Its answered images."),
-    integer("min_n", "Answered images a class needed to count for the worst class."),
+    *_FURTHER,
 )
 HITS: tuple[Column, ...] = (
     flag("coverage_hit", "Whether coverage reaches the target."),
@@ -115,23 +125,7 @@ def detailed(summary: Summary, point: Point | None = None) -> Row:
     cells = figures(summary)
     for name in _WITH_INTERVAL:
         cells |= interval(name, getattr(summary, name))
-    single = summary.singles
-    cells |= {
-        "empty_set_rate": summary.empty_set_rate.value,
-        "audit_coverage": summary.audit_coverage.value,
-        "n_single": single.n,
-        "n_single_right": single.right,
-        "single_right_low": single.accuracy.low,
-        "single_right_high": single.accuracy.high,
-        "in_space_deferral": summary.in_space_deferral.value,
-        "out_of_space_deferral": summary.out_of_space_deferral.value,
-        "n": summary.n,
-        "n_in_space": summary.n_in_space,
-        "n_answered": summary.coverage.n,
-        "worst_class": summary.worst_class,
-        "worst_class_n": summary.worst_class_coverage.n,
-        "min_n": summary.min_n,
-    }
+    cells |= {column.name: attrgetter(place)(summary) for column, place in _FURTHER.items()}
     return cells if point is None else cells | hits(summary, point)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from calcode import __version__
 from calcode.errors import StudyError
 from calcode.files import canonical_json
-from calcode.study.specification import Backbone, Features, Setting
+from calcode.study.specification import Combination, Features, Setting
 
 #: Rooms whose code has no part in what comes out of a job; the module that runs it counts all the same.
 _NO_PART = frozenset(
@@ -82,12 +82,7 @@ class Job:
 
 
 def job(
-    runner: str,
-    what: str,
-    place: tuple[Setting, Backbone],
-    options: Mapping[str, Any] | None = None,
-    *,
-    resplit: int | None = None,
+    runner: str, what: str, place: Combination, options: Mapping[str, Any] | None = None, *, resplit: int | None = None
 ) -> Job:
     """A job for a setting on a backbone that has features for it.
 

@@ -6,6 +6,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -241,10 +242,7 @@ class Regime(Entry):
         return Costs(error=self.error, set_size=self.set_size, deferral=self.deferral)
 
 
-_USUAL_REGIMES = tuple(
-    Regime(name=name, error=cost.error, set_size=cost.set_size, deferral=cost.deferral)
-    for name, cost in COST_REGIMES.items()
-)
+_USUAL_REGIMES = tuple(Regime(name=name, **asdict(costs)) for name, costs in COST_REGIMES.items())
 
 
 class Compared(Entry):
@@ -277,6 +275,10 @@ class Backbone(Entry):
     def features_for(self, setting: str) -> Features | None:
         """The features that hold a setting's images; None where there are none."""
         return self.features.get(setting, self.features.get(EVERY_SETTING))
+
+
+#: A setting on a backbone.
+Combination = tuple[Setting, Backbone]
 
 
 class Common(Entry):
@@ -347,7 +349,7 @@ class Study(Common):
         """Methods that the complete one is compared with closely."""
         return tuple(name for name in self.methods.comparators if name != COMPLETE)
 
-    def combinations(self) -> list[tuple[Setting, Backbone]]:
+    def combinations(self) -> list[Combination]:
         """Every setting on every backbone it is meant for, backbone by backbone."""
         return [
             (setting, backbone)

@@ -24,7 +24,7 @@ from calcode.method.tail import discover_tail
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.decisions import MethodDecisions, decisions_from
 from calcode.study.jobs import Job, job
-from calcode.study.specification import Backbone, Setting, Study
+from calcode.study.specification import Combination, Study
 
 #: Settings that each stage looks at, besides those of the stages before it.
 _AUDIT = ("audit", "n_neighbors", "trim", "fused", "random_state")
@@ -96,7 +96,7 @@ def point_options(study: Study) -> dict[str, Any]:
     return {"point": study.point.model_dump(exclude={"name"}), "seed": study.seed}
 
 
-def variants_job(study: Study, what: str, where: tuple[Setting, Backbone], variants: Mapping[str, Any]) -> Job:
+def variants_job(study: Study, what: str, where: Combination, variants: Mapping[str, Any]) -> Job:
     """The job that decides with every variant on the target of a combination."""
     return job(f"{__name__}:decide_variants", what, where, point_options(study) | {"variants": variants})
 

@@ -13,12 +13,9 @@ from calcode.metrics.summary import Summary
 from calcode.metrics.wording import counted, listed, percent, signed_points
 from calcode.report.parts import Fold, Part, Text
 from calcode.study import figures
-from calcode.study.decisions import MethodDecisions, method_job
-from calcode.study.experiment import Experiment, Results, Tables
-from calcode.study.jobs import Job
+from calcode.study.decisions import MethodDecisions
+from calcode.study.experiment import Combination, Experiment, Job, Results, Study, StudyOutput, Tables, method_job
 from calcode.study.methods import ABLATION_NAMES, COMPLETE, changes_of
-from calcode.study.output import StudyOutput
-from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, flag, integer, number, text
 from calcode.study.variants import variants_job
 from calcode.study.view import FIGURE_COLS, PLACE_COLS, TARGET_COLS, cost_words, only, view, words
@@ -58,7 +55,7 @@ CHECK = TableSchema(
 )
 
 
-def ablation_job(study: Study, where: tuple[Setting, Backbone]) -> Job:
+def ablation_job(study: Study, where: Combination) -> Job:
     """One job for all variants, which share the stages in which they agree."""
     variants = {name: changes_of(METHODS[name]) for name in (COMPLETE, *ABLATION_NAMES)}
     return variants_job(study, "ablations", where, variants)

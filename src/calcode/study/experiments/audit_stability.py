@@ -13,12 +13,9 @@ from calcode.method.audit import DIAGNOSTICS, auroc
 from calcode.metrics.wording import count, counted, number, percent
 from calcode.report.parts import Column, Part, Text
 from calcode.study.cohorts import SettingCohorts
-from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.experiment import Experiment, Job, Results, Study, StudyOutput, Tables, job
 from calcode.study.figures import PLACE
-from calcode.study.jobs import Job, job
-from calcode.study.output import StudyOutput
 from calcode.study.paper import reported_at
-from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, integer, share, text
 from calcode.study.tables import number as number_column
 from calcode.study.view import PLACE_COLS, reported_cols, shown, view

@@ -7,14 +7,11 @@ import numpy as np
 from calcode.method.decisions import Action, choose_actions
 from calcode.metrics.wording import count, percent
 from calcode.report.parts import Part, Text
-from calcode.study.decisions import MethodDecisions, method_job
-from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.decisions import MethodDecisions
+from calcode.study.experiment import Experiment, Job, Results, Study, StudyOutput, Tables, method_job
 from calcode.study.figures import DETAILED, METHOD_PLACE, detailed
-from calcode.study.jobs import Job
 from calcode.study.methods import title_of
-from calcode.study.output import StudyOutput
 from calcode.study.paper import FOUR, paper_backbone, paper_setting, reported, reported_row
-from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, integer, share
 from calcode.study.view import FIGURE_COLS, cost_words, reported_cols, shown, view
 

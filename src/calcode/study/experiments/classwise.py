@@ -7,12 +7,11 @@ import pandas as pd
 from calcode.metrics.wording import FEW, count, listed, percent, short_percent
 from calcode.report.charts import ChartRow, RowChart, share_scale
 from calcode.report.parts import Column, Figure, Part
-from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.experiment import Experiment, Results, Study, StudyOutput, Tables
 from calcode.study.experiments.main_comparison import decided_runs, jobs
 from calcode.study.figures import RUN_PLACE, interval
 from calcode.study.methods import COMPLETE, title_of
-from calcode.study.output import StudyOutput
-from calcode.study.specification import Setting, Study
+from calcode.study.specification import Setting
 from calcode.study.tables import Row, TableSchema, flag, integer, number, share, text
 from calcode.study.view import cost_words, estimate, series_of, share_cell, shown, view
 

@@ -12,14 +12,10 @@ from calcode.method.decisions import Costs, selective_risk
 from calcode.metrics import Summary
 from calcode.metrics.wording import counted, listed, number
 from calcode.report.parts import Column, Fold, Part, Text
-from calcode.study.decisions import method_job
-from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.experiment import Combination, Experiment, Job, Results, Study, StudyOutput, Tables, method_job
 from calcode.study.experiments.ablations import ablation_job
 from calcode.study.figures import METHOD, METHOD_PLACE, REGIME, SCOPE, TITLE, place
-from calcode.study.jobs import Job
 from calcode.study.methods import COMPLETE
-from calcode.study.output import StudyOutput
-from calcode.study.specification import Backbone, Setting, Study
 from calcode.study.tables import Row, TableSchema, averages, flag, integer, share
 from calcode.study.tables import number as number_column
 from calcode.study.view import shown, view, words
@@ -80,7 +76,7 @@ def risk_cells(summary: Summary, costs: Costs) -> Row:
     return dict(zip(MEASURED, values, strict=True))
 
 
-def risk_runs(study: Study) -> Iterator[tuple[tuple[Setting, Backbone], str, Job]]:
+def risk_runs(study: Study) -> Iterator[tuple[Combination, str, Job]]:
     """Every compared method, and the unguarded variant, on every combination."""
     for where in study.combinations():
         for method in study.compared:

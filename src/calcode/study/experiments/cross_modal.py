@@ -17,11 +17,8 @@ from calcode.metrics.wording import counted, listed, signed, signed_points
 from calcode.report.parts import Column, Part, Text
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.decisions import MethodDecisions
-from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.experiment import Experiment, Job, Results, Study, StudyOutput, Tables, job
 from calcode.study.figures import FIGURE_NAMES, FIGURES, PLACE, delta_columns, figures
-from calcode.study.jobs import Job, job
-from calcode.study.output import StudyOutput
-from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, flag, number, share, text
 from calcode.study.variants import decided_by, point_options, variant_models
 from calcode.study.view import PLACE_COLS, shown, view

@@ -18,14 +18,11 @@ from calcode.metrics.wording import number as number_words
 from calcode.report.charts import Axis, Marks, PlaneChart, plain_number
 from calcode.report.parts import Figure, Fold, Part, Text
 from calcode.study.cohorts import SettingCohorts
-from calcode.study.decisions import method_job
-from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.experiment import Combination, Experiment, Job, Results, Study, StudyOutput, Tables, job, method_job
 from calcode.study.figures import PLACE, place
-from calcode.study.jobs import Job, job
 from calcode.study.methods import COMPLETE
-from calcode.study.output import StudyOutput
 from calcode.study.paper import reported_at
-from calcode.study.specification import Backbone, Setting, Study
+from calcode.study.specification import Setting
 from calcode.study.tables import Row, TableSchema, integer, number, share, text
 from calcode.study.view import PLACE_COLS, numbers, reported_cols, rounded_scale, shown, view
 
@@ -205,7 +202,7 @@ def spectrum(cohorts: SettingCohorts) -> tuple[FloatArray, FloatArray, FloatArra
     return source.mean(axis=0), values / values.sum(), vectors[:, ::-1]
 
 
-def geometry_jobs(study: Study, where: tuple[Setting, Backbone]) -> dict[str, Job]:
+def geometry_jobs(study: Study, where: Combination) -> dict[str, Job]:
     """The jobs of a combination by what they measure, and the method's own."""
     options = {
         "distances": {},

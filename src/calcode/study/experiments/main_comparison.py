@@ -14,13 +14,11 @@ from calcode.metrics import Summary
 from calcode.metrics.wording import count, counted, listed, number, percent, short_percent
 from calcode.report.parts import Cell, Column, Fold, Part, Table, Text, columns
 from calcode.study import figures
-from calcode.study.decisions import MethodDecisions, method_job
-from calcode.study.experiment import Experiment, Results, Tables
-from calcode.study.jobs import Job
+from calcode.study.decisions import MethodDecisions
+from calcode.study.experiment import Combination, Experiment, Job, Results, Study, StudyOutput, Tables, method_job
 from calcode.study.methods import COMPLETE, PAPER, PAPER_SETS, title_of
-from calcode.study.output import StudyOutput
 from calcode.study.paper import FOUR, paper_backbones, paper_setting, reported_figures, reported_row, reported_tables
-from calcode.study.specification import Backbone, Point, Setting, Study
+from calcode.study.specification import Point, Setting
 from calcode.study.tables import Row, TableSchema, flag, text
 from calcode.study.view import (
     FIGURE_COLS,
@@ -70,7 +68,7 @@ DELTAS = TableSchema(
 )
 
 
-def runs(study: Study) -> Iterator[tuple[Point, tuple[Setting, Backbone], int, str, Job]]:
+def runs(study: Study) -> Iterator[tuple[Point, Combination, int, str, Job]]:
     """Every run of the comparison with its job."""
     for point in study.operating_points:
         for combination in study.combinations():

@@ -13,13 +13,11 @@ from calcode.errors import StudyError
 from calcode.metrics.wording import FEW, count, counted, listed, percent, percent_estimate
 from calcode.report.charts import ChartRow, RowChart, share_scale
 from calcode.report.parts import Figure, Part
-from calcode.study.decisions import MethodDecisions, method_job
-from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.decisions import MethodDecisions
+from calcode.study.experiment import Combination, Experiment, Job, Results, Study, StudyOutput, Tables, method_job
 from calcode.study.figures import METHOD, PLACE, TITLE, interval, place
-from calcode.study.jobs import Job
 from calcode.study.methods import COMPLETE, GROUPS, named_methods
-from calcode.study.output import StudyOutput
-from calcode.study.specification import Backbone, Entry, Setting, Study
+from calcode.study.specification import Entry
 from calcode.study.tables import Row, TableSchema, flag, integer, number, share, text
 from calcode.study.view import cost_words, estimate
 
@@ -68,7 +66,7 @@ class Case(Entry):
         return named_methods([name])[0]
 
 
-def case_runs(study: Study) -> list[tuple[Case, tuple[Setting, Backbone], dict[str, Job]]]:
+def case_runs(study: Study) -> list[tuple[Case, Combination, dict[str, Job]]]:
     """Every case with its combination and its two jobs; none where its optional backbone is left out."""
     found = []
     for case in study.options["motivating_cases"]:

@@ -22,11 +22,8 @@ from calcode.metrics.wording import listed, percent
 from calcode.metrics.wording import number as number_words
 from calcode.report.parts import Column, Part, Text
 from calcode.study.cohorts import SettingCohorts
-from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.experiment import Experiment, Job, Results, Study, StudyOutput, Tables, job
 from calcode.study.figures import PLACE
-from calcode.study.jobs import Job, job
-from calcode.study.output import StudyOutput
-from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, duration, integer, number, share, text
 from calcode.study.variants import point_options, point_settings
 from calcode.study.view import shown, view

@@ -15,12 +15,9 @@ from calcode.metrics.wording import number as number_words
 from calcode.report.parts import Column, Fold, Part, Text
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.decisions import MethodDecisions
-from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.experiment import Experiment, Job, Results, Study, StudyOutput, Tables, job
 from calcode.study.experiments.cost_risk import MEASURED, risk_cells
 from calcode.study.figures import PLACE, REGIME, SCOPE
-from calcode.study.jobs import Job, job
-from calcode.study.output import StudyOutput
-from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, averages, flag, integer, number, share, text
 from calcode.study.variants import decided_by, point_options, point_settings, variant_models
 from calcode.study.view import shown, view, words

@@ -15,13 +15,10 @@ from calcode.metrics.wording import count, listed, number, percent
 from calcode.report.charts import UNIT_SCALE, ChartRow, ReferenceLine
 from calcode.report.parts import Column, Figure, Part
 from calcode.study.cohorts import SettingCohorts
-from calcode.study.decisions import method_job
-from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.experiment import Combination, Experiment, Job, Results, Study, StudyOutput, Tables, job, method_job
 from calcode.study.figures import PLACE, interval, place
-from calcode.study.jobs import Job, job
 from calcode.study.methods import COMPLETE
-from calcode.study.output import StudyOutput
-from calcode.study.specification import Backbone, Setting, Study
+from calcode.study.specification import Setting
 from calcode.study.tables import Row, TableSchema, flag, integer, share, text
 from calcode.study.tables import number as number_column
 from calcode.study.view import estimate, row_charts, share_cell, shown, view, words
@@ -58,7 +55,7 @@ def measure(cohorts: SettingCohorts, options: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
-def beyond_runs(study: Study) -> Iterator[tuple[tuple[Setting, Backbone], Job, list[Job]]]:
+def beyond_runs(study: Study) -> Iterator[tuple[Combination, Job, list[Job]]]:
     """Combinations with diagnoses beyond the label space, the job with their scores, and the method's decisions.
 
     The method decides on the target and, where they are kept apart, on the images beyond the label space.

@@ -18,14 +18,10 @@ from calcode.metrics.intervals import Estimate
 from calcode.metrics.wording import counted, listed, signed
 from calcode.report.charts import ChartRow, ReferenceLine
 from calcode.report.parts import Cell, Column, Figure, Part
-from calcode.study.decisions import method_job
-from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.experiment import Experiment, Job, Results, Study, StudyOutput, Tables, method_job
 from calcode.study.figures import SETTING
-from calcode.study.jobs import Job
 from calcode.study.methods import COMPLETE, title_of
-from calcode.study.output import StudyOutput
 from calcode.study.paper import Reported, has_papers_backbones, paper_setting, reported
-from calcode.study.specification import Study
 from calcode.study.tables import Row, TableSchema, flag, integer, number, text
 from calcode.study.view import reported_cols, rounded_scale, row_charts, shown, view
 

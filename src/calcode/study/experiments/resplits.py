@@ -15,13 +15,10 @@ from calcode.metrics.wording import listed, percent
 from calcode.metrics.wording import number as number_words
 from calcode.report.charts import ChartRow, share_scale
 from calcode.report.parts import Cell, Column, Figure, Part
-from calcode.study.decisions import method_job
-from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.experiment import Combination, Experiment, Job, Results, Study, StudyOutput, Tables, method_job
 from calcode.study.figures import DETAILED, FIGURE_NAMES, HITS, METHOD_PLACE, detailed, place
-from calcode.study.jobs import Job
 from calcode.study.methods import COMPLETE
-from calcode.study.output import StudyOutput
-from calcode.study.specification import Backbone, Entry, Methods, Setting, Study
+from calcode.study.specification import Entry, Methods
 from calcode.study.tables import Row, TableSchema, integer, number, text
 from calcode.study.view import estimate, row_charts, shown, view
 
@@ -74,7 +71,7 @@ class Options(Entry):
     methods: Methods = ("aps", "mondrian", "localized-calibration", "calcode")
 
 
-def split_runs(study: Study) -> Iterator[tuple[tuple[Setting, Backbone], str, str, Job]]:
+def split_runs(study: Study) -> Iterator[tuple[Combination, str, str, Job]]:
     """Every method on the given split and on the new ones; none unless re-splits are asked for."""
     options: Options = study.options["resplits"]
     seeds = range(study.seed + 1, study.seed + 1 + options.n)

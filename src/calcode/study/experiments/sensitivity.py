@@ -15,11 +15,9 @@ from calcode.metrics.wording import listed, number, percent, short_percent, sign
 from calcode.report.charts import Axis, Marks, PlaneChart, plain_number
 from calcode.report.parts import Column, Figure, Fold, Part, Text
 from calcode.study import figures
-from calcode.study.experiment import Experiment, Results, Tables
-from calcode.study.jobs import Job
-from calcode.study.output import StudyOutput
+from calcode.study.experiment import Experiment, Job, Results, Study, StudyOutput, Tables
 from calcode.study.paper import FOUR, Reported, has_papers_backbones, paper_setting, reported
-from calcode.study.specification import SHIFTED, Entry, Share, Study
+from calcode.study.specification import SHIFTED, Entry, Share
 from calcode.study.tables import Row, TableSchema, text
 from calcode.study.tables import number as number_column
 from calcode.study.variants import variants_job

@@ -15,13 +15,10 @@ from calcode.metrics import subgroup_rows
 from calcode.metrics.wording import FEW, count, percent_estimate
 from calcode.report.parts import Column, Fold, Part, Text
 from calcode.study.cohorts import SettingCohorts
-from calcode.study.decisions import method_job
-from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.experiment import Combination, Experiment, Job, Results, Study, StudyOutput, Tables, job, method_job
 from calcode.study.figures import DETAILED, METHOD_PLACE, detailed, place
-from calcode.study.jobs import Job, job
 from calcode.study.methods import COMPLETE
-from calcode.study.output import StudyOutput
-from calcode.study.specification import Backbone, Entry, Methods, Setting, Study
+from calcode.study.specification import Entry, Methods
 from calcode.study.tables import Row, TableSchema, text
 from calcode.study.view import FIGURE_COLS, PLACE_COLS, cost_words, estimate, view, words
 
@@ -75,7 +72,7 @@ def banded(values: AnyArray) -> list[str | None]:
     return [None if np.isnan(low) else f"{low:g} to {low + _BAND - 1:g}" for low in lows]
 
 
-def subgroup_runs(study: Study) -> Iterator[tuple[tuple[Setting, Backbone], Job, dict[str, Job]]]:
+def subgroup_runs(study: Study) -> Iterator[tuple[Combination, Job, dict[str, Job]]]:
     """Every combination with the job that describes its images and those that decide on them, by method."""
     options: Options = study.options["subgroups"]
     for where in study.combinations() if options.columns else ():

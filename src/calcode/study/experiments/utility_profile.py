@@ -8,12 +8,10 @@ from typing import Any
 from calcode.metrics.wording import listed, percent
 from calcode.report.charts import MUTED, Axis, Marks, PlaneChart
 from calcode.report.parts import Figure, Part
-from calcode.study.experiment import Experiment, Results, Tables
+from calcode.study.experiment import Experiment, Results, Study, StudyOutput, Tables
 from calcode.study.experiments.main_comparison import jobs, summary_rows
 from calcode.study.figures import FIGURES, HITS, METHOD_MEANS, METHOD_PLACE, SINGLES, averages_with_hits
 from calcode.study.methods import COMPLETE, PAPER_SETS, title_of
-from calcode.study.output import StudyOutput
-from calcode.study.specification import Study
 from calcode.study.tables import TableSchema
 from calcode.study.view import FIGURE_COLS, TARGET_COLS, cost_words, only, series_of, view, words
 
