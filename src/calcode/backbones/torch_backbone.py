@@ -64,16 +64,12 @@ class TorchBackbone:
         import torch
 
         self._device = _chosen_device(device)
-        if precision == "auto":
-            if self._device.type != "cuda":
-                self._precision = torch.float32
-            else:
-                self._precision = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-        else:
-            known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-            if precision not in known:
-                raise BackboneError(f"precision: {precision!r} must be auto, {', '.join(known)}")
-            self._precision = known[precision]
+        known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+        if precision != "auto" and precision not in known:
+            raise BackboneError(f"precision: {precision!r} must be auto, {', '.join(known)}")
+        if precision == "auto" and self._device.type == "cuda":
+            precision = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
+        self._precision = known.get(precision, torch.float32)
         self._tokenizer = tokenizer
         self._model = model.to(self._device).eval().requires_grad_(False)
         self._preprocessing = preprocessing

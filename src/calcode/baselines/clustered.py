@@ -62,11 +62,8 @@ def class_embeddings(
     ranks_of: Callable[[int], Sequence[int]] = quantile_ranks,
 ) -> FloatArray:
     """Score quantiles 0.5 to 0.9 of each class, as order statistics; shape (len(classes), 5)."""
-    rows = []
-    for y in classes:
-        own = scores[labels == y]
-        rows.append([kth_smallest(own, rank=rank) for rank in ranks_of(len(own))])
-    return np.array(rows)
+    members = [scores[labels == y] for y in classes]
+    return np.array([[kth_smallest(own, rank=rank) for rank in ranks_of(len(own))] for own in members])
 
 
 def cluster_classes(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 from typing import Self
 
 import numpy as np
@@ -225,16 +226,15 @@ def select_kernel(trials: KernelTrials, *, miscoverage: float) -> SigmoidKernel:
     """The kernel of smallest held-out sets among those that reach the target; see `LcpVlm.record.selects`."""
     # The fewest images that are a share of at least 1 - miscoverage, without a rounding step upwards.
     needed = math.ceil(len(trials) * (1.0 - miscoverage) - 1e-9)
-    best: tuple[tuple[float, ...], SigmoidKernel] | None = None
-    for steepness in STEEPNESSES:
-        for midpoint in MIDPOINTS:
-            kernel = SigmoidKernel(steepness=steepness, midpoint=midpoint)
-            covered, given = trials.judge(kernel, miscoverage=miscoverage)
-            key = (max(0, needed - covered), given, steepness, midpoint)
-            if best is None or key < best[0]:
-                best = (key, kernel)
-    assert best is not None  # the grid is never empty
-    return best[1]
+
+    def badness(kernel: SigmoidKernel) -> tuple[int, int]:
+        """Images that are missing for the target, and labels given."""
+        covered, given = trials.judge(kernel, miscoverage=miscoverage)
+        return max(0, needed - covered), given
+
+    # The first of equals: the smaller steepness, then the smaller midpoint.
+    kernels = [SigmoidKernel(steepness=m, midpoint=tau) for m, tau in product(STEEPNESSES, MIDPOINTS)]
+    return min(kernels, key=badness)
 
 
 class LcpVlm:

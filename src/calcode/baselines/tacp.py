@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -87,26 +88,23 @@ def select(
     Without a setting inside the tolerance, the one of largest pooled coverage is taken.
     """
     folds = fold_numbers(labels, n_folds=_FOLDS, random_state=random_state)
-    best: tuple[tuple[float, ...], float, int] | None = None
-    for penalty in PENALTIES:
-        for free_ranks in range(probabilities.shape[1]):
-            scores = tail_scores(probabilities, weights, penalty=penalty, free_ranks=free_ranks)
-            sets = np.zeros(scores.shape, dtype=bool)
-            for fold in np.unique(folds):
-                held_out = folds == fold
-                limit = threshold(scores[~held_out], labels[~held_out], miscoverage=miscoverage)
-                sets[held_out] = label_sets(scores[held_out], limit)
-            # Smaller is better: shortfall beyond the tolerance, mean class gap, mean size.
-            covered = sets[np.arange(len(labels)), labels]
-            target = 1.0 - miscoverage
-            shortfall = max(0.0, target - TOLERANCE - float(covered.mean()) - 1e-12)
-            gaps = [abs(float(covered[labels == y].mean()) - target) for y in np.unique(labels)]
-            gap, size = float(np.round(np.mean(gaps), 12)), float(sets.sum(axis=1).mean())
-            key = (shortfall, gap, size, penalty, float(free_ranks))
-            if best is None or key < best[0]:
-                best = (key, penalty, free_ranks)
-    assert best is not None  # the grid is never empty
-    return best[1], best[2]
+    target = 1.0 - miscoverage
+
+    def badness(setting: tuple[float, int]) -> tuple[float, float, float]:
+        """Shortfall beyond the tolerance, mean class gap, mean size."""
+        scores = tail_scores(probabilities, weights, penalty=setting[0], free_ranks=setting[1])
+        sets = np.zeros(scores.shape, dtype=bool)
+        for fold in np.unique(folds):
+            held_out = folds == fold
+            limit = threshold(scores[~held_out], labels[~held_out], miscoverage=miscoverage)
+            sets[held_out] = label_sets(scores[held_out], limit)
+        covered = sets[np.arange(len(labels)), labels]
+        gaps = [abs(float(covered[labels == y].mean()) - target) for y in np.unique(labels)]
+        shortfall = max(0.0, target - TOLERANCE - float(covered.mean()) - 1e-12)
+        return shortfall, float(np.round(np.mean(gaps), 12)), float(sets.sum(axis=1).mean())
+
+    # The first of equals: the smaller penalty, then fewer free ranks.
+    return min(product(PENALTIES, range(probabilities.shape[1])), key=badness)
 
 
 class Tacp:

@@ -73,12 +73,9 @@ class Cohort:
 
     def column(self, name: str) -> AnyArray:
         """One metadata column, shape (n,); `id`, `group`, `review_probability` and `role` are found here too."""
-        columns: dict[str, AnyArray] = dict(self.metadata)
         own = self.evidence
         named = {"id": own.ids, "group": own.groups, "review_probability": own.review_probability, "role": self.roles}
-        for key, values in named.items():
-            if values is not None:
-                columns[key] = values
+        columns = {**self.metadata, **{key: values for key, values in named.items() if values is not None}}
         if name not in columns:
             raise EvidenceError(f"column: no {name!r} in this cohort; it has {sorted(columns)}")
         return columns[name]

@@ -187,15 +187,8 @@ def prompt_bytes(prompts: Prompts) -> bytes:
     """What a prompt file holds."""
     from safetensors.numpy import save
 
-    facts = {
-        "version": _VERSION,
-        "classes": list(prompts.classes),
-        "templates": list(prompts.templates),
-        "label_texts": list(prompts.label_texts),
-        "temperature": prompts.temperature,
-        "shape": list(prompts.text.shape),
-        "digest": prompts.digest,
-    }
+    named = ("classes", "templates", "label_texts", "temperature", "digest")
+    facts = {name: getattr(prompts, name) for name in named} | {"version": _VERSION, "shape": prompts.text.shape}
     tensors = {"text": np.ascontiguousarray(prompts.text)}
     content: bytes = save(tensors, metadata={_METADATA_KEY: canonical_json(facts)})
     return content

@@ -11,7 +11,7 @@ import numpy as np
 from calcode.arrays import BoolArray, IntArray, TextArray
 from calcode.cohorts import split_roles
 from calcode.datasets.folder import image_files, needed_csv, read_columns
-from calcode.datasets.listing import EXTERNAL, Dataset, ImageListing, LabelMap, Published, announced
+from calcode.datasets.listing import EXTERNAL, Dataset, ImageListing, LabelMap, Published
 from calcode.errors import CalcodeWarning, DatasetError
 
 NAME = "camelyon17"
@@ -43,20 +43,18 @@ def read_camelyon17(folder: str | Path) -> ImageListing:
     stems = [f"patient_{patient}_node_{node}_x_{x}_y_{y}" for patient, node, x, y in places]
     files = image_files(path.parent)
     paths = files.existing(f"patches/{stem.partition('_x_')[0]}/patch_{stem}.png" for stem in stems)
-    return announced(
-        ImageListing(
-            dataset=NAME,
-            classes=CLASSES,
-            ids=np.array(stems, dtype=np.str_),
-            paths=paths,
-            label_names=_LABELS.names(columns["tumor"]),
-            source_labels=columns["tumor"],
-            groups=np.char.add("patient_", patients),
-            metadata={"site": np.char.add("centre ", columns["center"]), "slide": columns["slide"]},
-            expected=PUBLISHED,
-            notes=files.notes(used=paths),
-        )
-    )
+    return ImageListing(
+        dataset=NAME,
+        classes=CLASSES,
+        ids=np.array(stems, dtype=np.str_),
+        paths=paths,
+        label_names=_LABELS.names(columns["tumor"]),
+        source_labels=columns["tumor"],
+        groups=np.char.add("patient_", patients),
+        metadata={"site": np.char.add("centre ", columns["center"]), "slide": columns["slide"]},
+        expected=PUBLISHED,
+        notes=files.notes(used=paths),
+    ).announced()
 
 
 def camelyon17_roles(

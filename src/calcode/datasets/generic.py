@@ -12,7 +12,7 @@ import numpy as np
 from calcode.arrays import AnyArray, TextArray
 from calcode.datasets.dicom import DICOM_SUFFIXES, content_id, is_dicom
 from calcode.datasets.folder import IMAGE_SUFFIXES, MISSING, checked_folder, image_files, read_columns
-from calcode.datasets.listing import Dataset, ImageListing, LabelMap, announced
+from calcode.datasets.listing import Dataset, ImageListing, LabelMap
 from calcode.errors import DatasetError
 
 #: Our names for the columns with a meaning of their own, and what feature files call them.
@@ -112,21 +112,19 @@ def read_csv_images(
     ]
     source = table.get("label", empty)
     label_names = LabelMap(inside=label_map or {}).names(source)
-    return announced(
-        ImageListing(
-            dataset=path.stem,
-            classes=_classes(label_names, classes=classes, outside=outside),
-            ids=np.where(ids != "", ids, _ids(stems, paths.tolist(), key=dicom_key)),
-            paths=paths,
-            label_names=label_names,
-            source_labels=source,
-            groups=table.get("group", empty),
-            metadata={name: _typed(values) for name, values in table.items() if name not in _USUAL},
-            roles=table.get("role"),
-            outside=tuple(outside),
-            notes=files.notes(used=paths),
-        )
-    )
+    return ImageListing(
+        dataset=path.stem,
+        classes=_classes(label_names, classes=classes, outside=outside),
+        ids=np.where(ids != "", ids, _ids(stems, paths.tolist(), key=dicom_key)),
+        paths=paths,
+        label_names=label_names,
+        source_labels=source,
+        groups=table.get("group", empty),
+        metadata={name: _typed(values) for name, values in table.items() if name not in _USUAL},
+        roles=table.get("role"),
+        outside=tuple(outside),
+        notes=files.notes(used=paths),
+    ).announced()
 
 
 def read_class_folders(
@@ -159,19 +157,17 @@ def read_class_folders(
     plain = [Path(one).stem if counts[Path(one).stem] == 1 else Path(one).with_suffix("").as_posix() for one in inside]
     loose = len(files.relative) - len(inside)
     notes = (f"images in no class folder, left out: {loose}",) if loose else ()
-    return announced(
-        ImageListing(
-            dataset=Path(folder).resolve().name,
-            classes=_classes(label_names, classes=classes, outside=outside),
-            ids=_ids(plain, paths.tolist(), key=dicom_key),
-            paths=paths,
-            label_names=label_names,
-            source_labels=label_names,
-            groups=np.full(len(paths), ""),
-            outside=tuple(outside),
-            notes=(*notes, *files.odd),
-        )
-    )
+    return ImageListing(
+        dataset=Path(folder).resolve().name,
+        classes=_classes(label_names, classes=classes, outside=outside),
+        ids=_ids(plain, paths.tolist(), key=dicom_key),
+        paths=paths,
+        label_names=label_names,
+        source_labels=label_names,
+        groups=np.full(len(paths), ""),
+        outside=tuple(outside),
+        notes=(*notes, *files.odd),
+    ).announced()
 
 
 def _classes(label_names: TextArray, *, classes: Sequence[str] | None, outside: Sequence[str]) -> tuple[str, ...]:

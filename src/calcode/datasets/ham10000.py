@@ -10,7 +10,7 @@ import numpy as np
 from calcode.arrays import TextArray
 from calcode.cohorts import split_roles
 from calcode.datasets.folder import image_files, needed_csv, numbers_or_missing, read_columns, text_or_missing
-from calcode.datasets.listing import EXTERNAL, Dataset, ImageListing, LabelMap, Published, announced
+from calcode.datasets.listing import EXTERNAL, Dataset, ImageListing, LabelMap, Published
 from calcode.errors import DatasetError
 
 NAME = "ham10000"
@@ -61,20 +61,18 @@ def read_ham10000(folder: str | Path) -> ImageListing:
         "sex": text_or_missing(columns["sex"]),
         "anatomic_site": text_or_missing(columns["localization"]),
     }
-    return announced(
-        ImageListing(
-            dataset=NAME,
-            classes=SKIN_CLASSES,
-            ids=columns["image_id"],
-            paths=paths,
-            label_names=_LABELS.names(columns["dx"]),
-            source_labels=columns["dx"],
-            groups=columns["lesion_id"],
-            metadata=metadata,
-            expected=PUBLISHED,
-            notes=notes,
-        )
-    )
+    return ImageListing(
+        dataset=NAME,
+        classes=SKIN_CLASSES,
+        ids=columns["image_id"],
+        paths=paths,
+        label_names=_LABELS.names(columns["dx"]),
+        source_labels=columns["dx"],
+        groups=columns["lesion_id"],
+        metadata=metadata,
+        expected=PUBLISHED,
+        notes=notes,
+    ).announced()
 
 
 def is_ham10000_id(image_id: str) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from calcode.arrays import AnyArray, FloatArray, TextArray
 from calcode.datasets.folder import find_csv, image_files, needed_csv, numbers_or_missing, read_columns, text_or_missing
 from calcode.datasets.ham10000 import SKIN_CLASSES, is_ham10000_id
-from calcode.datasets.listing import Dataset, ImageListing, LabelMap, Published, announced
+from calcode.datasets.listing import Dataset, ImageListing, LabelMap, Published
 from calcode.errors import DatasetError
 
 TRAINING = "isic2019-training"
@@ -72,7 +72,7 @@ def read_isic2019_training(
         images=PUBLISHED_TRAINING.images - int(drop.sum()),
         labels={label: count - dropped[label] for label, count in PUBLISHED_TRAINING.labels.items()},
     )
-    return announced(replace(listing[~drop], expected=expected, notes=notes))
+    return replace(listing[~drop], expected=expected, notes=notes).announced()
 
 
 def read_isic2019_test(folder: str | Path) -> ImageListing:
@@ -83,7 +83,9 @@ def read_isic2019_test(folder: str | Path) -> ImageListing:
     folder : path-like
         Holds `ISIC_2019_Test_GroundTruth.csv`, `ISIC_2019_Test_Metadata.csv` if there is one, and the images.
     """
-    return announced(replace(_release(folder, "ISIC_2019_Test", dataset=TEST, labels=_LABELS), expected=PUBLISHED_TEST))
+    return replace(
+        _release(folder, "ISIC_2019_Test", dataset=TEST, labels=_LABELS), expected=PUBLISHED_TEST
+    ).announced()
 
 
 def _release(
@@ -202,7 +204,7 @@ def read_isic2018_test(folder: str | Path) -> ImageListing:
         patients.
     """
     listing = _release(folder, "ISIC2018_Task3_Test", dataset=TEST_2018, labels=_LABELS_2018, without=(SYNTHETIC,))
-    return announced(replace(listing, expected=PUBLISHED_2018))
+    return replace(listing, expected=PUBLISHED_2018).announced()
 
 
 TEST_2018_DATASET = _DERMOSCOPY(

@@ -203,6 +203,20 @@ class ImageListing:
             arrays["dataset"] = pa.array([self.dataset] * len(self), type=pa.string())
         return pa.table(arrays)
 
+    def announced(self) -> Self:
+        """The same listing, after one warning that says all that differs from what was published."""
+        problems = list(count_sentences(self))
+        missing = self.ids[~self.has_file].tolist()
+        if missing:
+            problems.append(f"{len(missing):,} of {len(self):,} image files are missing ({_first(missing)})")
+        if self.unknown_labels:
+            problems.append(f"unknown labels: {', '.join(self.unknown_labels)}")
+        if self.repeated_ids:
+            problems.append(f"{len(self.repeated_ids)} ids repeated ({_first(self.repeated_ids)})")
+        if problems:
+            warnings.warn(f"{self.dataset}: {'; '.join(problems)}", CalcodeWarning, stacklevel=3)
+        return self
+
 
 @dataclass(frozen=True, kw_only=True)
 class LabelMap:
@@ -316,21 +330,6 @@ def count_sentences(listing: ImageListing) -> tuple[str, ...]:
     if expected.groups is not None and groups != expected.groups:
         sentences.append(f"{groups:,} groups, {expected.groups:,} published")
     return tuple(sentences)
-
-
-def announced(listing: ImageListing) -> ImageListing:
-    """The same listing, after one warning that says all that differs from what was published."""
-    problems = list(count_sentences(listing))
-    missing = listing.ids[~listing.has_file].tolist()
-    if missing:
-        problems.append(f"{len(missing):,} of {len(listing):,} image files are missing ({_first(missing)})")
-    if listing.unknown_labels:
-        problems.append(f"unknown labels: {', '.join(listing.unknown_labels)}")
-    if listing.repeated_ids:
-        problems.append(f"{len(listing.repeated_ids)} ids repeated ({_first(listing.repeated_ids)})")
-    if problems:
-        warnings.warn(f"{listing.dataset}: {'; '.join(problems)}", CalcodeWarning, stacklevel=3)
-    return listing
 
 
 def _first(names: list[str] | tuple[str, ...]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from calcode.datasets.folder import image_files, needed_csv, numbers_or_missing, read_columns, text_or_missing
-from calcode.datasets.listing import Dataset, ImageListing, LabelMap, Published, announced
+from calcode.datasets.listing import Dataset, ImageListing, LabelMap, Published
 
 NAME = "pad-ufes-20"
 #: The five diagnoses that it shares with HAM10000.
@@ -45,21 +45,19 @@ def read_pad_ufes_20(folder: str | Path) -> ImageListing:
         "fitzpatrick": numbers_or_missing(columns["fitspatrick"], path=path, name="fitspatrick"),
         "anatomic_site": text_or_missing(columns["region"]),
     }
-    return announced(
-        ImageListing(
-            dataset=NAME,
-            classes=CLASSES,
-            ids=ids,
-            paths=paths,
-            label_names=_LABELS.names(columns["diagnostic"]),
-            source_labels=columns["diagnostic"],
-            groups=columns["patient_id"],
-            metadata=metadata,
-            outside=tuple(_LABELS.outside.values()),
-            expected=PUBLISHED,
-            notes=files.notes(used=paths),
-        )
-    )
+    return ImageListing(
+        dataset=NAME,
+        classes=CLASSES,
+        ids=ids,
+        paths=paths,
+        label_names=_LABELS.names(columns["diagnostic"]),
+        source_labels=columns["diagnostic"],
+        groups=columns["patient_id"],
+        metadata=metadata,
+        outside=tuple(_LABELS.outside.values()),
+        expected=PUBLISHED,
+        notes=files.notes(used=paths),
+    ).announced()
 
 
 DATASET = Dataset(

@@ -15,7 +15,7 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import CalcodeWarning, NotFittedError, RoleError
-from calcode.method import tail
+from calcode.method import roles, tail
 from calcode.method.audit import SupportAudit
 from calcode.method.bandwidth import MIN_EXAMPLES, BandwidthTrial, CrossFit, choose_bandwidth
 from calcode.method.decisions import Decisions, choose_actions, promises_of
@@ -23,14 +23,6 @@ from calcode.method.evidence import Evidence, one_per_group, robust_probabilitie
 from calcode.method.home_sums import HomeSums
 from calcode.method.localized import LocalizedRule, canonical_order
 from calcode.method.quantiles import conformal_rank, smallest_finite_count
-from calcode.method.roles import (
-    EvidenceFormat,
-    RoleHashes,
-    checked_roles,
-    identities,
-    labels_in_space,
-    require_evidence,
-)
 from calcode.method.scores import aps_scores, label_sets, true_label_scores
 from calcode.method.settings import Settings, parameters_section
 from calcode.method.singles import NOT_CERTIFIED, SinglesCertificate, with_second_label
@@ -81,8 +73,8 @@ class Calcode(Settings):
     """
 
     settings_: Settings
-    evidence_format_: EvidenceFormat
-    role_hashes_: RoleHashes
+    evidence_format_: roles.EvidenceFormat
+    role_hashes_: roles.RoleHashes
     manifest_: dict[str, dict[str, Any]]
     audit_: SupportAudit | None
     bandwidth_: float
@@ -127,7 +119,9 @@ class Calcode(Settings):
         """
         # The stages check again what they are given; here all roles are checked before any work.
         self._checked_settings(reference)
-        checked_roles({"reference": reference, "validation": validation, "gate": gate, "calibration": calibration})
+        roles.checked_roles(
+            {"reference": reference, "validation": validation, "gate": gate, "calibration": calibration}
+        )
         self.fit_audit(reference=reference, validation=validation, gate=gate, device=device)
         self.discover_tail(validation=validation, device=device)
         return self.calibrate(calibration=calibration, device=device)
@@ -137,13 +131,13 @@ class Calcode(Settings):
     ) -> Self:
         """Choose the audit diagnostic on validation and calibrate it on the gate (METHOD.md 4)."""
         settings = self._checked_settings(reference)
-        roles = {"reference": reference, "validation": validation, "gate": gate}
-        expected, hashes = checked_roles(roles)
+        given = {"reference": reference, "validation": validation, "gate": gate}
+        expected, hashes = roles.checked_roles(given)
         self._forget()
         self.settings_ = settings
         self.evidence_format_, self.classes_ = expected, expected.classes
         self.role_hashes_ = hashes
-        self.manifest_ = {role: _manifest_entry(evidence) for role, evidence in roles.items()}
+        self.manifest_ = {role: _manifest_entry(evidence) for role, evidence in given.items()}
         # Needed again once calibration has come: home's sums are over all three.
         self._summed_roles = (reference, validation)
         self.audit_ = None
@@ -167,7 +161,7 @@ class Calcode(Settings):
         self.evidence_format_.require(validation, role="validation")
         if self.manifest_["validation"] != _manifest_entry(validation):
             raise RoleError("validation: not the images that fit_audit was given; pass the same evidence")
-        labels = labels_in_space(validation, role="validation")
+        labels = roles.labels_in_space(validation, role="validation")
         seen = None if audit is None else audit.validation_p_values
         p_values = self.audit_p_values(validation) if seen is None else seen
         accepted = p_values >= settings.deferral_level
@@ -221,7 +215,7 @@ class Calcode(Settings):
         if len(calibration) == 0:
             raise RoleError("calibration: the role is empty")
         self.evidence_format_.require(calibration, role="calibration")
-        labels = labels_in_space(calibration, role="calibration")
+        labels = roles.labels_in_space(calibration, role="calibration")
         self.role_hashes_ = self.role_hashes_.admit("calibration", calibration)
         self.manifest_ = self.manifest_ | {"calibration": _manifest_entry(calibration)}
         accepted = np.flatnonzero(self.audit_p_values(calibration) >= settings.deferral_level)
@@ -307,7 +301,7 @@ class Calcode(Settings):
             Same classes, prompts, dimension, prompt digest and backbone as at fit; labels are not looked at.
         """
         self.evidence_format_.require(evidence, role="evidence")
-        self.role_hashes_.require_disjoint("test", identities(evidence))
+        self.role_hashes_.require_disjoint("test", roles.identities(evidence))
         p_audit = np.ones(len(evidence.embeddings)) if self.audit_ is None else self.audit_.p_values(evidence)
         return self._decisions(evidence, p_audit=p_audit)
 
@@ -325,7 +319,7 @@ class Calcode(Settings):
         """
         self.evidence_format_.require(evidence, role="evidence")
         others = {entry: hashes for entry, hashes in self.role_hashes_.hashes.items() if entry[0] != "reference"}
-        RoleHashes(self.role_hashes_.key, others).require_disjoint("certification", identities(evidence))
+        roles.RoleHashes(self.role_hashes_.key, others).require_disjoint("certification", roles.identities(evidence))
         sample = evidence[one_per_group(evidence, random_state=self.settings_.random_state)]
         p_audit = np.ones(len(sample))
         if self.audit_ is not None:
@@ -491,7 +485,7 @@ class Calcode(Settings):
     # ------------------------------------------------------------------ guards of the order
 
     def _checked_settings(self, evidence: Evidence) -> Settings:
-        require_evidence(evidence, role="reference")
+        roles.require_evidence(evidence, role="reference")
         return self.checked(evidence.classes, n_prompts=evidence.n_prompts)
 
     def _forget(self) -> None:
@@ -511,5 +505,5 @@ def library_versions() -> dict[str, str]:
 
 
 def _manifest_entry(evidence: Evidence) -> dict[str, Any]:
-    kept = {kind: len(values) for kind, values in identities(evidence).items()}
+    kept = {kind: len(values) for kind, values in roles.identities(evidence).items()}
     return {"n": len(evidence), "embeddings": evidence.embeddings_digest, "ids": 0, "groups": 0} | kept

@@ -25,6 +25,10 @@ _SMALLEST_BANDWIDTH = 1e-100
 _MOST = 2**32 - 1
 
 Panel = Literal["Sets and promises", "Deferral", "Localization", "Protected classes", "General"]
+_SETS: Panel = "Sets and promises"
+_PROTECTED: Panel = "Protected classes"
+#: What stands for a value in the help of an option, by the type of its kind.
+_METAVARS = {"count": "N", "word": "RULE", "names": "NAMES", "width": "H"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Kind:
     optional : bool
         Whether None is a value too, written 'none'.
     metavar : str
-        What stands for the value in the help of an option.
+        What stands for the value in the help of an option; that of its type unless given.
     off : str
         The option that turns a flag off, if there is one.
     """
@@ -57,8 +61,11 @@ class Kind:
     inside: bool = False
     words: tuple[str, ...] = ()
     optional: bool = False
-    metavar: str = "SHARE"
+    metavar: str = ""
     off: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metavar", self.metavar or _METAVARS.get(self.type, "SHARE"))
 
     @property
     def repeats(self) -> bool:
@@ -220,63 +227,51 @@ class Settings:
     """
 
     miscoverage: float = _setting(
-        0.05,
-        Kind("number", inside=True),
-        "Allowed share of accepted images whose set misses the diagnosis.",
-        "Sets and promises",
+        0.05, Kind("number", inside=True), "Allowed share of accepted images whose set misses the diagnosis.", _SETS
     )
     level: LevelName = _setting(
         "loo",
-        Kind("word", metavar="RULE", words=LEVELS),
+        Kind("word", words=LEVELS),
         "How the local level is found: loo, exact, upper or certified. All but loo make localized coverage a "
         "promise; certified is the recommended one.",
-        "Sets and promises",
+        _SETS,
     )
     level_grid: int | None = _setting(
         1001,
-        Kind("count", metavar="N", low=2, high=1_000_001, optional=True),
+        Kind("count", low=2, high=1_000_001, optional=True),
         "Number of levels that loo chooses from, or none for the critical value itself.",
-        "Sets and promises",
+        _SETS,
     )
-    trim: int = _setting(
-        1,
-        Kind("count", metavar="N", low=0, high=_MOST),
-        "Prompts dropped at each end of every class's evidence.",
-        "Sets and promises",
-    )
+    trim: int = _setting(1, Kind("count", high=_MOST), "Prompts dropped at each end of every class's evidence.", _SETS)
     keep_top: bool = _setting(
         True,
         Kind("flag", off="--paper-sets"),
         "Keep the label ranked first in every set, or follow the paper, whose sets may lack it.",
-        "Sets and promises",
+        _SETS,
     )
-    binary_utility: bool = _setting(False, Kind("flag"), "With two classes: defer full sets too.", "Sets and promises")
+    binary_utility: bool = _setting(False, Kind("flag"), "With two classes: defer full sets too.", _SETS)
     deferral_level: float = _setting(
         0.05, Kind("number"), "Images with an audit p-value below it are deferred.", "Deferral"
     )
     audit: Sequence[str] | None = _setting(
         DIAGNOSTICS,
-        Kind("names", metavar="NAMES", words=DIAGNOSTICS, optional=True),
+        Kind("names", words=DIAGNOSTICS, optional=True),
         "Candidate diagnostics, of which validation chooses one; none accepts every image.",
         "Deferral",
     )
     fused: FusedRule = _setting(
         "paper",
-        Kind("word", metavar="RULE", words=("paper", "split")),
+        Kind("word", words=("paper", "split")),
         "Which part of the gate ranks the fused diagnostic: paper (all of it) or split, which makes the audit's "
         "p-value a promise and costs half the gate.",
         "Deferral",
     )
     n_neighbors: int = _setting(
-        10,
-        Kind("count", metavar="N", low=1, high=10_000),
-        "Neighbours of the audit distance.",
-        "Deferral",
-        "--neighbors",
+        10, Kind("count", low=1, high=10_000), "Neighbours of the audit distance.", "Deferral", "--neighbors"
     )
     bandwidth: float | str = _setting(
         "auto",
-        Kind("width", metavar="H", high=math.inf),
+        Kind("width", high=math.inf),
         "Width of the kernel: auto takes the most local one that validation supports, inf turns localization off.",
         "Localization",
     )
@@ -288,53 +283,39 @@ class Settings:
         "Localization",
     )
     n_folds: int = _setting(
-        5,
-        Kind("count", metavar="N", low=2, high=1000),
-        "Folds of the cross-fit on validation.",
-        "Localization",
-        "--folds",
+        5, Kind("count", low=2, high=1000), "Folds of the cross-fit on validation.", "Localization", "--folds"
     )
     protect: ProtectRule = _setting(
         "discovered",
-        Kind("word", metavar="RULE", words=("discovered", "all", "none")),
+        Kind("word", words=("discovered", "all", "none")),
         "Which classes get a guard: discovered (those that validation finds fragile), all, or none.",
-        "Protected classes",
+        _PROTECTED,
     )
     always_protect: Sequence[str] = _setting(
-        (), Kind("names", metavar="CLASSES"), "Classes that get a guard whatever validation says.", "Protected classes"
+        (), Kind("names", metavar="CLASSES"), "Classes that get a guard whatever validation says.", _PROTECTED
     )
     guard_miscoverage: float | Mapping[str, float] = _setting(
         0.05,
         Kind("shares", inside=True),
         "Miscoverage of protected classes: a number for all, or one per class; classes that are not named take the "
         "miscoverage of the sets.",
-        "Protected classes",
+        _PROTECTED,
         "--guard",
     )
     discovery_margin: float = _setting(
         0.05,
         Kind("number"),
         "A class is fragile when its held-out coverage falls below 1 - miscoverage - margin.",
-        "Protected classes",
+        _PROTECTED,
     )
     min_class_count: int = _setting(
-        10,
-        Kind("count", metavar="N", low=0, high=_MOST),
-        "Classes with fewer accepted validation images are protected.",
-        "Protected classes",
+        10, Kind("count", high=_MOST), "Classes with fewer accepted validation images are protected.", _PROTECTED
     )
     class_local_min: int = _setting(
-        50,
-        Kind("count", metavar="N", low=1, high=_MOST),
-        "Calibration images that a class needs for a localized guard.",
-        "Protected classes",
+        50, Kind("count", low=1, high=_MOST), "Calibration images that a class needs for a localized guard.", _PROTECTED
     )
     random_state: int = _setting(
-        0,
-        Kind("count", metavar="N", low=0, high=_MOST),
-        "Seed of the folds and of the halving of the gate.",
-        "General",
-        "--seed",
+        0, Kind("count", high=_MOST), "Seed of the folds and of the halving of the gate.", "General", "--seed"
     )
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:

@@ -374,11 +374,8 @@ def comparison_notes(rows: Sequence[MethodRow]) -> list[str]:
     ]
     if any(row.record.reconstruction for row in rows):
         notes.append("(reconstruction): written from formulas, because no code was published.")
-    small = (
-        [entry for entry in judged[0].summary.classwise if entry.n < terms.min_n]
-        if judged and judged[0].summary
-        else []
-    )
+    classwise = judged[0].summary.classwise if judged and judged[0].summary else ()
+    small = [entry for entry in classwise if entry.n < terms.min_n]
     if small:
         named = ", ".join(f"{entry.name} ({count(entry.n)})" for entry in small)
         notes.append(f"Not called the worst, with fewer than {counted(terms.min_n, 'test image')}: {named}.")

@@ -42,6 +42,8 @@ FIGURES: tuple[Column, ...] = (
 FIGURE_NAMES = tuple(column.name for column in FIGURES)
 #: Figures with an interval in the tables of single combinations.
 _WITH_INTERVAL = ("coverage", "worst_class_coverage", "set_size", "deferral", "selective_accuracy")
+#: The figure itself and the ends of its interval: what follows its name, and what is said of them.
+_ENDS = (("", ""), ("_low", "Lower end of its 95 % interval."), ("_high", "Upper end of its 95 % interval."))
 #: How many answers are a single diagnosis, and how many of those are right.
 SINGLES: tuple[Column, ...] = (
     integer("n_single", "Answered in-space images with exactly one label."),
@@ -73,16 +75,9 @@ _FURTHER: dict[Column, str] = {
 #: All figures with intervals, then single answers, counts, the worst class and the remaining rates.
 DETAILED: tuple[Column, ...] = (
     *(
-        column
+        replace(figure, name=figure.name + end, about=about or figure.about)
         for figure in FIGURES
-        for column in (
-            figure,
-            *(
-                replace(figure, name=f"{figure.name}_{end}", about=f"{word} end of its 95 % interval.")
-                for end, word in (("low", "Lower"), ("high", "Upper"))
-                if figure.name in _WITH_INTERVAL
-            ),
-        )
+        for end, about in (_ENDS if figure.name in _WITH_INTERVAL else _ENDS[:1])
     ),
     *_FURTHER,
 )
@@ -152,12 +147,7 @@ def averages_with_hits(
 def delta_columns(columns: Sequence[Column], what: str) -> tuple[Column, ...]:
     """A column `delta_<name>` for each."""
     return tuple(
-        Column(
-            name=f"delta_{column.name}",
-            kind="number",
-            unit=column.unit,
-            about=f"{column.name.replace('_', ' ').capitalize()}, {what}.",
-        )
+        replace(column, name=f"delta_{column.name}", about=f"{column.name.replace('_', ' ').capitalize()}, {what}.")
         for column in columns
     )
 

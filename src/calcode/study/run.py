@@ -68,15 +68,11 @@ def plan(study: Study) -> list[Job]:
             jobs.setdefault(job.key, job)
     backbones = {backbone.name: i for i, backbone in enumerate(study.backbones)}
     settings = {setting.name: i for i, setting in enumerate(study.settings)}
-    return sorted(
-        jobs.values(),
-        key=lambda job: (
-            job.resplit is not None,
-            backbones[job.backbone],
-            job.resplit or 0,
-            settings[job.setting.name],
-        ),
-    )
+
+    def turn(job: Job) -> tuple[bool, int, int, int]:
+        return job.resplit is not None, backbones[job.backbone], job.resplit or 0, settings[job.setting.name]
+
+    return sorted(jobs.values(), key=turn)
 
 
 def run_study(

@@ -16,26 +16,14 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from calcode.errors import CalcodeError, FeatureFileError, StudyError
 from calcode.files import file_sha256, require_regular
-from calcode.study.specification import (
-    EVERY_SETTING,
-    Backbone,
-    BackboneEntry,
-    Common,
-    Features,
-    Study,
-    StudyFile,
-    checked_options,
-    option_types,
-    packaged_tables,
-    unknown,
-)
+from calcode.study import specification as spec
 
 #: `demo:lite0-derm.parquet` is a file of the distribution calcode-demo-data.
 _DEMO = "demo:"
 _VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)\}|(?P<bare>\w+))")
 
 
-def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output: Path | None = None) -> Study:
+def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output: Path | None = None) -> spec.Study:
     """The study that a file describes, every value checked before any work.
 
     Parameters
@@ -60,11 +48,11 @@ def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output
     except (ValueError, RecursionError, OSError) as error:
         raise StudyError(f"{path}: not TOML ({error})") from error
     if isinstance(content.get("settings"), str):
-        content["settings"] = packaged_tables(content["settings"])
-    own = {key: content.pop(key) for key in option_types() if key in content}
-    options, errors = checked_options(own)
+        content["settings"] = spec.packaged_tables(content["settings"])
+    own = {key: content.pop(key) for key in spec.option_types() if key in content}
+    options, errors = spec.checked_options(own)
     try:
-        written = StudyFile.model_validate_json(json.dumps(content, default=str))
+        written = spec.StudyFile.model_validate_json(json.dumps(content, default=str))
     except ValidationError as error:
         errors += error.errors()
     if errors:
@@ -86,17 +74,17 @@ def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output
             else:
                 problems.append(f"{where}.features: {error}")
             continue
-        backbones.append(Backbone(name=entry.name, title=entry.title or entry.name, features=found))
+        backbones.append(spec.Backbone(name=entry.name, title=entry.title or entry.name, features=found))
     if not backbones and not problems:
         problems.append("backbones: no features found: " + "; ".join(left_out.values()))
     known = [entry.name for entry in written.backbones]
     problems += [
-        f"features: {unknown('backbone', key.partition('/')[0], known)}"
+        f"features: {spec.unknown('backbone', key.partition('/')[0], known)}"
         for key in given
         if key.partition("/")[0] not in known
     ]
-    common = {name: getattr(written, name) for name in Common.model_fields}
-    study = Study.model_construct(**common, backbones=tuple(backbones), options=options, left_out=left_out)
+    common = {name: getattr(written, name) for name in spec.Common.model_fields}
+    study = spec.Study.model_construct(**common, backbones=tuple(backbones), options=options, left_out=left_out)
     problems += _mismatches(study, known)
     if problems:
         raise StudyError(_listed(path, problems))
@@ -105,22 +93,22 @@ def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output
     return study.model_copy(update={"output": str(where_to), "settings": titled})
 
 
-def _paths(entry: BackboneEntry, given: Mapping[str, Path]) -> dict[str, str]:
+def _paths(entry: spec.BackboneEntry, given: Mapping[str, Path]) -> dict[str, str]:
     """Paths by setting: those of the user instead of those in the file."""
     own = {
-        key.partition("/")[2] or EVERY_SETTING: str(path.absolute())
+        key.partition("/")[2] or spec.EVERY_SETTING: str(path.absolute())
         for key, path in given.items()
         if key.partition("/")[0] == entry.name
     }
-    if EVERY_SETTING in own:
+    if spec.EVERY_SETTING in own:
         return own
-    return ({EVERY_SETTING: entry.features} if isinstance(entry.features, str) else entry.features) | own
+    return ({spec.EVERY_SETTING: entry.features} if isinstance(entry.features, str) else entry.features) | own
 
 
-def _mismatches(study: Study, backbones: Sequence[str]) -> list[str]:
+def _mismatches(study: spec.Study, backbones: Sequence[str]) -> list[str]:
     """What the settings ask of features that these do not have: backbones, classes, columns."""
     problems = [
-        f"settings[{i}].backbones: {unknown('backbone', name, backbones)}"
+        f"settings[{i}].backbones: {spec.unknown('backbone', name, backbones)}"
         for i, setting in enumerate(study.settings)
         for name in setting.backbones or ()
         if name not in backbones
@@ -137,12 +125,12 @@ def _mismatches(study: Study, backbones: Sequence[str]) -> list[str]:
             )
         for part, conditions in (("source", setting.source), ("target", setting.target)):
             for column in (entry.column for entry in conditions if entry.column not in features.columns):
-                where = f"settings.{part} of {setting.name}: {unknown('column', column, features.columns)}"
+                where = f"settings.{part} of {setting.name}: {spec.unknown('column', column, features.columns)}"
                 columns.setdefault(where, []).append(str(features.path))
     return problems + [f"{where}, in {' and '.join(dict.fromkeys(paths))}" for where, paths in columns.items()]
 
 
-def find_features(written: str, *, prompts: str | None, folder: Path, name: str) -> Features:
+def find_features(written: str, *, prompts: str | None, folder: Path, name: str) -> spec.Features:
     """The features that a study file names.
 
     Parameters
@@ -172,7 +160,7 @@ def find_features(written: str, *, prompts: str | None, folder: Path, name: str)
         raise StudyError(f"{error.filename or path}: {error.strerror or error}") from error
     except CalcodeError as error:
         raise StudyError(str(error)) from error
-    return Features(path=path, prompts=bank, digest=digest.hexdigest(), classes=classes, columns=columns)
+    return spec.Features(path=path, prompts=bank, digest=digest.hexdigest(), classes=classes, columns=columns)
 
 
 def _path(written: str, *, folder: Path) -> Path:
@@ -196,10 +184,10 @@ def _path(written: str, *, folder: Path) -> Path:
 
 def json_schema() -> dict[str, Any]:
     """The JSON schema of a study file, for editors that complete and check TOML."""
-    schema = StudyFile.model_json_schema()
+    schema = spec.StudyFile.model_json_schema()
     settings = schema["properties"]["settings"]
     schema["properties"]["settings"] = {"anyOf": [{"type": "string", "enum": ["dermatology"]}, settings]}
-    for key, (kind, _) in option_types().items():
+    for key, (kind, _) in spec.option_types().items():
         own = TypeAdapter(kind).json_schema(ref_template="#/$defs/{model}")
         schema["$defs"] |= own.pop("$defs", {})
         schema["properties"][key] = own
@@ -234,12 +222,12 @@ def _sentence(error: Any) -> str:
 
 def _known_keys(loc: Sequence[Any]) -> list[str]:
     """Keys of the table at a place of the file."""
-    kind: Any = StudyFile
+    kind: Any = spec.StudyFile
     for part in loc:
         if isinstance(part, int):
             continue
-        options = {key: own for key, (own, _) in option_types().items()}
-        kind = options[part] if kind is StudyFile and part in options else kind.model_fields[part].annotation
+        options = {key: own for key, (own, _) in spec.option_types().items()}
+        kind = options[part] if kind is spec.StudyFile and part in options else kind.model_fields[part].annotation
         while not (isinstance(kind, type) and issubclass(kind, BaseModel)):
             kind = next(entry for entry in get_args(kind) if entry is not type(None))
-    return [*kind.model_fields, *option_types()] if kind is StudyFile else list(kind.model_fields)
+    return [*kind.model_fields, *spec.option_types()] if kind is spec.StudyFile else list(kind.model_fields)

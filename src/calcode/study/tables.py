@@ -153,16 +153,11 @@ class TableSchema:
         cells = pd.read_csv(path, dtype=str, keep_default_na=False, lineterminator="\n", encoding="utf-8")
         if tuple(cells.columns) != self.column_names:
             raise StudyError(f"{path}: its columns are not those of the schema; run the study again")
-        return self.frame(
-            pd.DataFrame(
-                {
-                    column.name: pd.Series(
-                        [_PARSED[column.kind](cell) if cell else None for cell in cells[column.name]], dtype=object
-                    )
-                    for column in self.columns
-                }
-            )
-        )
+        parsed = {
+            column.name: [_PARSED[column.kind](cell) if cell else None for cell in cells[column.name]]
+            for column in self.columns
+        }
+        return self.frame(pd.DataFrame(parsed, dtype=object))
 
     def to_dict(self) -> dict[str, Any]:
         """The schema as plain values, for the file next to the tables."""

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import pandas as pd
 
 from calcode.metrics.intervals import Estimate
-from calcode.metrics.wording import count, counted, number, percent, percent_estimate, percent_interval, signed
+from calcode.metrics.wording import count, number, percent, percent_interval, signed
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart, Scale, Unit
 from calcode.report.parts import Cell, Column, Table
-from calcode.study.figures import FIGURES, PLACE
+from calcode.study.figures import PLACE
 from calcode.study.methods import COMPLETE
 from calcode.study.output import StudyOutput
 from calcode.study.paper import Reported, reported_figures
@@ -138,13 +138,6 @@ FIGURE_COLS = (
     Column("single answers", single_words),
     Column("deferred", deferral_cell),
 )
-#: Further columns where a reader asks for everything.
-MORE_COLS = shown(
-    FIGURES,
-    ("singleton_rate", "one label"),
-    ("selective_accuracy", "selective accuracy"),
-    ("calibration_error", "calibration error", 3),
-)
 #: Of how many combinations the target is met.
 TARGET_COLS = (
     Column("target met", lambda row: f"{row.coverage_hits} of {row.n_combinations}"),
@@ -159,15 +152,6 @@ def cost_words(row: RowTuple, *, n_classes: int | None = None) -> str:
     full = f"{percent(row.full_set_rate)} full sets" if row.full_set_rate else "no full set"
     deferred = f"{percent(row.deferral)} deferred" if row.deferral else "none deferred"
     return f"{size}, {full}, {deferred}"
-
-
-def coverage_words(row: RowTuple, *, n_classes: int) -> str:
-    """Coverage of one method on one combination, with its cost."""
-    coverage = estimate(row, "coverage", n="n_answered")
-    if not coverage.n:
-        return "nothing that can be judged, because no image of the label space is answered"
-    images = counted(coverage.n, "answered image")
-    return f"{percent_estimate(coverage)} of {images} ({cost_words(row, n_classes=n_classes)})"
 
 
 def only(rows: Iterable[RowTuple], method: str = COMPLETE) -> RowTuple | None:
@@ -251,13 +235,7 @@ _OTHERS = (3, 4, 5, 6)
 
 def series_of(output: StudyOutput) -> dict[str, int]:
     """The mark of every method that is shown unfolded; those beyond the marks there are have none."""
-    series: dict[str, int] = {COMPLETE: _COMPLETE}
-    free = list(_OTHERS)
-    for method in output.shown:
-        if method == output.ordinary:
-            series[method] = _ORDINARY
-        elif method == "localized-calibration":
-            series[method] = _LOCALIZED
-        elif method not in series and free:
-            series[method] = free.pop(0)
+    own: dict[str | None, int] = {COMPLETE: _COMPLETE, "localized-calibration": _LOCALIZED, output.ordinary: _ORDINARY}
+    others = [method for method in output.shown if method not in own]
+    series = own | dict(zip(others, _OTHERS, strict=False))
     return {method: series[method] for method in output.shown if method in series}

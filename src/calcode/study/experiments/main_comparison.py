@@ -11,7 +11,7 @@ import pandas as pd
 
 from calcode.baselines.registry import METHODS
 from calcode.metrics import Summary
-from calcode.metrics.wording import count, counted, listed, number, percent, short_percent
+from calcode.metrics.wording import count, counted, listed, number, percent, percent_estimate, short_percent
 from calcode.report.parts import Cell, Column, Fold, Part, Table, Text, columns
 from calcode.study import figures
 from calcode.study.decisions import MethodDecisions
@@ -20,17 +20,7 @@ from calcode.study.methods import COMPLETE, PAPER, PAPER_SETS, title_of
 from calcode.study.paper import FOUR, paper_backbones, paper_setting, reported_figures, reported_row, reported_tables
 from calcode.study.specification import Point, Setting
 from calcode.study.tables import Row, TableSchema, flag, text
-from calcode.study.view import (
-    FIGURE_COLS,
-    MORE_COLS,
-    TARGET_COLS,
-    cost_words,
-    coverage_words,
-    only,
-    reported_cols,
-    view,
-    words,
-)
+from calcode.study.view import FIGURE_COLS, TARGET_COLS, cost_words, estimate, only, reported_cols, shown, view, words
 
 _PLACE = ["operating_point", "setting", "backbone", "seed"]
 #: What CALCoDe chooses on the way.
@@ -65,6 +55,14 @@ DELTAS = TableSchema(
     name="recent_baselines_deltas",
     about="One row per operating point, setting, backbone, seed and other method: the complete method minus it.",
     columns=(*figures.RUN_PLACE, *figures.delta_columns(figures.FIGURES, "the complete method minus this one")),
+)
+
+#: Further columns where a reader asks for everything.
+_MORE_COLS = shown(
+    figures.FIGURES,
+    ("singleton_rate", "one label"),
+    ("selective_accuracy", "selective accuracy"),
+    ("calibration_error", "calibration error", 3),
 )
 
 
@@ -265,6 +263,15 @@ def setting_sentences(output: StudyOutput, rows: Sequence[Any], *, n_classes: in
     return tuple(sentences)
 
 
+def coverage_words(row: Any, *, n_classes: int) -> str:
+    """Coverage of one method on one combination, with its cost."""
+    coverage = estimate(row, "coverage", n="n_answered")
+    if not coverage.n:
+        return "nothing that can be judged, because no image of the label space is answered"
+    images = counted(coverage.n, "answered image")
+    return f"{percent_estimate(coverage)} of {images} ({cost_words(row, n_classes=n_classes)})"
+
+
 def choice_sentence(row: Any) -> str:
     """The audit, the bandwidth, the protected classes and the classes that are in every set."""
     protected = listed(row.protected.split()) or "no class, so its sets are those of the localized rule"
@@ -289,7 +296,7 @@ def method_tables(output: StudyOutput, setting: Setting, backbone: str, rows: pd
     first = view(f"comparison-{stem}", caption, shown, (named, *FIGURE_COLS, *extra), layout="stack")
     if len(rows) == len(shown):
         return [first]
-    n, cols = counted(len(rows), "method"), (words("title", "method"), *FIGURE_COLS, *MORE_COLS)
+    n, cols = counted(len(rows), "method"), (words("title", "method"), *FIGURE_COLS, *_MORE_COLS)
     every = view(f"comparison-{stem}-all", f"{where}: all {n}.", rows, cols)
     return [first, Fold(title=f"All {n} on {where}", parts=(every,))]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from calcode.method.decisions import Costs, selective_risk
 from calcode.method.model import Calcode
-from calcode.method.operating_point import RELAXATIONS, OperatingPoint, least_risk, select_operating_point
+from calcode.method.operating_point import RELAXATIONS, GridPoint, OperatingPoint, least_risk, select_operating_point
 from calcode.metrics.wording import counted, percent, short_percent, signed, signed_points
 from calcode.metrics.wording import number as number_words
 from calcode.report.parts import Column, Fold, Part, Text
@@ -108,20 +108,12 @@ def repriced(scored: OperatingPoint, costs: Costs, *, n_classes: int) -> Operati
     costs : Costs
     n_classes : int
     """
-    candidates = tuple(
-        replace(
-            point,
-            risk=selective_risk(
-                coverage=point.coverage,
-                worst_coverage=point.worst_coverage,
-                set_size=point.set_size,
-                deferral=point.deferral,
-                n_classes=n_classes,
-                costs=costs,
-            ),
-        )
-        for point in scored.points
-    )
+    measured = ("coverage", "worst_coverage", "set_size", "deferral")
+
+    def risk(point: GridPoint) -> float:
+        return selective_risk(**{name: getattr(point, name) for name in measured}, n_classes=n_classes, costs=costs)
+
+    candidates = tuple(replace(point, risk=risk(point)) for point in scored.points)
     chosen, relaxed = least_risk(candidates)
     return OperatingPoint(chosen=chosen, relaxed=relaxed, points=candidates, costs=costs)
 

@@ -18,14 +18,14 @@ from calcode.study import figures
 from calcode.study.experiment import Experiment, Job, Results, Study, StudyOutput, Tables
 from calcode.study.paper import FOUR, Reported, has_papers_backbones, paper_setting, reported
 from calcode.study.specification import SHIFTED, Entry, Share
-from calcode.study.tables import Row, TableSchema, text
+from calcode.study.tables import Row, TableSchema, share, text
 from calcode.study.tables import number as number_column
 from calcode.study.variants import variants_job
 from calcode.study.view import FIGURE_COLS, cost_words, reported_cols, rounded_scale, shown, view, words
 
 _MARGIN, _GUARD = "discovery_margin", "guard_level"
 _VALUE = text("value", "The value that was tried.", key=True)
-_LEVEL = number_column("guard_level", "1 - guard miscoverage.", unit="share", key=True)
+_LEVEL = share("guard_level", "1 - guard miscoverage.", key=True)
 _PARAMETER = text("parameter", "The setting that was changed.", key=True)
 _N_PROTECTED = number_column("n_protected", "Protected classes, on average.")
 #: Words for the settings that are changed one at a time.
@@ -68,9 +68,7 @@ GAMMA = TableSchema(
     columns=(
         figures.SCOPE,
         _LEVEL,
-        number_column(
-            "discovery_margin", "Gamma: a class is protected below 1 - miscoverage - gamma.", unit="share", key=True
-        ),
+        share("discovery_margin", "Gamma: a class is protected below 1 - miscoverage - gamma.", key=True),
         *figures.FIGURES,
         *figures.HIT_COUNTS,
         _N_PROTECTED,
@@ -250,15 +248,15 @@ def gamma_parts(output: StudyOutput) -> list[Part]:
 
 def gamma_chart(rows: pd.DataFrame, levels: Sequence[float], across: Axis, *, column: str, title: str) -> PlaneChart:
     """One figure over the margins, one line per guard level."""
-    share = column != "set_size"
-    scale = rounded_scale(rows[column], step=0.05 if share else 0.5, least=0.1 if share else 1.0)
+    is_share = column != "set_size"
+    scale = rounded_scale(rows[column], step=0.05 if is_share else 0.5, least=0.1 if is_share else 1.0)
     marks = []
     for i, level in enumerate(levels):
         own = rows[rows["guard_level"] == level].sort_values("discovery_margin")
         labels = tuple(f"gamma {row.discovery_margin:g}: {cost_words(row)}" for row in own.itertuples(index=False))
         name, x, y = f"guard level {short_percent(level)}", tuple(own["discovery_margin"]), tuple(own[column])
         marks.append(Marks(series=i, name=name, across=x, up=y, labels=labels, joined=True))
-    tick_text = short_percent if share else plain_number
+    tick_text = short_percent if is_share else plain_number
     up = Axis(title=title, low=scale.low, high=scale.high, tick_text=tick_text)
     return PlaneChart(heading=title.capitalize(), marks=marks, across=across, up=up)
 
