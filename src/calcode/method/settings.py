@@ -48,8 +48,8 @@ class Kind:
         The words, or the names that are allowed; () allows any name.
     optional : bool
         Whether None is a value too, written 'none'.
-    metavar : str
-        What stands for the value in the help of an option; that of its type unless given.
+    placeholder : str
+        What stands for the value in the help of an option, if not what stands for its type.
     off : str
         The option that turns a flag off, if there is one.
     """
@@ -61,11 +61,13 @@ class Kind:
     inside: bool = False
     words: tuple[str, ...] = ()
     optional: bool = False
-    metavar: str = ""
+    placeholder: str = ""
     off: str = ""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "metavar", self.metavar or _METAVARS.get(self.type, "SHARE"))
+    @property
+    def metavar(self) -> str:
+        """What stands for the value in the help of an option."""
+        return self.placeholder or _METAVARS.get(self.type, "SHARE")
 
     @property
     def repeats(self) -> bool:
@@ -292,7 +294,7 @@ class Settings:
         _PROTECTED,
     )
     always_protect: Sequence[str] = _setting(
-        (), Kind("names", metavar="CLASSES"), "Classes that get a guard whatever validation says.", _PROTECTED
+        (), Kind("names", placeholder="CLASSES"), "Classes that get a guard whatever validation says.", _PROTECTED
     )
     guard_miscoverage: float | Mapping[str, float] = _setting(
         0.05,
