@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -132,7 +132,7 @@ def driver_rows(connection: Connection, query: str, *parameters: object) -> list
     return list(cursor.fetchall())
 
 
-def driver_pages(connection: Connection, query: str, *parameters: object, size: int) -> Iterator[list[Any]]:
+def driver_pages(connection: Connection, query: str, *parameters: object, size: int) -> Iterator[Sequence[Any]]:
     """The same, so many rows at a time: what is read once and left behind stays in the processor's cache."""
     cursor = connection.connection.cursor()
     cursor.execute(query if connection.dialect.name == "sqlite" else query.replace("?", "%s"), parameters)

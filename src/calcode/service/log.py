@@ -93,7 +93,7 @@ class Log:
         for rows in self._pages(Record._fields, after=after, upto=_ENDLESS if upto is None else upto):
             yield [Record._make(row) for row in rows]
 
-    def _pages(self, columns: Sequence[str], *, after: int, upto: int) -> Iterator[list[tuple[Any, ...]]]:
+    def _pages(self, columns: Sequence[str], *, after: int, upto: int) -> Iterator[Sequence[tuple[Any, ...]]]:
         query = f"SELECT {', '.join(columns)} FROM event WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT {_ASKED}"
         last = -1
         while after < upto and after != last:
