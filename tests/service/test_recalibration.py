@@ -328,7 +328,7 @@ def test_gates_count_labels_after_the_cut_off_and_never_set_size(tmp_path: Path)
         clinic.send(30)
         failed = call("GET", path, as_="auditor").json()["failed_gates"]
         assert len([text for text in failed if "labels after the cut-off, 5 needed" in text]) == 4
-        assert any(text.startswith("The answers covered 0 of 0 labels") for text in failed)
+        assert any(text.startswith("Of 0 read cases after the cut-off") for text in failed)
         clinic.send(90)
         clinic.read()
         service.change(lambda transaction: None)
@@ -372,7 +372,7 @@ def test_cases_without_a_label_count_as_missed_in_the_gate(tmp_path: Path) -> No
         assert shown["missing"] > 5
         assert least_coverage([True] * shown["labels"], alpha=0.05) > 0.95, "the twin that leaves them out is content"
         assert shown["lower"] < 0.9 < shown["lower_missing_as_hits"]
-        assert any("have no label and count as missed" in text for text in failed)
+        assert any("drawn cases without a label count as missed" in text for text in failed)
 
 
 def test_an_open_alarm_stops_a_promotion(service: Service) -> None:
@@ -384,7 +384,7 @@ def test_an_open_alarm_stops_a_promotion(service: Service) -> None:
     into_shadow(service, digest)
     clinic.send(20)
     service.change(lambda transaction: None)
-    with pytest.raises(Problem, match=r"1 alarm\(s\) of this line are open"):
+    with pytest.raises(Problem, match=r"1 alarm must be closed first"):
         promote(service, digest)
     close_all(service)
     promote(service, digest)

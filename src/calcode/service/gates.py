@@ -7,12 +7,13 @@ the candidate one likes best would void its promise.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from calcode.metrics.wording import counted
+from calcode.metrics.wording import counted, percent, short_percent
 from calcode.monitor.coverage import least_coverage
 from calcode.service.alarms import open_alarms
 from calcode.service.labels import reviewed_cases
@@ -72,7 +73,14 @@ def shadow_coverage(connection: Connection, line: str, digest: str) -> dict[str,
 
 
 def failed_gates(
-    connection: Connection, line: str, digest: str, *, protocol: Protocol, protocol_seq: int, loaded: LineModel | None
+    connection: Connection,
+    line: str,
+    digest: str,
+    *,
+    protocol: Protocol,
+    protocol_seq: int,
+    loaded: LineModel | None,
+    names: Mapping[str, str],
 ) -> list[str]:
     """A sentence for each gate of the protocol that a model does not pass.
 
@@ -85,6 +93,8 @@ def failed_gates(
         Record that set it.
     loaded : LineModel or None
         The candidate in memory, if it is in the shadow.
+    names : mapping of str to str
+        Classes spelled out for people.
     """
     failed = []
     if protocol_seq > _added_at(connection, line, digest):
@@ -104,12 +114,14 @@ def failed_gates(
         n = shown["classes"].get(entry["name"], {"labels": 0})["labels"]
         # Nothing can be missed of a class that is in every set.
         if n < protocol.min_labels_per_class and not entry["in_every_set"]:
-            failed.append(f"{entry['name']}: {n} labels after the cut-off, {protocol.min_labels_per_class} needed.")
+            name = names.get(entry["name"], entry["name"])
+            failed.append(f"{name}: {n} labels after the cut-off, {protocol.min_labels_per_class} needed.")
     if protocol.min_coverage is not None and shown["lower"] < protocol.min_coverage:
         failed.append(
-            f"The answers covered {shown['covered']} of {shown['labels']} labels after the cut-off, and "
-            f"{shown['missing']} drawn cases have no label and count as missed: at least {shown['lower']:.3f} with "
-            f"95 % confidence at every look, the protocol asks for {protocol.min_coverage:g}."
+            f"Of {counted(shown['labels'], 'read case')} after the cut-off it named the right diagnosis in "
+            f"{shown['covered']:,}; drawn cases without a label count as missed ({shown['missing']:,}). This shows a "
+            f"coverage of at least {percent(shown['lower'])} with 95 % confidence at every look, and the protocol asks "
+            f"for {short_percent(protocol.min_coverage)}."
         )
     n_alarms = len(open_alarms(connection, line))
     if n_alarms:
@@ -124,7 +136,7 @@ def failed_gates(
         select(MODEL.c.golden).where(MODEL.c.line == line, MODEL.c.digest == digest)
     ).scalar_one()
     if loaded is None or loaded.golden() != golden:
-        failed.append("The golden answers are not reproduced.")
+        failed.append("It does not repeat the answers that were recorded when it was added (golden answers).")
     return failed
 
 

@@ -291,6 +291,7 @@ class Models:
             protocol=parse_protocol(row.text, source="protocol"),
             protocol_seq=row.from_seq,
             loaded=self._loaded.get(digest),
+            names=self.settings.names,
         )
 
     def _require_state(self, transaction: Transaction, digest: str, *states: str) -> Row[Any]:
