@@ -89,12 +89,18 @@ def test_the_same_secret_draws_the_same_cases(here: Path, sheet: Path, run: Run)
     assert sheet.read_text() != before
 
 
-def test_no_group_is_tossed_twice(here: Path, clinic: Path, run_json: Run) -> None:
+def test_no_group_is_tossed_twice(here: Path, clinic: Path, run: Run, run_json: Run) -> None:
     arguments = ("site", "plan", "model.safetensors", "clinic.parquet", "--design", "coin", "--rate", "0.3")
-    (here / "coins.json").unlink(missing_ok=True)
+    for name in ("coins.json", "coin.csv", "coin2.csv"):
+        (here / name).unlink(missing_ok=True)
     first = run_json(*arguments, "-o", "coin.csv", "--coin", "coins.json")
     groups = {row["group"] for row in rows_of(here / "coin.csv")}
     assert 0.2 < first["cases"] / 400 < 0.45
+    # Over the sheet of the first toss a second one would lose the cases for good.
+    refused = run(*arguments, "-o", "coin.csv", "--coin", "coins.json", columns=400)
+    assert refused.exit_code == 1
+    assert "are not drawn again" in refused.output
+    assert {row["group"] for row in rows_of(here / "coin.csv")} == groups
     second = run_json(*arguments, "-o", "coin2.csv", "--coin", "coins.json")
     assert second["cases"] == 0
     assert second["already_tossed"] >= len(groups)

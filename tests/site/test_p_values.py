@@ -65,14 +65,24 @@ def test_levels_per_class_and_a_class_that_is_too_small() -> None:
     assert (ranked.p_values[:, 0] == 1.0).all()
 
 
-def test_a_row_of_the_images_group_is_taken_out() -> None:
+@pytest.mark.parametrize("thinned", [False, True])
+def test_a_row_of_the_images_group_is_taken_out(thinned: bool) -> None:
     prior, features, labels = drawn(2, 30)
     rows = np.array([3, 17, 26, 0])
+    calibrates = np.ones(30, dtype=bool)
+    if thinned:
+        calibrates = thinned_rows(labels, miscoverage=EQUAL_LEVELS, random_state=7)
+        rows[0] = np.flatnonzero(~calibrates)[0]
+        assert calibrates[rows].any()
     images = features[rows] + 0.1
-    ranked = ranking(prior, whole_bag(features, labels)).rank(images, own_rows=rows, weights=None)
+    bag = Bag(features=features, labels=labels, calibrates=calibrates)
+    ranked = ranking(prior, bag).rank(images, own_rows=rows, weights=None)
     for image, row in enumerate(rows):
         others = np.arange(30) != row
-        expected = refitted_p_values(prior, features[others], labels[others], images[[image]], delta=EQUAL_LEVELS)
+        # The other rows keep their part: none calibrates in the place of the one that left.
+        expected = refitted_p_values(
+            prior, features[others], labels[others], images[[image]], delta=EQUAL_LEVELS, calibrates=calibrates[others]
+        )
         np.testing.assert_allclose(ranked.p_values[image], expected[0], atol=1e-12)
         adapter = Adapter.fit(*prior, features=features[others], labels=labels[others])
         np.testing.assert_allclose(ranked.outputs[image], images[image] @ adapter.weights, atol=1e-12)

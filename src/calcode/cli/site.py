@@ -85,7 +85,7 @@ def plan(
 
     from calcode.site.levels import labels_needed
     from calcode.site.plan import CoinFile, plan_archive, plan_coin, plan_consecutive
-    from calcode.site.sheet import require_unfilled, write_sheet
+    from calcode.site.sheet import require_replaceable, write_sheet
 
     target = output_file(output, suffixes=(".csv",), inputs=(model, features, prompts))
     if rate is not None and design != "coin":
@@ -118,7 +118,7 @@ def plan(
         planned = plan_coin(evidence, rate=share, coins=coins, visits=visits)
     else:
         planned = plan_consecutive(evidence, budget=budget or 0, secret=coins.secret, visits=visits)
-    require_unfilled(target)
+    require_replaceable(target, drawn_once=design == "coin")
     coins.save(coin_path)
     write_sheet(target, evidence, planned)
     needed = {name: labels_needed(levels[name]) for name in home.classes_}

@@ -23,10 +23,22 @@ CANNOT_TELL = "cannot tell"
 OTHER = "other"
 
 
-def require_unfilled(path: Path) -> None:
-    """Check that no filled sheet would be overwritten: its labels are somebody's work."""
-    if path.is_file() and any((line.get("label") or "").strip() for line in _lines(path)[1]):
-        raise FeatureFileError(f"{path}: its labels are filled in; write the new sheet to another file with --output")
+def require_replaceable(path: Path, *, drawn_once: bool) -> None:
+    """Check that a new sheet would not destroy labels, nor cases that cannot be drawn again.
+
+    Parameters
+    ----------
+    path : Path
+        Sheet that would be overwritten, if there is one.
+    drawn_once : bool
+        Whether the new cases are drawn by the coin, which no patient gets twice.
+    """
+    lines = _lines(path)[1] if path.is_file() else []
+    remedy = "write the new sheet to another file with --output"
+    if any((line.get("label") or "").strip() for line in lines):
+        raise FeatureFileError(f"{path}: its labels are filled in; {remedy}")
+    if drawn_once and lines:
+        raise FeatureFileError(f"{path}: its {len(lines)} cases wait for a label and are not drawn again; {remedy}")
 
 
 def write_sheet(path: Path, evidence: Evidence, plan: ReviewPlan) -> None:
