@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from worlds import World
+from worlds import World, fit_quietly
 
 from calcode import Calcode, Evidence
 from calcode.method.evidence import one_per_group
+from calcode.site import SiteModel
 from calcode.site.alternatives import ALTERNATIVES
 from calcode.site.expected import ideal_worst_coverage, informative_share, learning_curve
 from calcode.site.review_bias import triggered_review
@@ -130,3 +131,27 @@ def test_a_curve_is_that_of_resampled_cases(home: Calcode, cohort: Evidence) -> 
     assert all_of_them.informative == pytest.approx(own)
     assert few.informative <= own
     assert (few.beyond, all_of_them.beyond, beyond.beyond) == (False, False, True)
+
+
+def test_a_guess_about_more_cases_is_not_far_from_more_cases() -> None:
+    # In many dimensions a bag with copies of its rows would rule out nearly everything: each has seen its twin.
+    world = World(n_classes=3, dimension=60, prior=(0.4, 0.3, 0.3), seed=3)
+    home = fit_quietly(Calcode(), world.roles(n=160, named=True))
+    cohort = world.draw(1200, seed=5, shift=0.6, name="cohort")
+
+    def drawn(n: int, seed: int) -> tuple[SiteModel, Evidence]:
+        cases = draw_cases(home, cohort, n=n, design="consecutive", seed=seed)
+        return fitted_on(home, cohort, cases, sampling="consecutive"), cohort[cases.test]
+
+    guesses = [learning_curve(*drawn(100, seed), [300], n_draws=3)[0].informative for seed in range(4)]
+    truth = [informative_share(site.decide(test).sets) for site, test in (drawn(300, seed) for seed in range(4))]
+    assert abs(np.mean(guesses) - np.mean(truth)) < 0.06
+
+
+def test_an_archive_is_resampled_by_its_quota(home: Calcode, cohort: Evidence) -> None:
+    cases = draw_cases(home, cohort, n=120, design="archive", seed=2)
+    site = fitted_on(home, cohort, cases, sampling="archive")
+    few, more = learning_curve(site, cohort[cases.test], [20, 60], n_draws=4)
+    # At random 20 of the cases would not give any class the 19 labels that it needs.
+    assert few.informative > 0.0
+    assert more.informative >= few.informative

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,8 +12,10 @@ from calcode.errors import SettingsError
 from calcode.method.evidence import Evidence
 from calcode.method.home_sums import site_features
 from calcode.method.quantiles import conformal_rank
+from calcode.site.levels import labels_needed
 from calcode.site.model import SiteModel
 from calcode.site.ranking import TOLERANCE, Bag
+from calcode.site.review import archive_quota, predicted_exclusions
 
 
 def informative_share(sets: BoolArray) -> float:
@@ -93,10 +95,13 @@ def learning_curve(
 ) -> tuple[CurvePoint, ...]:
     """Informative rate on unlabelled images against the number of labels, by resampling the reviewed cases.
 
+    An archive is resampled by its quota (SITE.md S1). Beyond the number of reviewed cases these are drawn with
+    replacement and rank more than once, but train once: a copy in the training would make its twin look ordinary.
+
     Parameters
     ----------
     site : SiteModel
-        Fitted; its prior and settings serve every draw.
+        Fitted, not in the assured form; its prior and settings serve every draw.
     images : Evidence
         Images of the site that were not reviewed; labels are not looked at.
     sizes : sequence of int
@@ -104,26 +109,50 @@ def learning_curve(
     """
     if len(images) == 0:
         raise SettingsError("images: none to look at; give images of the site that were not reviewed")
-    features = site_features(images, trim=site.settings_.trim)
-    bag, n = site.bag_, len(site.bag_)
+    settings, bag, n = site.settings_, site.bag_, len(site.bag_)
+    if settings.assurance is not None:
+        raise SettingsError("site: the assured form splits its cases and cannot be resampled; fit without assurance")
+    features = site_features(images, trim=settings.trim)
+    counts = np.bincount(bag.labels, minlength=len(site.classes_))
+    exclusions = None
+    if set(settings.sampling.values()) == {"archive"} and site.home is not None and site.home.sums_ is not None:
+        exclusions = predicted_exclusions(
+            site.home.sums_,
+            images,
+            trim=settings.trim,
+            miscoverage=settings.levels,
+            home_weight=settings.home_weight,
+            ridge=settings.ridge,
+        )
     points = []
     for size in sizes:
+        beyond = size > n
+        quota: dict[int, int] = {}
+        if exclusions is not None and size >= min(map(labels_needed, settings.levels.tolist())):
+            available = {k: size if beyond and count else count for k, count in enumerate(counts.tolist())}
+            quota = archive_quota(exclusions, budget=size, miscoverage=settings.levels, available=available).labels
+            beyond = any(count > counts[k] for k, count in quota.items())
         shares = []
         for draw in range(n_draws):
             rng = np.random.default_rng([random_state, size, draw])
-            rows = rng.choice(n, size=size, replace=size > n)
+            if not quota:
+                rows = rng.choice(n, size=size, replace=beyond)
+            else:
+                own = [(np.flatnonzero(bag.labels == k), count) for k, count in quota.items()]
+                rows = np.concatenate([rng.choice(found, size=count, replace=beyond) for found, count in own])
             drawn = Bag(
                 features=bag.features[rows],
                 labels=bag.labels[rows],
-                calibrates=bag.calibrates[rows],
+                calibrates=np.ones(len(rows), dtype=np.bool_),
                 weights=None if bag.weights is None else bag.weights[rows],
             )
-            ranked = site.ranking_for(drawn).rank(features, own_rows=np.full(len(features), -1), weights=None)
+            ranking = site.ranking_for(drawn)
+            if beyond:
+                ranking = replace(ranking, adapter=site.ranking_.adapter)
+            ranked = ranking.rank(features, own_rows=np.full(len(features), -1), weights=None)
             shares.append(informative_share(np.asarray(ranked.p_values > ranked.levels + TOLERANCE)))
         low, high = np.quantile(shares, [0.1, 0.9])
         points.append(
-            CurvePoint(
-                labels=size, informative=float(np.mean(shares)), low=float(low), high=float(high), beyond=size > n
-            )
+            CurvePoint(labels=size, informative=float(np.mean(shares)), low=float(low), high=float(high), beyond=beyond)
         )
     return tuple(points)
