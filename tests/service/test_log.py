@@ -17,7 +17,7 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
 from calcode.files import canonical_json
-from calcode.service import projections, reviews, schema
+from calcode.service import blindness, projections, reviews, schema
 from calcode.service.audit.parts import secret_part
 from calcode.service.audit.tree import root
 from calcode.service.database import Database
@@ -173,7 +173,7 @@ def read_some(service: Service, call: Any, step: str, n: int) -> None:
                 result = {"label": f"c{n % 2}", "classes": ["c0", "c1"], "source": "pathology", "actor": "lab"}
                 service.change(lambda t: receive_label(t, about, **result))
             else:
-                service.change(lambda t: reviews.reveal(t, about, reviewer=who))
+                service.change(lambda t: blindness.reveal(t, about, reviewer=who))
 
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])

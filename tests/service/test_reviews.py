@@ -12,7 +12,7 @@ import pytest
 from service.sites import Site, embeddings, make_site, running, token_for
 from sqlalchemy import select
 
-from calcode.service import operations, reviews
+from calcode.service import blindness, operations, reviews
 from calcode.service.labels import reviewed_cases
 from calcode.service.log import utc
 from calcode.service.operations import erase, retain
@@ -204,7 +204,7 @@ def test_a_deferral_and_a_drawn_case_look_alike_in_the_queue(tmp_path: Path, mon
         assert [entry["due_at"] for entry in queue] == [later(times[id][:16] + ":00.000000Z", days=28) for id in ids]
         assert {row.why for row in ward.rows(TASK)} == {"deferred", "sample"}
         with service.database.reading() as connection:
-            shown = [reviews.tasks_shown(connection, id, hidden=True) for id in ids]
+            shown = [blindness.tasks_shown(connection, id, hidden=True) for id in ids]
         assert [(task.why, task.opened_at) for (task,) in shown] == [("first", times[id]) for id in ids]
         assert len(set(told())) == 1
 

@@ -11,7 +11,7 @@ from fastapi import Depends, Request, Response
 from sqlalchemy import Connection, select, text
 
 from calcode.errors import ServiceError
-from calcode.service import review_routes, reviews
+from calcode.service import blindness, review_routes, reviews
 from calcode.service.audit.chain import Record
 from calcode.service.cases import picture_file, viewer_link
 from calcode.service.decision_routes import record_of, shown_record
@@ -70,16 +70,16 @@ def case_page(id: str, request: Request, service: ServiceHere, principal: _Reade
     subject, clinician = principal.subject, "clinician" in principal.roles
     facts = case_facts(service, id)
     with service.database.reading() as connection:
-        hidden = clinician and reviews.may_still_read(connection, id, subject)
-        readings = reviews.readings(connection, id)
-        tasks = reviews.tasks_shown(connection, id, hidden=hidden)
+        hidden = clinician and blindness.may_still_read(connection, id, subject)
+        readings = blindness.readings(connection, id)
+        tasks = blindness.tasks_shown(connection, id, hidden=hidden)
         happened = _history(connection, record, tasks, readings)
         sent = deliveries(connection, id)
 
     def seen(transaction: Transaction) -> None:
         reviews.view(transaction, id, reviewer=subject, what="history")
         if clinician and not hidden:
-            reviews.reveal(transaction, id, reviewer=subject)
+            blindness.reveal(transaction, id, reviewer=subject)
 
     service.change(seen)
     try:
@@ -110,7 +110,7 @@ def case_page(id: str, request: Request, service: ServiceHere, principal: _Reade
 
 
 def _history(
-    connection: Connection, record: Record, tasks: Sequence[reviews.ShownTask], readings: Sequence[Mapping[str, Any]]
+    connection: Connection, record: Record, tasks: Sequence[blindness.ShownTask], readings: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, str, str, int]]:
     """What happened to a case: time, words, who, and how many times in a row."""
     id = json.loads(record.body)["id"]

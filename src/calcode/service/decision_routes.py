@@ -17,13 +17,13 @@ from sqlalchemy import select
 from calcode.service import batches
 from calcode.service.admission import Admission, Case, DecisionRequest, parse_request
 from calcode.service.audit.chain import Record
+from calcode.service.blindness import may_still_read, reveal
 from calcode.service.explanation import Explanation, explanation_of
 from calcode.service.people import Principal
 from calcode.service.problems import MEDIA_TYPE, Problem, responses
 from calcode.service.proofs import Proof, proof_of
 from calcode.service.refusals import refusal
 from calcode.service.requests import ServiceHere, limited_body, line_of, role, service_of
-from calcode.service.reviews import may_still_read, reveal
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, EVENT
 from calcode.service.writer import Answer

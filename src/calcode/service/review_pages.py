@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from fastapi import Depends, Query, Request, Response
 from pydantic import ValidationError
 
-from calcode.service import review_routes, reviews
+from calcode.service import blindness, review_routes, reviews
 from calcode.service.case_pages import WHY, case_facts
 from calcode.service.decision_routes import record_of
 from calcode.service.explanation import explanation_of
@@ -125,8 +125,8 @@ def answer_page(task: str, request: Request, service: ServiceHere, principal: _R
     if own is None:
         return see(f"/review/{task}{part}")
     with service.database.reading() as connection:
-        earlier = [entry for entry in reviews.readings(connection, row.decision) if entry["id"] == own["supersedes"]]
-    service.change(lambda transaction: reviews.reveal(transaction, row.decision, reviewer=principal.subject))
+        earlier = [entry for entry in blindness.readings(connection, row.decision) if entry["id"] == own["supersedes"]]
+    service.change(lambda transaction: blindness.reveal(transaction, row.decision, reviewer=principal.subject))
     explanation = explanation_of(record_of(service, principal, row.decision), service)
     context = {
         "own": own,
@@ -158,7 +158,7 @@ def change(task: str, service: ServiceHere, principal: _Reader, part: _Part, for
 def _own_reading(service: Service, principal: Principal, decision: str) -> dict[str, Any] | None:
     """The reader's newest reading of a case."""
     with service.database.reading() as connection:
-        readings = reviews.readings(connection, decision)
+        readings = blindness.readings(connection, decision)
     own = [entry for entry in readings if entry["reviewer"] == principal.subject and entry["source"] != "pathology"]
     return own[-1] if own else None
 

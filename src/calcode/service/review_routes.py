@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Row
 
-from calcode.service import reviews
+from calcode.service import blindness, reviews
 from calcode.service.cases import picture_file, picture_png, viewer_link
 from calcode.service.labels import CANNOT_TELL, OUTSIDE
 from calcode.service.people import Principal
@@ -128,10 +128,10 @@ def take(id: _Id, service: ServiceHere, principal: _Clinician) -> dict[str, Any]
         seq = reviews.decision_row(connection, row.decision).seq
         picture = picture_file(connection, seq, service.site.path("images"))
         viewer = viewer_link(connection, seq, service.models[line].settings.viewer_url)
-        before = reviews.blind_readings(connection, row.decision) if row.why == "adjudicate" else []
+        before = blindness.blind_readings(connection, row.decision) if row.why == "adjudicate" else []
     return {
         **{name: getattr(row, name) for name in ("id", "decision", "line", "due_at")},
-        "why": reviews.blind_why(row.why),
+        "why": blindness.blind_why(row.why),
         "labels": [*service.models[line].prompts.classes, OUTSIDE, CANNOT_TELL],
         "image": None if picture is None else f"/v1/decisions/{row.decision}/image",
         "viewer": viewer,
@@ -186,9 +186,9 @@ def history(
     """All readings and labels of a case; a clinician sees them after reading it."""
     _decision(service, principal, id)
     with service.database.reading() as connection:
-        if "clinician" in principal.roles and reviews.may_still_read(connection, id, principal.subject):
+        if "clinician" in principal.roles and blindness.may_still_read(connection, id, principal.subject):
             raise Problem(409, "Read the case first; what others said would lead you.")
-        return reviews.readings(connection, id)
+        return blindness.readings(connection, id)
 
 
 @router.get(

@@ -2,9 +2,6 @@
 
 A reader says a diagnosis before the model's answer is shown. Every step is an event; a reading is never changed, a
 later one supersedes it.
-
-That the model deferred a case is an answer too. A deferral is known at once, a drawn patient only when the first visit
-is over, so both are shown from then on: under the same kind of id, with the same times, in the order of decisions.
 """
 
 from __future__ import annotations
@@ -16,11 +13,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, exists, select
 
 from calcode.service.audit.parts import secret_part
+from calcode.service.blindness import blind_why, has_read, may_know_answer, shown_since
 from calcode.service.labels import checked_label, reviews_of, second_drawn, standing
 from calcode.service.log import Event, Transaction
 from calcode.service.problems import Problem
 from calcode.service.sampling import due_at, task_event
-from calcode.service.tables import DECISION, EVENT, OUTBOX, REVIEW, SECRET_PART, TASK
+from calcode.service.tables import DECISION, EVENT, REVIEW, TASK
 
 LEASE_SECONDS = 15 * 60.0
 
@@ -71,7 +69,7 @@ def open_queue(connection: Connection, line: str, subject: str) -> list[QueueEnt
             row.decision,
             row.line,
             blind_why(row.why),
-            _shown_since(row, decided_at=row.at),
+            shown_since(row, decided_at=row.at),
             row.due_at,
             row.site,
             row.device,
@@ -81,52 +79,6 @@ def open_queue(connection: Connection, line: str, subject: str) -> list[QueueEnt
         for row in connection.execute(query)
     ]
     return sorted(found, key=lambda entry: (entry.due_at or "9", entry.opened_at, entry.id))
-
-
-class ShownTask(NamedTuple):
-    """A task of a case, as far as somebody may see it."""
-
-    id: str
-    why: str
-    opened_at: str
-    state: str
-
-
-def tasks_shown(connection: Connection, decision: str, *, hidden: bool) -> list[ShownTask]:
-    """The tasks of a case in the order in which they opened.
-
-    Parameters
-    ----------
-    connection : Connection
-    decision : str
-    hidden : bool
-        For somebody who may still read the case: neither why nor when it was chosen tells whether the model deferred.
-    """
-    query = (
-        select(TASK, DECISION.c.visit_until, EVENT.c.at)
-        .join(DECISION, DECISION.c.id == TASK.c.decision)
-        .join(EVENT, EVENT.c.seq == DECISION.c.seq)
-        .where(TASK.c.decision == decision)
-        .order_by(TASK.c.opened_at)
-    )
-    return [
-        ShownTask(row.id, blind_why(row.why), _shown_since(row, decided_at=row.at), row.state)
-        if hidden
-        else ShownTask(row.id, row.why, row.opened_at, row.state)
-        for row in connection.execute(query)
-        if not (hidden and row.visit_until)
-    ]
-
-
-def blind_why(why: str) -> str:
-    """Why a case waits, for who may read it: that the model deferred it is an answer, and is not told before.
-
-    Examples
-    --------
-    >>> blind_why("deferred"), blind_why("sample"), blind_why("second")
-    ('first', 'first', 'second')
-    """
-    return "first" if why in ("deferred", "sample") else why
 
 
 def task_row(connection: Connection, task: str) -> Row[Any]:
@@ -158,17 +110,6 @@ def open_for(connection: Connection, decision: str, reviewer: str) -> bool:
     """Whether a person has the case open to read it."""
     query = select(TASK).where(TASK.c.decision == decision, TASK.c.state == "open", TASK.c.lease_by == reviewer)
     return any(_held(row) for row in connection.execute(query))
-
-
-def may_still_read(connection: Connection, decision: str, reviewer: str) -> bool:
-    """Whether the case waits for a reading that could be this person's; answer and readings are then hidden from them.
-
-    While the patient's first visit is open, any of its images may still be drawn.
-    """
-    query = select(TASK.c.id).where(TASK.c.decision == decision, TASK.c.state == "open")
-    waits = connection.execute(query.limit(1)).first() is not None
-    waits = waits or decision_row(connection, decision).visit_until is not None
-    return waits and not _has_read(connection, decision, reviewer)
 
 
 def take(transaction: Transaction, task: str, *, reviewer: str) -> Row[Any]:
@@ -242,7 +183,7 @@ def save(
         label=label,
         sureness=sureness,
         comment=comment,
-        blind=not _may_know_answer(connection, row.decision, reviewer),
+        blind=not may_know_answer(connection, row.decision, reviewer),
         source="consensus" if row.why == "adjudicate" else "read",
         opened_at=opened_at,
     )
@@ -308,14 +249,6 @@ def supersede(
     return event.id
 
 
-def reveal(transaction: Transaction, decision: str, *, reviewer: str) -> None:
-    """Record that a person saw the model's answer; what they read of this case from now on is not blind."""
-    if not _was_shown(transaction.connection, decision, reviewer):
-        line = decision_row(transaction.connection, decision).line
-        event = Event(kind="answer_revealed", actor=reviewer, subject=decision, body={"line": line})
-        transaction.append([event])
-
-
 def view(transaction: Transaction, decision: str, *, reviewer: str, what: str) -> None:
     """Record that a person saw the image of a case, or its page."""
     transaction.append([_viewed(decision, task=None, reviewer=reviewer, what=what)])
@@ -338,36 +271,7 @@ def wish(transaction: Transaction, decision: str, *, actor: str, comment: str) -
     return event.id
 
 
-def readings(connection: Connection, decision: str) -> list[dict[str, Any]]:
-    """All readings and labels of a case in the order of the log, with the comments that were not erased."""
-    query = (
-        select(REVIEW, SECRET_PART.c.content)
-        .join(SECRET_PART, (SECRET_PART.c.seq == REVIEW.c.seq) & (SECRET_PART.c.name == "comment"), isouter=True)
-        .where(REVIEW.c.decision == decision)
-        .order_by(REVIEW.c.seq)
-    )
-    found = []
-    for row in connection.execute(query):
-        values = dict(row._mapping)
-        content = values.pop("content")
-        found.append({**values, "comment": None if content is None else bytes(content).decode()})
-    return found
-
-
-def blind_readings(connection: Connection, decision: str) -> list[dict[str, Any]]:
-    """What readers said before they could know the model's answer: all that who settles a disagreement gets to see.
-
-    A reading that was changed afterwards points at the model's answer, and is left out.
-    """
-    return [entry for entry in readings(connection, decision) if entry["blind"] and entry["source"] != "pathology"]
-
-
 # ---------------------------------------------------------------------- rules
-
-
-def _shown_since(task: Row[Any], *, decided_at: str) -> str:
-    """Since when a case waits, for who may read it: a deferral and a drawn case wait since they were decided."""
-    return decided_at if blind_why(task.why) == "first" else str(task.opened_at)
 
 
 def _held(row: Row[Any]) -> bool:
@@ -390,14 +294,9 @@ def _unread(connection: Connection, task: str, reviewer: str) -> Row[Any]:
             f"This case was read at {first.saved_at}.{offer}",
             extra={"saved_at": first.saved_at, "second": offered},
         )
-    if _has_read(connection, row.decision, reviewer):
+    if has_read(connection, row.decision, reviewer):
         raise Problem(403, "Another person must read this case.")
     return row
-
-
-def _has_read(connection: Connection, decision: str, reviewer: str) -> bool:
-    query = select(REVIEW.c.id).where(REVIEW.c.decision == decision, REVIEW.c.reviewer == reviewer)
-    return connection.execute(query).first() is not None
 
 
 def _may_read_second(connection: Connection, decision: str, reviewer: str) -> bool:
@@ -405,26 +304,6 @@ def _may_read_second(connection: Connection, decision: str, reviewer: str) -> bo
     reviews = reviews_of(connection, decision)
     readers = {entry.reviewer for entry in reviews}
     return len(readers) == 1 and reviewer not in readers and all(entry.source == "read" for entry in reviews)
-
-
-def _may_know_answer(connection: Connection, decision: str, reviewer: str) -> bool:
-    """Whether a person may have seen the model's answer: here, as who sent the image, or in a report that has left."""
-    sender = select(EVENT.c.actor).join(DECISION, DECISION.c.seq == EVENT.c.seq).where(DECISION.c.id == decision)
-    report = select(OUTBOX.c.id).where(
-        OUTBOX.c.decision == decision, OUTBOX.c.done_at.is_not(None), OUTBOX.c.payload_digest.is_not(None)
-    )
-    return (
-        _was_shown(connection, decision, reviewer)
-        or connection.execute(sender).scalar() == reviewer
-        or connection.execute(report.limit(1)).first() is not None
-    )
-
-
-def _was_shown(connection: Connection, decision: str, reviewer: str) -> bool:
-    query = select(EVENT.c.seq).where(
-        EVENT.c.kind == "answer_revealed", EVENT.c.subject == decision, EVENT.c.actor == reviewer
-    )
-    return connection.execute(query.limit(1)).first() is not None
 
 
 def _viewed(decision: str, *, task: str | None, reviewer: str, what: str) -> Event:
