@@ -21,6 +21,7 @@ from calcode.monitor.coverage import least_coverage
 from calcode.service import reviews
 from calcode.service.admission import DecisionRequest
 from calcode.service.alarms import open_alarms
+from calcode.service.bags import plan_bag
 from calcode.service.gates import shadow_coverage
 from calcode.service.keys import site_secret
 from calcode.service.log import Event
@@ -28,7 +29,7 @@ from calcode.service.models import latest_protocol
 from calcode.service.monitoring import embeddings_of
 from calcode.service.problems import Problem
 from calcode.service.protocol import Protocol, RecalibrationPlan, parse_protocol
-from calcode.service.recalibration import plan_bag, recalibrate, report_of
+from calcode.service.recalibration import recalibrate, report_of
 from calcode.service.sampling import Policy, policy_event
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, EVENT, SHADOW_DECISION, TASK

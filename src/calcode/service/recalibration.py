@@ -1,7 +1,6 @@
-"""A site model from the reviewed cases of a line: which cases, when, and what it promises (SITE.md S1 to S6).
+"""A site model from the reviewed cases of a line, and what it promises (SITE.md S2 to S6).
 
-The protocol fixes the time and the seed. Whoever presses the button gets the bag that the protocol names, the first
-drawn cases in the order of decisions, whenever it is pressed.
+The protocol fixes time, seed and settings before anything is made; which cases it means is in `bags`.
 """
 
 from __future__ import annotations
@@ -11,28 +10,27 @@ import tempfile
 import tomllib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from calcode.errors import CalcodeError, CalcodeWarning
 from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
 from calcode.method.signatures import public_text, read_private_key, read_public_key, sign_file
-from calcode.service.alarms import open_alarms
-from calcode.service.labels import ReviewedCase, reviewed_cases
+from calcode.service.bags import BagPlan, plan_bag
+from calcode.service.labels import ReviewedCase
 from calcode.service.line import LineModel
 from calcode.service.log import Event, Log, Transaction
 from calcode.service.models import Models, latest_protocol
 from calcode.service.monitoring import embeddings_of
 from calcode.service.problems import Problem
 from calcode.service.protocol import RecalibrationPlan, parse_protocol
-from calcode.service.tables import ALARM, DECISION, EVENT, PROTOCOL, RECALIBRATION, SHADOW_DECISION
+from calcode.service.tables import DECISION, PROTOCOL, RECALIBRATION, SHADOW_DECISION
 from calcode.site import SiteModel
 from calcode.site.audit import MIN_GATE
 from calcode.site.expected import informative_share
@@ -40,164 +38,6 @@ from calcode.site.levels import labels_needed
 
 if TYPE_CHECKING:
     from calcode.service.service import Service
-
-
-@dataclass(frozen=True, kw_only=True)
-class BagPlan:
-    """Which cases a recalibration takes; nothing here depends on a score.
-
-    Attributes
-    ----------
-    bag : str
-        Name of the bag: recalibrations of one bag share their monitors.
-    look : int
-        How many recalibrations of this bag there are with this one.
-    due : str
-        The line of the protocol that allows it: "100 cases" or a date.
-    after, upto : int
-        Records between which its cases were decided.
-    cases : list of ReviewedCase
-        The drawn cases, in decision order.
-    trainers : list of ReviewedCase
-        Labelled, not drawn, chosen by what this bag could not influence; they only train.
-    gate : list of int
-        Records of representatives that were not drawn, a random sample of all patients.
-    """
-
-    bag: str
-    look: int
-    due: str
-    after: int
-    upto: int
-    cases: list[ReviewedCase]
-    trainers: list[ReviewedCase]
-    gate: list[int]
-
-
-def plan_bag(connection: Connection, line: str, plan: RecalibrationPlan) -> BagPlan:
-    """The bag that the protocol names now.
-
-    Raises
-    ------
-    Problem
-        409 outside the protocol, or while too many of its cases wait for a label.
-    """
-    given_up = select(func.max(ALARM.c.raised_seq)).where(
-        ALARM.c.line == line, ALARM.c.closed_by.is_not(None), ALARM.c.choice == "new_bag"
-    )
-    after = int(connection.execute(given_up).scalar() or 0)
-    if any(alarm["bag"] == f"bag-{after}" for alarm in open_alarms(connection, line)):
-        # Cases from before and after a change are no random sample of either.
-        raise Problem(
-            409,
-            "An alarm about this bag is open: an engineer and a clinician first choose whether it is given up "
-            "(new_bag) or goes on.",
-        )
-    reviewed = [case for case in reviewed_cases(connection, line, since=after) if not case.known]
-    made = connection.execute(
-        select(RECALIBRATION).where(RECALIBRATION.c.line == line, RECALIBRATION.c.bag == f"bag-{after}")
-    ).all()
-    due, cases = _due(connection, plan, line, [case for case in reviewed if case.drawn], after=after, made=made)
-    pending = sum(case.waiting and case.state in ("pending", "disputed") for case in cases)
-    if pending > plan.most_pending * len(cases):
-        raise Problem(
-            409,
-            f"{pending} of the {len(cases)} drawn cases wait for a label, at most {plan.most_pending:.0%} may: cases "
-            "that wait are harder than others. Read them, or say that nobody can tell.",
-        )
-    upto = cases[-1].seq
-    # A random sample of the patients that were not drawn: the coin itself chooses it, above the largest probability.
-    lowest = max(plan.gate_from, *(case.p_sample for case in cases))
-    gate = connection.execute(
-        select(DECISION.c.seq)
-        .where(
-            DECISION.c.line == line,
-            DECISION.c.seq.between(after + 1, upto),
-            DECISION.c.representative.is_(True),
-            DECISION.c.in_model.is_(False),
-            DECISION.c.known_group.is_(False),
-            DECISION.c.u >= lowest,
-        )
-        .order_by(DECISION.c.seq)
-    ).scalars()
-    of_this_bag = {row.model for row in made}
-    return BagPlan(
-        bag=f"bag-{after}",
-        look=len(made) + 1,
-        due=due,
-        after=after,
-        upto=upto,
-        cases=cases,
-        trainers=[case for case in reviewed_cases(connection, line) if _trains(case, after, upto, lowest, of_this_bag)],
-        gate=list(gate),
-    )
-
-
-def _trains(case: ReviewedCase, after: int, upto: int, gate_from: float, of_this_bag: Collection[str]) -> bool:
-    """Whether a labelled case may train a bag without having been chosen by it (SITE.md S5).
-
-    Whatever was chosen before the bag may. Within it: what a model that never saw the bag chose, outside the gate.
-    """
-    if case.state != "labelled" or case.known or case.seq > upto:
-        return False
-    if case.seq <= after:
-        # An old case that somebody picks out now is chosen with the bag in view.
-        return case.why not in ("wish", "label") or (case.labelled_seq or 0) <= after
-    return case.use == "train" and not case.drawn and case.model not in of_this_bag and case.u < gate_from
-
-
-def _due(
-    connection: Connection,
-    plan: RecalibrationPlan,
-    line: str,
-    drawn: Sequence[ReviewedCase],
-    *,
-    after: int,
-    made: Sequence[Any],
-) -> tuple[str, list[ReviewedCase]]:
-    """The newest time of the protocol that has come and was not used, and the drawn cases that it takes.
-
-    A bag is thinned to the smallest probability up to its own last case (SERVICE.md 8). A policy that comes later
-    changes nothing about it, whenever the button is pressed.
-    """
-    period = (DECISION.c.line == line, DECISION.c.seq > after)
-    query = select(func.min(DECISION.c.seq), DECISION.c.p_sample).where(*period).group_by(DECISION.c.p_sample)
-    since = [(int(seq), float(p)) for seq, p in connection.execute(query)]
-
-    def least(upto: int) -> float:
-        return min((p for seq, p in since if seq <= upto), default=0.0)
-
-    come: list[tuple[int, str, list[ReviewedCase]]] = []
-    kept: list[ReviewedCase] = []
-    smallest = 1.0
-    for case in drawn:
-        if least(case.seq) < smallest:
-            smallest = least(case.seq)
-            kept = [earlier for earlier in kept if earlier.u < smallest]
-        if case.u < smallest:
-            kept.append(case)
-        if len(kept) in plan.at_cases and not any(n == len(kept) for n, _, _ in come):
-            come.append((len(kept), f"{len(kept)} cases", list(kept)))
-    today = str(connection.execute(select(func.max(EVENT.c.at))).scalar())[:10]
-    for day in (day.isoformat() for day in plan.at_dates):
-        if day <= today:
-            last = select(func.max(DECISION.c.seq)).join(EVENT, EVENT.c.seq == DECISION.c.seq)
-            before = connection.execute(last.where(*period, EVENT.c.at < day)).scalar() or 0
-            cases = [case for case in drawn if case.seq <= before and case.u < least(before)]
-            come.append((len(cases), day, cases))
-    largest = max((row.cases for row in made), default=0)
-    fresh = [entry for entry in come if entry[0] > largest]
-    if not fresh:
-        later = [f"{n} drawn cases" for n in sorted(plan.at_cases) if n > len(kept)][:1]
-        later += [day.isoformat() for day in sorted(plan.at_dates) if day.isoformat() > today][:1]
-        raise Problem(
-            409,
-            f"The protocol allows no recalibration now: this bag has {len(kept)} drawn cases, {largest} of them used, "
-            f"and the next time is {' or '.join(later) or 'not named'}. A time chosen by looking would void the "
-            "promise.",
-        )
-    _, due, cases = max(fresh, key=lambda entry: entry[:2])
-    return due, cases
 
 
 def recalibrate(service: Service, line: str, *, actor: str) -> dict[str, Any]:
