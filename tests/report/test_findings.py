@@ -5,13 +5,18 @@ from __future__ import annotations
 import numpy as np
 from report.builders import THREE, cohort_of, model_with, repeated
 
-from calcode.report.answers import audit_figure, kept_sentence, missed_sentence
+from calcode.report.answers import audit_figure, case_parts
 from calcode.report.cohort import CohortFigures, ReportCohort, cohort_figures
 from calcode.report.cohort_page import report_sections
 from calcode.report.findings import calcode_sentences, headline, ordinary_sentences, shortfall_sentences
 from calcode.report.model_section import bandwidth_sentence, protected_figure
+from calcode.report.parts import Text
 
 A, B, C, AB, ABC, NONE = [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 1, 1], [0, 0, 0]
+
+
+def cases_said(figures: CohortFigures) -> list[str]:
+    return [sentence for part in case_parts(figures) if isinstance(part, Text) for sentence in part.sentences]
 
 
 def said(figures: CohortFigures) -> str:
@@ -20,8 +25,7 @@ def said(figures: CohortFigures) -> str:
         *ordinary_sentences(figures),
         *calcode_sentences(figures),
         *shortfall_sentences(figures),
-        kept_sentence(figures),
-        missed_sentence(figures),
+        *cases_said(figures),
     ]
     return " ".join(sentences).replace("\u00a0", " ")
 
@@ -211,7 +215,7 @@ def test_empty_sets_of_accepted_images_are_deferrals_and_no_misses() -> None:
     assert figures.guarded.summary.coverage.value == 1.0
     assert figures.guarded.summary.audit_coverage.value == 0.75
     assert figures.guarded.summary.deferral.value == 0.25
-    assert missed_sentence(figures) == "No answer for an image of the label space misses the truth."
+    assert cases_said(figures)[1] == "No answer for an image of the label space misses the truth."
 
 
 def test_the_headline_compares_cohort_by_cohort() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -160,7 +160,7 @@ def compare(
             rows.append(row)
             advance(1)
     groups = {} if by is None else comparison.rows_by(rows, cohort.metadata[by])
-    counts = {entry.name: len(getattr(roles, entry.name)) for entry in fields(roles)}
+    counts = {name: len(members) for name, members in roles.by_name.items()}
     note = comparison.EXCHANGEABLE_NOTE if test.own else comparison.SHIFTED_NOTE
     inside = int(evidence.in_space.sum())
     sentence = (

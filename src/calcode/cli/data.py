@@ -39,21 +39,16 @@ def check(
     ],
     columns: _Columns,
     csv: Annotated[
-        Path | None, typer.Option("--csv", help="CSV file that lists the images.", metavar="FILE", rich_help_panel=_OWN)
+        Path | None, typer.Option(help="CSV file that lists the images.", metavar="FILE", rich_help_panel=_OWN)
     ] = None,
     classes: Annotated[
-        list[str] | None, typer.Option("--classes", help="The label space, separated by commas.", rich_help_panel=_OWN)
+        list[str] | None, typer.Option(help="The label space, separated by commas.", rich_help_panel=_OWN)
     ] = None,
     outside: Annotated[
-        list[str] | None,
-        typer.Option("--outside", help="Labels known to lie outside, separated by commas.", rich_help_panel=_OWN),
+        list[str] | None, typer.Option(help="Labels known to lie outside, separated by commas.", rich_help_panel=_OWN)
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Processes that decode; default: one per core.")
-    ] = None,
-    smallest_side: Annotated[
-        int, typer.Option("--smallest-side", min=1, help="Name images with a shorter side, in pixels.")
-    ] = 64,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that decode; default: one per core.")] = None,
+    smallest_side: Annotated[int, typer.Option(min=1, help="Name images with a shorter side, in pixels.")] = 64,
     as_json: AsJson = False,
 ) -> None:
     """Find out what is wrong with a folder of images before any model sees them.

@@ -20,9 +20,7 @@ def demo(
     ] = Path("demo-output/report.html"),
     image: Annotated[
         Path | None,
-        typer.Option(
-            "--image", help="Decide on this photograph of a skin lesion instead, and say why.", metavar="FILE"
-        ),
+        typer.Option(help="Decide on this photograph of a skin lesion instead, and say why.", metavar="FILE"),
     ] = None,
     stream: Annotated[
         bool,

@@ -48,7 +48,6 @@ def embed(
     dataset: Annotated[
         str,
         typer.Option(
-            "--dataset",
             metavar="NAME",
             help="How to read the folder: ham10000, isic2019-test, pad-ufes-20, camelyon17, ...; csv or folders (one "
             "per class) for your own images.",
@@ -57,7 +56,6 @@ def embed(
     templates: Annotated[
         str | None,
         typer.Option(
-            "--templates",
             metavar="NAME|FILE",
             help="Prompt templates: dermatology, histopathology, or a .toml file of your own. Default: those of "
             "the data set.",
@@ -66,21 +64,16 @@ def embed(
     prompts: Annotated[
         Path | None,
         typer.Option(
-            "--prompts",
-            metavar="FILE",
-            help="Prompt file (.prompts.safetensors) instead of templates; an .onnx file needs one.",
+            metavar="FILE", help="Prompt file (.prompts.safetensors) instead of templates; an .onnx file needs one."
         ),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Images at a time.", min=1)] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", help="Decoding processes; default: one per core.", min=0)
-    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images at a time.", min=1)] = None,
+    workers: Annotated[int | None, typer.Option(help="Decoding processes; default: one per core.", min=0)] = None,
     engine: Annotated[
         Literal["local", "ray"],
         typer.Option(
-            "--engine",
             help="Where to compute: on this machine; or with Ray on all GPUs and cores, here or on the cluster of "
-            "RAY_ADDRESS.",
+            "RAY_ADDRESS."
         ),
     ] = "local",
     as_json: AsJson = False,

@@ -26,8 +26,7 @@ def explain(
         typer.Option("--id", help="Image to explain. Repeat it, or separate ids by commas.", metavar="ID"),
     ] = None,
     image: Annotated[
-        list[Path] | None,
-        typer.Option("--image", help="Photograph to explain instead; needs --backbone.", metavar="FILE"),
+        list[Path] | None, typer.Option(help="Photograph to explain instead; needs --backbone.", metavar="FILE")
     ] = None,
     backbone: Annotated[
         str | None,

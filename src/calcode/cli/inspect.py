@@ -20,7 +20,7 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
     import warnings
 
     from calcode.errors import CalcodeWarning
-    from calcode.report.model_facts import model_facts
+    from calcode.report import model_facts as about
     from calcode.site import SiteModel, load_model
 
     with warnings.catch_warnings(action="ignore", category=CalcodeWarning):
@@ -37,19 +37,10 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
             show_site(fitted, facts, screen=screen)
         return
     if as_json:
-        screen.emit("inspect", {"file": str(model), **model_facts(fitted)})
+        screen.emit("inspect", {"file": str(model), **about.model_facts(fitted)})
     else:
         from calcode.method.quantiles import smallest_finite_count
         from calcode.metrics.wording import number, percent
-        from calcode.report.model_facts import (
-            audit_candidates,
-            audit_sentence,
-            bandwidth_sentence,
-            changed_settings,
-            guard_sentences,
-            images_text,
-            level_sentence,
-        )
 
         screen.say(f"{model.name}: {DEVICE_NOTE}", style="bold")
         screen.say(
@@ -58,26 +49,27 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
         )
         expected = fitted.evidence_format_
         screen.say(
-            f"Fitted on images: {images_text(fitted)}. Backbone: {expected.backbone or 'not recorded'}; embeddings of "
-            f"{expected.dimension} dimensions, {expected.n_prompts} prompts per class. Digest: {fitted.digest_[:16]}."
+            f"Fitted on images: {about.images_text(fitted)}. Backbone: {expected.backbone or 'not recorded'}; "
+            f"embeddings of {expected.dimension} dimensions, {expected.n_prompts} prompts per class. Digest: "
+            f"{fitted.digest_[:16]}."
         )
-        changed = changed_settings(fitted)
+        changed = about.changed_settings(fitted)
         screen.say(
             "Every setting is the default."
             if not changed
             else f"Settings other than the defaults: {', '.join(f'{key} = {value}' for key, value in changed.items())}."
         )
         screen.heading("Which images it defers: the audit")
-        screen.say(audit_sentence(fitted))
+        screen.say(about.audit_sentence(fitted))
         if fitted.audit_name_ is not None:
             table = plain_table("candidate", "AUROC", "")
-            for name, auroc in audit_candidates(fitted).items():
+            for name, auroc in about.audit_candidates(fitted).items():
                 chosen = name == fitted.audit_name_
                 table.add_row(name, number(auroc, digits=3), "chosen" if chosen else "", style="bold" if chosen else "")
             screen.say()
             screen.show(table)
         screen.heading("How local its thresholds are: the bandwidth")
-        screen.say(f"{bandwidth_sentence(fitted)} {level_sentence(fitted)}")
+        screen.say(f"{about.bandwidth_sentence(fitted)} {about.level_sentence(fitted)}")
         if fitted.bandwidth_trace_:
             table = plain_table("neighbourhood", "h", "infinite thresholds", "held-out coverage", "", words=())
             for trial in fitted.bandwidth_trace_:
@@ -91,7 +83,7 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
             screen.say()
             screen.show(table)
         screen.heading("Which classes it protects: the guard")
-        for sentence in guard_sentences(fitted):
+        for sentence in about.guard_sentences(fitted):
             screen.point(sentence)
         heads = ("validation\nimages", "held-out\ncoverage", "calibration\nimages", "protected\nat")
         table = plain_table("class", *heads, "needed", "threshold")

@@ -18,15 +18,10 @@ def verify(
     site: SiteFile,
     checkpoints: Annotated[
         Path | None,
-        typer.Option(
-            "--checkpoints",
-            help="Notes kept elsewhere: a folder, or a file of syslog lines.",
-            metavar="PATH",
-            exists=True,
-        ),
+        typer.Option(help="Notes kept elsewhere: a folder, or a file of syslog lines.", metavar="PATH", exists=True),
     ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", help="Public key of the log; the site's own key if not given.", metavar="KEY")
+        str | None, typer.Option(help="Public key of the log; the site's own key if not given.", metavar="KEY")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -106,7 +101,7 @@ def prove(
 
 def check(
     proof: Annotated[Path, typer.Argument(metavar="PROOF", help="File of 'calcode log prove'.")],
-    key: Annotated[str, typer.Option("--key", help="Public key of the log ('ed25519:...' or its file).")],
+    key: Annotated[str, typer.Option(help="Public key of the log ('ed25519:...' or its file).")],
     as_json: AsJson = False,
 ) -> None:
     """Check a proof without the log: only the public key of its checkpoints is needed.
@@ -129,7 +124,7 @@ def check(
 def export(
     site: SiteFile,
     target: Annotated[Path, typer.Argument(metavar="FILE", help="decisions .parquet, or AuditEvents .ndjson.")],
-    line: Annotated[str | None, typer.Option("--line", help="Whose decisions, if there are several lines.")] = None,
+    line: Annotated[str | None, typer.Option(help="Whose decisions, if there are several lines.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the decisions of a line to Parquet, or all records as FHIR AuditEvent NDJSON.

@@ -29,9 +29,7 @@ def key(
 
 
 def sign(
-    model: ModelFile,
-    key: Annotated[Path, typer.Option("--key", help="Private key.", metavar="FILE")],
-    as_json: AsJson = False,
+    model: ModelFile, key: Annotated[Path, typer.Option(help="Private key.", metavar="FILE")], as_json: AsJson = False
 ) -> None:
     """Sign a model file; the signature is written next to it as MODEL.sig.
 
@@ -48,9 +46,7 @@ def sign(
 
 def verify(
     model: ModelFile,
-    trusted: Annotated[
-        list[str], typer.Option("--trusted", help="Public key ('ed25519:...' or a file); repeat it.", metavar="KEY")
-    ],
+    trusted: Annotated[list[str], typer.Option(help="Public key ('ed25519:...' or a file); repeat it.", metavar="KEY")],
     as_json: AsJson = False,
 ) -> None:
     """Check that a model file is whole and signed by a trusted key; exit code 1 if not.

@@ -29,7 +29,6 @@ def monitor(
     decisions: Annotated[
         list[Path] | None,
         typer.Option(
-            "--decisions",
             help="Decisions on these images as they were given; repeat it for several files. Without it the model "
             "decides again.",
             metavar="FILE",
@@ -38,7 +37,6 @@ def monitor(
     labels: Annotated[
         Path | None,
         typer.Option(
-            "--labels",
             help="CSV of reviewed cases in the order in which they came: id, label (a class; another name is outside "
             "the label space; empty: it stayed without a label) and, if only some were drawn at random, coin (1 or 0).",
             metavar="FILE",
@@ -48,9 +46,7 @@ def monitor(
     state: Annotated[
         Path | None,
         typer.Option(
-            "--state",
-            help="JSON file that keeps the monitors from one day to the next; made if it is not there.",
-            metavar="FILE",
+            help="JSON file that keeps the monitors from one day to the next; made if it is not there.", metavar="FILE"
         ),
     ] = None,
     recalibrated: Annotated[

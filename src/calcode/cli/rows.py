@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import operator
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 FITTED_ROLES = tuple(role for role in ROLES if role != "test")
 #: Roles in which every image must have a diagnosis among the classes (METHOD.md 1).
 _LABELLED = ("validation", "calibration")
+#: The comparisons of a condition, by the names of the module `operator`.
+_COMPARISONS = {"=": "eq", "==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 _CONDITION = re.compile(r"^\s*(?P<column>[^=!<>]+?)\s*(?P<comparison>!=|<=|>=|==|=|<|>)\s*(?P<value>.*?)\s*$")
 
 
@@ -123,22 +126,11 @@ def row_filter(conditions: Sequence[str] | None, features: FeatureFile) -> pyarr
     features : FeatureFile
         Whose columns are meant.
     """
-    import operator
-
     import pyarrow as pa
     import pyarrow.compute as pc
 
     from calcode.cohorts.parquet import file_schema, is_text
 
-    operators = {
-        "=": operator.eq,
-        "==": operator.eq,
-        "!=": operator.ne,
-        "<": operator.lt,
-        "<=": operator.le,
-        ">": operator.gt,
-        ">=": operator.ge,
-    }
     if not conditions:
         return None
     whole = None
@@ -174,7 +166,7 @@ def row_filter(conditions: Sequence[str] | None, features: FeatureFile) -> pyarr
                 f"{features.path}: {unquoted!r} in --where {text!r} is no value of the column's type {plain}; write "
                 "one that is"
             ) from error
-        expression = operators[comparison](pc.field(column), scalar)
+        expression = getattr(operator, _COMPARISONS[comparison])(pc.field(column), scalar)
         whole = expression if whole is None else whole & expression
     return whole
 

@@ -21,13 +21,12 @@ def serve(
         bool, typer.Option("--demo", help="Without a site file: the demonstration model and a stream of images.")
     ] = False,
     pace: Annotated[
-        float, typer.Option("--pace", min=0.1, max=1000.0, help="With --demo: images a second; at 8, five minutes.")
+        float, typer.Option(min=0.1, max=1000.0, help="With --demo: images a second; at 8, five minutes.")
     ] = 8.0,
     report: Annotated[
-        Path | None,
-        typer.Option("--report", help="With --demo: write the story with pictures here and end.", metavar="FOLDER"),
+        Path | None, typer.Option(help="With --demo: write the story with pictures here and end.", metavar="FOLDER")
     ] = None,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="With --demo: where it listens.")] = 8470,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --demo: where it listens.")] = 8470,
     as_json: AsJson = False,
 ) -> None:
     """Serve decisions over HTTP; each is on the disk before it is answered.

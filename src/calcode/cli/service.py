@@ -168,9 +168,9 @@ def retain(site: SiteFile, as_json: AsJson = False) -> None:
 
 def erase(
     site: SiteFile,
-    why: Annotated[str, typer.Option("--why", help="Reason, for the log; no names.")],
-    group: Annotated[str | None, typer.Option("--group", help="The patient, as requests name it.")] = None,
-    decision: Annotated[str | None, typer.Option("--decision", help="Id of one decision.")] = None,
+    why: Annotated[str, typer.Option(help="Reason, for the log; no names.")],
+    group: Annotated[str | None, typer.Option(help="The patient, as requests name it.")] = None,
+    decision: Annotated[str | None, typer.Option(help="Id of one decision.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete all personal content of a patient or of one decision. Backups keep theirs until they are overwritten.
@@ -210,7 +210,7 @@ def rebuild(site: SiteFile, as_json: AsJson = False) -> None:
 
 def outbox(
     site: SiteFile,
-    retry: Annotated[str | None, typer.Option("--retry", metavar="TARGET", help="Try its reports again now.")] = None,
+    retry: Annotated[str | None, typer.Option(metavar="TARGET", help="Try its reports again now.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the reports that wait for each receiver, or make those of one receiver due now.
@@ -276,7 +276,7 @@ def labels(
 
 def recalibrate(
     site: SiteFile,
-    line: Annotated[str | None, typer.Option("--line", help="May be left out where there is one line.")] = None,
+    line: Annotated[str | None, typer.Option(help="May be left out where there is one line.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make the site model that the protocol allows now, from the reviewed cases, as a candidate with its report.
@@ -313,8 +313,8 @@ def recalibrate(
 def token(
     site: SiteFile,
     subject: Annotated[str, typer.Argument(metavar="NAME", help="Program or person.")],
-    role: Annotated[list[str], typer.Option("--role", help="program, clinician, approver, engineer, auditor, admin.")],
-    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="Valid for this long.")] = 365,
+    role: Annotated[list[str], typer.Option(help="program, clinician, approver, engineer, auditor, admin.")],
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Valid for this long.")] = 365,
     line: LimitedTo = None,
     as_json: AsJson = False,
 ) -> None:
@@ -336,7 +336,7 @@ def token(
 def account(
     site: SiteFile,
     subject: Annotated[str, typer.Argument(metavar="NAME", help="Person.")],
-    role: Annotated[list[str], typer.Option("--role", help="clinician, approver, engineer, auditor, admin.")],
+    role: Annotated[list[str], typer.Option(help="clinician, approver, engineer, auditor, admin.")],
     password: Annotated[
         str, typer.Option(prompt=True, hide_input=True, confirmation_prompt=True, help="12 characters or more.")
     ],

@@ -89,22 +89,20 @@ def split(
     with screen.working(f"Writing {target}"):
         write_roles(target, features=file, roles=roles)
     if as_json:
-        screen.emit(
-            "split",
-            {
-                "output": str(target),
-                "roles": list(counts.roles),
-                "classes": list(counts.classes),
-                "counts": {
-                    name: dict(zip(counts.roles, row.tolist(), strict=True))
-                    for name, row in zip(counts.classes, counts.counts, strict=True)
-                },
-                "infinite_guard": [
-                    {"name": name, "n": counts.calibration[name], "n_needed": counts.needed[name]}
-                    for name in counts.infinite_guard
-                ],
+        facts = {
+            "output": str(target),
+            "roles": list(counts.roles),
+            "classes": list(counts.classes),
+            "counts": {
+                name: dict(zip(counts.roles, row.tolist(), strict=True))
+                for name, row in zip(counts.classes, counts.counts, strict=True)
             },
-        )
+            "infinite_guard": [
+                {"name": name, "n": counts.calibration[name], "n_needed": counts.needed[name]}
+                for name in counts.infinite_guard
+            ],
+        }
+        screen.emit("split", facts)
     else:
         table = plain_table("class", *counts.roles, "total")
         for name, row in zip(counts.classes, counts.counts, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -53,15 +54,14 @@ def run(
     features: Annotated[
         list[str] | None,
         typer.Option(
-            "--features",
             help="Feature file of a backbone, instead of the file's; NAME/SETTING=PATH for one setting. Repeatable.",
             metavar="NAME=PATH",
         ),
     ] = None,
     resplits: Annotated[
-        int | None, typer.Option("--resplits", help="New deals of the roles by group, instead of the file's.", min=0)
+        int | None, typer.Option(help="New deals of the roles by group, instead of the file's.", min=0)
     ] = None,
-    workers: Annotated[int | None, typer.Option("--workers", help="Processes; default: all cores.", min=1)] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; default: all cores.", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run every experiment of a study: methods x settings x backbones, tables, a manifest and the page.
@@ -112,13 +112,13 @@ def run(
         page = write_study_page(done.folder)
     if as_json:
         facts = {
-            "output": str(done.folder),
+            "output": done.folder,
             "combinations": done.n_jobs,
             "reused": done.n_reused,
             "seconds": done.seconds,
-            "tables": [str(table) for table in done.tables],
+            "tables": done.tables,
             "failures": [{"what": failure.what, "error": failure.error} for failure in done.failures],
-            "page": str(page),
+            "page": page,
         }
         screen.emit("study run", facts)
     else:
@@ -197,13 +197,7 @@ def report(
     with screen.working(f"Reading {folder}"):
         written = write_report(folder, page=page)
     if as_json:
-        facts = {
-            "page": str(written.page),
-            "latex": [str(path) for path in written.latex],
-            "figures": [str(path) for path in written.figures],
-            "drawn": written.drawn,
-        }
-        screen.emit("study report", facts)
+        screen.emit("study report", asdict(written))
         return
     screen.say(f"Wrote {written.page}. Open it in a browser.")
     screen.say(

@@ -27,6 +27,7 @@ from calcode.metrics.intervals import (
 from calcode.metrics.summary_text import summary_text
 from calcode.metrics.tallies import Outcome, Tally
 from calcode.metrics.top_one import expected_calibration_error
+from calcode.metrics.wording import counted
 
 if TYPE_CHECKING:
     from calcode.method.decisions import Decisions
@@ -64,6 +65,12 @@ class ClassCoverage:
     deferral: float
     in_every_set: int | None = None
 
+    @property
+    def in_every_set_note(self) -> str:
+        """The mark of a class that is in every set; nothing for the others."""
+        images = self.in_every_set
+        return "" if images is None else f"in every set: {counted(images, 'calibration image')}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SingleAnswers:
@@ -95,6 +102,30 @@ class SingleAnswers:
             f"{self.n:,} single answers, {self.right:,} of them right ({100 * self.accuracy.value:.1f} %, "
             f"95 % interval {100 * self.accuracy.low:.1f} to {100 * self.accuracy.high:.1f})"
         )
+
+    @property
+    def sentence(self) -> str:
+        """The same as a sentence.
+
+        Examples
+        --------
+        >>> SingleAnswers(n=1, right=0, accuracy=proportion(0, 1)).sentence
+        '1 single answer, which is wrong.'
+        >>> SingleAnswers(n=0, right=0, accuracy=proportion(0, 0)).sentence
+        'No answer names one diagnosis.'
+        """
+        return f"{self}." if self.n else "No answer names one diagnosis."
+
+    @property
+    def note(self) -> str:
+        """The same in few words.
+
+        Examples
+        --------
+        >>> SingleAnswers(n=19, right=13, accuracy=proportion(13, 19)).note
+        '13 of 19 single answers right'
+        """
+        return f"{self.right:,} of {counted(self.n, 'single answer')} right" if self.n else "no single answer"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from calcode.metrics.intervals import Estimate
 from calcode.metrics.wording import counted, number, sentence_case
@@ -15,22 +15,17 @@ if TYPE_CHECKING:
 CLASS_HEADS = ("class", "answered", "coverage, 95 % interval", "size", "full", "inform.", "defer.", "")
 
 
-class Line(NamedTuple):
-    """One figure: its name, its value with the interval, and the images that it is about."""
-
-    name: str
-    estimate: Estimate
-    images: str
+#: One figure: its name, its value with the interval, and the images that it is about.
+Line = tuple[str, Estimate, str]
 
 
 def summary_text(summary: Summary) -> str:
     """The whole page as plain text."""
     lines = overall_lines(summary)
-    width = max(len(line.name) for line in lines)
+    width = max(len(name) for name, _, _ in lines)
     table = [
-        f"  {line.name:<{width}}  {number(line.estimate.value, digits=3):>9}  {interval(line.estimate):<16}  "
-        f"{line.estimate.n:,} {line.images}"
-        for line in lines
+        f"  {name:<{width}}  {number(found.value, digits=3):>9}  {interval(found):<16}  {found.n:,} {images}"
+        for name, found, images in lines
     ]
     rows = [CLASS_HEADS, *(class_cells(row) for row in summary.classwise)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(CLASS_HEADS))]
@@ -68,29 +63,26 @@ def cohort_sentence(summary: Summary) -> str:
 
 def overall_lines(summary: Summary) -> list[Line]:
     """The figures of the whole cohort in the order in which they are read."""
-    worst = summary.worst_class or "none"
-    lines = [
-        Line("coverage", summary.coverage, "answered"),
-        Line(f"worst class: {worst}", summary.worst_class_coverage, "answered of this class"),
-        Line(f"set size (of {len(summary.classes)} labels)", summary.set_size, "answered"),
-        Line("full-set rate", summary.full_set_rate, "answered"),
-        Line("single answers: how many", summary.singleton_rate, "answered"),
-        Line("informative rate", summary.informative_rate, "images"),
-        Line("deferral", summary.deferral, "images"),
-        Line("selective accuracy", summary.selective_accuracy, "answered"),
+    worst, singles = summary.worst_class or "none", summary.singles
+    accepted = summary.audit_coverage
+    error = Estimate(value=summary.calibration_error, low=math.nan, high=math.nan, n=summary.coverage.n)
+    lines: list[Line] = [("coverage", summary.coverage, "answered")]
+    if accepted != summary.coverage:
+        lines.append(("coverage, empty sets as misses", accepted, "accepted by the audit"))
+    lines += [
+        (f"worst class: {worst}", summary.worst_class_coverage, "answered of this class"),
+        (f"set size (of {len(summary.classes)} labels)", summary.set_size, "answered"),
+        ("full-set rate", summary.full_set_rate, "answered"),
+        ("single answers: how many", summary.singleton_rate, "answered"),
+        *([("single answers: right", singles.accuracy, "single answers")] if singles.n else []),
+        ("informative rate", summary.informative_rate, "images"),
+        ("deferral", summary.deferral, "images"),
+        ("selective accuracy", summary.selective_accuracy, "answered"),
     ]
-    if summary.singles.n:
-        lines.insert(5, Line("single answers: right", summary.singles.accuracy, "single answers"))
-    if summary.audit_coverage != summary.coverage:
-        lines.insert(1, Line("coverage, empty sets as misses", summary.audit_coverage, "accepted by the audit"))
     if summary.n_in_space < summary.n:
-        lines.append(Line("deferral of the classes", summary.in_space_deferral, "images of the classes"))
-        lines.append(Line("deferral outside them", summary.out_of_space_deferral, "images outside"))
-    error = summary.calibration_error
-    lines.append(
-        Line("calibration error", Estimate(value=error, low=math.nan, high=math.nan, n=summary.coverage.n), "answered")
-    )
-    return lines
+        lines.append(("deferral of the classes", summary.in_space_deferral, "images of the classes"))
+        lines.append(("deferral outside them", summary.out_of_space_deferral, "images outside"))
+    return [*lines, ("calibration error", error, "answered")]
 
 
 def class_cells(row: ClassCoverage) -> tuple[str, ...]:
@@ -103,7 +95,7 @@ def class_cells(row: ClassCoverage) -> tuple[str, ...]:
         covered,
         or_dash(row.set_size, digits=2),
         *(or_dash(value) for value in figures),
-        "" if row.in_every_set is None else f"in every set: {counted(row.in_every_set, 'calibration image')}",
+        row.in_every_set_note,
     )
 
 

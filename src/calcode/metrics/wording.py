@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from calcode.method.decisions import WORST_CLASS_MIN
 from calcode.metrics.intervals import Estimate
-
-if TYPE_CHECKING:
-    from calcode.metrics.summary import SingleAnswers
 
 #: Keeps a number and its unit on one line.
 NBSP = "\u00a0"
@@ -136,36 +132,6 @@ def listed(words: Sequence[str], *, last: str = "and") -> str:
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} {last} {words[-1]}"
-
-
-def singles_sentence(singles: SingleAnswers) -> str:
-    """The record of the answers that name one diagnosis.
-
-    Examples
-    --------
-    >>> from calcode.metrics.intervals import proportion
-    >>> from calcode.metrics.summary import SingleAnswers
-    >>> singles_sentence(SingleAnswers(n=1, right=0, accuracy=proportion(0, 1)))
-    '1 single answer, which is wrong.'
-    >>> singles_sentence(SingleAnswers(n=0, right=0, accuracy=proportion(0, 0)))
-    'No answer names one diagnosis.'
-    """
-    return f"{singles}." if singles.n else "No answer names one diagnosis."
-
-
-def singles_words(singles: SingleAnswers) -> str:
-    """The same in few words, for a legend or a note.
-
-    Examples
-    --------
-    >>> from calcode.metrics.intervals import proportion
-    >>> from calcode.metrics.summary import SingleAnswers
-    >>> singles_words(SingleAnswers(n=19, right=13, accuracy=proportion(13, 19)))
-    '13 of 19 single answers right'
-    """
-    if not singles.n:
-        return "no single answer"
-    return f"{count(singles.right)} of {counted(singles.n, 'single answer')} right"
 
 
 def sentence_case(text: str) -> str:

@@ -9,17 +9,7 @@ import numpy as np
 from calcode.arrays import BoolArray, IntArray
 from calcode.method.decisions import Reason
 from calcode.metrics import Summary, subgroup_rows, summarize_by
-from calcode.metrics.wording import (
-    FEW,
-    count,
-    counted,
-    listed,
-    number,
-    percent,
-    percent_estimate,
-    short_percent,
-    singles_words,
-)
+from calcode.metrics.wording import FEW, counted, listed, number, percent, percent_estimate, short_percent
 from calcode.report.charts import ChartRow, Histogram, ReferenceLine, RowChart, Segment, StackChart, StackRow
 from calcode.report.cohort import CohortFigures, ReportCohort
 from calcode.report.comparison import share_cell, singles_cell
@@ -50,7 +40,7 @@ def set_size_figure(figures: CohortFigures) -> Figure:
         answered, summary = method.outcome.answered, method.summary
         sizes = np.bincount(method.outcome.sets[answered].sum(axis=1), minlength=n_classes + 1)
         shares = tuple(n / len(answered) for n in (int((~answered).sum()), *sizes.tolist()))
-        note = f"mean {number(summary.set_size.value)}; {singles_words(summary.singles)}"
+        note = f"mean {number(summary.set_size.value)}; {summary.singles.note}"
         bars.append(StackRow(label=method.name, note=note, shares=shares))
         rows.append([method.name, *map(percent, shares), singles_cell(summary)])
     return Figure(
@@ -84,11 +74,11 @@ def deferral_figure(figures: CohortFigures) -> Figure:
     for name, row in zip(names, counts.tolist(), strict=False):
         total, found = sum(row), [row[reason] for reason in reasons]
         shares = tuple(n / max(total, 1) for n in found)
-        note = f"{percent(sum(shares))} of {count(total)}" if total else "no image"
+        note = f"{percent(sum(shares))} of {total:,}" if total else "no image"
         bars.append(StackRow(label=name, note=note, shares=shares))
-        rows.append([name, count(total), *map(count, found)])
+        rows.append([name, *(f"{n:,}" for n in (total, *found))])
     words = [REASON_WORDS[reason] for reason in reasons]
-    totals = listed([f"{count(int(counts[:, r].sum()))} for {REASON_WORDS[r]}" for r in reasons])
+    totals = listed([f"{counts[:, r].sum():,} for {REASON_WORDS[r]}" for r in reasons])
     parts = [Segment(REASON_WORDS[reason], f"reason-{int(reason)}") for reason in reasons]
     return Figure(
         heading=heading,
@@ -118,7 +108,7 @@ def audit_figure(figures: CohortFigures) -> Figure:
             caption=f"Audit p-values on {cohort.name}",
             columns=columns("p-value", "images", "share"),
             rows=[
-                [f"{low:.2f} to {high:.2f}", count(int(n)), percent(float(n) / len(p_values))]
+                [f"{low:.2f} to {high:.2f}", f"{n:,}", percent(float(n) / len(p_values))]
                 for low, high, n in zip(edges[:-1], edges[1:], counts, strict=True)
             ],
             layout="matrix",
@@ -153,7 +143,7 @@ def subgroup_figure(cohort: ReportCohort, column: str) -> Part:
     bars, rows = [], []
     for value, summary in groups.items():
         coverage = summary.coverage
-        note = f"{count(coverage.n)} of {count(summary.n)} answered{', few' * (coverage.n < FEW)}"
+        note = f"{coverage.n:,} of {summary.n:,} answered{', few' * (coverage.n < FEW)}"
         bars.append(ChartRow(label=value, note=note, values={2: coverage}))
         size, full = number(summary.set_size.value), percent(summary.full_set_rate.value)
         cells = (share_cell(coverage), size, full, singles_cell(summary), share_cell(summary.deferral))
@@ -197,11 +187,29 @@ def range_sentence(groups: Mapping[str, Summary], *, name: str) -> str:
 def case_parts(figures: CohortFigures) -> list[Part]:
     """Example cases that the guard kept, and that were missed, with the counts they were taken from."""
     cohort, decisions = figures.cohort, figures.cohort.decisions
+
+    def images(mask: BoolArray) -> str:
+        by_class = listed([f"{name} {n:,}" for name, n in figures.by_class(mask).items()])
+        return f"{counted(int(mask.sum()), 'answered image')} ({by_class})"
+
+    # How often the guard made the difference, how often it only made sets larger, and how many answers are wrong.
+    further = counted(int(figures.widened.sum()), "further answered image")
+    kept = (
+        f"The guard made the difference for {images(figures.kept) if figures.kept.any() else 'no answered image'}: the "
+        f"localized set missed the truth. It added labels to {further} whose localized set held the truth already."
+    )
+    if not cohort.model.tail_classes_:
+        kept = "No class is protected, so the guard kept nothing."
+    missed = "No answer for an image of the label space misses the truth."
+    if figures.missed.any():
+        missed = f"{images(figures.missed)}."
+    headings = columns("image", "true class", "first-ranked", "localized set", "CALCoDe's set", "p-value", words=5)
     parts: list[Part] = []
     for kind, sentence, mask in (
-        ("that the guard kept", kept_sentence(figures), figures.kept),
-        ("that were missed", missed_sentence(figures), figures.missed),
+        ("that the guard kept", kept, figures.kept),
+        ("that were missed", missed, figures.missed),
     ):
+        parts.append(Text(heading=f"Cases {kind}", sentences=(sentence,)))
         rows = []
         for row in case_rows(mask, labels=cohort.labels).tolist():
             top = decisions.classes[int(decisions.top_label[row])]
@@ -215,37 +223,10 @@ def case_parts(figures: CohortFigures) -> list[Part]:
                     number(float(decisions.p_audit[row]), digits=3),
                 ]
             )
-        headings = ("image", "true class", "first-ranked", "localized set", "CALCoDe's set", "p-value")
-        caption = f"Cases {kind}: {len(rows)} of {count(int(mask.sum()))}, taken from the classes in turn"
-        parts.append(Text(heading=f"Cases {kind}", sentences=(sentence,)))
         if rows:
-            parts.append(Table(caption=caption, columns=columns(*headings, words=5), rows=rows))
+            caption = f"Cases {kind}: {len(rows)} of {mask.sum():,}, taken from the classes in turn"
+            parts.append(Table(caption=caption, columns=headings, rows=rows))
     return parts
-
-
-def kept_sentence(figures: CohortFigures) -> str:
-    """How often the guard made the difference, and how often it only made sets larger."""
-    if not figures.cohort.model.tail_classes_:
-        return "No class is protected, so the guard kept nothing."
-    kept, widened = int(figures.kept.sum()), int(figures.widened.sum())
-    found = f"{counted(kept, 'answered image')} ({_by_class(figures, figures.kept)})" if kept else "no answered image"
-    further = counted(widened, "further answered image")
-    return (
-        f"The guard made the difference for {found}: the localized set missed the truth. It added labels to {further} "
-        "whose localized set held the truth already."
-    )
-
-
-def missed_sentence(figures: CohortFigures) -> str:
-    """How many answers are wrong, by class."""
-    missed = int(figures.missed.sum())
-    if not missed:
-        return "No answer for an image of the label space misses the truth."
-    return f"{counted(missed, 'answered image')} ({_by_class(figures, figures.missed)})."
-
-
-def _by_class(figures: CohortFigures, mask: BoolArray) -> str:
-    return listed([f"{name} {count(n)}" for name, n in figures.by_class(mask).items()])
 
 
 def case_rows(mask: BoolArray, *, labels: IntArray, shown: int = _SHOWN) -> IntArray:

@@ -5,21 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from calcode.metrics import ClassCoverage, Summary
+from calcode.metrics import Summary
 from calcode.metrics.intervals import Estimate
-from calcode.metrics.wording import (
-    FEW,
-    NBSP,
-    count,
-    counted,
-    listed,
-    number,
-    percent,
-    percent_interval,
-    sentence_case,
-    short_percent,
-    singles_words,
-)
+from calcode.metrics.wording import FEW, NBSP, listed, number, percent, percent_interval, sentence_case, short_percent
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart, Scale
 from calcode.report.cohort import CohortFigures, MethodFigures
 from calcode.report.parts import Cell, Figure, Table, columns
@@ -35,12 +23,12 @@ def singles_cell(summary: Summary) -> Cell:
     singles = summary.singles
     if not singles.n:
         return Cell("none")
-    return Cell(f"{count(singles.right)} of {count(singles.n)} right", below=percent_interval(singles.accuracy))
+    return Cell(f"{singles.right:,} of {singles.n:,} right", below=percent_interval(singles.accuracy))
 
 
 def share_cell(estimate: Estimate, *, name: str = "", n: bool = False) -> Cell:
     """A share with its interval below it."""
-    images = f", n = {count(estimate.n)}" if n and estimate.n else ""
+    images = f", n = {estimate.n:,}" if n and estimate.n else ""
     return Cell(f"{name} {percent(estimate.value)}".strip(), below=percent_interval(estimate) + images)
 
 
@@ -104,18 +92,11 @@ def method_words(method: MethodFigures) -> str:
     return (
         f"{method.name}: {number(summary.set_size.value)} labels per set, "
         f"{percent(summary.full_set_rate.value)} full, {percent(summary.deferral.value)} deferred, "
-        f"{singles_words(summary.singles)}"
+        f"{summary.singles.note}"
     )
 
 
 # ---------------------------------------------------------------------- class by class
-
-
-def _every_set_tag(row: ClassCoverage) -> str:
-    """The mark of a class that is in every set; nothing for the others."""
-    if row.in_every_set is None:
-        return ""
-    return f"in every set: {counted(row.in_every_set, 'calibration image')}"
 
 
 def class_chart(
@@ -136,8 +117,8 @@ def class_chart(
         sizes = [estimate.n for estimate in estimates.values()]
         shown = sizes[:1] if len(set(sizes)) == 1 else sizes
         few = ", few" if min(sizes) < FEW else ""
-        tag = _every_set_tag(figures.guarded.class_row(name))
-        note = f"n = {listed([count(n) for n in shown])}{few}" if max(sizes) else "no image"
+        tag = figures.guarded.class_row(name).in_every_set_note
+        note = f"n = {listed([f'{n:,}' for n in shown])}{few}" if max(sizes) else "no image"
         rows.append(
             ChartRow(
                 label=cohort.class_title(name),
@@ -167,8 +148,8 @@ def class_table(cohorts: Sequence[CohortFigures]) -> Table:
                     [
                         Cell(name, tag=tag, below=cohort.name if len(cohorts) > 1 else ""),
                         method.name,
-                        f"{count(row.coverage.n)} of {count(row.n)}",
-                        replace(share_cell(row.coverage), tag=_every_set_tag(row), alarm=alarm),
+                        f"{row.coverage.n:,} of {row.n:,}",
+                        replace(share_cell(row.coverage), tag=row.in_every_set_note, alarm=alarm),
                         number(row.set_size),
                         *(percent(share) for share in (row.full_set_rate, row.informative_rate, row.deferral)),
                     ]

@@ -6,17 +6,7 @@ from collections.abc import Callable, Sequence
 
 from calcode.method.quantiles import smallest_finite_count
 from calcode.metrics import ClassCoverage, Summary
-from calcode.metrics.wording import (
-    FEW,
-    count,
-    counted,
-    listed,
-    number,
-    percent,
-    percent_estimate,
-    short_percent,
-    singles_sentence,
-)
+from calcode.metrics.wording import FEW, counted, listed, number, percent, percent_estimate, short_percent
 from calcode.report.cohort import CohortFigures, MethodFigures
 from calcode.report.comparison import differs
 
@@ -87,7 +77,7 @@ def calcode_misses(cohorts: Sequence[CohortFigures], misses: str) -> str:
 def _record(summary: Summary) -> str:
     """How many single answers there are, and how many of them are right."""
     singles = summary.singles
-    return f"{count(singles.n)} ({count(singles.right)} right)" if singles.n else "none"
+    return f"{singles.n:,} ({singles.right:,} right)" if singles.n else "none"
 
 
 # ---------------------------------------------------------------------- one cohort
@@ -141,7 +131,7 @@ def calcode_sentences(figures: CohortFigures) -> list[str]:
             fate = "(all deferred)"
             if row.n and there is not None:
                 same = percent(there.class_row(name).coverage.value)
-                fate = f"{percent(row.value)} against {same} of the same {count(row.n)}"
+                fate = f"{percent(row.value)} against {same} of the same {row.n:,}"
             fates.append(f"{name} {fate}")
         sentences.append(f"The diagnoses that {ordinary.name} misses, where CALCoDe answers: {listed(fates)}.")
     return sentences
@@ -182,20 +172,15 @@ def shortfall_sentences(figures: CohortFigures) -> list[str]:
     if few:
         named = _named_classes(figures, few, lambda row: f" ({row.coverage.n})")
         sentences.append(f"Fewer than {FEW} answered images, too few to judge: {named}.")
-    return [*sentences, *every_set_sentences(figures)]
-
-
-def every_set_sentences(figures: CohortFigures) -> list[str]:
-    """One sentence for all classes that are in every set because their threshold is infinite."""
-    cohort = figures.cohort
+    # One sentence for all classes that are in every set because their threshold is infinite.
     everywhere = cohort.decisions.in_every_set
-    if not everywhere:
-        return []
-    needed = {guard.name: smallest_finite_count(miscoverage=guard.miscoverage) for guard in cohort.model.guards_}
-    named = listed([f"{cohort.class_title(name)} ({_calibration(n)})" for name, n in everywhere.items()])
-    enough = max((needed[name] for name in everywhere if name in needed), default=0)
-    remedy = f"; a threshold of its own needs {enough}" if enough else ""
-    return [f"In every set, whatever the image: {named}{remedy}. Coverage of 100 % says nothing there."]
+    if everywhere:
+        needed = {guard.name: smallest_finite_count(miscoverage=guard.miscoverage) for guard in model.guards_}
+        named = listed([f"{cohort.class_title(name)} ({_calibration(n)})" for name, n in everywhere.items()])
+        enough = max((needed[name] for name in everywhere if name in needed), default=0)
+        remedy = f"; a threshold of its own needs {enough}" if enough else ""
+        sentences.append(f"In every set, whatever the image: {named}{remedy}. Coverage of 100 % says nothing there.")
+    return sentences
 
 
 def _calibration(n: int) -> str:
@@ -212,7 +197,7 @@ def _coverage_with_cost(method: MethodFigures) -> list[str]:
         f"{len(summary.classes)} labels per set on average, "
         f"{f'{percent(full)} full sets' if full else 'no full set'} and "
         f"{f'{percent(deferred)} of all images' if deferred else 'no image'} deferred.",
-        singles_sentence(summary.singles),
+        summary.singles.sentence,
     ]
 
 
@@ -233,7 +218,12 @@ def guard_sentences(figures: CohortFigures) -> list[str]:
     """What the guard changes for each protected class, and its price."""
     model = figures.cohort.model
     if not model.tail_classes_:
-        return [no_guard_sentence(figures)]
+        # Then CALCoDe is the localized rule.
+        settings, same = model.settings_, "CALCoDe and the localized rule are the same here"
+        if settings.protect == "none":
+            return [f"The guard is switched off, so {same}."]
+        bound = short_percent(1.0 - settings.miscoverage - settings.discovery_margin)
+        return [f"No class fell below {bound} on held-out validation images, so none is protected, and {same}."]
     sentences = [guard_effect(figures, name) for name in model.tail_classes_]
     before, after = figures.localized.summary, figures.guarded.summary
     if after.set_size.value > before.set_size.value:
@@ -246,16 +236,6 @@ def guard_sentences(figures: CohortFigures) -> list[str]:
     else:
         sentences.append("The guard adds no label to any answer here.")
     return sentences
-
-
-def no_guard_sentence(figures: CohortFigures) -> str:
-    """Why nothing is protected, and that CALCoDe is the localized rule then."""
-    settings = figures.cohort.model.settings_
-    same = "CALCoDe and the localized rule are the same here"
-    if settings.protect == "none":
-        return f"The guard is switched off, so {same}."
-    bound = short_percent(1.0 - settings.miscoverage - settings.discovery_margin)
-    return f"No class fell below {bound} on held-out validation images, so none is protected, and {same}."
 
 
 def guard_effect(figures: CohortFigures, name: str) -> str:
@@ -318,5 +298,5 @@ def why_unprotected(figures: CohortFigures, name: str) -> str:
         return "It is not protected: no accepted validation image showed it."
     return (
         f"It is not protected: on held-out validation images {percent(evidence.coverage)} of "
-        f"{count(evidence.n)} were covered, not below the bound of {short_percent(evidence.bound)}."
+        f"{evidence.n:,} were covered, not below the bound of {short_percent(evidence.bound)}."
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from calcode.arrays import IntArray
 from calcode.method.decisions import Decisions
 from calcode.metrics import Summary, summarize
-from calcode.metrics.wording import count, counted, number, percent, percent_estimate, short_percent, singles_sentence
+from calcode.metrics.wording import count, counted, number, percent, percent_estimate, short_percent
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart
 from calcode.report.page import write_page
 from calcode.report.parts import Cell, Figure, Section, Table, Terms, Text, columns
@@ -86,7 +86,7 @@ def lead_text(site: SiteModel, decisions: Decisions, summary: Summary) -> Text:
         f"{number(summary.set_size.value)} of {len(site.classes_)} diagnoses per set on average; "
         f"{percent(summary.informative_rate.value)} of the answers rule something out, "
         f"{percent(summary.full_set_rate.value)} rule out nothing, {percent(summary.deferral.value)} are deferred.",
-        singles_sentence(summary.singles),
+        summary.singles.sentence,
     ]
     if summary.worst_class is not None:
         sentences.append(
