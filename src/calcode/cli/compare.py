@@ -124,7 +124,7 @@ def compare(
         terms = comparison.Terms(miscoverage=miscoverage, min_n=min_images, random_state=seed)
     except SettingsError as error:
         raise typer.BadParameter(str(error).partition(": ")[2], param_hint="--miscoverage") from error
-    screen = Screen()
+    screen = Screen(forms.as_json)
     with screen.working(f"Reading {features}"):
         choice = Choice.checked(
             open_features(features, prompts=prompts),

@@ -70,7 +70,7 @@ def check(
 
     if folder.is_file() and dataset == "csv" and csv is None:
         csv, folder = folder, folder.parent
-    screen = Screen()
+    screen = Screen(as_json)
     with warnings.catch_warnings(action="ignore", category=CalcodeWarning), screen.working("Looking for files"):
         # The findings say all of this again, with examples.
         own = CsvColumns(**{name.removesuffix("_column"): value for name, value in vars(columns).items()})
@@ -90,44 +90,42 @@ def check(
             listing = read_csv_images(csv, images=folder, columns=own, classes=space, outside=others)
     with screen.counting("Decoding images", total=len(listing)) as advance:
         report = check_listing(listing, workers=workers, smallest_side=smallest_side, advance=advance)
-    if as_json:
-        facts = {
-            "dataset": dataset,
-            "folder": str(folder),
-            "images": len(listing),
-            "files": int(listing.has_file.sum()),
-            "classes": list(listing.classes),
-            "in_space": int(listing.in_space.sum()),
-            "counts": listing.counts,
-            "published": None if listing.expected is None else listing.expected.images,
-            "roles": role_totals(listing),
-            "must_fix": report.must_fix,
-            "findings": [asdict(one) | {"level": one.level.value} for one in report.findings],
-        }
-        screen.emit("data check", facts)
-    else:
-        screen.say(
-            f"{listing.dataset}: {len(listing):,} images listed, {int(listing.has_file.sum()):,} files found, "
-            f"{int(listing.in_space.sum()):,} in the label space"
-        )
-        table = plain_table("label", "images")
-        for name, count in listing.counts.items():
-            place = "" if name in listing.classes else " (no label)" if not name else " (outside)"
-            table.add_row(f"{name}{place}".strip(), f"{count:,}")
-        screen.show(table)
-        roles = role_totals(listing)
-        if roles:
-            screen.say("roles: " + ", ".join(f"{name} {count:,}" for name, count in roles.items()))
-        words = {Level.FIX: "Must be fixed", Level.WARNING: "Worth a look", Level.NOTE: "Good to know"}
-        for level, word in words.items():
-            findings = [one for one in report.findings if one.level is level]
-            if findings:
-                screen.heading(word)
-            for one in findings:
-                shown = f" ({', '.join(one.examples)}{', ...' * (one.count > len(one.examples))})"
-                screen.point(one.message + (shown if one.examples else ""))
-        if not report.must_fix:
-            screen.say("Nothing must be fixed.", style="green")
+    facts = {
+        "dataset": dataset,
+        "folder": str(folder),
+        "images": len(listing),
+        "files": int(listing.has_file.sum()),
+        "classes": list(listing.classes),
+        "in_space": int(listing.in_space.sum()),
+        "counts": listing.counts,
+        "published": None if listing.expected is None else listing.expected.images,
+        "roles": role_totals(listing),
+        "must_fix": report.must_fix,
+        "findings": [asdict(one) | {"level": one.level.value} for one in report.findings],
+    }
+    screen.emit("data check", facts)
+    screen.say(
+        f"{listing.dataset}: {len(listing):,} images listed, {int(listing.has_file.sum()):,} files found, "
+        f"{int(listing.in_space.sum()):,} in the label space"
+    )
+    table = plain_table("label", "images")
+    for name, count in listing.counts.items():
+        place = "" if name in listing.classes else " (no label)" if not name else " (outside)"
+        table.add_row(f"{name}{place}".strip(), f"{count:,}")
+    screen.show(table)
+    roles = role_totals(listing)
+    if roles:
+        screen.say("roles: " + ", ".join(f"{name} {count:,}" for name, count in roles.items()))
+    words = {Level.FIX: "Must be fixed", Level.WARNING: "Worth a look", Level.NOTE: "Good to know"}
+    for level, word in words.items():
+        findings = [one for one in report.findings if one.level is level]
+        if findings:
+            screen.heading(word)
+        for one in findings:
+            shown = f" ({', '.join(one.examples)}{', ...' * (one.count > len(one.examples))})"
+            screen.point(one.message + (shown if one.examples else ""))
+    if not report.must_fix:
+        screen.say("Nothing must be fixed.", style="green")
     if report.must_fix:
         raise typer.Exit(int(ExitCode.DATA))
 
@@ -141,12 +139,10 @@ def list_(as_json: AsJson = False) -> None:
     """
     from calcode.datasets import DATASETS
 
-    screen = Screen()
-    if as_json:
-        keys = ("name", "title", "images", "licence", "needs", "templates")
-        rows = [{key: getattr(one, key) for key in keys} for one in DATASETS.values()]
-        screen.emit("data list", {"datasets": rows})
-        return
+    screen = Screen(as_json)
+    keys = ("name", "title", "images", "licence", "needs", "templates")
+    rows = [{key: getattr(one, key) for key in keys} for one in DATASETS.values()]
+    screen.emit("data list", {"datasets": rows})
     words = ("what", "licence", "the folder must hold")
     table = plain_table("name", "images", *words, words=words, unbroken=("name",))
     for one in DATASETS.values():

@@ -50,6 +50,8 @@ def decide(
     """
     from calcode.cli.rows import Choice
     from calcode.cohorts import open_features
+    from calcode.method.decisions import Reason
+    from calcode.metrics.wording import counted, percent
 
     target = output_file(output, suffixes=(".parquet", ".csv"), inputs=(model, features, prompts))
     if device is not None and engine != "gpu":
@@ -62,62 +64,56 @@ def decide(
 
         decide_file = partial(local.decide_file, device=None if engine == "local" else device or "cuda")
     choice = Choice.checked(open_features(features, prompts=prompts), role=role, conditions=where)
-    screen = Screen()
+    screen = Screen(as_json)
     # Every row of the file is read, also where a role or a condition leaves some out.
     with (
         choice.errors_in_words_of_options(),
         screen.counting("Rows of the file", total=choice.features.contents.n_rows) as advance,
     ):
         decided = decide_file(model, choice.features, target, role=role, where=choice.where, progress=advance)
-    if as_json:
-        facts = {
-            "output": str(target),
-            "images": decided.images,
-            "actions": decided.actions,
-            "reasons": {word: count for word, count in decided.reasons.items() if word != "none"},
-            "set_sizes": decided.set_sizes,
-            "full_sets": decided.set_sizes.get(len(decided.model.classes_), 0),
-            "model_digest": decided.model.digest_,
-            "promises": list(decided.model.promises_),
-        }
-        screen.emit("decide", facts)
-    else:
-        from calcode.method.decisions import Reason
-        from calcode.metrics.wording import counted, percent
-
-        total, every = decided.images, len(decided.model.classes_)
-        full = decided.set_sizes.get(every, 0)
-        rows = [("one diagnosis", decided.actions["label"], True)]
-        rows.append(("several diagnoses remain possible", decided.actions["set"], True))
-        for size, count in decided.set_sizes.items():
-            if size > 1:
-                words = f"all {every}: the answer says nothing" if size == every else f"{size} of {every}"
-                rows.append((f"  {words}", count, False))
-        rows.append(("deferred to a clinician", decided.actions["defer"], True))
-        why = {
-            Reason.LOW_SUPPORT: "unlike the images set aside for comparison (low support)",
-            Reason.EMPTY_SET: "no diagnosis is plausible enough (empty set)",
-            Reason.FULL_SET: "both diagnoses remain possible (full set)",
-        }
-        for reason, words in why.items():
-            count = decided.reasons[reason.name.lower()]
-            rows += [(f"  {words}", count, False)] * bool(count)
-        table = plain_table("answer", "images", "share")
-        for words, count, strong in rows:
-            table.add_row(words, f"{count:,}", percent(count / total), style="bold" if strong else "")
-        screen.say(f"{choice.described}: {counted(total, 'image')}")
-        screen.show(table)
-        screen.say()
-        if 2 * full > total - decided.actions["defer"]:
-            screen.say(
-                f"Most answers say nothing: {full:,} of {total - decided.actions['defer']:,} sets hold every label. "
-                "The model cannot tell the diagnoses apart on these images; 'calcode inspect' shows why sets are "
-                "wide.",
-                style="yellow",
-            )
-        if decided.actions["label"]:
-            screen.say(
-                "How often an answer of one diagnosis is right, only labelled images can say: 'calcode evaluate' "
-                "counts it."
-            )
-        screen.say(f"Wrote {decided.output}.")
+    facts = {
+        "output": str(target),
+        "images": decided.images,
+        "actions": decided.actions,
+        "reasons": {word: count for word, count in decided.reasons.items() if word != "none"},
+        "set_sizes": decided.set_sizes,
+        "full_sets": decided.set_sizes.get(len(decided.model.classes_), 0),
+        "model_digest": decided.model.digest_,
+        "promises": list(decided.model.promises_),
+    }
+    screen.emit("decide", facts)
+    total, every = decided.images, len(decided.model.classes_)
+    full = decided.set_sizes.get(every, 0)
+    rows = [("one diagnosis", decided.actions["label"], True)]
+    rows.append(("several diagnoses remain possible", decided.actions["set"], True))
+    for size, count in decided.set_sizes.items():
+        if size > 1:
+            words = f"all {every}: the answer says nothing" if size == every else f"{size} of {every}"
+            rows.append((f"  {words}", count, False))
+    rows.append(("deferred to a clinician", decided.actions["defer"], True))
+    why = {
+        Reason.LOW_SUPPORT: "unlike the images set aside for comparison (low support)",
+        Reason.EMPTY_SET: "no diagnosis is plausible enough (empty set)",
+        Reason.FULL_SET: "both diagnoses remain possible (full set)",
+    }
+    for reason, words in why.items():
+        count = decided.reasons[reason.name.lower()]
+        rows += [(f"  {words}", count, False)] * bool(count)
+    table = plain_table("answer", "images", "share")
+    for words, count, strong in rows:
+        table.add_row(words, f"{count:,}", percent(count / total), style="bold" if strong else "")
+    screen.say(f"{choice.described}: {counted(total, 'image')}")
+    screen.show(table)
+    screen.say()
+    if 2 * full > total - decided.actions["defer"]:
+        screen.say(
+            f"Most answers say nothing: {full:,} of {total - decided.actions['defer']:,} sets hold every label. "
+            "The model cannot tell the diagnoses apart on these images; 'calcode inspect' shows why sets are "
+            "wide.",
+            style="yellow",
+        )
+    if decided.actions["label"]:
+        screen.say(
+            "How often an answer of one diagnosis is right, only labelled images can say: 'calcode evaluate' counts it."
+        )
+    screen.say(f"Wrote {decided.output}.")

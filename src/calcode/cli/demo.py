@@ -44,16 +44,14 @@ def demo(
     calcode demo --image photo.jpg
     calcode demo --stream
     """
-    screen = Screen()
+    screen = Screen(as_json)
     if image is not None:
         from calcode.cli.explain import show_explanation
         from calcode.demo.image import explain_image
 
         with screen.working(f"Deciding on {image.name}"):
             explanation = explain_image(image)
-        if as_json:
-            screen.emit("demo", {"image": str(image), **explanation.to_dict()})
-            return
+        screen.emit("demo", {"image": str(image), **explanation.to_dict()})
         show_explanation(explanation, name=image.name, screen=screen)
         screen.say()
         screen.say(
@@ -76,10 +74,8 @@ def demo(
             played = play(demo_features().read())
         output.parent.mkdir(parents=True, exist_ok=True)
         write_monitor_page(output, played.watch, model_name="the demonstration model")
-        if as_json:
-            counts = {name: getattr(played, name) for name in played._fields if name != "watch"}
-            screen.emit("demo", {"output": str(output), **counts, **played.watch.facts})
-            return
+        counts = {name: getattr(played, name) for name in played._fields if name != "watch"}
+        screen.emit("demo", {"output": str(output), **counts, **played.watch.facts})
         screen.say(
             f"First {played.calm_votes:,} lesions of HAM10000 that the model has not seen, then "
             f"{played.changed_votes:,} patients of PAD-UFES-20: dermoscopy, then smartphone photographs. One image "
@@ -114,19 +110,18 @@ def demo(
             warnings.simplefilter("always", CalcodeWarning)
             figures = compare(setting, images, titles=features.prompts.titles)
         cohorts.append(figures)
-        if not as_json:
-            cohort = figures.cohort
-            screen.heading(f"{setting.name}: {cohort.title}")
-            shift = "Shifted: every figure is an observation."
-            kind = shift if cohort.shifted else "Exchangeable with the calibration images."
-            screen.say(f"{cohort.description} {counted(len(cohort.labels), 'image')}. {kind}")
-            screen.say()
-            screen.show(method_table({method.name: method.summary for method in figures.methods}))
-            show_notes(cohort.model, figures.guarded.summary, screen=screen)
-            if figures.small_classes:
-                small = ", ".join(f"{name} ({n})" for name, n in figures.small_classes.items())
-                least = figures.guarded.summary.min_n
-                screen.say(f"Worst class among those with at least {least} answered images; not: {small}.")
+        cohort = figures.cohort
+        screen.heading(f"{setting.name}: {cohort.title}")
+        shift = "Shifted: every figure is an observation."
+        kind = shift if cohort.shifted else "Exchangeable with the calibration images."
+        screen.say(f"{cohort.description} {counted(len(cohort.labels), 'image')}. {kind}")
+        screen.say()
+        screen.show(method_table({method.name: method.summary for method in figures.methods}))
+        show_notes(cohort.model, figures.guarded.summary, screen=screen)
+        if figures.small_classes:
+            small = ", ".join(f"{name} ({n})" for name, n in figures.small_classes.items())
+            least = figures.guarded.summary.min_n
+            screen.say(f"Worst class among those with at least {least} answered images; not: {small}.")
         show_warnings(caught, about=setting.name)
     with screen.working("Reviewing cases at the new sites"):
         sites = compare_sites(images, SETTINGS, [figures.cohort.model for figures in cohorts])
@@ -137,27 +132,25 @@ def demo(
         write_page(output, [opening, site_section(sites), *rest], title=TITLE)
     seconds = {"compute": computed - started, "page": time.perf_counter() - computed}
     findings = headline(cohorts)
-    if as_json:
-        facts = {
-            "output": str(output),
-            "seconds": seconds,
-            "cohorts": [
-                {
-                    "name": setting.name,
-                    "title": setting.title,
-                    "shifted": setting.shifted,
-                    "target": figures.cohort.target,
-                    "methods": {method.name: method.summary.to_dict() for method in figures.methods},
-                    "small_classes": figures.small_classes,
-                    "model": model_facts(figures.cohort.model),
-                }
-                for setting, figures in zip(SETTINGS, cohorts, strict=True)
-            ],
-            "findings": [sentence.replace("\u00a0", " ") for sentence in findings],
-            "sites": sites.facts,
-        }
-        screen.emit("demo", facts)
-        return
+    facts = {
+        "output": str(output),
+        "seconds": seconds,
+        "cohorts": [
+            {
+                "name": setting.name,
+                "title": setting.title,
+                "shifted": setting.shifted,
+                "target": figures.cohort.target,
+                "methods": {method.name: method.summary.to_dict() for method in figures.methods},
+                "small_classes": figures.small_classes,
+                "model": model_facts(figures.cohort.model),
+            }
+            for setting, figures in zip(SETTINGS, cohorts, strict=True)
+        ],
+        "findings": [sentence.replace("\u00a0", " ") for sentence in findings],
+        "sites": sites.facts,
+    }
+    screen.emit("demo", facts)
     screen.heading("With 200 reviewed cases of the new site")
     for sentence in sites.sentences:
         screen.point(sentence)

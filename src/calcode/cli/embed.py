@@ -135,7 +135,7 @@ def embed(
         listing = read_class_folders(images, classes=words.classes)
     else:
         listing = read_dataset(dataset, images)
-    screen = Screen()
+    screen = Screen(as_json)
     with screen.working(f"Loading {backbone}"):
         model = load()
         bank = words if isinstance(words, Prompts) else embed_prompts(model, words)
@@ -154,13 +154,11 @@ def embed(
     except KeyboardInterrupt:
         screen.warn("Interrupted. The same command goes on from here.")
         raise
-    if as_json:
-        facts = asdict(summary) | {
-            "backbone": asdict(model.card) | {"preprocessing": str(model.card.preprocessing)},
-            "prompt_digest": bank.digest,
-        }
-        screen.emit("embed", facts)
-        return
+    facts = asdict(summary) | {
+        "backbone": asdict(model.card) | {"preprocessing": str(model.card.preprocessing)},
+        "prompt_digest": bank.digest,
+    }
+    screen.emit("embed", facts)
     screen.say(f"Model: {model.card.identity}")
     went_on = f", {summary.resumed:,} of them in an earlier run" if summary.resumed else ""
     screen.say(

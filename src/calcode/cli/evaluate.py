@@ -48,11 +48,13 @@ def evaluate(
     calcode evaluate decisions.parquet split.parquet --by site
     """
     from calcode.cli.rows import Choice, judged, judged_file, warn_of_unknown_labels
+    from calcode.cli.summaries import class_table, overall_table, subgroup_table
     from calcode.cohorts import open_features
     from calcode.metrics import summarize, summarize_by
+    from calcode.metrics.summary_text import cohort_sentence, remarks
     from calcode.site import load_model
 
-    screen = Screen()
+    screen = Screen(as_json)
     choice = Choice.checked(open_features(features, prompts=prompts), role=role, conditions=where)
     warn_of_unknown_labels(choice.features)
     from_model = decided_by.suffix == ".safetensors"
@@ -71,18 +73,13 @@ def evaluate(
     groups = {}
     if by is not None:
         groups = summarize_by(result.decisions, result.labels, result.metadata[by], min_n=min_n)
-    if as_json:
-        facts = {"file": str(features), "summary": _facts(summary, from_model=from_model)}
-        if by is not None:
-            facts["by"] = {
-                "column": by,
-                "groups": {value: _facts(found, from_model=from_model) for value, found in groups.items()},
-            }
-        screen.emit("evaluate", facts)
-        return
-    from calcode.cli.summaries import class_table, overall_table
-    from calcode.metrics.summary_text import cohort_sentence, remarks
-
+    facts = {"file": str(features), "summary": _facts(summary, from_model=from_model)}
+    if by is not None:
+        facts["by"] = {
+            "column": by,
+            "groups": {value: _facts(found, from_model=from_model) for value, found in groups.items()},
+        }
+    screen.emit("evaluate", facts)
     screen.say(f"{choice.described}: {cohort_sentence(summary)}")
     screen.say()
     screen.show(overall_table(summary, top_known=from_model))
@@ -93,8 +90,6 @@ def evaluate(
     for sentence in remarks(summary):
         screen.say(sentence)
     if by is not None:
-        from calcode.cli.summaries import subgroup_table
-
         screen.heading(f"By {by}")
         screen.show(subgroup_table(groups, column=by))
     screen.heading("What is promised, and what is only observed")

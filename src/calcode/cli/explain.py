@@ -83,7 +83,7 @@ def explain(
         raise typer.BadParameter("name images by --id or photographs by --image", param_hint="--id")
     if image and backbone is None:
         raise typer.BadParameter("say what embeds the photograph", param_hint="--backbone")
-    screen = Screen()
+    screen = Screen(as_json)
     with screen.working(f"Reading {model}"):
         fitted = load_model(model)
         file = open_features(features, prompts=prompts)
@@ -138,9 +138,7 @@ def explain(
                 record = record if test.labels is None else single_answer_record(fitted, test)
         found = replace(found, record=(record or "") if found.action == "label" else "")
         explanations.append((name, found))
-    if as_json:
-        screen.emit("explain", {"images": [{"image": name, **found.to_dict()} for name, found in explanations]})
-        return
+    screen.emit("explain", {"images": [{"image": name, **found.to_dict()} for name, found in explanations]})
     for name, found in explanations:
         show_explanation(found, name=name, screen=screen)
     if cohort is None and not isinstance(fitted, SiteModel):

@@ -70,6 +70,7 @@ def fit(
     from calcode.cli.rows import read_fitted_roles, row_filter
     from calcode.cohorts import open_features
     from calcode.engines.local import require_device
+    from calcode.report.model_facts import audit_sentence, bandwidth_sentence, guard_sentences, images_text, model_facts
 
     try:
         settings: dict[str, Any] = {
@@ -86,7 +87,7 @@ def fit(
         require_device(device)
     own_prompts = features.with_suffix(".prompts.safetensors")
     target = output_file(output, suffixes=(".safetensors",), inputs=(features, prompts, own_prompts))
-    screen = Screen()
+    screen = Screen(as_json)
     with screen.working(f"Reading {features}"):
         file = open_features(features, prompts=prompts)
         roles: dict[str, Any] = read_fitted_roles(file, where=row_filter(where, file), classes=names_in(classes))
@@ -96,11 +97,7 @@ def fit(
     except SettingsError as error:  # settings that name classes can only be checked against a file
         raise SettingsError(f"{features}: {_in_options(error)}") from error
     model.save(target)
-    from calcode.report.model_facts import audit_sentence, bandwidth_sentence, guard_sentences, images_text, model_facts
-
-    if as_json:
-        screen.emit("fit", {"output": str(target), **model_facts(model)})
-        return
+    screen.emit("fit", {"output": str(target), **model_facts(model)})
     screen.say(f"Fitted on {len(model.classes_)} classes; images: {images_text(model)}.")
     screen.point(f"Audit. {audit_sentence(model)}")
     screen.point(f"Bandwidth. {bandwidth_sentence(model)}")

@@ -106,7 +106,7 @@ def monitor(
         output_file(state, suffixes=(".json",), inputs=inputs)
     if recalibrated and state is None:
         raise typer.BadParameter("it needs the --state of the model before", param_hint="--recalibrated")
-    screen = Screen()
+    screen = Screen(as_json)
     fitted = load_model(model)
     if state is None or not state.exists():
         if recalibrated:
@@ -201,10 +201,8 @@ def monitor(
 
         write_monitor_page(output, watch, model_name=model.name)
     totals = {name: sum(getattr(count, name) for count in counts) for name in counts[0]._fields}
-    if as_json:
-        screen.emit("monitor", {"images": totals, "labels": reviews, **watch.facts})
-    else:
-        _show(watch, totals=totals, reviews=reviews, earlier=earlier, output=output, screen=screen)
+    screen.emit("monitor", {"images": totals, "labels": reviews, **watch.facts})
+    _show(watch, totals=totals, reviews=reviews, earlier=earlier, output=output, screen=screen)
     if watch.alarms:
         raise typer.Exit(int(ExitCode.ALARM))
 

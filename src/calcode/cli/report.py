@@ -60,7 +60,7 @@ def report(
     from calcode.site import SiteModel, load_model
 
     target = output_file(output, suffixes=(".html",))
-    screen = Screen()
+    screen = Screen(as_json)
     fitted = load_model(model)
     choice = Choice.checked(open_features(features, prompts=prompts), role=role, conditions=where)
     result = judged(fitted, choice, columns=None, screen=screen)
@@ -75,10 +75,8 @@ def report(
         )
         summary = result.decisions.summary(result.labels)
         worst = ideal_worst(fitted, summary)
-        if as_json:
-            facts = {"output": str(target), "summary": summary.to_dict(), "ideal_worst_class_coverage": worst}
-            screen.emit("report", facts)
-            return
+        facts = {"output": str(target), "summary": summary.to_dict(), "ideal_worst_class_coverage": worst}
+        screen.emit("report", facts)
         screen.show(method_table({"site model": summary}))
         screen.say(f"Single answers: {summary.singles}.")
         screen.say(f"An exactly valid method would show about {worst:.3f} as its worst class on these images.")
@@ -106,10 +104,8 @@ def report(
     with screen.working(f"Writing {target}"):
         figures = cohort_figures(cohort)
         write_page(target, report_sections([figures]), title=heading)
-    if as_json:
-        methods = {method.name: method.summary.to_dict() for method in figures.methods}
-        screen.emit("report", {"output": str(target), "shifted": cohort.shifted, "methods": methods})
-        return
+    methods = {method.name: method.summary.to_dict() for method in figures.methods}
+    screen.emit("report", {"output": str(target), "shifted": cohort.shifted, "methods": methods})
     kind = "Called exchangeable with the calibration images."
     if cohort.shifted:
         kind = "Called shifted, so every figure is an observation (--exchangeable says that it is not)."

@@ -14,9 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
@@ -153,12 +151,19 @@ def _fail(sentence: str, code: int) -> NoReturn:
 DEVICE_NOTE = "Research software, not a medical device."
 
 
-@dataclass(frozen=True)
 class Screen:
-    """Standard output for results and standard error for everything else, as wide as the terminal is."""
+    """Standard output for results and standard error for everything else, as wide as the terminal is.
 
-    _out: Console = field(default_factory=partial(Console, highlight=False))
-    _err: Console = field(default_factory=partial(Console, stderr=True, highlight=False))
+    Parameters
+    ----------
+    as_json : bool
+        Results are for machines: what is emitted is shown, and what is said is not.
+    """
+
+    def __init__(self, as_json: bool = False) -> None:
+        self._as_json = as_json
+        self._out = Console(highlight=False, quiet=as_json)
+        self._err = Console(stderr=True, highlight=False)
 
     @property
     def width(self) -> int:
@@ -209,7 +214,9 @@ class Screen:
         self._err.print(line, soft_wrap=not self._err.is_terminal)
 
     def emit(self, command: str, facts: Mapping[str, Any]) -> None:
-        """The results of a command as one JSON object, the only thing on standard output."""
+        """The results of a command as one JSON object, the only thing on standard output; nothing without --json."""
+        if not self._as_json:
+            return
         content = {"calcode": __version__, "command": command, **facts}
         sys.stdout.write(json.dumps(json_ready(content), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 

@@ -61,7 +61,7 @@ def serve(
 
         url = f"http://{settings.host}:{port}/"
         if as_json:
-            Screen().emit("serve", {"name": settings.name, "url": url})
+            Screen(as_json).emit("serve", {"name": settings.name, "url": url})
         else:
             typer.echo(f"{settings.name} answers on {url} (Ctrl-C ends it)")
 

@@ -20,7 +20,7 @@ def tell(command: str, *lines: str, as_json: bool, facts: dict[str, Any]) -> Non
     from calcode.cli.running import Screen
 
     if as_json:
-        Screen().emit(command, facts)
+        Screen(as_json).emit(command, facts)
     for line in () if as_json else lines:
         typer.echo(line)
 

@@ -92,7 +92,7 @@ def plan(
         raise typer.BadParameter("is for --design coin; leave it out", param_hint="--rate")
     if budget is None and rate is None:
         raise typer.BadParameter("say how many cases can be reviewed", param_hint="--budget")
-    screen = Screen()
+    screen = Screen(as_json)
     with screen.working(f"Reading {features}"):
         home, cohort = _opened(model, features, prompts=prompts)
     evidence = cohort.evidence
@@ -125,18 +125,16 @@ def plan(
     quota = None if planned.quota is None else planned.quota.labels
     labels = {name: None if quota is None else quota.get(k, 0) for k, name in enumerate(home.classes_)}
     training = planned.why.count("training")
-    if as_json:
-        facts = {
-            "output": str(target),
-            "coin": str(coin_path),
-            "design": design,
-            "cases": len(planned.rows),
-            "training": training,
-            "already_tossed": planned.already,
-            "classes": [{"class": name, "needed": needed[name], "planned": labels[name]} for name in home.classes_],
-        }
-        screen.emit("site plan", facts)
-        return
+    facts = {
+        "output": str(target),
+        "coin": str(coin_path),
+        "design": design,
+        "cases": len(planned.rows),
+        "training": training,
+        "already_tossed": planned.already,
+        "classes": [{"class": name, "needed": needed[name], "planned": labels[name]} for name in home.classes_],
+    }
+    screen.emit("site plan", facts)
     screen.say(f"{len(planned.rows):,} cases to review, one image per patient, chosen by {design}.")
     if planned.already:
         screen.say(f"{planned.already:,} patients were drawn or passed over before and are not tossed again.")
@@ -229,7 +227,7 @@ def fit(
         -o site.safetensors --sampling archive
     """
     target = output_file(output, suffixes=(".safetensors",), inputs=(model, features, review, prompts))
-    screen = Screen()
+    screen = Screen(as_json)
     with screen.working(f"Reading {features}"):
         home, cohort = _opened(model, features, prompts=prompts)
     settings = asdict(options) | {
@@ -241,9 +239,7 @@ def fit(
         site, _ = _fitted(home, cohort, review, sampling=sampling, settings=settings, look=look)
         site.save(target)
         facts = site_facts(site)
-    if as_json:
-        screen.emit("site fit", {"output": str(target), **facts})
-        return
+    screen.emit("site fit", {"output": str(target), **facts})
     show_site(site, facts, screen=screen)
     screen.say()
     screen.say(f"Wrote {target}. Decide with it: calcode decide {target} {features} -o decisions.csv")
@@ -287,7 +283,7 @@ def curve(
         sizes = []
     if not sizes or min(sizes) < 1:
         raise typer.BadParameter(f"{labels!r} is no list of whole numbers, such as 60,100,200", param_hint="--labels")
-    screen = Screen()
+    screen = Screen(as_json)
     with screen.working(f"Reading {features}"):
         home, cohort = _opened(model, features, prompts=prompts)
     settings = {"miscoverage": _levels(miscoverage, home.classes_), "random_state": seed}
@@ -296,10 +292,8 @@ def curve(
         site, others = _fitted(home, cohort, review, sampling=sampling, settings=settings, look=1)
         images = others[one_per_group(others, random_state=seed)[:_CURVE_IMAGES]]
         points = learning_curve(site, images, sizes, n_draws=draws, random_state=seed)
-    if as_json:
-        rows = [asdict(point) for point in points]
-        screen.emit("site curve", {"reviewed": len(site.bag_), "images": len(images), "curve": rows})
-        return
+    rows = [asdict(point) for point in points]
+    screen.emit("site curve", {"reviewed": len(site.bag_), "images": len(images), "curve": rows})
     table = plain_table("labels", "informative", "8 of 10 draws", "", words=())
     for point in points:
         note = "a guess: more labels than reviewed cases" if point.beyond else ""

@@ -85,31 +85,29 @@ def split(
     except SettingsError as error:
         raise typer.BadParameter(str(error).removeprefix("sizes: "), param_hint="--sizes") from error
     counts = role_counts(labels, roles, classes=file.classes, guard_miscoverage=guard)
-    screen = Screen()
+    screen = Screen(as_json)
     with screen.working(f"Writing {target}"):
         write_roles(target, features=file, roles=roles)
-    if as_json:
-        facts = {
-            "output": str(target),
-            "roles": list(counts.roles),
-            "classes": list(counts.classes),
-            "counts": {
-                name: dict(zip(counts.roles, row.tolist(), strict=True))
-                for name, row in zip(counts.classes, counts.counts, strict=True)
-            },
-            "infinite_guard": [
-                {"name": name, "n": counts.calibration[name], "n_needed": counts.needed[name]}
-                for name in counts.infinite_guard
-            ],
-        }
-        screen.emit("split", facts)
-    else:
-        table = plain_table("class", *counts.roles, "total")
-        for name, row in zip(counts.classes, counts.counts, strict=True):
-            table.add_row(name, *[f"{value:,}" for value in row], f"{row.sum():,}")
-        totals = counts.counts.sum(axis=0)
-        table.add_row("total", *[f"{value:,}" for value in totals], f"{totals.sum():,}", style="bold")
-        screen.show(table)
-        screen.say()
-        screen.say(counts.guard_sentence(), style="yellow" if counts.infinite_guard else "")
-        screen.say(f"Wrote {target}. Next: calcode fit {target} -o model.safetensors")
+    facts = {
+        "output": str(target),
+        "roles": list(counts.roles),
+        "classes": list(counts.classes),
+        "counts": {
+            name: dict(zip(counts.roles, row.tolist(), strict=True))
+            for name, row in zip(counts.classes, counts.counts, strict=True)
+        },
+        "infinite_guard": [
+            {"name": name, "n": counts.calibration[name], "n_needed": counts.needed[name]}
+            for name in counts.infinite_guard
+        ],
+    }
+    screen.emit("split", facts)
+    table = plain_table("class", *counts.roles, "total")
+    for name, row in zip(counts.classes, counts.counts, strict=True):
+        table.add_row(name, *[f"{value:,}" for value in row], f"{row.sum():,}")
+    totals = counts.counts.sum(axis=0)
+    table.add_row("total", *[f"{value:,}" for value in totals], f"{totals.sum():,}", style="bold")
+    screen.show(table)
+    screen.say()
+    screen.say(counts.guard_sentence(), style="yellow" if counts.infinite_guard else "")
+    screen.say(f"Wrote {target}. Next: calcode fit {target} -o model.safetensors")

@@ -39,10 +39,9 @@ def init(
         raise typer.BadParameter(f"{path} exists; choose another name or remove it", param_hint="STUDY")
     with replacing(path) as temporary:
         temporary.write_bytes((files("calcode.study") / "example.toml").read_bytes())
-    if as_json:
-        Screen().emit("study init", {"output": str(path)})
-        return
-    Screen().say(f"Wrote {path}. Name your features in it, then: calcode study run {path}")
+    screen = Screen(as_json)
+    screen.emit("study init", {"output": path})
+    screen.say(f"Wrote {path}. Name your features in it, then: calcode study run {path}")
 
 
 def run(
@@ -78,7 +77,7 @@ def run(
     from calcode.study.run import plan, run_study
     from calcode.study.study_file import read_study
 
-    screen = Screen()
+    screen = Screen(as_json)
     paths = {}
     for value in features or ():
         name, equals, file = value.partition("=")
@@ -192,7 +191,7 @@ def report(
     """
     from calcode.study.page import write_report
 
-    screen = Screen()
+    screen = Screen(as_json)
     page = None if output is None else output_file(output, suffixes=(".html",))
     with screen.working(f"Reading {folder}"):
         written = write_report(folder, page=page)
