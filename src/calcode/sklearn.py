@@ -148,8 +148,20 @@ class CalcodeClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # 
         self.roles_ = self._split(np.array(_names(self.classes_))[codes], groups)
         self.estimator_ = clone(self.estimator)
         if not self._is_frozen():
-            self._train(rows, y)
-        self._fit_embed(rows)
+            training = np.flatnonzero(self.roles_ == _TRAIN)
+            unseen = np.setdiff1d(self.classes_, y[training])
+            if len(unseen):
+                warnings.warn(
+                    f"train_size: no row of the classes {unseen.tolist()} is in the training part, so the estimator "
+                    "gives them probability 0; raise train_size or give more rows",
+                    CalcodeWarning,
+                    stacklevel=2,
+                )
+            self.estimator_.fit(_safe_indexing(rows, training), y[training])
+        self.embed_ = feature_embedding() if self.embed is None else self.embed
+        if hasattr(self.embed_, "transform") and not isinstance(self.embed_, FrozenEstimator):
+            reference = np.flatnonzero(self.roles_ == "reference")
+            self.embed_ = clone(self.embed_).fit(_safe_indexing(rows, reference))
         group_of = None if groups is None else np.asarray(groups)
 
         def evidence_of(role: str) -> Evidence:
@@ -249,24 +261,6 @@ class CalcodeClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # 
         sizes = [*(shares * (1.0 - self.train_size)).tolist(), float(self.train_size)]
         roles = split_roles(labels, groups, sizes=sizes, random_state=int(seed))
         return np.where(roles == "test", _TRAIN, roles)
-
-    def _train(self, rows: Any, y: AnyArray) -> None:
-        training = np.flatnonzero(self.roles_ == _TRAIN)
-        unseen = np.setdiff1d(self.classes_, y[training])
-        if len(unseen):
-            warnings.warn(
-                f"train_size: no row of the classes {unseen.tolist()} is in the training part, so the estimator gives "
-                "them probability 0; raise train_size or give more rows",
-                CalcodeWarning,
-                stacklevel=3,
-            )
-        self.estimator_.fit(_safe_indexing(rows, training), y[training])
-
-    def _fit_embed(self, rows: Any) -> None:
-        self.embed_ = feature_embedding() if self.embed is None else self.embed
-        if hasattr(self.embed_, "transform") and not isinstance(self.embed_, FrozenEstimator):
-            reference = np.flatnonzero(self.roles_ == "reference")
-            self.embed_ = clone(self.embed_).fit(_safe_indexing(rows, reference))
 
     # ------------------------------------------------------------------ deciding
 

@@ -15,7 +15,7 @@ from calcode.errors import StudyError
 from calcode.metrics.wording import number, percent
 from calcode.report.latex import file_stem, latex_table
 from calcode.report.page import render_page
-from calcode.report.parts import Column, Fold, Table, Text, leaves
+from calcode.report.parts import Column, Figure, Fold, Table, Text, leaves
 from calcode.study.output import StudyOutput
 from calcode.study.page import report_sections, write_report
 from calcode.study.registry import EXPERIMENTS
@@ -208,7 +208,7 @@ def test_the_page_opens_at_its_figures(output: StudyOutput) -> None:
     open_parts = [part for part in summary.parts if not isinstance(part, Fold)]
     said = " ".join(sentence for part in open_parts if isinstance(part, Text) for sentence in part.sentences)
     assert len(said) < 1400
-    assert first.parts[0].kind == "figure"
+    assert isinstance(first.parts[0], Figure)
 
 
 def test_reconstructions_are_marked_once(page: Element) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, PromptFile, names_in, option_groups
+from calcode.cli.options import AsJson, Conditions, Features, LeastImages, PromptFile, names_in, option_groups
 from calcode.cli.running import ExitCode, Screen, terminal_table
 from calcode.errors import CalcodeError, FeatureFileError, RoleError, SettingsError
 
@@ -65,7 +65,7 @@ class _TestImages:
 
 @option_groups(test=_TestImages, forms=_Forms)
 def compare(
-    features: FeatureFileArgument,
+    features: Features,
     test: _TestImages,
     forms: _Forms,
     methods: Annotated[
@@ -87,9 +87,7 @@ def compare(
     by: Annotated[
         str | None, typer.Option(help="Also compare within every value of this column, such as site.", metavar="COLUMN")
     ] = None,
-    min_images: Annotated[
-        int, typer.Option(help="Answered images a class needs to be called the worst.", metavar="N", min=1)
-    ] = 20,
+    min_images: LeastImages = 20,
     seed: Annotated[int, typer.Option(help="Seeds every draw of every method.", metavar="N")] = 0,
     prompts: PromptFile = None,
 ) -> None:
@@ -108,7 +106,6 @@ def compare(
     """
     from calcode.baselines import Roles
     from calcode.cli.rows import Choice, read_fitted_roles, row_filter
-    from calcode.cohorts import open_features
     from calcode.metrics.wording import counted
     from calcode.report.latex import tabular
     from calcode.study import comparison
@@ -126,8 +123,9 @@ def compare(
         raise typer.BadParameter(str(error).partition(": ")[2], param_hint="--miscoverage") from error
     screen = Screen(forms.as_json)
     with screen.working(f"Reading {features}"):
-        choice = Choice.checked(
-            open_features(features, prompts=prompts),
+        choice = Choice.opened(
+            features,
+            prompts=prompts,
             role=test.test_role or ("test" if test.own else None),
             conditions=where if test.own else test.test_where,
         )

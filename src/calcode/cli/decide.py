@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, ModelFile, PromptFile, RoleName
+from calcode.cli.options import AsJson, Conditions, Features, ModelFile, PromptFile, RoleName, output_option
 from calcode.cli.running import Screen, output_file, plain_table
 
 if TYPE_CHECKING:
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 def decide(
     model: ModelFile,
-    features: FeatureFileArgument,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Decision file to write, .parquet or .csv.", metavar="FILE")
-    ],
+    features: Features,
+    output: Annotated[Path, output_option("Decision file to write, .parquet or .csv.")],
     role: RoleName = None,
     where: Conditions = None,
     prompts: PromptFile = None,
@@ -49,7 +47,6 @@ def decide(
     calcode decide model.safetensors all.parquet -o decided.parquet --engine ray
     """
     from calcode.cli.rows import Choice
-    from calcode.cohorts import open_features
     from calcode.method.decisions import Reason
     from calcode.metrics.wording import counted, percent
 
@@ -63,7 +60,7 @@ def decide(
         from calcode.engines import local
 
         decide_file = partial(local.decide_file, device=None if engine == "local" else device or "cuda")
-    choice = Choice.checked(open_features(features, prompts=prompts), role=role, conditions=where)
+    choice = Choice.opened(features, prompts=prompts, role=role, conditions=where)
     screen = Screen(as_json)
     # Every row of the file is read, also where a role or a condition leaves some out.
     with (

@@ -9,15 +9,13 @@ from typing import Annotated
 
 import typer
 
-from calcode.cli.options import AsJson
+from calcode.cli.options import AsJson, output_option
 from calcode.cli.running import DEVICE_NOTE, Screen, show_warnings
 from calcode.errors import CalcodeWarning
 
 
 def demo(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Page to write; its folder is made.", metavar="FILE")
-    ] = Path("demo-output/report.html"),
+    output: Annotated[Path, output_option("Page to write; its folder is made.")] = Path("demo-output/report.html"),
     image: Annotated[
         Path | None,
         typer.Option(help="Decide on this photograph of a skin lesion instead, and say why.", metavar="FILE"),
@@ -92,7 +90,7 @@ def demo(
         screen.say(f"{DEVICE_NOTE} Features: CC BY-NC 4.0, not for commercial use.")
         return
     started = time.perf_counter()
-    from calcode.cli.summaries import method_table, show_notes
+    from calcode.cli.summaries import show_methods
     from calcode.demo.cohorts import INTRODUCTION, NOTES, SETTINGS, TITLE, compare, demo_features
     from calcode.demo.site import compare_sites, site_section
     from calcode.metrics.wording import counted
@@ -116,8 +114,7 @@ def demo(
         kind = shift if cohort.shifted else "Exchangeable with the calibration images."
         screen.say(f"{cohort.description} {counted(len(cohort.labels), 'image')}. {kind}")
         screen.say()
-        screen.show(method_table({method.name: method.summary for method in figures.methods}))
-        show_notes(cohort.model, figures.guarded.summary, screen=screen)
+        show_methods(figures, screen=screen)
         if figures.small_classes:
             small = ", ".join(f"{name} ({n})" for name, n in figures.small_classes.items())
             least = figures.guarded.summary.min_n

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from calcode.cli.options import AsJson, option_groups
+from calcode.cli.options import AsJson, option_groups, output_option
 from calcode.cli.running import Screen, output_file
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class _Loading:
 @option_groups(how=_Loading)
 def embed(
     images: Annotated[Path, typer.Argument(metavar="IMAGES", help="Folder of a data set, or a CSV file.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Feature file to write, .parquet.", metavar="FILE")],
+    output: Annotated[Path, output_option("Feature file to write, .parquet.")],
     backbone: Annotated[
         str,
         typer.Option(
@@ -145,7 +145,8 @@ def embed(
 
             def show(progress: Progress) -> None:
                 nonlocal done
-                advance(progress.done - done, rate_text(progress))
+                skipped = f", {progress.skipped} skipped" if progress.skipped else ""
+                advance(progress.done - done, f"{progress.images_per_second:,.0f} images/s{skipped}")
                 done = progress.done
 
             summary = embed_images(
@@ -169,16 +170,3 @@ def embed(
         for entry in summary.skipped[:_NAMED]:
             screen.point(f"{entry.id}: {entry.reason}")
     screen.say(f"Wrote {summary.output}. Embeddings are patient-derived data: treat the file like the images.")
-
-
-def rate_text(progress: Progress) -> str:
-    """How fast it goes, and how many images could not be read.
-
-    Examples
-    --------
-    >>> from calcode.engines.embedding import Progress
-    >>> rate_text(Progress(done=10, total=40, skipped=1, images_per_second=12.3, seconds_left=3725))
-    '12 images/s, 1 skipped'
-    """
-    skipped = f", {progress.skipped} skipped" if progress.skipped else ""
-    return f"{progress.images_per_second:,.0f} images/s{skipped}"

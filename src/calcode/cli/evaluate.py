@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, PromptFile, RoleName
+from calcode.cli.options import AsJson, Conditions, Features, LeastImages, PromptFile, RoleName
 from calcode.cli.running import Screen
 
 if TYPE_CHECKING:
@@ -23,16 +23,14 @@ def evaluate(
             metavar="MODEL_OR_DECISIONS", help="Model file (.safetensors), or the decisions it made (.parquet or .csv)."
         ),
     ],
-    features: FeatureFileArgument,
+    features: Features,
     role: RoleName = None,
     where: Conditions = None,
     by: Annotated[
         str | None,
         typer.Option(help="Also show the figures for every value of this column, such as site.", metavar="COLUMN"),
     ] = None,
-    min_n: Annotated[
-        int, typer.Option(help="Answered images a class needs to be called the worst.", metavar="N", min=1)
-    ] = 20,
+    min_n: LeastImages = 20,
     prompts: PromptFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -49,13 +47,12 @@ def evaluate(
     """
     from calcode.cli.rows import Choice, judged, judged_file, warn_of_unknown_labels
     from calcode.cli.summaries import class_table, overall_table, subgroup_table
-    from calcode.cohorts import open_features
     from calcode.metrics import summarize, summarize_by
     from calcode.metrics.summary_text import cohort_sentence, remarks
     from calcode.site import load_model
 
     screen = Screen(as_json)
-    choice = Choice.checked(open_features(features, prompts=prompts), role=role, conditions=where)
+    choice = Choice.opened(features, prompts=prompts, role=role, conditions=where)
     warn_of_unknown_labels(choice.features)
     from_model = decided_by.suffix == ".safetensors"
     columns = choice.column_for(by)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calcode.cli.options import AsJson, FeatureFileArgument, ModelFile, PromptFile, names_in
+from calcode.cli.options import AsJson, Features, ModelFile, PromptFile, names_in
 from calcode.cli.running import DEVICE_NOTE, Screen, plain_table
 from calcode.errors import FeatureFileError, RoleError, SettingsError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def explain(
     model: ModelFile,
-    features: FeatureFileArgument,
+    features: Features,
     ids: Annotated[
         list[str] | None,
         typer.Option("--id", help="Image to explain. Repeat it, or separate ids by commas.", metavar="ID"),

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, PromptFile, names_in, option_groups
+from calcode.cli.options import AsJson, Conditions, Features, PromptFile, names_in, option_groups, output_option
 from calcode.cli.running import Screen, output_file
 from calcode.errors import SettingsError
 from calcode.method.model import Calcode
@@ -39,8 +39,8 @@ def _in_options(error: SettingsError) -> str:
 
 @option_groups(given=make_dataclass("Given", [(name, *_option(setting)) for name, setting in SETTINGS.items()]))
 def fit(
-    features: FeatureFileArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write, .safetensors.", metavar="FILE")],
+    features: Features,
+    output: Annotated[Path, output_option("Model file to write, .safetensors.")],
     given: Any,
     classes: Annotated[
         list[str] | None,

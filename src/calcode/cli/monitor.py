@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calcode.cli.options import AsJson, ModelFile, PromptFile
+from calcode.cli.options import AsJson, ModelFile, PromptFile, output_option
 from calcode.cli.running import ExitCode, Screen, output_file, plain_table
 from calcode.errors import FeatureFileError, MismatchError
 
@@ -42,7 +42,7 @@ def monitor(
             metavar="FILE",
         ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Page to write, .html.", metavar="FILE")] = None,
+    output: Annotated[Path | None, output_option("Page to write, .html.")] = None,
     state: Annotated[
         Path | None,
         typer.Option(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file, as 'calcode fit' writes it.")]
-FeatureFileArgument = Annotated[
+Features = Annotated[
     Path,
     typer.Argument(
         metavar="FEATURES",
@@ -37,7 +37,15 @@ Conditions = Annotated[
         metavar="CONDITION",
     ),
 ]
+LeastImages = Annotated[
+    int, typer.Option(help="Answered images a class needs to be called the worst.", metavar="N", min=1)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text and tables.")]
+
+
+def output_option(words: str, *, metavar: str = "FILE") -> Any:
+    """Where a command writes what it makes."""
+    return typer.Option("--output", "-o", help=words, metavar=metavar)
 
 
 def names_in(values: Sequence[str] | None) -> list[str]:

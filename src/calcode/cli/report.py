@@ -7,16 +7,14 @@ from typing import Annotated
 
 import typer
 
-from calcode.cli.options import AsJson, Conditions, FeatureFileArgument, ModelFile, PromptFile, RoleName
+from calcode.cli.options import AsJson, Conditions, Features, ModelFile, PromptFile, RoleName, output_option
 from calcode.cli.running import Screen, output_file
 
 
 def report(
     model: ModelFile,
-    features: FeatureFileArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write, .html.", metavar="FILE")] = Path(
-        "report.html"
-    ),
+    features: Features,
+    output: Annotated[Path, output_option("Page to write, .html.")] = Path("report.html"),
     role: RoleName = None,
     where: Conditions = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page.", metavar="TEXT")] = None,
@@ -50,8 +48,7 @@ def report(
     from calcode.baselines.aps import RECORD
     from calcode.baselines.split import threshold
     from calcode.cli.rows import Choice, judged, remembered
-    from calcode.cli.summaries import method_table, show_notes
-    from calcode.cohorts import open_features
+    from calcode.cli.summaries import method_table, show_methods
     from calcode.method.evidence import robust_probabilities
     from calcode.method.scores import aps_scores, label_sets
     from calcode.metrics.wording import counted
@@ -62,7 +59,7 @@ def report(
     target = output_file(output, suffixes=(".html",))
     screen = Screen(as_json)
     fitted = load_model(model)
-    choice = Choice.checked(open_features(features, prompts=prompts), role=role, conditions=where)
+    choice = Choice.opened(features, prompts=prompts, role=role, conditions=where)
     result = judged(fitted, choice, columns=None, screen=screen)
     if without_ids:
         result = replace(result, decisions=replace(result.decisions, ids=None))
@@ -111,8 +108,7 @@ def report(
         kind = "Called shifted, so every figure is an observation (--exchangeable says that it is not)."
     screen.say(f"{choice.described}: {counted(len(cohort.labels), 'image')}. {kind}")
     screen.say()
-    screen.show(method_table({method.name: method.summary for method in figures.methods}))
-    show_notes(cohort.model, figures.guarded.summary, screen=screen)
+    show_methods(figures, screen=screen)
     if cohort.ordinary is None:
         screen.say("Split APS is not shown: the file does not hold the calibration images of this model.")
     screen.say()

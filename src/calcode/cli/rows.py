@@ -17,7 +17,7 @@ import typer
 
 from calcode.arrays import AnyArray, IntArray
 from calcode.cli.running import Screen
-from calcode.cohorts import ROLES, Cohort, FeatureFile, decisions_from, read_decisions
+from calcode.cohorts import ROLES, Cohort, FeatureFile, decisions_from, open_features, read_decisions
 from calcode.engines.local import LARGEST_BLOCK, naming, require_classes, require_review_probability
 from calcode.errors import CalcodeWarning, FeatureFileError, NothingChosenError, RoleError
 from calcode.method.decisions import Decisions
@@ -48,8 +48,9 @@ class Choice:
     described: str
 
     @classmethod
-    def checked(cls, features: FeatureFile, *, role: str | None, conditions: Sequence[str] | None) -> Choice:
-        """Check the role and the conditions against the file."""
+    def opened(cls, path: Path, *, prompts: Path | None, role: str | None, conditions: Sequence[str] | None) -> Choice:
+        """Open a feature file, and check the role and the conditions against it."""
+        features = open_features(path, prompts=prompts)
         if role is not None and role not in features.role_counts:
             raise FeatureFileError(
                 f"{features.path}: column 'role' holds no {role!r}; it has {', '.join(features.role_counts)}"

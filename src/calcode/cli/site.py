@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from calcode.cli.options import AsJson, FeatureFileArgument, ModelFile, PromptFile, names_in, option_groups
+from calcode.cli.options import AsJson, Features, ModelFile, PromptFile, names_in, option_groups, output_option
 from calcode.cli.running import Screen, command_group, output_file, plain_table
 
 if TYPE_CHECKING:
@@ -38,14 +38,12 @@ Levels = Annotated[
 
 def plan(
     model: ModelFile,
-    features: FeatureFileArgument,
+    features: Features,
     budget: Annotated[
         int | None,
         typer.Option(help="Cases to review. The coin takes it as a share of the patients.", metavar="N", min=1),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Sheet to write, .csv.", metavar="FILE")] = Path(
-        "review.csv"
-    ),
+    output: Annotated[Path, output_option("Sheet to write, .csv.")] = Path("review.csv"),
     design: Annotated[Design, typer.Option(help="How the cases are chosen.")] = "archive",
     rate: Annotated[
         float | None, typer.Option(help="Share of the patients that the coin draws.", metavar="SHARE")
@@ -198,9 +196,9 @@ class _FitOptions:
 @option_groups(options=_FitOptions)
 def fit(
     model: ModelFile,
-    features: FeatureFileArgument,
+    features: Features,
     review: ReviewSheet,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Site model to write, .safetensors.", metavar="FILE")],
+    output: Annotated[Path, output_option("Site model to write, .safetensors.")],
     sampling: Annotated[Design, typer.Option(help="How the reviewed cases were chosen.")],
     options: _FitOptions,
     miscoverage: Levels = None,
@@ -249,7 +247,7 @@ def fit(
 
 def curve(
     model: ModelFile,
-    features: FeatureFileArgument,
+    features: Features,
     review: ReviewSheet,
     sampling: Annotated[Design, typer.Option(help="How the reviewed cases were chosen.")],
     labels: Annotated[

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from calcode.cli.options import AsJson, FeatureFileArgument, PromptFile
+from calcode.cli.options import AsJson, Features, PromptFile, output_option
 from calcode.cli.running import Screen, output_file, plain_table
 
 
 def split(
-    features: FeatureFileArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Parquet file to write.", metavar="FILE")],
+    features: Features,
+    output: Annotated[Path, output_option("Parquet file to write.")],
     sizes: Annotated[
         str,
         typer.Option(

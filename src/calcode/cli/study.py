@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from calcode.cli.options import AsJson
+from calcode.cli.options import AsJson, output_option
 from calcode.cli.running import DEVICE_NOTE, ExitCode, Screen, command_group, output_file
 
 #: Seconds between two lines of progress in a log.
@@ -47,8 +47,7 @@ def init(
 def run(
     path: StudyFile,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder for the results, instead of the file's.", metavar="FOLDER"),
+        Path | None, output_option("Folder for the results, instead of the file's.", metavar="FOLDER")
     ] = None,
     features: Annotated[
         list[str] | None,
@@ -173,10 +172,7 @@ def report(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="Output folder of 'calcode study run'.", show_default=False)
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Page to write; default: report.html in FOLDER.", metavar="FILE"),
-    ] = None,
+    output: Annotated[Path | None, output_option("Page to write; default: report.html in FOLDER.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the page of a study, its tables as LaTeX and its figures as SVG, PDF and PNG.

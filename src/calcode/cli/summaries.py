@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.table import Table
 
 from calcode.cli.running import Screen, plain_table
-from calcode.method.model import Calcode
 from calcode.metrics import Summary
 from calcode.metrics.summary_text import CLASS_HEADS, class_cells, interval, or_dash, overall_lines, with_interval
 from calcode.metrics.wording import counted, number, percent
+from calcode.report.cohort import CohortFigures
 
 
 def overall_table(summary: Summary, *, top_known: bool = True) -> Table:
@@ -88,8 +88,10 @@ def method_table(methods: Mapping[str, Summary]) -> Table:
     return table
 
 
-def show_notes(model: Calcode, summary: Summary, *, screen: Screen) -> None:
-    """What the columns of `method_table` do not show of CALCoDe, the last of them."""
+def show_methods(figures: CohortFigures, *, screen: Screen) -> None:
+    """All methods on a cohort, and what the columns of the table do not show of CALCoDe, the last of them."""
+    screen.show(method_table({method.name: method.summary for method in figures.methods}))
+    model, summary = figures.cohort.model, figures.guarded.summary
     screen.say(f"CALCoDe: {summary.singles}.")
     marked = [f"{name} ({counted(n, 'calibration image')})" for name, n in model.in_every_set_.items()]
     if marked:

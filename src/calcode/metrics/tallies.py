@@ -130,6 +130,13 @@ def class_strata(labels: IntArray, *, n_classes: int) -> IntArray:
     return np.where(labels < 0, n_classes, labels)
 
 
+def holds_truth(sets: BoolArray, labels: IntArray) -> BoolArray:
+    """Whether each set, shape (n, K), holds the true label; never for an image outside the label space."""
+    # Label -1 picks the last column of the widened sets, which is always empty.
+    widened = np.column_stack([sets, np.zeros(len(sets), dtype=bool)])
+    return widened[np.arange(len(labels)), labels]
+
+
 def outcome_columns(outcome: Outcome, *, labels: IntArray) -> IntArray:
     """What happened to each row, as whole numbers that can be summed; shape (n, 11), columns `OUTCOMES`.
 
@@ -139,9 +146,7 @@ def outcome_columns(outcome: Outcome, *, labels: IntArray) -> IntArray:
     sets, answered = outcome.sets, outcome.answered
     n_classes = sets.shape[1]
     size = np.where(answered, sets.sum(axis=1), 0)
-    # Column n_classes of the widened sets belongs to the out-of-space rows: never in the set.
-    widened = np.column_stack([sets, np.zeros(len(sets), dtype=bool)])
-    holds = widened[np.arange(len(labels)), class_strata(labels, n_classes=n_classes)]
+    holds = holds_truth(sets, labels)
     covered = holds & answered
     full = size == n_classes
     return np.column_stack(

@@ -13,6 +13,7 @@ from calcode.method.decisions import Action, Decisions, Reason, choose_actions
 from calcode.method.evidence import checked_labels
 from calcode.method.model import Calcode
 from calcode.metrics import ClassCoverage, Outcome, Summary, summarize_sets
+from calcode.metrics.tallies import holds_truth
 from calcode.metrics.wording import FEW
 
 LOCALIZED = "Localized"
@@ -193,8 +194,8 @@ def cohort_figures(cohort: ReportCohort) -> CohortFigures:
         ordinary = _method_figures(cohort, name, Outcome.from_arrays(sets=sets, answered=every))
         both = Outcome.from_arrays(sets=sets, answered=decisions.answered)
         there = _method_figures(cohort, f"{name}, same images", both)
-    before = _holds_truth(decisions.localized_sets, labels)
-    after = _holds_truth(decisions.sets, labels)
+    before = holds_truth(decisions.localized_sets, labels)
+    after = holds_truth(decisions.sets, labels)
     judged = decisions.answered & (labels >= 0)
     grown = (decisions.sets & ~decisions.localized_sets).any(axis=1)
     return CohortFigures(
@@ -223,10 +224,3 @@ def _method_figures(
         in_every_set=in_every_set or {},
     )
     return MethodFigures(name=name, outcome=outcome, summary=summary)
-
-
-def _holds_truth(sets: BoolArray, labels: IntArray) -> BoolArray:
-    """Whether each set holds the true label; never for an image outside the label space."""
-    # Label -1 picks the last column of the widened sets, which is always empty.
-    widened = np.column_stack([sets, np.zeros(len(sets), dtype=bool)])
-    return widened[np.arange(len(labels)), labels]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from calcode.report.charts import Chart, PlaneChart
 
@@ -38,8 +38,6 @@ class Text:
     calm: bool = False
     sentences: tuple[str, ...] = ()
     style: Literal["paragraphs", "list", "lead", "note"] = "paragraphs"
-
-    kind: ClassVar[str] = "text"
 
 
 @dataclass(frozen=True)
@@ -133,8 +131,6 @@ class Table:
     reported: bool = False
     within: Callable[[Any], Any] | None = None
 
-    kind: ClassVar[str] = "table"
-
     @property
     def cells(self) -> list[list[Cell]]:
         """The rows as they are shown; the best cell of a ranked column is bold where there is something to choose."""
@@ -181,8 +177,6 @@ class Figure:
     numbers_title: str = "The numbers"
     name: str = ""
 
-    kind: ClassVar[str] = "figure"
-
     @property
     def cloud(self) -> bool:
         """Whether all points are too small to have a form of their own."""
@@ -196,16 +190,12 @@ class Cards:
 
     cards: tuple[Text, ...]
 
-    kind: ClassVar[str] = "cards"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
     """Words and what they mean, or facts and their values."""
 
     entries: tuple[tuple[str, str], ...]
-
-    kind: ClassVar[str] = "terms"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,16 +206,12 @@ class Fold:
     parts: tuple[Part, ...]
     keep: bool = False
 
-    kind: ClassVar[str] = "fold"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
     """Parts side by side where the screen is wide enough."""
 
     columns: tuple[tuple[Part, ...], ...]
-
-    kind: ClassVar[str] = "columns"
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -247,8 +233,6 @@ class Picture:
 
     file: str
     sentence: str
-
-    kind: ClassVar[str] = "picture"
 
 
 Part = Text | Table | Figure | Cards | Terms | Fold | Columns | Picture
