@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def decide(
     model: ModelFile,
     features: Features,
-    output: Annotated[Path, output_option("Decision file to write, .parquet or .csv.")],
+    output: Annotated[Path, output_option(help="Decision file to write, .parquet or .csv.")],
     role: RoleName = None,
     where: Conditions = None,
     prompts: PromptFile = None,
@@ -68,17 +68,19 @@ def decide(
         screen.counting("Rows of the file", total=choice.features.contents.n_rows) as advance,
     ):
         decided = decide_file(model, choice.features, target, role=role, where=choice.where, progress=advance)
-    facts = {
-        "output": str(target),
-        "images": decided.images,
-        "actions": decided.actions,
-        "reasons": {word: count for word, count in decided.reasons.items() if word != "none"},
-        "set_sizes": decided.set_sizes,
-        "full_sets": decided.set_sizes.get(len(decided.model.classes_), 0),
-        "model_digest": decided.model.digest_,
-        "promises": list(decided.model.promises_),
-    }
-    screen.emit("decide", facts)
+    if as_json:
+        facts = {
+            "output": str(target),
+            "images": decided.images,
+            "actions": decided.actions,
+            "reasons": {word: count for word, count in decided.reasons.items() if word != "none"},
+            "set_sizes": decided.set_sizes,
+            "full_sets": decided.set_sizes.get(len(decided.model.classes_), 0),
+            "model_digest": decided.model.digest_,
+            "promises": list(decided.model.promises_),
+        }
+        screen.emit("decide", facts)
+        return
     total, every = decided.images, len(decided.model.classes_)
     full = decided.set_sizes.get(every, 0)
     rows = [("one diagnosis", decided.actions["label"], True)]

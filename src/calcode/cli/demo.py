@@ -15,7 +15,7 @@ from calcode.errors import CalcodeWarning
 
 
 def demo(
-    output: Annotated[Path, output_option("Page to write; its folder is made.")] = Path("demo-output/report.html"),
+    output: Annotated[Path, output_option(help="Page to write; its folder is made.")] = Path("demo-output/report.html"),
     image: Annotated[
         Path | None,
         typer.Option(help="Decide on this photograph of a skin lesion instead, and say why.", metavar="FILE"),

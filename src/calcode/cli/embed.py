@@ -33,7 +33,7 @@ class _Loading:
 @option_groups(how=_Loading)
 def embed(
     images: Annotated[Path, typer.Argument(metavar="IMAGES", help="Folder of a data set, or a CSV file.")],
-    output: Annotated[Path, output_option("Feature file to write, .parquet.")],
+    output: Annotated[Path, output_option(help="Feature file to write, .parquet.")],
     backbone: Annotated[
         str,
         typer.Option(

@@ -40,7 +40,7 @@ def _in_options(error: SettingsError) -> str:
 @option_groups(given=make_dataclass("Given", [(name, *_option(setting)) for name, setting in SETTINGS.items()]))
 def fit(
     features: Features,
-    output: Annotated[Path, output_option("Model file to write, .safetensors.")],
+    output: Annotated[Path, output_option(help="Model file to write, .safetensors.")],
     given: Any,
     classes: Annotated[
         list[str] | None,

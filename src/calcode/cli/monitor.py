@@ -42,7 +42,7 @@ def monitor(
             metavar="FILE",
         ),
     ] = None,
-    output: Annotated[Path | None, output_option("Page to write, .html.")] = None,
+    output: Annotated[Path | None, output_option(help="Page to write, .html.")] = None,
     state: Annotated[
         Path | None,
         typer.Option(

@@ -40,12 +40,9 @@ Conditions = Annotated[
 LeastImages = Annotated[
     int, typer.Option(help="Answered images a class needs to be called the worst.", metavar="N", min=1)
 ]
+#: Where a command writes what it makes: called with the help text.
+output_option = functools.partial(typer.Option, "--output", "-o", metavar="FILE")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text and tables.")]
-
-
-def output_option(words: str, *, metavar: str = "FILE") -> Any:
-    """Where a command writes what it makes."""
-    return typer.Option("--output", "-o", help=words, metavar=metavar)
 
 
 def names_in(values: Sequence[str] | None) -> list[str]:

@@ -14,7 +14,7 @@ from calcode.cli.running import Screen, output_file
 def report(
     model: ModelFile,
     features: Features,
-    output: Annotated[Path, output_option("Page to write, .html.")] = Path("report.html"),
+    output: Annotated[Path, output_option(help="Page to write, .html.")] = Path("report.html"),
     role: RoleName = None,
     where: Conditions = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page.", metavar="TEXT")] = None,

@@ -14,7 +14,9 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
@@ -151,6 +153,7 @@ def _fail(sentence: str, code: int) -> NoReturn:
 DEVICE_NOTE = "Research software, not a medical device."
 
 
+@dataclass(frozen=True)
 class Screen:
     """Standard output for results and standard error for everything else, as wide as the terminal is.
 
@@ -160,10 +163,12 @@ class Screen:
         Results are for machines: what is emitted is shown, and what is said is not.
     """
 
-    def __init__(self, as_json: bool = False) -> None:
-        self._as_json = as_json
-        self._out = Console(highlight=False, quiet=as_json)
-        self._err = Console(stderr=True, highlight=False)
+    as_json: bool = False
+    _err: Console = field(default_factory=partial(Console, stderr=True, highlight=False))
+
+    @cached_property
+    def _out(self) -> Console:
+        return Console(highlight=False, quiet=self.as_json)
 
     @property
     def width(self) -> int:
@@ -215,7 +220,7 @@ class Screen:
 
     def emit(self, command: str, facts: Mapping[str, Any]) -> None:
         """The results of a command as one JSON object, the only thing on standard output; nothing without --json."""
-        if not self._as_json:
+        if not self.as_json:
             return
         content = {"calcode": __version__, "command": command, **facts}
         sys.stdout.write(json.dumps(json_ready(content), indent=2, allow_nan=False, ensure_ascii=False) + "\n")

@@ -43,7 +43,7 @@ def plan(
         int | None,
         typer.Option(help="Cases to review. The coin takes it as a share of the patients.", metavar="N", min=1),
     ] = None,
-    output: Annotated[Path, output_option("Sheet to write, .csv.")] = Path("review.csv"),
+    output: Annotated[Path, output_option(help="Sheet to write, .csv.")] = Path("review.csv"),
     design: Annotated[Design, typer.Option(help="How the cases are chosen.")] = "archive",
     rate: Annotated[
         float | None, typer.Option(help="Share of the patients that the coin draws.", metavar="SHARE")
@@ -198,7 +198,7 @@ def fit(
     model: ModelFile,
     features: Features,
     review: ReviewSheet,
-    output: Annotated[Path, output_option("Site model to write, .safetensors.")],
+    output: Annotated[Path, output_option(help="Site model to write, .safetensors.")],
     sampling: Annotated[Design, typer.Option(help="How the reviewed cases were chosen.")],
     options: _FitOptions,
     miscoverage: Levels = None,

@@ -14,7 +14,7 @@ from calcode.cli.running import Screen, output_file, plain_table
 
 def split(
     features: Features,
-    output: Annotated[Path, output_option("Parquet file to write.")],
+    output: Annotated[Path, output_option(help="Parquet file to write.")],
     sizes: Annotated[
         str,
         typer.Option(

@@ -47,7 +47,7 @@ def init(
 def run(
     path: StudyFile,
     output: Annotated[
-        Path | None, output_option("Folder for the results, instead of the file's.", metavar="FOLDER")
+        Path | None, output_option(help="Folder for the results, instead of the file's.", metavar="FOLDER")
     ] = None,
     features: Annotated[
         list[str] | None,
@@ -172,7 +172,7 @@ def report(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="Output folder of 'calcode study run'.", show_default=False)
     ],
-    output: Annotated[Path | None, output_option("Page to write; default: report.html in FOLDER.")] = None,
+    output: Annotated[Path | None, output_option(help="Page to write; default: report.html in FOLDER.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the page of a study, its tables as LaTeX and its figures as SVG, PDF and PNG.
