@@ -67,9 +67,7 @@ def evaluate(
         with screen.working(f"Reading {decided_by}"):
             result = judged_file(decided_by, choice, columns=columns)
     summary = summarize(result.decisions, result.labels, min_n=min_n)
-    groups = {}
-    if by is not None:
-        groups = summarize_by(result.decisions, result.labels, result.metadata[by], min_n=min_n)
+    groups = {} if by is None else summarize_by(result.decisions, result.labels, result.metadata[by], min_n=min_n)
     facts = {"file": str(features), "summary": _facts(summary, from_model=from_model)}
     if by is not None:
         facts["by"] = {

@@ -89,14 +89,9 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
             guard = guards[row.name]
             needed = smallest_finite_count(miscoverage=guard.miscoverage)
             cells = [f"{1 - guard.miscoverage:g}", f"{needed}", number(guard.quantile, digits=4)]
-        table.add_row(
-            row.name,
-            f"{row.n:,}",
-            number(row.coverage, digits=3) if row.n else "-",
-            f"{fitted.n_accepted_per_class_[row.name]:,}",
-            *cells,
-            style="bold" if row.name in guards else "",
-        )
+        coverage, accepted = number(row.coverage, digits=3) if row.n else "-", fitted.n_accepted_per_class_[row.name]
+        strong = "bold" if row.name in guards else ""
+        table.add_row(row.name, f"{row.n:,}", coverage, f"{accepted:,}", *cells, style=strong)
     screen.say()
     screen.show(table)
     screen.heading("What is promised, and what is only observed")

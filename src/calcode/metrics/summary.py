@@ -17,13 +17,7 @@ from calcode.files import json_ready
 from calcode.method.decisions import WORST_CLASS_MIN, shown_classes
 from calcode.method.evidence import checked_labels
 from calcode.metrics import tallies
-from calcode.metrics.intervals import (
-    Estimate,
-    bootstrap_interval,
-    checked_resamples,
-    clopper_pearson_interval,
-    proportion,
-)
+from calcode.metrics.intervals import Estimate, bootstrap_interval, clopper_pearson_interval, proportion
 from calcode.metrics.summary_text import summary_text
 from calcode.metrics.tallies import Outcome, Tally
 from calcode.metrics.top_one import expected_calibration_error
@@ -273,7 +267,6 @@ def summarize_sets(
     """
     if min_n < 1:
         raise SettingsError(f"min_n: {min_n} must be at least 1")
-    checked_resamples(n_resamples)
     names = tuple(str(name) for name in classes)
     n, n_classes = outcome.sets.shape
     if n_classes != len(names):

@@ -212,17 +212,13 @@ def case_parts(figures: CohortFigures) -> list[Part]:
         parts.append(Text(heading=f"Cases {kind}", sentences=(sentence,)))
         rows = []
         for row in case_rows(mask, labels=cohort.labels).tolist():
-            top = decisions.classes[int(decisions.top_label[row])]
-            rows.append(
-                [
-                    f"row {row}" if decisions.ids is None else str(decisions.ids[row]),
-                    decisions.classes[int(cohort.labels[row])],
-                    f"{top} ({percent(float(decisions.top_probability[row]), digits=0)})",
-                    set_words(decisions.localized_sets[row], decisions.classes),
-                    set_words(decisions.sets[row], decisions.classes),
-                    number(float(decisions.p_audit[row]), digits=3),
-                ]
-            )
+            name = f"row {row}" if decisions.ids is None else str(decisions.ids[row])
+            truth, top = (decisions.classes[int(labels[row])] for labels in (cohort.labels, decisions.top_label))
+            sure = percent(float(decisions.top_probability[row]), digits=0)
+            both = (decisions.localized_sets[row], decisions.sets[row])
+            sets = [set_words(members, decisions.classes) for members in both]
+            p_value = number(float(decisions.p_audit[row]), digits=3)
+            rows.append([name, truth, f"{top} ({sure})", *sets, p_value])
         if rows:
             caption = f"Cases {kind}: {len(rows)} of {mask.sum():,}, taken from the classes in turn"
             parts.append(Table(caption=caption, columns=headings, rows=rows))

@@ -119,14 +119,9 @@ def class_chart(
         few = ", few" if min(sizes) < FEW else ""
         tag = figures.guarded.class_row(name).in_every_set_note
         note = f"n = {listed([f'{n:,}' for n in shown])}{few}" if max(sizes) else "no image"
-        rows.append(
-            ChartRow(
-                label=cohort.class_title(name),
-                note=note.replace(" ", NBSP) + (f"; {tag}" if tag else ""),
-                values=estimates,
-                marked=name in cohort.model.tail_classes_,
-            )
-        )
+        note = note.replace(" ", NBSP) + (f"; {tag}" if tag else "")
+        marked = name in cohort.model.tail_classes_
+        rows.append(ChartRow(label=cohort.class_title(name), note=note, values=estimates, marked=marked))
     target = ReferenceLine(cohort.target, f"target {short_percent(cohort.target)}")
     return RowChart(rows=rows, references=[target], axis=axis)
 
@@ -141,19 +136,14 @@ def class_table(cohorts: Sequence[CohortFigures]) -> Table:
         # A class without an image has nothing to show; the sentences name it.
         for name in [name for name in cohort.classes if figures.guarded.class_row(name).n]:
             tag = "protected" if name in cohort.model.tail_classes_ else ""
+            named = Cell(name, tag=tag, below=cohort.name if len(cohorts) > 1 else "")
             for method in methods:
                 row = method.class_row(name)
                 alarm = row in method.clearly_below(cohort.target)
-                rows.append(
-                    [
-                        Cell(name, tag=tag, below=cohort.name if len(cohorts) > 1 else ""),
-                        method.name,
-                        f"{row.coverage.n:,} of {row.n:,}",
-                        replace(share_cell(row.coverage), tag=row.in_every_set_note, alarm=alarm),
-                        number(row.set_size),
-                        *(percent(share) for share in (row.full_set_rate, row.informative_rate, row.deferral)),
-                    ]
-                )
+                covered = replace(share_cell(row.coverage), tag=row.in_every_set_note, alarm=alarm)
+                shares = map(percent, (row.full_set_rate, row.informative_rate, row.deferral))
+                answered = f"{row.coverage.n:,} of {row.n:,}"
+                rows.append([named, method.name, answered, covered, number(row.set_size), *shares])
     headings = ("class", "method", "answered", "coverage", "set size", "full sets", "informative", "deferred")
     return Table(
         caption=f"Every class, every method; underlined: clearly below the target, with at least {FEW} answered images",

@@ -95,17 +95,10 @@ def write_figure(figure: Figure, stem: Path, *, formats: Sequence[str] = ("svg",
             draw_plane(chart, ax)
         else:
             draw_rows(chart, ax)
-    handles = [
-        Line2D(
-            [],
-            [],
-            marker="o" if figure.cloud else _MARKS[series % len(_MARKS)],
-            color=_colour(series),
-            linestyle="none",
-            label=name,
-        )
-        for series, name in figure.legend
-    ]
+    handles = []
+    for series, name in figure.legend:
+        mark = "o" if figure.cloud else _MARKS[series % len(_MARKS)]
+        handles.append(Line2D([], [], marker=mark, color=_colour(series), linestyle="none", label=name))
     canvas.suptitle(figure.heading, fontsize=11, fontweight="bold")
     canvas.legend(handles=handles, loc="outside lower left", fontsize=8, frameon=False)
     written = []
@@ -125,15 +118,9 @@ def _colour(series: int) -> str:
 def draw_plane(chart: PlaneChart, ax: Axes) -> None:
     """Points and lines of a plane, with its axes."""
     for marks in chart.marks:
-        ax.plot(
-            marks.across,
-            marks.up,
-            marker="." if marks.cloud else _MARKS[marks.series % len(_MARKS)],
-            markersize=3 if marks.cloud else 6,
-            alpha=0.5 if marks.cloud else 1.0,
-            linestyle="-" if marks.joined else "none",
-            color=_colour(marks.series),
-        )
+        mark, size, alpha = (".", 3, 0.5) if marks.cloud else (_MARKS[marks.series % len(_MARKS)], 6, 1.0)
+        line, colour = "-" if marks.joined else "none", _colour(marks.series)
+        ax.plot(marks.across, marks.up, marker=mark, markersize=size, alpha=alpha, linestyle=line, color=colour)
     for axis, place in ((ax.xaxis, chart.across), (ax.yaxis, chart.up)):
         axis.set_major_formatter(_formatter(place.tick_text))
         axis.set_label_text(place.title, fontsize=8)

@@ -87,19 +87,10 @@ def bandwidth_figure(model: Calcode) -> Figure:
     bars, rows = [], []
     for trial in model.bandwidth_trace_:
         outcome, share = "accepted" if trial.accepted else "rejected", short_percent(trial.share)
-        bars.append(
-            ChartRow(
-                label=f"neighbourhood of {share}, h = {trial.bandwidth:.3g}",
-                note=outcome,
-                values={
-                    series: Estimate(value=value, low=math.nan, high=math.nan, n=1)
-                    for series, value in ((0, trial.infinite_share), (1, trial.coverage))
-                },
-                marked=trial.bandwidth == model.bandwidth_,
-            )
-        )
-        figures = (f"{trial.bandwidth:.4g}", percent(trial.infinite_share), percent(trial.coverage))
-        rows.append([share, *figures, outcome])
+        label, shares = f"neighbourhood of {share}, h = {trial.bandwidth:.3g}", (trial.infinite_share, trial.coverage)
+        dots = {series: Estimate(value, math.nan, math.nan, 1) for series, value in enumerate(shares)}
+        bars.append(ChartRow(label=label, note=outcome, values=dots, marked=trial.bandwidth == model.bandwidth_))
+        rows.append([share, f"{trial.bandwidth:.4g}", *map(percent, shares), outcome])
     references = [
         ReferenceLine(budget, f"infinite: at most {short_percent(budget)}"),
         ReferenceLine(floor, f"coverage: at least {percent(floor)}"),
