@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calcode.errors import StudyError
-from calcode.study.tables import TableSchema, averages, defined_mean, flag, integer, number, text
+from calcode.study.tables import TableSchema, averages, defined_mean, flag, integer, numeric, text
 
 SCHEMA = TableSchema(
     name="things",
@@ -17,7 +17,7 @@ SCHEMA = TableSchema(
     columns=(
         text("name", "Its name.", key=True),
         integer("n", "How many."),
-        number("share", "How much."),
+        numeric("share", "How much."),
         flag("good", "Whether it is good."),
     ),
 )

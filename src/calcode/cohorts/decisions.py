@@ -103,27 +103,22 @@ def decisions_table(
     released = decisions.released_sets
     offsets = np.concatenate([[0], np.cumsum(released.sum(axis=1))]).astype(np.int32)
     who: Any = np.arange(first_row, first_row + n) if decisions.ids is None else decisions.ids.tolist()
-    columns: list[Any] = [
-        pa.array(who) if ids is None else ids,
-        pa.DictionaryArray.from_arrays(decisions.action.astype(np.int32), pa.array(ACTION_WORDS)),
-        pa.DictionaryArray.from_arrays(decisions.reason.astype(np.int32), pa.array(REASON_WORDS)),
-        names.take(pa.array(decisions.label, mask=decisions.label < 0)),
-        pa.ListArray.from_arrays(pa.array(offsets), names.take(pa.array(np.nonzero(released)[1]))),
-        pa.array(decisions.p_audit, type=pa.float64()),
-        *([] if decisions.known_group is None else [pa.array(decisions.known_group)]),
-        *(pa.array(column, type=pa.float64()) for column in np.ascontiguousarray(decisions.threshold.T)),
-        pa.DictionaryArray.from_arrays(np.zeros(n, dtype=np.int32), pa.array([decisions.model_digest])),
-    ]
-    there = {"id": ids is not None or decisions.ids is not None, "known_group": decisions.known_group is not None}
-    schema = decision_schema(
-        [name for name, is_there in there.items() if is_there],
-        classes=decisions.classes,
-        model_digest=decisions.model_digest,
-        promises=decisions.promises,
-    )
-    return pa.Table.from_arrays(
-        [column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-    )
+    columns: dict[str, Any] = {
+        "row" if ids is None and decisions.ids is None else "id": pa.array(who) if ids is None else ids,
+        "action": pa.DictionaryArray.from_arrays(decisions.action.astype(np.int32), pa.array(ACTION_WORDS)),
+        "reason": pa.DictionaryArray.from_arrays(decisions.reason.astype(np.int32), pa.array(REASON_WORDS)),
+        "label": names.take(pa.array(decisions.label, mask=decisions.label < 0)),
+        "released_set": pa.ListArray.from_arrays(pa.array(offsets), names.take(pa.array(np.nonzero(released)[1]))),
+        "p_audit": pa.array(decisions.p_audit, type=pa.float64()),
+        "model_digest": pa.DictionaryArray.from_arrays(np.zeros(n, dtype=np.int32), pa.array([decisions.model_digest])),
+    }
+    if decisions.known_group is not None:
+        columns["known_group"] = pa.array(decisions.known_group)
+    for name, column in zip(decisions.classes, np.ascontiguousarray(decisions.threshold.T), strict=True):
+        columns[THRESHOLD_PREFIX + name] = pa.array(column, type=pa.float64())
+    known = {key: getattr(decisions, key) for key in ("classes", "model_digest", "promises")}
+    schema = decision_schema(columns, **known)
+    return pa.Table.from_arrays([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
 
 def write_decisions(path: str | os.PathLike[str], decisions: Decisions) -> None:

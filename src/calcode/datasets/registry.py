@@ -10,10 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from calcode.datasets import camelyon17, generic, ham10000, isic, pad_ufes_20
-from calcode.datasets.ham10000 import ham10000_setting
-from calcode.datasets.isic import read_isic2019_test
 from calcode.datasets.listing import EXTERNAL, Dataset, ImageListing, joined
-from calcode.datasets.pad_ufes_20 import read_pad_ufes_20
 from calcode.errors import DatasetError
 
 _IN_ORDER = (
@@ -71,18 +68,16 @@ def pad_ufes_20_setting(
     The source rows are those of `ham10000_setting` in the five classes; the 2,106 photographs in the label
     space and the 192 of SCC outside it have the role `external`.
     """
-    return external_setting(
-        ham10000_setting(ham10000_folder, random_state=random_state), read_pad_ufes_20(pad_ufes_20_folder)
-    )
+    home = ham10000.ham10000_setting(ham10000_folder, random_state=random_state)
+    return external_setting(home, pad_ufes_20.read_pad_ufes_20(pad_ufes_20_folder))
 
 
 def isic2019_setting(
     ham10000_folder: str | Path, isic2019_folder: str | Path, *, random_state: int = 0
 ) -> ImageListing:
     """HAM10000 to the ISIC 2019 test release: 6,026 external images in the label space and 2,212 outside."""
-    return external_setting(
-        ham10000_setting(ham10000_folder, random_state=random_state), read_isic2019_test(isic2019_folder)
-    )
+    home = ham10000.ham10000_setting(ham10000_folder, random_state=random_state)
+    return external_setting(home, isic.read_isic2019_test(isic2019_folder))
 
 
 def external_setting(source: ImageListing, external: ImageListing) -> ImageListing:

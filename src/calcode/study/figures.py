@@ -11,7 +11,7 @@ import pandas as pd
 from calcode.metrics import Estimate, Summary
 from calcode.study.methods import COMPLETE, title_of
 from calcode.study.specification import Backbone, Point, Setting
-from calcode.study.tables import Column, Row, averages, flag, integer, number, share, text
+from calcode.study.tables import Column, Row, averages, flag, integer, numeric, share, text
 
 SETTING = text("setting", "Name of the setting.", key=True)
 BACKBONE = text("backbone", "Name of the backbone.", key=True)
@@ -31,13 +31,13 @@ REGIME = text("regime", "Name of the cost regime.", key=True)
 FIGURES: tuple[Column, ...] = (
     share("coverage", "Answered in-space images whose set holds the diagnosis."),
     share("worst_class_coverage", "Smallest class-wise coverage among the classes with enough images."),
-    number("set_size", "Mean number of labels in the sets of answered in-space images.", unit="labels"),
+    numeric("set_size", "Mean number of labels in the sets of answered in-space images.", unit="labels"),
     share("full_set_rate", "Answered in-space images whose set holds every class."),
     share("deferral", "Images of the whole cohort that go to a clinician."),
     share("informative_rate", "Images of the whole cohort answered with at least one label and not all."),
     share("singleton_rate", "Answered in-space images with exactly one label."),
     share("selective_accuracy", "Accuracy of the first-ranked class on answered in-space images."),
-    number("calibration_error", "Expected calibration error of its probability, 15 bins."),
+    numeric("calibration_error", "Expected calibration error of its probability, 15 bins."),
 )
 FIGURE_NAMES = tuple(column.name for column in FIGURES)
 #: Figures with an interval in the tables of single combinations.

@@ -182,7 +182,7 @@ def integer(name: str, about: str, *, unit: str = "", key: bool = False) -> Colu
     return Column(name=name, kind="integer", about=about, unit=unit, key=key)
 
 
-def number(name: str, about: str, *, unit: str = "", key: bool = False) -> Column:
+def numeric(name: str, about: str, *, unit: str = "", key: bool = False) -> Column:
     """A column of numbers."""
     return Column(name=name, kind="number", about=about, unit=unit, key=key)
 

@@ -16,7 +16,7 @@ from calcode.study import figures
 from calcode.study.decisions import MethodDecisions
 from calcode.study.experiment import Combination, Experiment, Job, Results, Study, StudyOutput, Tables, method_job
 from calcode.study.methods import ABLATION_NAMES, COMPLETE, changes_of
-from calcode.study.tables import Row, TableSchema, flag, integer, number, text
+from calcode.study.tables import Row, TableSchema, flag, integer, numeric, text
 from calcode.study.variants import variants_job
 from calcode.study.view import FIGURE_COLS, PLACE_COLS, TARGET_COLS, cost_words, only, view, words
 
@@ -47,8 +47,8 @@ CHECK = TableSchema(
     columns=(
         *figures.PLACE,
         text("metric", "Name of the figure, or 'decisions' for the images themselves.", key=True),
-        number("main_comparison", "Its value in the main comparison; for 'decisions' the number of images."),
-        number("ablation", "Its value here; for 'decisions' the number of images decided alike."),
+        numeric("main_comparison", "Its value in the main comparison; for 'decisions' the number of images."),
+        numeric("ablation", "Its value here; for 'decisions' the number of images decided alike."),
         integer("images_that_differ", "Images with another set or another deferral."),
         flag("equal", "Whether the two are equal to the last bit."),
     ),

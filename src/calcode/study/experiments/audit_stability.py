@@ -16,8 +16,7 @@ from calcode.study.cohorts import SettingCohorts
 from calcode.study.experiment import Experiment, Job, Results, Study, StudyOutput, Tables, job
 from calcode.study.figures import PLACE
 from calcode.study.paper import reported_at
-from calcode.study.tables import Row, TableSchema, integer, share, text
-from calcode.study.tables import number as number_column
+from calcode.study.tables import Row, TableSchema, integer, numeric, share, text
 from calcode.study.view import PLACE_COLS, reported_cols, shown, view
 
 _N_RESAMPLES = 1000
@@ -31,14 +30,14 @@ SCHEMA = TableSchema(
     columns=(
         *PLACE,
         text("selected", "Diagnostic selected on the whole validation role."),
-        number_column("auroc", "Its AUROC for top-1 error."),
+        numeric("auroc", "Its AUROC for top-1 error."),
         text("runner_up", "The diagnostic with the next AUROC."),
-        number_column("margin", "How far the selected one lies above it."),
+        numeric("margin", "How far the selected one lies above it."),
         share("frequency", "Bootstraps that select the same diagnostic."),
         integer("n_resamples", "Bootstraps."),
         integer("n_validation", "Validation images."),
         integer("n_errors", "Of which the first-ranked class is wrong."),
-        *(number_column(f"auroc_{name}", f"AUROC of `{name}` for top-1 error on validation.") for name in DIAGNOSTICS),
+        *(numeric(f"auroc_{name}", f"AUROC of `{name}` for top-1 error on validation.") for name in DIAGNOSTICS),
         *(share(f"frequency_{name}", f"Bootstraps that select `{name}`.") for name in DIAGNOSTICS),
     ),
 )

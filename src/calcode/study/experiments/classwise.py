@@ -12,7 +12,7 @@ from calcode.study.experiments.main_comparison import decided_runs, jobs
 from calcode.study.figures import RUN_PLACE, interval
 from calcode.study.methods import COMPLETE, title_of
 from calcode.study.specification import Setting
-from calcode.study.tables import Row, TableSchema, flag, integer, number, share, text
+from calcode.study.tables import Row, TableSchema, flag, integer, numeric, share, text
 from calcode.study.view import cost_words, estimate, series_of, share_cell, shown, view
 
 #: Methods with a lane of their own in the figure, as many as a row has room for.
@@ -29,7 +29,7 @@ SCHEMA = TableSchema(
         share("coverage", "Answered images of the class whose set holds it; empty without any."),
         share("coverage_low", "Lower end of the 95 % Wilson interval."),
         share("coverage_high", "Upper end of the 95 % Wilson interval."),
-        number("set_size", "Mean number of labels on its answered images.", unit="labels"),
+        numeric("set_size", "Mean number of labels on its answered images.", unit="labels"),
         share("full_set_rate", "Its answered images whose set holds every class."),
         share("deferral", "Its images that go to a clinician."),
         share("informative_rate", "Its images answered with at least one label and not all."),

@@ -16,17 +16,16 @@ from calcode.study.experiment import Combination, Experiment, Job, Results, Stud
 from calcode.study.experiments.ablations import ablation_job
 from calcode.study.figures import METHOD, METHOD_PLACE, REGIME, SCOPE, TITLE, place
 from calcode.study.methods import COMPLETE
-from calcode.study.tables import Row, TableSchema, averages, flag, integer, share
-from calcode.study.tables import number as number_column
+from calcode.study.tables import Row, TableSchema, averages, flag, integer, numeric, share
 from calcode.study.view import shown, view, words
 
 #: The audited base layer, which the paper's cost table calls "no class-tail guard".
 UNGUARDED = "calcode-no-guard"
-_RISK = number_column("risk", "Cost-sensitive risk (METHOD.md 9); lower is better.", unit="cost")
+_RISK = numeric("risk", "Cost-sensitive risk (METHOD.md 9); lower is better.", unit="cost")
 _PARTS = (
     share("coverage", "C: coverage on answered images."),
     share("worst_class_coverage", "C_w: worst-class coverage on answered images."),
-    number_column("set_size", "S: mean set size on answered images.", unit="labels"),
+    numeric("set_size", "S: mean set size on answered images.", unit="labels"),
     share("rejected", "d: share that is deferred."),
 )
 #: Cells that enter the formula, and the risk itself.
@@ -38,9 +37,9 @@ SUMMARY = TableSchema(
     columns=(
         *METHOD_PLACE,
         REGIME,
-        number_column("cost_error", "Cost of an uncovered diagnosis."),
-        number_column("cost_set", "Cost of a full set."),
-        number_column("cost_deferral", "Cost of a deferral."),
+        numeric("cost_error", "Cost of an uncovered diagnosis."),
+        numeric("cost_set", "Cost of a full set."),
+        numeric("cost_deferral", "Cost of a deferral."),
         _RISK,
         *_PARTS,
     ),

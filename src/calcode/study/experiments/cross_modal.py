@@ -19,7 +19,7 @@ from calcode.study.cohorts import SettingCohorts
 from calcode.study.decisions import MethodDecisions
 from calcode.study.experiment import Experiment, Job, Results, Study, StudyOutput, Tables, job
 from calcode.study.figures import FIGURE_NAMES, FIGURES, PLACE, delta_columns, figures
-from calcode.study.tables import Row, TableSchema, flag, number, share, text
+from calcode.study.tables import Row, TableSchema, flag, numeric, share, text
 from calcode.study.variants import decided_by, point_options, variant_models
 from calcode.study.view import PLACE_COLS, shown, view
 
@@ -40,9 +40,9 @@ SCHEMA = TableSchema(
     columns=(
         *PLACE,
         text("baseline_audit", "Diagnostic that the method selects."),
-        number("baseline_auroc", "Its AUROC for top-1 error on validation."),
-        number("disagreement_auroc", "AUROC of the disagreement."),
-        number("fused_disagreement_auroc", "AUROC of the fused rank with the disagreement in it."),
+        numeric("baseline_auroc", "Its AUROC for top-1 error on validation."),
+        numeric("disagreement_auroc", "AUROC of the disagreement."),
+        numeric("fused_disagreement_auroc", "AUROC of the fused rank with the disagreement in it."),
         share("disagreement_validation_deferral", "Validation images that the disagreement would defer."),
         share("fused_disagreement_validation_deferral", "Validation images that its fused version would defer."),
         text("selected_audit", "The audit after the filter."),

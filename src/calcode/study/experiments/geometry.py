@@ -13,8 +13,7 @@ from calcode.arrays import FloatArray
 from calcode.cohorts import Cohort
 from calcode.method.audit import neighbour_distance
 from calcode.method.evidence import Evidence
-from calcode.metrics.wording import listed, percent
-from calcode.metrics.wording import number as number_words
+from calcode.metrics.wording import listed, number, percent
 from calcode.report.charts import Axis, Marks, PlaneChart, plain_number
 from calcode.report.parts import Figure, Fold, Part, Text
 from calcode.study.cohorts import SettingCohorts
@@ -23,7 +22,7 @@ from calcode.study.figures import PLACE, place
 from calcode.study.methods import COMPLETE
 from calcode.study.paper import reported_at
 from calcode.study.specification import Setting
-from calcode.study.tables import Row, TableSchema, integer, number, share, text
+from calcode.study.tables import Row, TableSchema, integer, numeric, share, text
 from calcode.study.view import PLACE_COLS, numbers, reported_cols, rounded_scale, shown, view
 
 _N_NEIGHBORS = 10
@@ -51,15 +50,15 @@ SUMMARY = TableSchema(
     about="One row per setting and backbone: the shift as the embedding sees it, and what the method made of it.",
     columns=(
         *PLACE,
-        number("shift_ratio", "Median distance of the target to its 10 nearest reference images, over the source's."),
-        number("class_shift_ratio", "The same with reference images of the same class alone."),
+        numeric("shift_ratio", "Median distance of the target to its 10 nearest reference images, over the source's."),
+        numeric("class_shift_ratio", "The same with reference images of the same class alone."),
         share("probe_balanced_accuracy", "Of a logistic regression that tells source from target, 5-fold."),
         text("probe_source", "Role of the source images that the probe saw."),
-        number("effective_rank", "exp of the entropy of the source covariance's eigenvalues."),
+        numeric("effective_rank", "exp of the entropy of the source covariance's eigenvalues."),
         share("top_variance_share", "Share of the largest eigenvalue."),
-        number("median_p_audit", "Median audit p-value of the target."),
+        numeric("median_p_audit", "Median audit p-value of the target."),
         share("deferral", "Target images that go to a clinician."),
-        number("set_size", "Mean number of labels on accepted images.", unit="labels"),
+        numeric("set_size", "Mean number of labels on accepted images.", unit="labels"),
         share("singleton_rate", "Accepted images with one label."),
         integer("n_reference", "Reference images."),
         integer("n_source", "Held-out source images."),
@@ -75,7 +74,7 @@ DISTANCES = TableSchema(
         _DOMAIN,
         text("neighbours", "'all' reference images, or those of the 'same class'.", key=True),
         share("quantile", "Level of the quantile.", key=True),
-        number("distance", "Median cosine distance to the 10 nearest reference images, at that quantile."),
+        numeric("distance", "Median cosine distance to the 10 nearest reference images, at that quantile."),
         integer("n", "Images behind it."),
     ),
 )
@@ -88,8 +87,8 @@ PROJECTION = TableSchema(
         _DOMAIN,
         text("id", "Id of the image.", key=True),
         text("label_name", "Its diagnosis."),
-        number("component_1", "First coordinate."),
-        number("component_2", "Second coordinate."),
+        numeric("component_1", "First coordinate."),
+        numeric("component_2", "Second coordinate."),
         share("variance_1", "Share of the source's variance along the first component."),
         share("variance_2", "Share along the second."),
     ),
@@ -292,9 +291,9 @@ def geometry_sentence(rows: Sequence[Any]) -> str:
     easiest = max(rows, key=lambda row: row.probe_balanced_accuracy)
     return (
         f"The target lies farthest from the reference on {farthest.setting} with {farthest.backbone}: "
-        f"{number_words(farthest.shift_ratio)} times the distance of held-out source images "
-        f"({number_words(farthest.class_shift_ratio)} times within the class), median p-value "
-        f"{number_words(farthest.median_p_audit, digits=3)}, {percent(farthest.deferral)} deferred. A linear probe "
+        f"{number(farthest.shift_ratio)} times the distance of held-out source images "
+        f"({number(farthest.class_shift_ratio)} times within the class), median p-value "
+        f"{number(farthest.median_p_audit, digits=3)}, {percent(farthest.deferral)} deferred. A linear probe "
         f"separates source and target best on {easiest.setting} with {easiest.backbone}: balanced accuracy "
         f"{percent(easiest.probe_balanced_accuracy)}.{itself}"
     )

@@ -28,8 +28,7 @@ from calcode.study.figures import PLACE
 from calcode.study.jobs import Job, job
 from calcode.study.output import StudyOutput
 from calcode.study.specification import Study
-from calcode.study.tables import Row, TableSchema, integer, share, text
-from calcode.study.tables import number as number_column
+from calcode.study.tables import Row, TableSchema, integer, numeric, share, text
 from calcode.study.view import PLACE_COLS, RowTuple, shown, view
 
 _LEVEL = 0.01
@@ -49,14 +48,12 @@ SCHEMA = TableSchema(
         text("statistic", "What is watched; several classes share the level in M2 and M3.", key=True),
         share("audit_rate", "Share of the images that get a label; 0 for M1, which needs none.", key=True),
         text("votes", "Whose image counts.", key=True),
-        number_column("level", "Bound on the probability of ever raising a false alarm."),
+        numeric("level", "Bound on the probability of ever raising a false alarm."),
         integer("n_streams", "Streams, each with its own deal of gate and stream, its own order and draws."),
         integer("n_images", "Most images of a stream without a change."),
         share("false_alarms", "Streams without a change in which an alarm was raised."),
         share("detected", "Streams with a change in which an alarm was raised after it and none before."),
-        number_column(
-            "median_delay", "Median images from the change to the alarm; undefined if fewer than half alarm."
-        ),
+        numeric("median_delay", "Median images from the change to the alarm; undefined if fewer than half alarm."),
         integer("n_calm", "Images before the change."),
     ),
 )

@@ -18,7 +18,7 @@ from calcode.study.experiment import Combination, Experiment, Job, Results, Stud
 from calcode.study.figures import METHOD, PLACE, TITLE, interval, place
 from calcode.study.methods import COMPLETE, GROUPS, named_methods
 from calcode.study.specification import Entry
-from calcode.study.tables import Row, TableSchema, flag, integer, number, share, text
+from calcode.study.tables import Row, TableSchema, flag, integer, numeric, share, text
 from calcode.study.view import cost_words, estimate
 
 SCHEMA = TableSchema(
@@ -37,7 +37,7 @@ SCHEMA = TableSchema(
         share("class_coverage_low", "Lower end of its 95 % Wilson interval."),
         share("class_coverage_high", "Upper end."),
         integer("class_n_answered", "Answered images of the class."),
-        number("set_size", "Mean number of labels on answered images.", unit="labels"),
+        numeric("set_size", "Mean number of labels on answered images.", unit="labels"),
         share("full_set_rate", "Answered images with a full set."),
         share("deferral", "Images that go to a clinician."),
         integer("n_candidates", "Images of the class that the comparator misses and the method covers."),

@@ -18,13 +18,12 @@ from calcode.arrays import FloatArray, IntArray
 from calcode.kernels import cosine_distances, nearest_distances, row_blocks
 from calcode.kernels.neighbours import library_installed
 from calcode.method.model import Calcode
-from calcode.metrics.wording import listed, percent
-from calcode.metrics.wording import number as number_words
+from calcode.metrics.wording import listed, number, percent
 from calcode.report.parts import Column, Part, Text
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.experiment import Experiment, Job, Results, Study, StudyOutput, Tables, job
 from calcode.study.figures import PLACE
-from calcode.study.tables import Row, TableSchema, duration, integer, number, share, text
+from calcode.study.tables import Row, TableSchema, duration, integer, numeric, share, text
 from calcode.study.variants import point_options, point_settings
 from calcode.study.view import shown, view
 
@@ -53,7 +52,7 @@ SCHEMA = TableSchema(
         duration("query_milliseconds", "Time per query, in one batch on one thread.", unit="ms"),
         duration("build_seconds", "Time to build the index.", unit="s"),
         share("recall_at_10", "Exact neighbours that were found."),
-        number("support_error_p95", "95th percentile of the error of the median distance to the neighbours."),
+        numeric("support_error_p95", "95th percentile of the error of the median distance to the neighbours."),
         integer("cache_bytes", "Embeddings of all roles and the target in float32.", unit="bytes"),
         duration("fit_seconds", "Time to fit the method on this setting.", unit="s"),
         duration("decide_seconds", "Time to decide on its target.", unit="s"),
@@ -201,7 +200,7 @@ def section(output: StudyOutput) -> list[Part]:
             searched("recall_at_10", "recall@10", lambda value: f"{value:.3f}"),
             searched("support_error_p95", "support error", lambda value: f"{value:.1e}" if value else "0"),
             *shown(SCHEMA, ("n_reference", "reference"), "dimension"),
-            Column("cache, MB", lambda row: number_words(row.cache_bytes / 1e6, digits=1)),
+            Column("cache, MB", lambda row: number(row.cache_bytes / 1e6, digits=1)),
             *shown(SCHEMA, ("fit_seconds", "fit, s"), ("decide_seconds", "decide, s")),
         ),
     )

@@ -10,25 +10,24 @@ from typing import Any
 from calcode.method.decisions import Costs, selective_risk
 from calcode.method.model import Calcode
 from calcode.method.operating_point import RELAXATIONS, GridPoint, OperatingPoint, least_risk, select_operating_point
-from calcode.metrics.wording import counted, percent, short_percent, signed, signed_points
-from calcode.metrics.wording import number as number_words
+from calcode.metrics.wording import counted, number, percent, short_percent, signed, signed_points
 from calcode.report.parts import Column, Fold, Part, Text
 from calcode.study.cohorts import SettingCohorts
 from calcode.study.decisions import MethodDecisions
 from calcode.study.experiment import Experiment, Job, Results, Study, StudyOutput, Tables, job
 from calcode.study.experiments.cost_risk import MEASURED, risk_cells
 from calcode.study.figures import PLACE, REGIME, SCOPE
-from calcode.study.tables import Row, TableSchema, averages, flag, integer, number, share, text
+from calcode.study.tables import Row, TableSchema, averages, flag, integer, numeric, share, text
 from calcode.study.variants import decided_by, point_options, point_settings, variant_models
 from calcode.study.view import shown, view, words
 
 _FIXED = "fixed"
 _DELTAS = (
-    number("delta_risk", "Risk on the target: chosen minus fixed point; negative is better.", unit="cost"),
-    number("delta_coverage", "Coverage on the target, chosen minus fixed.", unit="share"),
-    number("delta_worst_class_coverage", "Worst-class coverage, chosen minus fixed.", unit="share"),
-    number("delta_set_size", "Set size, chosen minus fixed.", unit="labels"),
-    number("delta_rejected", "Share that is deferred, chosen minus fixed.", unit="share"),
+    numeric("delta_risk", "Risk on the target: chosen minus fixed point; negative is better.", unit="cost"),
+    numeric("delta_coverage", "Coverage on the target, chosen minus fixed.", unit="share"),
+    numeric("delta_worst_class_coverage", "Worst-class coverage, chosen minus fixed.", unit="share"),
+    numeric("delta_set_size", "Set size, chosen minus fixed.", unit="labels"),
+    numeric("delta_rejected", "Share that is deferred, chosen minus fixed.", unit="share"),
 )
 
 POINTS = TableSchema(
@@ -42,12 +41,12 @@ POINTS = TableSchema(
         share("deferral_level", "Chosen deferral level."),
         text("relaxed", f"Constraints given up for it, among {', '.join(RELAXATIONS)}."),
         flag("feasible", "Whether none had to be given up."),
-        number("validation_risk", "Its risk on validation.", unit="cost"),
+        numeric("validation_risk", "Its risk on validation.", unit="cost"),
         share("validation_coverage", "Its held-out coverage on validation."),
-        number("risk", "Its risk on the target.", unit="cost"),
+        numeric("risk", "Its risk on the target.", unit="cost"),
         share("coverage", "Its coverage on the target."),
         share("worst_class_coverage", "Its worst-class coverage on the target."),
-        number("set_size", "Its set size on the target.", unit="labels"),
+        numeric("set_size", "Its set size on the target.", unit="labels"),
         share("rejected", "Target images that are deferred."),
         *_DELTAS,
     ),
@@ -206,7 +205,7 @@ def chosen_sentence(row: Any) -> str:
     verdict = "leaves the risk on the target as it is"
     if row.delta_risk:
         verb = "lowers" if row.delta_risk < 0 else "raises"
-        verdict = f"{verb} the risk on the target by {number_words(abs(row.delta_risk), digits=3)}"
+        verdict = f"{verb} the risk on the target by {number(abs(row.delta_risk), digits=3)}"
     relaxed = f"Constraints were relaxed in {row.n_relaxed} of {counted(row.n_combinations, 'combination')}."
     if not row.n_relaxed:
         relaxed = "No constraint was relaxed."

@@ -19,8 +19,7 @@ from calcode.study.experiment import Combination, Experiment, Job, Results, Stud
 from calcode.study.figures import PLACE, interval, place
 from calcode.study.methods import COMPLETE
 from calcode.study.specification import Setting
-from calcode.study.tables import Row, TableSchema, flag, integer, share, text
-from calcode.study.tables import number as number_column
+from calcode.study.tables import Row, TableSchema, flag, integer, numeric, share, text
 from calcode.study.view import estimate, row_charts, share_cell, shown, view, words
 
 SCHEMA = TableSchema(
@@ -32,7 +31,7 @@ SCHEMA = TableSchema(
         *PLACE,
         text("score", "Audit diagnostic, or 'calcode'.", key=True),
         flag("selected", "Whether the method selected this diagnostic on validation."),
-        number_column("auroc", "AUROC of the score for being outside the label space, among target images."),
+        numeric("auroc", "AUROC of the score for being outside the label space, among target images."),
         share("in_space_deferral", "Images inside the label space that are deferred."),
         share("out_of_space_deferral", "Images outside it that are deferred."),
         share("out_of_space_deferral_low", "Lower end of the 95 % Wilson interval."),

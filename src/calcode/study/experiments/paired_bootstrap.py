@@ -22,7 +22,7 @@ from calcode.study.experiment import Experiment, Job, Results, Study, StudyOutpu
 from calcode.study.figures import SETTING
 from calcode.study.methods import COMPLETE, title_of
 from calcode.study.paper import Reported, has_papers_backbones, paper_setting, reported
-from calcode.study.tables import Row, TableSchema, flag, integer, number, text
+from calcode.study.tables import Row, TableSchema, flag, integer, numeric, text
 from calcode.study.view import reported_cols, rounded_scale, row_charts, shown, view
 
 #: Figures with charts of their own, in words; the table holds all of them.
@@ -39,9 +39,9 @@ SCHEMA = TableSchema(
         text("comparator", "Name of the other method.", key=True),
         text("comparator_title", "Its name in tables."),
         text("metric", "What the difference is of.", key=True),
-        number("difference", "Complete method minus comparator."),
-        number("low", "Lower end of the 95 % interval."),
-        number("high", "Upper end of the 95 % interval."),
+        numeric("difference", "Complete method minus comparator."),
+        numeric("low", "Lower end of the 95 % interval."),
+        numeric("high", "Upper end of the 95 % interval."),
         flag("excludes_zero", "Whether zero lies outside the interval."),
         integer("n_backbones", "Backbones averaged over."),
         integer("n_resamples", "Bootstrap resamples."),

@@ -11,15 +11,14 @@ import pandas as pd
 from pydantic import Field
 
 from calcode.metrics.intervals import Estimate
-from calcode.metrics.wording import listed, percent
-from calcode.metrics.wording import number as number_words
+from calcode.metrics.wording import listed, number, percent
 from calcode.report.charts import ChartRow, share_scale
 from calcode.report.parts import Cell, Column, Figure, Part
 from calcode.study.experiment import Combination, Experiment, Job, Results, Study, StudyOutput, Tables, method_job
 from calcode.study.figures import DETAILED, FIGURE_NAMES, HITS, METHOD_PLACE, detailed, place
 from calcode.study.methods import COMPLETE
 from calcode.study.specification import Entry, Methods
-from calcode.study.tables import Row, TableSchema, integer, number, text
+from calcode.study.tables import Row, TableSchema, integer, numeric, text
 from calcode.study.view import estimate, row_charts, shown, view
 
 #: Figures of which the largest value is the worst one; of all others it is the smallest.
@@ -53,13 +52,13 @@ SPREAD = TableSchema(
         *METHOD_PLACE,
         text("metric", "Name of the figure.", key=True),
         integer("n_splits", "New deals with a defined value."),
-        number("mean", "Mean over them."),
-        number("standard_deviation", "Their standard deviation."),
-        number("lowest", "Smallest value."),
-        number("highest", "Largest value."),
-        number("worst", "The less welcome of the two."),
-        number("given", "Value on the given split."),
-        number("given_deviation", "Its distance from the mean, in standard deviations."),
+        numeric("mean", "Mean over them."),
+        numeric("standard_deviation", "Their standard deviation."),
+        numeric("lowest", "Smallest value."),
+        numeric("highest", "Largest value."),
+        numeric("worst", "The less welcome of the two."),
+        numeric("given", "Value on the given split."),
+        numeric("given_deviation", "Its distance from the mean, in standard deviations."),
     ),
 )
 
@@ -185,7 +184,7 @@ def spread_table(rows: pd.DataFrame) -> Part:
     cells = {(*(getattr(row, key) for key in _PLACE), row.metric): row for row in rows.itertuples(index=False)}
 
     def cell(metric: str, row: Any) -> Cell:
-        write = number_words if metric == "set_size" else percent
+        write = number if metric == "set_size" else percent
         found = cells[(*(getattr(row, key) for key in _PLACE), metric)]
         return Cell(write(found.mean), f"{write(found.worst)}; {write(found.given)}")
 

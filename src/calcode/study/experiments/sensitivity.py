@@ -18,8 +18,7 @@ from calcode.study import figures
 from calcode.study.experiment import Experiment, Job, Results, Study, StudyOutput, Tables
 from calcode.study.paper import FOUR, Reported, has_papers_backbones, paper_setting, reported
 from calcode.study.specification import SHIFTED, Entry, Share
-from calcode.study.tables import Row, TableSchema, share, text
-from calcode.study.tables import number as number_column
+from calcode.study.tables import Row, TableSchema, numeric, share, text
 from calcode.study.variants import variants_job
 from calcode.study.view import FIGURE_COLS, cost_words, reported_cols, rounded_scale, shown, view, words
 
@@ -27,7 +26,7 @@ _MARGIN, _GUARD = "discovery_margin", "guard_level"
 _VALUE = text("value", "The value that was tried.", key=True)
 _LEVEL = share("guard_level", "1 - guard miscoverage.", key=True)
 _PARAMETER = text("parameter", "The setting that was changed.", key=True)
-_N_PROTECTED = number_column("n_protected", "Protected classes, on average.")
+_N_PROTECTED = numeric("n_protected", "Protected classes, on average.")
 #: Words for the settings that are changed one at a time.
 _NAMES = {
     "discovery_margin": "discovery margin gamma",
@@ -51,9 +50,9 @@ SUMMARY = TableSchema(
         *figures.DETAILED,
         *figures.HITS,
         text("diagnostic", "The audit diagnostic that was selected."),
-        number_column("bandwidth", "Bandwidth of the kernel."),
+        numeric("bandwidth", "Bandwidth of the kernel."),
         text("protected", "Classes that the guard protects."),
-        number_column("n_protected", "How many they are."),
+        numeric("n_protected", "How many they are."),
     ),
 )
 AVERAGE = TableSchema(

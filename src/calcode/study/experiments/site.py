@@ -27,7 +27,7 @@ from calcode.study.figures import PLACE
 from calcode.study.jobs import Job, job
 from calcode.study.output import StudyOutput
 from calcode.study.specification import Study
-from calcode.study.tables import Row, TableSchema, integer, number, share, text
+from calcode.study.tables import Row, TableSchema, integer, numeric, share, text
 from calcode.study.view import PLACE_COLS, estimate, shown, view, words
 
 RANDOM, ARCHIVE = "random", "archive"
@@ -75,7 +75,7 @@ _FIGURES = (
     share("coverage", "Test images whose set holds the diagnosis, mean over draws."),
     share("worst_class_coverage", "Smallest coverage of a class with at least 20 test images, mean over draws."),
     share("ideal_worst", "The same for an exactly valid method with these labels."),
-    number("set_size", "Labels per set, mean over draws.", unit="labels"),
+    numeric("set_size", "Labels per set, mean over draws.", unit="labels"),
     share("informative_rate", "Sets with a label left out and one in, mean over draws."),
     share("informative_rate_low", "A tenth of the draws lie below."),
     share("informative_rate_high", "A tenth of the draws lie above."),
@@ -104,7 +104,7 @@ BIAS = TableSchema(
         *PLACE,
         text("trigger", "Why a case was reviewed, apart from the coin.", key=True),
         text("remedy", "'ignored', 'weighted', or 'coin' (drawn cases calibrate, the others train).", key=True),
-        number("n_labels", "Reviewed cases, mean over draws."),
+        numeric("n_labels", "Reviewed cases, mean over draws."),
         share("malignant_coverage", "Smallest coverage of a malignant class, mean over draws."),
         *_FIGURES,
     ),
@@ -118,7 +118,7 @@ SHARP = TableSchema(
         integer("n_labels", "Validation and calibration images, one per lesion, that calibrate."),
         integer("n_images", "Test images, one per lesion."),
         share("coverage", "Of these, with the diagnosis in the set."),
-        number("set_size", "Labels per set.", unit="labels"),
+        numeric("set_size", "Labels per set.", unit="labels"),
         share("informative_rate", "Sets with a label left out and one in."),
         share("full_set_rate", "Sets of all labels."),
         share("deferral", "Empty sets, which are deferred; there is no audit."),
