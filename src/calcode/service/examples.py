@@ -148,7 +148,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "last_used": _AT,
     },
     "TokenRequest": {"subject": "pacs", "roles": ["program"], "days": 365, "lines": ["skin"]},
-    "WaitingReports": {"target": "pacs", "rows": 3, "since": _AT, "attempts": 2, "fault": "refused"},
+    "WaitingReports": {"target": "pacs", "rows": 3, "held": 1, "since": _AT, "attempts": 2, "fault": "refused"},
     "Wish": {"comment": "please have a second look"},
 }
 #: Answers without a schema of their own, by path.
