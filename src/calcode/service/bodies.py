@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +10,8 @@ from pydantic import TypeAdapter
 
 from calcode.files import canonical_json
 
-_ENCODER = TypeAdapter(Any)
+#: A value as JSON in bytes, in the order it has, ten times as fast as Python's own encoder.
+encoded: Callable[[Any], bytes] = TypeAdapter(Any).serializer.to_json
 #: Numbers that both encoders write as `repr` does; outside, exponents look different.
 _LEAST, _MOST = 1e-4, 1e16
 
@@ -26,7 +27,7 @@ def body_text(kind: str, body: Mapping[str, Any], *, id: str, boot: str, mono: f
     # A name keeps the place where it came first: the names go first, in order.
     whole = {**_in_order(tuple(body)), **body, "boot": boot, "id": id, "mono": mono, "subject": subject}
     if kind == "decision" and _LEAST <= mono < _MOST and _written_alike(body):
-        return _ENCODER.dump_json(whole).decode()
+        return encoded(whole).decode()
     return canonical_json(whole)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, cast
 
 from fastapi import Depends, Request, Security
@@ -14,6 +14,8 @@ from calcode.service.service import Service
 
 #: For OpenAPI; the check itself is `signed_in`.
 _BEARER = HTTPBearer(auto_error=False, description="A token of a program or a session of a person.")
+#: The same for an endpoint that asks by itself.
+BEARER: list[dict[str, list[str]]] = [{_BEARER.scheme_name: []}]
 
 
 def service_of(request: Request) -> Service:
@@ -63,10 +65,13 @@ def line_of(service: Service, principal: Principal, name: str | None) -> str:
     return name
 
 
-def role(*roles: str) -> Callable[..., Principal]:
-    """A dependency that lets certain roles through."""
+def role(*roles: str) -> Callable[..., Awaitable[Principal]]:
+    """A dependency that lets certain roles through.
 
-    def check(request: Request, bearer: Annotated[object, Security(_BEARER)] = None) -> Principal:
+    A coroutine: it waits for nothing, and the framework would give a function to another thread for each request.
+    """
+
+    async def check(request: Request, bearer: Annotated[object, Security(_BEARER)] = None) -> Principal:
         del bearer
         request.state.principal = signed_in(request, *roles)
         return cast(Principal, request.state.principal)
@@ -74,12 +79,12 @@ def role(*roles: str) -> Callable[..., Principal]:
     return check
 
 
-def role_on_all_lines(*roles: str) -> Callable[..., Principal]:
+def role_on_all_lines(*roles: str) -> Callable[..., Awaitable[Principal]]:
     """A dependency that lets certain roles through, unless they are limited to some lines."""
     let_through = role(*roles)
 
-    def check(request: Request, bearer: Annotated[object, Security(_BEARER)] = None) -> Principal:
-        principal = let_through(request, bearer)
+    async def check(request: Request, bearer: Annotated[object, Security(_BEARER)] = None) -> Principal:
+        principal = await let_through(request, bearer)
         if principal.lines is not None:
             raise Problem(403, "This is about all lines, and this account or token is limited to some.")
         return principal
