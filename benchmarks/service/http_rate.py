@@ -1,0 +1,123 @@
+"""Decisions per second over HTTP: group commit, committing each, not waiting for the disk; in turns in one run.
+
+    python benchmarks/service/http_rate.py [--rounds 5] [--clients 32] [--seconds 3]
+
+Every turn starts a service in a process of its own, on a new log. This process sends single images, over one connection
+for each client, which sends its next image when it has the answer. The CPU is the service's, for each decision.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import json
+import multiprocessing
+import os
+import random
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+from cost import demo_site, stream
+from rate import KINDS
+
+from calcode.service import service as service_module
+from calcode.service.database import Database
+from calcode.service.people import make_token
+from calcode.service.server import serve
+from calcode.service.service import Service
+from calcode.service.settings import SiteSettings
+
+
+def run_service(site: SiteSettings, synchronous: str, told: Connection) -> None:
+    """Serve until the process is ended; the port and a token go through the pipe."""
+    service_module.Database = lambda url: Database(url, synchronous=synchronous)
+
+    def listening(port: int, service: Service) -> None:
+        with service.log.transaction() as transaction:
+            token = make_token(transaction, subject="bench", roles=["program"], days=1, actor="bench")
+        service.tokens.reload()
+        told.send((port, token))
+
+    serve(site, listening=listening)
+
+
+async def client(port: int, token: str, name: int, rows: list[bytes], end: float) -> int:
+    """Send one image after the other over one connection until the time is over; the number of answers."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    first = "POST /v1/decisions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    head = f"{first}Authorization: Bearer {token}\r\n".encode()
+    sent = 0
+    while time.perf_counter() < end:
+        who = b'"group":"%d-%d","image_id":"%d-%d"' % (name, sent, name, sent)
+        body = b'{"embedding_f32":"%b",%b}' % (rows[(name * 977 + sent) % len(rows)], who)
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        answered = await reader.readuntil(b"\r\n\r\n")
+        assert answered.startswith(b"HTTP/1.1 200"), answered
+        await reader.readexactly(int(answered.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
+        sent += 1
+    writer.close()
+    return sent
+
+
+def turn(
+    site: SiteSettings, synchronous: str, rows: list[bytes], *, clients: int, seconds: float
+) -> tuple[float, float]:
+    """Decisions per second, and CPU seconds of the service for each."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    process = context.Process(target=run_service, args=(site, synchronous, there))
+    process.start()
+    port, token = here.recv()
+
+    async def all_clients() -> int:
+        end = time.perf_counter() + seconds
+        return sum(await asyncio.gather(*(client(port, token, name, rows, end) for name in range(clients))))
+
+    before = cpu_seconds(process.pid)
+    began = time.perf_counter()
+    done = asyncio.run(all_clients())
+    rate, spent = done / (time.perf_counter() - began), (cpu_seconds(process.pid) - before) / done
+    process.terminate()
+    process.join()
+    return rate, spent
+
+
+def cpu_seconds(pid: int | None) -> float:
+    """CPU that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    options = parser.parse_args()
+    rows = [base64.b64encode(row.tobytes()) for row in stream()]
+    rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    cpu: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    with tempfile.TemporaryDirectory(dir=".") as name:
+        site = demo_site(Path(name))
+        turns = [kind for kind in KINDS for _ in range(options.rounds)]
+        random.Random(1).shuffle(turns)
+        for number, kind in enumerate(turns):
+            block, synchronous = KINDS[kind]
+            limits = site.limits.model_copy(update={"block": block})
+            own = site.model_copy(update={"data": f"{name}/data{number}", "limits": limits})
+            rate, spent = turn(own, synchronous, rows, clients=options.clients, seconds=options.seconds)
+            rates[kind].append(rate)
+            cpu[kind].append(spent * 1e3)
+    middle = {kind: float(np.median(values)) for kind, values in rates.items()}
+    base = middle["group commit"]
+    ratios = {"over commit each": base / middle["commit each"], "of not durable": base / middle["not durable"]}
+    cpu_ms = {kind: round(float(np.median(values)), 3) for kind, values in cpu.items()}
+    print(json.dumps({"decisions_per_s": middle, "cpu_ms": cpu_ms, "group commit": ratios}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
