@@ -132,8 +132,6 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
 
 def show_warnings(caught: Sequence[warnings.WarningMessage], *, about: str = "") -> None:
     """Every warning once, as a yellow line on standard error; `about` says what all of them are about."""
-    if not caught:
-        return
     screen = Screen()
     shown: dict[str, Any] = {
         str(entry.message)

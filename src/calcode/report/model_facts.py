@@ -15,13 +15,10 @@ from calcode.metrics.wording import counted, number, percent, short_percent
 
 def model_facts(model: Calcode) -> dict[str, Any]:
     """Everything that `calcode inspect --json` prints about a model."""
-    prompts = model.evidence_format_
+    expected = model.evidence_format_
     return {
         "classes": list(model.classes_),
-        "n_prompts": prompts.n_prompts,
-        "dimension": prompts.dimension,
-        "backbone": prompts.backbone,
-        "prompt_digest": prompts.prompt_digest,
+        **{name: getattr(expected, name) for name in ("n_prompts", "dimension", "backbone", "prompt_digest")},
         "model_digest": model.digest_,
         "images": fitted_images(model),
         "audit": None

@@ -65,17 +65,14 @@ def render_page(sections: Sequence[Section], *, title: str) -> str:
     (True, True, False)
     """
     libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
-    return (
-        environment()
-        .get_template("base.html")
-        .render(
-            sections=sections,
-            title=title,
-            style=style_sheet(),
-            version=__version__,
-            device_note=DEVICE_NOTE,
-            made_with=f"calcode {__version__}, Python {platform.python_version()}, {libraries}",
-        )
+    template = environment().get_template("base.html")
+    return template.render(
+        sections=sections,
+        title=title,
+        style=style_sheet(),
+        version=__version__,
+        device_note=DEVICE_NOTE,
+        made_with=f"calcode {__version__}, Python {platform.python_version()}, {libraries}",
     )
 
 
