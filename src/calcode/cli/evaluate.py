@@ -70,10 +70,8 @@ def evaluate(
     groups = {} if by is None else summarize_by(result.decisions, result.labels, result.metadata[by], min_n=min_n)
     facts = {"file": str(features), "summary": _facts(summary, from_model=from_model)}
     if by is not None:
-        facts["by"] = {
-            "column": by,
-            "groups": {value: _facts(found, from_model=from_model) for value, found in groups.items()},
-        }
+        shown = {value: _facts(found, from_model=from_model) for value, found in groups.items()}
+        facts["by"] = {"column": by, "groups": shown}
     screen.emit("evaluate", facts)
     screen.say(f"{choice.described}: {cohort_sentence(summary)}")
     screen.say()

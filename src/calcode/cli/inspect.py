@@ -49,11 +49,8 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
         f"{fitted.digest_[:16]}."
     )
     changed = about.changed_settings(fitted)
-    screen.say(
-        "Every setting is the default."
-        if not changed
-        else f"Settings other than the defaults: {', '.join(f'{key} = {value}' for key, value in changed.items())}."
-    )
+    named = ", ".join(f"{key} = {value}" for key, value in changed.items())
+    screen.say(f"Settings other than the defaults: {named}." if changed else "Every setting is the default.")
     screen.heading("Which images it defers: the audit")
     screen.say(about.audit_sentence(fitted))
     if fitted.audit_name_ is not None:

@@ -53,7 +53,7 @@ def report(
     from calcode.method.scores import aps_scores, label_sets
     from calcode.metrics.wording import counted
     from calcode.report import ReportCohort, cohort_figures, report_sections, write_page
-    from calcode.report.site_page import ideal_worst, write_site_report
+    from calcode.report.site_page import ideal_worst, site_sections
     from calcode.site import SiteModel, load_model
 
     target = output_file(output, suffixes=(".html",))
@@ -67,9 +67,8 @@ def report(
     titles = choice.features.prompts.titles
     if isinstance(fitted, SiteModel):
         # It has neither a localized rule nor guards.
-        write_site_report(
-            target, site=fitted, decisions=result.decisions, labels=result.labels, title=heading, class_titles=titles
-        )
+        sections = site_sections(fitted, result.decisions, result.labels, class_titles=titles)
+        write_page(target, sections, title=heading)
         summary = result.decisions.summary(result.labels)
         worst = ideal_worst(fitted, summary)
         facts = {"output": str(target), "summary": summary.to_dict(), "ideal_worst_class_coverage": worst}

@@ -37,12 +37,6 @@ NOTES = (
     "figures say nothing about one.",
     "Every setting is the default of calcode; none was tuned on these images.",
 )
-_MISSING = (
-    "calcode_demo_data: the demonstration features are not installed; in a checkout of the repository run "
-    "'pip install ./demo-data' or 'make install' (they are a distribution of their own: CC BY-NC 4.0)"
-)
-
-
 #: The same settings as in studies/dermatology.toml.
 SETTINGS: tuple[Setting, ...] = packaged_settings("dermatology")
 
@@ -52,7 +46,10 @@ def demo_features() -> FeatureFile:
     try:
         import calcode_demo_data
     except ImportError as error:
-        raise FeatureFileError(_MISSING) from error
+        raise FeatureFileError(
+            "calcode_demo_data: the demonstration features are not installed; in a checkout of the repository run "
+            "'pip install ./demo-data' or 'make install' (they are a distribution of their own: CC BY-NC 4.0)"
+        ) from error
     return open_features(Path(calcode_demo_data.path()) / "lite0-derm.parquet")
 
 

@@ -87,14 +87,12 @@ def overall_lines(summary: Summary) -> list[Line]:
 
 def class_cells(row: ClassCoverage) -> tuple[str, ...]:
     """One class under `CLASS_HEADS`; the last cell marks a class that is in every set."""
-    covered = with_interval(row.coverage) if row.coverage.n else "-"
-    figures = (row.full_set_rate, row.informative_rate, row.deferral)
     return (
         row.name,
         f"{row.coverage.n:,}/{row.n:,}",
-        covered,
+        with_interval(row.coverage) if row.coverage.n else "-",
         or_dash(row.set_size, digits=2),
-        *(or_dash(value) for value in figures),
+        *map(or_dash, (row.full_set_rate, row.informative_rate, row.deferral)),
         row.in_every_set_note,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from calcode.arrays import IntArray
@@ -10,7 +9,6 @@ from calcode.method.decisions import Decisions
 from calcode.metrics import Summary, summarize
 from calcode.metrics.wording import count, counted, number, percent, percent_estimate, short_percent
 from calcode.report.charts import ChartRow, ReferenceLine, RowChart
-from calcode.report.page import write_page
 from calcode.report.parts import Cell, Figure, Section, Table, Terms, Text, columns
 from calcode.site.expected import ideal_worst_coverage
 from calcode.site.model import SiteModel
@@ -30,7 +28,18 @@ def ideal_worst(site: SiteModel, summary: Summary, *, min_n: int = 20) -> float:
 def site_sections(
     site: SiteModel, decisions: Decisions, labels: IntArray, *, class_titles: Mapping[str, str]
 ) -> list[Section]:
-    """The sections of the page; parameters as in `write_site_report`."""
+    """The sections of the page; `write_page` writes them.
+
+    Parameters
+    ----------
+    site : SiteModel
+    decisions : Decisions
+        Its decisions.
+    labels : ndarray of int, shape (n,)
+        True classes; -1 marks an image outside the label space.
+    class_titles : mapping of str to str
+        What a class's short name stands for.
+    """
     summary = summarize(decisions, labels)
     designs = ", ".join(f"{name}: {design}" for name, design in site.settings_.sampling.items())
     facts = (
@@ -50,33 +59,6 @@ def site_sections(
         Section(key="promises", title="What is promised, and for whom", parts=(promised,)),
         Section(key="model", title="The site model", parts=(Terms(entries=facts),)),
     ]
-
-
-def write_site_report(
-    path: str | os.PathLike[str],
-    *,
-    site: SiteModel,
-    decisions: Decisions,
-    labels: IntArray,
-    title: str,
-    class_titles: Mapping[str, str] | None = None,
-) -> None:
-    """Write the page to a file, which appears whole or not at all.
-
-    Parameters
-    ----------
-    path : path-like
-    site : SiteModel
-    decisions : Decisions
-        Its decisions.
-    labels : ndarray of int, shape (n,)
-        True classes; -1 marks an image outside the label space.
-    title : str
-    class_titles : mapping of str to str, optional
-        What a class's short name stands for.
-    """
-    sections = site_sections(site, decisions, labels, class_titles=class_titles or {})
-    write_page(path, sections, title=title)
 
 
 def lead_text(site: SiteModel, decisions: Decisions, summary: Summary) -> Text:
