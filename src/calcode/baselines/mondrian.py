@@ -31,9 +31,8 @@ class Mondrian:
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
         """A class absent from calibration is in every set; the seed is not used."""
         calibration = roles.calibration
-        limits = class_thresholds(
-            aps_scores(robust(calibration)), calibration.require_labels(), miscoverage=miscoverage
-        )
+        scores = aps_scores(robust(calibration))
+        limits = class_thresholds(scores, calibration.require_labels(), miscoverage=miscoverage)
         return aps_sets(test, limits, details={"infinite_thresholds": int(np.isinf(limits).sum())})
 
 

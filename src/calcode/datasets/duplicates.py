@@ -209,13 +209,11 @@ def duplicates_among(listing: ImageListing, *, facts: Sequence[ImageFacts]) -> D
         if one.reason is None:
             rows_of[one.pixel_digest].append(row)
     roles = np.full(len(listing), "") if listing.roles is None else listing.roles
+    columns = {"ids": listing.ids, "label_names": listing.label_names, "roles": roles, "groups": listing.groups}
     groups = tuple(
         DuplicateGroup(
             rows=tuple(rows),
-            ids=tuple(listing.ids[rows].tolist()),
-            label_names=tuple(listing.label_names[rows].tolist()),
-            roles=tuple(roles[rows].tolist()),
-            groups=tuple(listing.groups[rows].tolist()),
+            **{name: tuple(column[rows].tolist()) for name, column in columns.items()},
             kind="file" if len({facts[row].file_digest for row in rows}) == 1 else "pixels",
         )
         for rows in rows_of.values()

@@ -83,9 +83,8 @@ def read_isic2019_test(folder: str | Path) -> ImageListing:
     folder : path-like
         Holds `ISIC_2019_Test_GroundTruth.csv`, `ISIC_2019_Test_Metadata.csv` if there is one, and the images.
     """
-    return replace(
-        _release(folder, "ISIC_2019_Test", dataset=TEST, labels=_LABELS), expected=PUBLISHED_TEST
-    ).announced()
+    listing = _release(folder, "ISIC_2019_Test", dataset=TEST, labels=_LABELS)
+    return replace(listing, expected=PUBLISHED_TEST).announced()
 
 
 def _release(

@@ -104,13 +104,10 @@ def report_sections(output: StudyOutput) -> list[Section]:
         parts = tuple(experiment.section(output)) if known else ()
         if parts:
             found.append(Section(key=name, title=experiment.title, parts=parts))
+    names = [setting.name for setting in output.settings]
     return [
         *found,
-        Section(
-            key="reported",
-            title="Reported in the paper",
-            parts=reported_parts([setting.name for setting in output.settings], list(output.backbones)),
-        ),
+        Section(key="reported", title="Reported in the paper", parts=reported_parts(names, list(output.backbones))),
         Section(key="words", title="What the words mean", parts=(Terms(entries=_GLOSSARY),)),
         Section(key="record", title="Record of the run", parts=tuple(record_parts(output))),
     ]

@@ -11,7 +11,7 @@ from calcode.study.decisions import MethodDecisions
 from calcode.study.experiment import Experiment, Job, Results, Study, StudyOutput, Tables, method_job
 from calcode.study.figures import DETAILED, METHOD_PLACE, detailed
 from calcode.study.methods import title_of
-from calcode.study.paper import FOUR, paper_backbone, paper_setting, reported, reported_row
+from calcode.study.paper import FOUR, reported_at, reported_row
 from calcode.study.tables import Row, TableSchema, integer, share
 from calcode.study.view import FIGURE_COLS, cost_words, reported_cols, shown, view
 
@@ -90,12 +90,7 @@ def section(output: StudyOutput) -> list[Part]:
     known = reported_cols(
         "informative / deferred / coverage of single answers",
         rows,
-        lambda row: reported(
-            "camelyon_utility",
-            setting=paper_setting(row.setting),
-            backbone=paper_backbone(row.backbone),
-            method=row.method,
-        ),
+        lambda row: reported_at("camelyon_utility", row.setting, row.backbone, row.method),
         lambda cells: " / ".join(cells[name] for name in _UTILITY),
     )
     left = view(

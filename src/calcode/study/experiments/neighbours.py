@@ -156,11 +156,6 @@ def _one_thread() -> Iterator[None]:
         faiss.omp_set_num_threads(threads)
 
 
-def library_version() -> str | None:
-    """Version of the library behind `hnsw_search`; None where it is not installed."""
-    return importlib.metadata.version("faiss-cpu") if library_installed() else None
-
-
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
     started = time.perf_counter()
     result = work()
@@ -170,7 +165,8 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
 def jobs(study: Study) -> list[Job]:
     """One per combination."""
     # A library that is installed later, or in another version, makes it another measurement.
-    options = point_options(study) | {"library": library_version()}
+    version = importlib.metadata.version("faiss-cpu") if library_installed() else None
+    options = point_options(study) | {"library": version}
     return [job(f"{__name__}:measure", "neighbours", where, options) for where in study.combinations()]
 
 

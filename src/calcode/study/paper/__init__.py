@@ -149,9 +149,10 @@ def reported(table: str, **wanted: str | None) -> Reported | None:
     return None if found is None else (reported_tables()[table], found)
 
 
-def reported_at(table: str, setting: str, backbone: str) -> Reported | None:
-    """The row of a printed table for a setting and a backbone of a study."""
-    return reported(table, setting=paper_setting(setting), backbone=paper_backbone(backbone))
+def reported_at(table: str, setting: str, backbone: str, method: str | None = None) -> Reported | None:
+    """The row of a printed table for a setting and a backbone of a study, and a method where it has several."""
+    further = {} if method is None else {"method": method}
+    return reported(table, setting=paper_setting(setting), backbone=paper_backbone(backbone), **further)
 
 
 def reported_row(setting: str, backbone: str, method: str) -> Reported | None:
@@ -165,9 +166,8 @@ def reported_row(setting: str, backbone: str, method: str) -> Reported | None:
     >>> table.place, reported_figures(row)
     ('Table 1', '0.997/0.960/4.98/0.832')
     """
-    names = {"setting": paper_setting(setting), "backbone": paper_backbone(backbone)}
     printed = COMPLETE if method == PAPER_SETS else method
-    return next((found for name in _BY_METHOD if (found := reported(name, method=printed, **names))), None)
+    return next((found for name in _BY_METHOD if (found := reported_at(name, setting, backbone, printed))), None)
 
 
 def reported_parts(settings: Sequence[str], backbones: Sequence[str]) -> tuple[Part, ...]:
