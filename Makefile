@@ -12,12 +12,13 @@ DEMO_FILES := $(shell test -d demo-data && find demo-data -type f -not -path '*/
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install test fuzz torch test-torch lint format docs bench demo serve loop audit picture clean
+.PHONY: help install test fuzz torch test-gpu test-torch lint format docs bench demo serve loop audit picture clean
 
 help:
 	@echo "make install   put calcode, its tools and the demonstration data into $(VENV)"
 	@echo "make test      run the tests and the examples in docstrings and docs"
 	@echo "make fuzz      damage 20,000 files of every kind and read them (CASES=..., SEED=...)"
+	@echo "make test-gpu    the tests of the device engine on a GPU, with the python3 that has torch for it"
 	@echo "make test-torch  the tests that need torch, which it installs (large) into $(VENV)"
 	@echo "make lint      ruff (rules and format) and mypy"
 	@echo "make format    let ruff rewrite what 'make lint' would complain about"
@@ -65,6 +66,9 @@ fuzz: $(STAMP)
 TORCH ?= torch transformers open_clip_torch
 torch: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+
+test-gpu:
+	CALCODE_TEST_DEVICE=cuda PYTHONPATH=src python3 -m pytest tests/engines/test_device.py tests/engines/test_device_site.py tests/kernels/test_device_hashes.py $(ARGS)
 
 test-torch: torch
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/backbones tests/engines $(ARGS)

@@ -7,8 +7,10 @@ Needs torch with a CUDA device; skipped without. Measured on made-up images arou
 - the two bare float32 products (with the calibration and the reference images), the floor of a decision;
 - the whole decision on embeddings that lie on the device already;
 - Parquet to Parquet with `decide_file`, model load included, beside reading the file alone;
-- the same file on the CPU of the machine, for fewer images;
-- `fit` on the device and on the CPU.
+- the same on the CPU of the machine, for fewer images, beside deciding in memory: on one core, on all of them, and
+  in as many processes of their own, which share nothing but the machine;
+- `fit` on the device and on the CPU;
+- every diagnostic, every level and site models: only whether the decisions are those of the CPU.
 
 Every run compares actions, reasons, sets and p-values with `Calcode.decide` on the CPU. The result goes to
 benchmarks/results/gpu.json.
@@ -18,30 +20,37 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from speed.measuring import keep
+from speed.measuring import RESULTS, keep
 
-from calcode import Calcode, Evidence
+from calcode import Calcode, Decisions, Evidence
 from calcode.cohorts import Prompts, write_features
 from calcode.engines.device import DeviceDecider
 from calcode.engines.local import decide_file
 from calcode.kernels.device_points import matmul_precision
-from calcode.kernels.threads import available_cores
+from calcode.kernels.threads import available_cores, products_on_one_core
+from calcode.method.audit import DIAGNOSTICS
+from calcode.site import SiteModel
 
+RESULT = RESULTS / "gpu.json"
 CLASSES = tuple("abcdefg")
 PROMPTS = 5
 TEMPERATURE = 0.07
+PARTS = ("fit", "cores", "resident", "files", "models")
 COMPARED = ("action", "reason", "label", "sets", "localized_sets", "p_audit")
 
 
@@ -109,7 +118,7 @@ def bare_products(torch: Any, queries: Any, columns: list[Any]) -> None:
                 torch.mm(part, right, out=out[: len(part)])
 
 
-def resident(torch: Any, world: World, model: Calcode, *, options: argparse.Namespace) -> dict[str, Any]:
+def resident(torch: Any, world: World, model: Calcode, *, size: int, options: argparse.Namespace) -> dict[str, Any]:
     """Bare products and whole decisions on embeddings that lie on the device."""
     raw, _ = world.images(options.n_test, seed=7)
     bank = torch.as_tensor(world.text, device="cuda")
@@ -125,6 +134,8 @@ def resident(torch: Any, world: World, model: Calcode, *, options: argparse.Name
     floor = seconds(torch, lambda: bare_products(torch, single, columns), repeats=options.repeats)
 
     result["bare_products_seconds"] = round(floor, 4)
+    tested = with_copies(world, model, n=options.checked if size < options.checked else options.checked // 5)
+    expected = model.decide(tested)
     for precision in ("float32", "tf32"):
         decider = DeviceDecider(model, device="cuda", precision=precision)  # type: ignore[arg-type]
         decide = lambda decider=decider: decider.answers_from_text(raw, bank, TEMPERATURE)  # noqa: E731
@@ -136,40 +147,74 @@ def resident(torch: Any, world: World, model: Calcode, *, options: argparse.Name
             "ratio": round(whole / floor, 3),
             "left_to_the_cpu": tied,
             "peak_gigabytes": round(torch.cuda.max_memory_allocated() / 2**30, 2),
-            "differing": differing(torch, world, model, decider, n=options.checked),
+            "differing": differing(decider.decide(tested), expected),
         }
         del answers
         torch.cuda.empty_cache()
     return result
 
 
-def differing(torch: Any, world: World, model: Calcode, decider: DeviceDecider, *, n: int) -> dict[str, int]:
-    """Rows in which the device and the CPU differ, on fresh images and on copies of calibration images."""
+def with_copies(world: World, model: Calcode, *, n: int) -> Evidence:
+    """Fresh images, and copies of calibration images, whose distances tie."""
     rule = model.rule_
     copies = rule.embeddings[:: max(1, len(rule.embeddings) * 10 // n)]
     fresh = world.evidence(n, seed=11)
-    evidence = Evidence.from_text(
+    return Evidence.from_text(
         embeddings=np.concatenate([fresh.embeddings, copies]),
         text=world.text,
         temperature=TEMPERATURE,
         classes=CLASSES,
         prompt_digest=world.prompts.digest,
     )
-    found, expected = decider.decide(evidence), model.decide(evidence)
-    counts = {"compared": len(evidence)}
+
+
+def differing(found: Decisions, expected: Decisions) -> dict[str, int]:
+    """Rows in which two decisions on the same images differ."""
+    n = len(found.action)
+    counts = {"compared": n}
     for name in COMPARED:
         wrong = getattr(found, name) != getattr(expected, name)
-        counts[name] = int(wrong.reshape(len(evidence), -1).any(axis=1).sum())
+        counts[name] = int(wrong.reshape(n, -1).any(axis=1).sum())
     return counts
 
 
-def files(torch: Any, world: World, model: Calcode, *, options: argparse.Namespace) -> dict[str, Any]:
+def other_models(world: World, roles: dict[str, Evidence], *, n: int) -> dict[str, dict[str, int]]:
+    """Every diagnostic, level and precision, and site models: how many decisions are not those of the CPU."""
+    found = {}
+    cases: dict[str, dict[str, Any]] = {f"audit {name}": {"audit": [name]} for name in DIAGNOSTICS}
+    cases |= {f"level {name}": {"level": name, "audit": ["fused"]} for name in ("certified", "upper", "exact")}
+    for name, settings in cases.items():
+        some = roles if "level" not in settings else {role: evidence[:4_000] for role, evidence in roles.items()}
+        model = Calcode(protect="all", bandwidth=0.35, **settings).fit(**some, device="cuda")
+        tested = with_copies(world, model, n=n if "level" not in settings else n // 5)
+        expected = model.decide(tested)
+        for precision in ("float32", "tf32"):
+            decider = DeviceDecider(model, precision=precision)  # type: ignore[arg-type]
+            found[f"{name}, {precision}"] = differing(decider.decide(tested), expected)
+    home = Calcode(bandwidth=0.35).fit(**roles, device="cuda")
+    tested, reviewed, gate = (world.evidence(m, seed=m, ids=f"site{m}") for m in (n, 600, 700))
+    settings_of_site: dict[str, dict[str, Any]] = {
+        "coin": {},
+        "thin, by count": {"slack": "thin", "rare": "count"},
+        "pool": {"rare": "pool"},
+        "assured": {"assurance": 0.9, "miscoverage": 0.2},
+        "audit of home": {"audit": "home"},
+    }
+    for name, settings in settings_of_site.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            site = SiteModel(home, sampling="coin", **settings).fit(reviewed=reviewed, gate=gate)
+        found[f"site, {name}"] = differing(DeviceDecider(site).decide(tested), site.decide(tested))
+    return found
+
+
+def files(torch: Any, world: World, model: Calcode, *, size: int, options: argparse.Namespace) -> dict[str, Any]:
     """Parquet to Parquet: on the device, reading alone, and on the CPU for fewer images."""
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model.save(folder / "model.safetensors")
-        sizes = {"device": options.n_test, "cpu": options.n_cpu}
+        sizes = {"device": options.n_test, "cpu": options.n_cpu_file if size < 50_000 else options.n_cpu}
         for label, n in sizes.items():
             path = folder / f"{label}.parquet"
             write_cohort(world, path, n=n)
@@ -188,11 +233,23 @@ def files(torch: Any, world: World, model: Calcode, *, options: argparse.Namespa
                     device="cuda" if label == "device" else None,
                 )
                 taken = time.perf_counter() - start
+                result[f"{label}_fsync_seconds"] = round(fsync_seconds(folder / "out.parquet"), 3)
                 result[f"{label}_{turn}_seconds"] = round(taken, 3)
                 result[f"{label}_{turn}_images_per_second"] = round(decided.images / taken)
                 if label == "cpu":
                     break
     return result
+
+
+def fsync_seconds(path: Path) -> float:
+    """What the disk takes to have the bytes of a file: part of every whole run, and none of the program's doing."""
+    content, copy = path.read_bytes(), path.with_suffix(".copy")
+    start = time.perf_counter()
+    with copy.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return time.perf_counter() - start
 
 
 def write_cohort(world: World, path: Path, *, n: int) -> None:
@@ -208,23 +265,58 @@ def write_cohort(world: World, path: Path, *, n: int) -> None:
 
 
 def cores(world: World, model: Calcode, *, n: int) -> dict[str, Any]:
-    """In-memory rate of `Calcode.decide` on one core over that on all."""
+    """Rate of `Calcode.decide` in memory on one core, on all, and in as many processes; the same for a bare product."""
     evidence = world.evidence(n, seed=31)
     model.prepare()
-    rates = {}
-    for count in (1, available_cores()):
-        os.environ["OMP_NUM_THREADS"] = str(count)
-        part = evidence if count > 1 else evidence[: max(1, n // 8)]
+    count = available_cores()
+    columns = np.ascontiguousarray(model.rule_.embeddings.T, dtype=np.float32)
+    rows = evidence.embeddings[:512].astype(np.float32)
+    own = threading.local()
+
+    def product(_: int) -> None:
+        if not hasattr(own, "out"):
+            own.out = np.empty((len(rows), columns.shape[1]), dtype=np.float32)
+        np.matmul(rows, columns, out=own.out)
+
+    decided, multiplied = {}, {}
+    for threads in (1, count):
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        part = evidence if threads > 1 else evidence[: max(1, n // 8)]
+        model.decide(part[: len(part) // 4])
         start = time.perf_counter()
         model.decide(part)
-        rates[count] = len(part) / (time.perf_counter() - start)
+        decided[threads] = len(part) / (time.perf_counter() - start)
+        with products_on_one_core(), ThreadPoolExecutor(threads) as pool:
+            list(pool.map(product, range(threads)))
+            start = time.perf_counter()
+            list(pool.map(product, range(8 * threads)))
+            multiplied[threads] = 8 * threads / (time.perf_counter() - start)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    context = multiprocessing.get_context("fork")
+    together, times = context.Barrier(count), context.Queue()
+
+    def alone(number: int) -> None:
+        part = evidence[number * (n // count) : (number + 1) * (n // count)]
+        model.decide(part[: len(part) // 4])
+        together.wait()
+        start = time.perf_counter()
+        model.decide(part)
+        times.put(time.perf_counter() - start)
+
+    started = [context.Process(target=alone, args=(number,)) for number in range(count)]
+    for process in started:
+        process.start()
+    slowest = max(times.get(timeout=120) for _ in started)
+    for process in started:
+        process.join()
     del os.environ["OMP_NUM_THREADS"]
-    one, every = rates[1], rates[available_cores()]
     return {
-        "one_core": round(one),
-        "all_cores": round(every),
-        "cores": available_cores(),
-        "worth": round(every / one, 2),
+        "one_core": round(decided[1]),
+        "all_cores": round(decided[count]),
+        "processes": round(count * (n // count) / slowest),
+        "cores": count,
+        "worth": round(decided[count] / decided[1], 2),
+        "worth_of_bare_products": round(multiplied[count] / multiplied[1], 2),
     }
 
 
@@ -234,12 +326,14 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[20_000, 100_000])
     parser.add_argument("--n-test", type=int, default=1_000_000)
     parser.add_argument("--n-cpu", type=int, default=40_960)
+    parser.add_argument("--n-cpu-file", type=int, default=200_000)
     parser.add_argument("--dimension", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--checked", type=int, default=100_000)
     parser.add_argument("--audit", default="fused")
     parser.add_argument("--protect", default="all")
     parser.add_argument("--bandwidth", type=float, default=0.35)
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS, help="others keep what they had")
     options = parser.parse_args()
     try:
         import torch
@@ -249,7 +343,9 @@ def main() -> None:
     if not torch.cuda.is_available():
         print("gpu: skipped, there is no CUDA device", file=sys.stderr)
         return
-    result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__} | vars(options)
+    result = json.loads(RESULT.read_text()) if RESULT.exists() and options.parts != list(PARTS) else {}
+    result |= {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    result |= {name: value for name, value in vars(options).items() if name != "parts"}
     world = World(torch, dimension=options.dimension)
     for size in options.sizes:
         roles = {
@@ -258,22 +354,29 @@ def main() -> None:
                 {"reference": size, "validation": 2_000, "gate": 2_000, "calibration": size}.items()
             )
         }
-        model = Calcode(audit=[options.audit], protect=options.protect, bandwidth=options.bandwidth)
-        start = time.perf_counter()
-        model.fit(**roles)
-        entry: dict[str, Any] = {"fit_cpu_seconds": round(time.perf_counter() - start, 2)}
+        entry: dict[str, Any] = result.get(f"n={size}", {})
         for turn in ("first", "second"):
             start = time.perf_counter()
-            there = Calcode(audit=[options.audit], protect=options.protect, bandwidth=options.bandwidth)
-            there.fit(**roles, device="cuda")
+            model = Calcode(audit=[options.audit], protect=options.protect, bandwidth=options.bandwidth)
+            model.fit(**roles, device="cuda")
             entry[f"fit_device_{turn}_seconds"] = round(time.perf_counter() - start, 2)
-        entry["fit_level_difference"] = abs((there.local_level_ or 0.0) - (model.local_level_ or 0.0))
-        entry["memory_cpu"] = cores(world, model, n=options.n_cpu)
-        entry |= resident(torch, world, model, options=options)
-        entry["files"] = files(torch, world, model, options=options)
+        if "fit" in options.parts:
+            there, model = model, Calcode(audit=[options.audit], protect=options.protect, bandwidth=options.bandwidth)
+            start = time.perf_counter()
+            model.fit(**roles)
+            entry["fit_cpu_seconds"] = round(time.perf_counter() - start, 2)
+            entry["fit_level_difference"] = abs((there.local_level_ or 0.0) - (model.local_level_ or 0.0))
+        if "cores" in options.parts:
+            entry["memory_cpu"] = cores(world, model, n=options.n_cpu)
+        if "resident" in options.parts:
+            entry |= resident(torch, world, model, size=size, options=options)
+        if "files" in options.parts:
+            entry["files"] = files(torch, world, model, size=size, options=options)
+        if "models" in options.parts and size == options.sizes[0]:
+            entry["other_models"] = other_models(world, roles, n=options.checked)
         result[f"n={size}"] = entry
         print(json.dumps(entry, indent=2), flush=True)
-    keep("gpu", result)
+        keep("gpu", result)
 
 
 if __name__ == "__main__":

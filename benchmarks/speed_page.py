@@ -250,7 +250,7 @@ def gpu_part() -> str:
                     f"{run['peak_gigabytes']:.0f} GB",
                 )
             )
-        there = entry["files"]
+        there, whole = entry["files"], result["n_test"] / entry["float32"]["whole_seconds"]
         rate, cpu = there["device_second_images_per_second"], there["cpu_first_images_per_second"]
         files.append(
             (
@@ -259,8 +259,10 @@ def gpu_part() -> str:
                 f"{there['model_load_seconds']:.1f} s",
                 f"{there['device_second_seconds']:.1f} s",
                 f"{rate:,} a second",
+                f"{rate / min(result['n_test'] / there['device_reading_seconds'], whole):.0%}".replace("%", " %"),
                 f"{cpu:,} a second",
                 f"{rate / cpu:.0f} x",
+                f"{cpu / entry['memory_cpu']['all_cores']:.0%}".replace("%", " %"),
             )
         )
         fits.append(
@@ -271,8 +273,17 @@ def gpu_part() -> str:
                 f"{entry['fit_cpu_seconds'] / entry['fit_device_second_seconds']:.1f} x",
                 f"{entry['fit_level_difference']:g}",
                 f"{entry['memory_cpu']['worth']:.1f} of {entry['memory_cpu']['cores']}",
+                f"{entry['memory_cpu']['processes'] / entry['memory_cpu']['one_core']:.1f}",
+                f"{entry['memory_cpu']['worth_of_bare_products']:.1f}",
             )
         )
+    compared = result[f"n={result['sizes'][0]}"]["other_models"]
+    others = (
+        min(run["compared"] for name, run in compared.items() if name.startswith("audit")),
+        min(run["compared"] for name, run in compared.items() if name.startswith("level")),
+        sum(count for run in compared.values() for name, count in run.items() if name != "compared"),
+        len(compared),
+    )
     heads = {
         "decisions": (
             *("calibration images", "precision", "bare products", "whole decision"),
@@ -280,11 +291,17 @@ def gpu_part() -> str:
         ),
         "files": (
             *("calibration images", "reading alone", "model load", "GPU, in all"),
-            *("GPU, images", "CPU, images", "GPU over CPU"),
+            *(
+                "GPU, images",
+                "of reading or deciding alone",
+                "CPU, images",
+                "GPU over CPU",
+                "CPU, of the rate in memory",
+            ),
         ),
         "fits": (
             *("calibration images", "fit, CPU", "fit, GPU"),
-            *("faster by", "difference of the level", "cores' worth"),
+            *("faster by", "difference of the level", "cores' worth", "in processes", "of bare products"),
         ),
     }
     return f"""
@@ -294,7 +311,7 @@ One {result["device"]} in a machine of {entry["memory_cpu"]["cores"]} cores, tor
 {result["n_test"]:,} test images, d {result["dimension"]}, as many reference as calibration images,
 diagnostic `{result["audit"]}`, every class guarded. One command gives all three tables:
 
-    PYTHONPATH=src python3 benchmarks/bench_gpu.py --repeats {result["repeats"]} --checked {result["checked"]}
+    PYTHONPATH=src python3 benchmarks/bench_gpu.py
 
 **The whole decision**, on embeddings that are already on the device. The floor is the two bare float32
 products, with the calibration and the reference images. *Left to the CPU* counts images that the device
@@ -304,14 +321,21 @@ cannot settle. *Differing* counts images whose action, reason, label, set or p-v
 {table(heads["decisions"], decisions)}
 
 **From file to file**, as `calcode decide --engine gpu` does it, with the model load: {result["n_test"]:,} images,
-the second of two runs in one process. The CPU column is the same on all cores, for {result["n_cpu"]:,} images.
+the second of two runs in one process. *Of reading or deciding alone* is the rate divided by that of the slower of the
+two: reading the file, and the whole decision above. The CPU columns are the same on all cores, for
+{result["n_cpu_file"]:,} images ({result["n_cpu"]:,} with 100,000 calibration images), model load included.
 
 {table(heads["files"], files)}
 
 **`fit`** on the CPU and on the device. *Cores' worth* is the rate of `decide` in memory on all cores of the
-CPU, divided by the rate on one.
+CPU, divided by the rate on one; *in processes* the same with one process for every core, which share nothing
+but the machine; *of bare products* that of a float32 product alone.
 
 {table(heads["fits"], fits)}
+
+**Other models**, decided on the device and on the CPU: every diagnostic with {others[0]:,} images or more, the levels
+`certified`, `upper` and `exact` with {others[1]:,}, each in both precisions, and site models of five kinds with
+{result["checked"]:,}. {others[2]:,} decisions differ in these {others[3]} comparisons.
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ import numpy as np
 from calcode import Calcode, CalcodeWarning, Evidence
 
 ROLES = ("reference", "validation", "gate", "calibration", "test")
+
+#: Where the tests of the device engine run: torch's processor, or "cuda" where there is one (`make test-gpu`).
+DEVICE = os.environ.get("CALCODE_TEST_DEVICE", "cpu")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from clinics import Clinic
-from worlds import World, fit_quietly
+from worlds import DEVICE, World, fit_quietly
 
 from calcode import Action, Calcode, CalcodeWarning, Decisions, Evidence
 from calcode.cohorts import open_features, read_decisions
@@ -40,7 +40,7 @@ def assert_same(found: Decisions, expected: Decisions) -> None:
 
 def test_a_model_that_is_not_fitted_is_refused() -> None:
     with pytest.raises(NotFittedError, match="call fit first"):
-        DeviceDecider(Calcode(), device="cpu")
+        DeviceDecider(Calcode(), device=DEVICE)
 
 
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
@@ -66,7 +66,7 @@ def test_a_model_that_is_not_fitted_is_refused() -> None:
 )
 def test_decisions_are_those_of_the_cpu(settings: dict[str, Any], precision: str) -> None:
     model = fit_quietly(Calcode(**settings), ROLES)
-    found = DeviceDecider(model, device="cpu", precision=precision).decide(ROLES["test"])  # type: ignore[arg-type]
+    found = DeviceDecider(model, device=DEVICE, precision=precision).decide(ROLES["test"])  # type: ignore[arg-type]
     assert_same(found, model.decide(ROLES["test"]))
 
 
@@ -74,7 +74,7 @@ def test_single_answers_that_are_not_certified_get_a_second_label() -> None:
     model = fit_quietly(Calcode(protect="none", miscoverage=0.4), ROLES)
     before = model.decide(ROLES["test"])
     model.certify_singles(ROLES["reference"].without_identity(), risk=1e-6)
-    found = DeviceDecider(model, device="cpu").decide(ROLES["test"])
+    found = DeviceDecider(model, device=DEVICE).decide(ROLES["test"])
     assert_same(found, model.decide(ROLES["test"]))
     assert (before.action == Action.LABEL).any()
     assert not (found.action == Action.LABEL).any()
@@ -88,7 +88,7 @@ def test_ties_are_settled_as_the_cpu_settles_them(level: str, audit: list[str]) 
     model = fit_quietly(Calcode(level=level, audit=audit, protect="all", class_local_min=10, keep_top=False), roles)
     for role in ("calibration", "gate", "reference"):
         copies = roles[role].without_identity()
-        assert_same(DeviceDecider(model, device="cpu").decide(copies), model.decide(copies))
+        assert_same(DeviceDecider(model, device=DEVICE).decide(copies), model.decide(copies))
 
 
 def test_labels_that_are_equally_probable_keep_the_order_of_the_classes() -> None:
@@ -101,14 +101,16 @@ def test_labels_that_are_equally_probable_keep_the_order_of_the_classes() -> Non
             embeddings=evidence.embeddings, prompt_logits=logits, labels=evidence.labels, classes=evidence.classes
         )
     model = fit_quietly(Calcode(keep_top=False), roles)
-    assert_same(DeviceDecider(model, device="cpu").decide(roles["test"]), model.decide(roles["test"]))
+    assert_same(DeviceDecider(model, device=DEVICE).decide(roles["test"]), model.decide(roles["test"]))
 
 
 def test_few_images_are_left_to_the_cpu() -> None:
     model = fit_quietly(Calcode(protect="all", class_local_min=10), ROLES)
-    decider = DeviceDecider(model, device="cpu")
+    decider = DeviceDecider(model, device=DEVICE)
     test = ROLES["test"]
-    answers = decider.answers(torch.tensor(test.embeddings), torch.tensor(test.prompt_logits))
+    answers = decider.answers(
+        torch.tensor(test.embeddings, device=DEVICE), torch.tensor(test.prompt_logits, device=DEVICE)
+    )
     assert int(answers.tied.sum()) <= 2
 
 
@@ -119,12 +121,12 @@ def test_the_nearest_points_are_those_of_a_full_sort(count: int) -> None:
     points[100:200] = points[100]  # more copies than candidates
     queries[0] = points[100]
     points, queries = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (points, queries))
-    on_device = DevicePoints(points, device="cpu")
-    found, columns = on_device.nearest(torch.tensor(queries), count=count)
+    on_device = DevicePoints(points, device=DEVICE)
+    found, columns = on_device.nearest(torch.tensor(queries, device=DEVICE), count=count)
     expected = np.sort(1.0 - queries @ points.T, axis=1)[:, :count]
-    np.testing.assert_allclose(found[:, :count].numpy(), expected, atol=2e-6)
-    exact = on_device.nearest_exactly(torch.tensor(queries), count=count, found=found, columns=columns)
-    np.testing.assert_allclose(exact.numpy(), expected, atol=1e-14)
+    np.testing.assert_allclose(found[:, :count].cpu().numpy(), expected, atol=2e-6)
+    exact = on_device.nearest_exactly(torch.tensor(queries, device=DEVICE), count=count, found=found, columns=columns)
+    np.testing.assert_allclose(exact.cpu().numpy(), expected, atol=1e-14)
 
 
 @pytest.mark.parametrize("length", [1, 32, 33, 3000])
@@ -138,7 +140,7 @@ def test_a_file_is_decided_as_on_the_cpu(clinic: Clinic, tmp_path: Path) -> None
     expected, found = tmp_path / "cpu.parquet", tmp_path / "device.parquet"
     here = decide_file(clinic.model, clinic.features, expected, role="test")
     seen: list[int] = []
-    there = decide_file(clinic.model, clinic.features, found, role="test", device="cpu", progress=seen.append)
+    there = decide_file(clinic.model, clinic.features, found, role="test", device=DEVICE, progress=seen.append)
     assert (there.actions, there.set_sizes) == (here.actions, here.set_sizes)
     assert sum(seen) == open_features(clinic.features).n_rows
     columns = ["id", "action", "reason", "label", "released_set", "p_audit", "model_digest"]
@@ -147,7 +149,7 @@ def test_a_file_is_decided_as_on_the_cpu(clinic: Clinic, tmp_path: Path) -> None
 
 def test_a_fitted_role_is_refused_on_the_device_too(clinic: Clinic, tmp_path: Path) -> None:
     with pytest.raises(RoleError, match="calibration role too"):
-        decide_file(clinic.model, clinic.features, tmp_path / "d.parquet", role="calibration", device="cpu")
+        decide_file(clinic.model, clinic.features, tmp_path / "d.parquet", role="calibration", device=DEVICE)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,8 +158,8 @@ def test_ids_too_long_for_the_device_are_looked_at_all_the_same(
 ) -> None:
     monkeypatch.setattr(device_blocks, "LONGEST", 1)
     with pytest.raises(RoleError, match="calibration role too"):
-        decide_file(clinic.model, clinic.features, tmp_path / "d.parquet", role="calibration", device="cpu")
-    decided = decide_file(clinic.model, clinic.features, tmp_path / "d.parquet", role="test", device="cpu")
+        decide_file(clinic.model, clinic.features, tmp_path / "d.parquet", role="calibration", device=DEVICE)
+    decided = decide_file(clinic.model, clinic.features, tmp_path / "d.parquet", role="test", device=DEVICE)
     assert decided.images == open_features(clinic.features).role_counts["test"]
 
 
@@ -173,7 +175,7 @@ def test_a_broken_embedding_is_named(clinic: Clinic, tmp_path: Path, value: floa
         shutil.copy(prompts, tmp_path / "clinic.prompts.safetensors")
     bad_id = table["id"][8500].as_py()
     with pytest.raises(FeatureFileError, match=f"{named}.*{bad_id}"):
-        decide_file(clinic.model, tmp_path / "clinic.parquet", tmp_path / "d.parquet", device="cpu")
+        decide_file(clinic.model, tmp_path / "clinic.parquet", tmp_path / "d.parquet", device=DEVICE)
     assert not (tmp_path / "d.parquet").exists()
 
 
@@ -183,7 +185,7 @@ def test_a_model_fitted_on_the_device_is_that_of_the_cpu(settings: dict[str, Any
     here = fit_quietly(Calcode(**settings), ROLES)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalcodeWarning)
-        there = Calcode(**settings).fit(**roles, device="cpu")
+        there = Calcode(**settings).fit(**roles, device=DEVICE)
     assert there.audit_name_ == here.audit_name_
     assert there.tail_classes_ == here.tail_classes_
     assert there.local_level_ == pytest.approx(here.local_level_, abs=1e-9)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from clinics import Clinic
-from worlds import World, fit_quietly
+from worlds import DEVICE, World, fit_quietly
 
 from calcode import Action, Calcode, CalcodeWarning, Decisions, Evidence
 from calcode.cohorts import open_features, read_decisions, write_features
@@ -63,7 +63,7 @@ def assert_same(found: Decisions, expected: Decisions, *, digits: float = 0.0) -
 def test_decisions_are_those_of_the_processor(home: Calcode, settings: dict[str, Any]) -> None:
     missing = np.arange(300) % 40 == 0
     site = fitted(home, fit={"gate": REVIEWED[300:], "without_label": missing}, **settings)
-    decider = DeviceDecider(site, device="cpu")
+    decider = DeviceDecider(site, device=DEVICE)
     for images in (NEW, REVIEWED, NEW.without_identity()):
         assert_same(decider.decide(images), site.decide(images))
     assert site.decide(REVIEWED).known_group.any()  # type: ignore[union-attr]
@@ -72,7 +72,7 @@ def test_decisions_are_those_of_the_processor(home: Calcode, settings: dict[str,
 def test_review_probabilities_weigh_the_same(home: Calcode) -> None:
     site = fitted(home, calibrate_with="weighted", fit={"e": np.linspace(0.2, 1.0, 300)})
     e = np.concatenate([[0.0], np.linspace(0.1, 1.0, len(NEW) - 1)])
-    decider = DeviceDecider(site, device="cpu")
+    decider = DeviceDecider(site, device=DEVICE)
     assert_same(decider.decide(NEW, e), site.decide(NEW, e), digits=1e-12)
     assert_same(decider.decide(REVIEWED[:9], e[:9]), site.decide(REVIEWED[:9], e[:9]), digits=1e-12)
     with pytest.raises(SettingsError, match="e: calibrate_with='weighted' needs"):
@@ -90,7 +90,7 @@ def test_sharp_mode_and_single_answers_that_are_not_certified() -> None:
     site = fitted(None, reference=roles["reference"], fit={"gate": REVIEWED[300:]}, miscoverage=0.2)
     before = site.decide(NEW)
     site.certify_singles(WORLD.draw(40, seed=5, shift=0.6), risk=1e-6)
-    found = DeviceDecider(site, device="cpu").decide(NEW)
+    found = DeviceDecider(site, device=DEVICE).decide(NEW)
     assert_same(found, site.decide(NEW))
     assert (before.action == Action.LABEL).any()
     assert not (found.action == Action.LABEL).any()
@@ -108,10 +108,14 @@ def test_copies_of_reviewed_images_tie_as_on_the_processor(home: Calcode) -> Non
         groups=[f"p{i}" for i in range(300)],
     )
     site = fitted(home, fit={"reviewed": bag})
-    copies, decider = bag.without_identity(), DeviceDecider(site, device="cpu")
+    copies, decider = bag.without_identity(), DeviceDecider(site, device=DEVICE)
     assert_same(decider.decide(copies), site.decide(copies))
     close, clear = (
-        int(decider.answers(torch.tensor(own.embeddings), torch.tensor(own.prompt_logits)).tied.sum())
+        int(
+            decider.answers(
+                torch.tensor(own.embeddings, device=DEVICE), torch.tensor(own.prompt_logits, device=DEVICE)
+            ).tied.sum()
+        )
         for own in (copies, NEW)
     )
     assert close > 100  # left to the processor
@@ -121,7 +125,7 @@ def test_copies_of_reviewed_images_tie_as_on_the_processor(home: Calcode) -> Non
 def test_a_file_is_decided_as_on_the_processor(clinic: Clinic, site_model: Path, tmp_path: Path) -> None:
     here, there = tmp_path / "cpu.parquet", tmp_path / "device.parquet"
     expected = decide_file(site_model, clinic.features, here, role="test")
-    found = decide_file(site_model, clinic.features, there, role="test", device="cpu")
+    found = decide_file(site_model, clinic.features, there, role="test", device=DEVICE)
     assert (found.actions, found.set_sizes) == (expected.actions, expected.set_sizes)
     assert read_decisions(there).equals(read_decisions(here))
     assert sum(read_decisions(there)["known_group"].to_pylist()) == 100 + len(SiteModel.load(site_model).bag_)
@@ -142,9 +146,9 @@ def test_the_review_probabilities_of_a_file_weigh_on_the_device_too(clinic: Clin
         site.fit(reviewed=images[:300], e=e[:300]).save(tmp_path / "site.safetensors")
     here, there = tmp_path / "cpu.parquet", tmp_path / "device.parquet"
     decide_file(tmp_path / "site.safetensors", features, here)
-    decide_file(tmp_path / "site.safetensors", features, there, device="cpu")
+    decide_file(tmp_path / "site.safetensors", features, there, device=DEVICE)
     assert read_decisions(there)["released_set"].equals(read_decisions(here)["released_set"])
     write_features(features, **given, review_probability=np.where(np.arange(3000) == 2000, np.nan, e))
-    for device in (None, "cpu"):
+    for device in (None, DEVICE):
         with pytest.raises(EvidenceError, match=r"weighed.parquet: e: .* 1 of \d+ do not .first: nan"):
             decide_file(tmp_path / "site.safetensors", features, tmp_path / "no.parquet", device=device)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from worlds import DEVICE
 
 from calcode.kernels.device_hashes import LONGEST, DeviceHashes
 
@@ -24,7 +25,7 @@ texts = st.text(min_size=1).filter(lambda text: len(text.encode()) <= LONGEST)
 )
 def test_first_words_are_those_of_blake2b(key: bytes, size: int, column: list[str], skipped: int) -> None:
     array = pa.array(["x"] * skipped + column)[skipped:]
-    found = DeviceHashes(key, digest_size=size, device="cpu").first_words(array)
+    found = DeviceHashes(key, digest_size=size, device=DEVICE).first_words(array)
     digests = [hashlib.blake2b(text.encode(), key=key, digest_size=size).digest() for text in column]
     assert found.tolist() == [int.from_bytes(digest[:8], "little", signed=True) for digest in digests]
 
@@ -32,6 +33,6 @@ def test_first_words_are_those_of_blake2b(key: bytes, size: int, column: list[st
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 127, LONGEST])
 def test_every_length_up_to_the_longest(length: int) -> None:
     text = "é" * (length // 2) + "a" * (length % 2)
-    (found,) = DeviceHashes(b"key", digest_size=16, device="cpu").first_words(pa.array([text])).tolist()
+    (found,) = DeviceHashes(b"key", digest_size=16, device=DEVICE).first_words(pa.array([text])).tolist()
     digest = hashlib.blake2b(text.encode(), key=b"key", digest_size=16).digest()
     assert found == int.from_bytes(digest[:8], "little", signed=True)

@@ -78,6 +78,8 @@ class DevicePoints:
         self._single = rows.to(torch.float32).T.contiguous()
         self._block_numbers: int = _HOST_NUMBERS
         if self.device.type == "cuda":
+            # What torch keeps from earlier work, a fit for instance, would count as taken.
+            torch.cuda.empty_cache()
             free, _ = torch.cuda.mem_get_info(self.device)
             self._block_numbers = min(_MOST_NUMBERS, free // _BYTES_PER_NUMBER)
 
