@@ -138,7 +138,7 @@ class DeviceThresholds:
         import torch
 
         scaled = self.points.distances(queries, dtype=dtype, scale=self._scale, precision=self._precision)
-        weights = kernel_weights(scaled)
+        weights = kernel_weights(scaled.device.type)(scaled)
         del scaled
         if self._rules[0].level != "exact":
             return self._reaching(weights, lengths=self.points.lengths(queries))
@@ -237,25 +237,21 @@ class DeviceThresholds:
 
 
 @cache
-def _one_pass() -> Callable[[torch.Tensor], torch.Tensor]:
-    """exp(-s^2) as one kernel of the device, compiled at its first use."""
-    from torch.cuda.jiterator import _create_jit_fn
-
-    return _create_jit_fn("template <typename T> T kernel_weight(T s) { return exp(-s * s); }")  # type: ignore[no-any-return]
-
-
-def kernel_weights(scaled: torch.Tensor) -> torch.Tensor:
-    """exp(-(d / h)^2) of distances over h (Eq. 11), which are overwritten where the device is the processor.
+def kernel_weights(device_type: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """How distances over h become exp(-(d / h)^2) (Eq. 11) on a kind of device; they may be overwritten.
 
     Examples
     --------
     Near and far::
 
-        kernel_weights(torch.tensor([0.0, 3.0]))  # [1.0, 0.0001]
+        kernel_weights("cpu")(torch.tensor([0.0, 3.0]))  # [1.0, 0.0001]
     """
-    if scaled.is_cuda:
-        return _one_pass()(scaled)
-    return scaled.mul_(scaled).neg_().exp_()
+    if device_type == "cuda":
+        from torch.cuda.jiterator import _create_jit_fn
+
+        # One pass over memory instead of three, compiled at its first use.
+        return _create_jit_fn("template <typename T> T kernel_weight(T s) { return exp(-s * s); }")  # type: ignore[no-any-return]
+    return lambda scaled: scaled.mul_(scaled).neg_().exp_()
 
 
 def prefix_sums(values: torch.Tensor) -> torch.Tensor:

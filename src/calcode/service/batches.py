@@ -56,6 +56,7 @@ def cases_from_arrow(
 ) -> list[Case | Problem]:
     """One case or one problem for every row of an Arrow stream with a column `embedding` of float lists."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     try:
         with pa.ipc.open_stream(body) as stream:
@@ -72,7 +73,15 @@ def cases_from_arrow(
     if not any(test(kind) for test in lists) or not pa.types.is_floating(kind.value_type):
         raise Problem(422, "embedding: a column of lists of float numbers is needed.")
     columns: dict[str, list[Any]] = {name: table[name].to_pylist() for name in table.column_names if name in _TEXTS}
-    vectors_of = _rows_of(vectors)
+    # The rows as float32; None where a row or one of its numbers is missing.
+    width, numbers = pc.list_value_length(vectors), vectors.flatten()
+    vectors_of: Sequence[NDArray[np.float32] | None]
+    if vectors.null_count == 0 and numbers.null_count == 0 and len(width.unique()) == 1:
+        whole = numbers.to_numpy(zero_copy_only=False).astype(np.float32)
+        vectors_of = list(whole.reshape(len(vectors), width[0].as_py()))
+    else:
+        given = [None if entry is None or None in entry else entry for entry in vectors.to_pylist()]
+        vectors_of = [None if entry is None else np.asarray(entry, np.float64).astype(np.float32) for entry in given]
     rows: list[Case | Problem] = []
     for number in range(table.num_rows):
         try:
@@ -88,18 +97,6 @@ def cases_from_arrow(
         except Problem as problem:
             rows.append(problem)
     return rows
-
-
-def _rows_of(vectors: Any) -> Sequence[NDArray[np.float32] | None]:
-    """The rows of a column of lists as float32; None where a row or one of its numbers is missing."""
-    import pyarrow.compute as pc
-
-    width = pc.list_value_length(vectors)
-    numbers = vectors.flatten()
-    if vectors.null_count == 0 and numbers.null_count == 0 and len(width.unique()) == 1:
-        return list(numbers.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(vectors), width[0].as_py()))
-    lists = [None if entry is None or None in entry else entry for entry in vectors.to_pylist()]
-    return [None if entry is None else np.asarray(entry, dtype=np.float64).astype(np.float32) for entry in lists]
 
 
 def answers_to_arrow(answers: Sequence[dict[str, Any]]) -> bytes:

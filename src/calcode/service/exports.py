@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +78,18 @@ def export_decisions(log: Log, target: Path, *, line: str, classes: tuple[str, .
         # Known only when a patient's first visit was over, so not in the record of the decision.
         query = select(DECISION.c.id).where(DECISION.c.line == line, DECISION.c.representative)
         standing = set(connection.execute(query).scalars())
+    copied = ("action", "reason", "label", "p_audit", "site", "device", "u", "p_sample", "in_model", "known_group")
     n = 0
     with replacing(target) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
         for page in log.pages():
             bodies = [(record, json.loads(record.body)) for record in page if record.kind == "decision"]
             rows = [
-                {**_row(record, body, names), "representative": body["id"] in standing}
+                {name: body[name] for name in copied}
+                # A missing threshold lets every label in.
+                | dict(zip(names, (inf if value is None else value for value in body["thresholds"]), strict=False))
+                | {"id": body["id"], "released_set": body["set"], "model_digest": body["model"]}
+                | {"group_digest": body["group"], "at": record.at, "seq": record.seq, "hash": record.hash}
+                | {"representative": body["id"] in standing}
                 for record, body in bodies
                 if body["line"] == line
             ]
@@ -90,24 +97,6 @@ def export_decisions(log: Log, target: Path, *, line: str, classes: tuple[str, .
             n += len(rows)
     _tell(log, {"what": "decisions", "line": line, "rows": n})
     return n
-
-
-def _row(record: Record, body: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    # A missing threshold lets every label in.
-    limits = [float("inf") if value is None else value for value in body["thresholds"]]
-    copied = ("action", "reason", "label", "p_audit", "site", "device", "u", "p_sample")
-    flags = ("in_model", "known_group")
-    return {
-        **{name: body[name] for name in (*copied, *flags)},
-        **dict(zip(names, limits, strict=False)),
-        "id": body["id"],
-        "released_set": body["set"],
-        "model_digest": body["model"],
-        "group_digest": body["group"],
-        "at": record.at,
-        "seq": record.seq,
-        "hash": record.hash,
-    }
 
 
 def export_audit_events(log: Log, target: Path, *, source: str) -> int:

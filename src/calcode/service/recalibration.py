@@ -88,7 +88,20 @@ def candidate(models: Models, log: Log, *, actor: str) -> tuple[dict[str, Any], 
     with tempfile.TemporaryDirectory(dir=models.folder) as folder:
         path = Path(folder) / "site.safetensors"
         site.save(path)
-        _sign(models, path, digest=site.digest_)
+        if models.trusted is not None:
+            # The line takes signed models only: with the service's own key.
+            key = models.settings.signing_key
+            if key is None:
+                raise Problem(
+                    409, "The line takes signed models only; name a signing_key in the site file, and trust it."
+                )
+            private = read_private_key(key)
+            trusted = {public_text(read_public_key(own)) for own in models.trusted}
+            if public_text(private.public_key()) not in trusted:
+                raise Problem(
+                    409, "The site file does not trust the line's signing_key; add its public key to trusted."
+                )
+            sign_file(path, digest=site.digest_, key=private)
         try:
             digest, add = models.add(path, actor=actor)
         except CalcodeError as error:
@@ -194,20 +207,6 @@ def fit_site(
         "expected_set_size": float(sets.sum(axis=1).mean()),
     }
     return site, report
-
-
-def _sign(models: Models, path: Path, *, digest: str) -> None:
-    """Sign with the service's own key where the line takes signed models only."""
-    if models.trusted is None:
-        return
-    key = models.settings.signing_key
-    if key is None:
-        raise Problem(409, "The line takes signed models only; name a signing_key in the site file, and trust it.")
-    private = read_private_key(key)
-    public = public_text(private.public_key())
-    if public not in {public_text(read_public_key(trusted)) for trusted in models.trusted}:
-        raise Problem(409, "The site file does not trust the line's signing_key; add its public key to trusted.")
-    sign_file(path, digest=digest, key=private)
 
 
 def report_of(connection: Connection, line: str, digest: str) -> dict[str, Any] | None:

@@ -62,7 +62,15 @@ def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output
     problems: list[str] = []
     for i, entry in enumerate(written.backbones):
         where = f"backbones[{i}]"
-        paths = _paths(entry, given)
+        # Paths by setting: those of the user instead of those in the file.
+        paths = {
+            key.partition("/")[2] or spec.EVERY_SETTING: str(own_path.absolute())
+            for key, own_path in given.items()
+            if key.partition("/")[0] == entry.name
+        }
+        if spec.EVERY_SETTING not in paths:
+            listed = {spec.EVERY_SETTING: entry.features} if isinstance(entry.features, str) else entry.features
+            paths = listed | paths
         try:
             found = {
                 setting: find_features(text, prompts=entry.prompts, folder=path.parent, name=entry.name)
@@ -91,18 +99,6 @@ def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output
     where_to = output if output is not None else path.parent / written.output
     titled = tuple(entry.model_copy(update={"title": entry.title or entry.name}) for entry in study.settings)
     return study.model_copy(update={"output": str(where_to), "settings": titled})
-
-
-def _paths(entry: spec.BackboneEntry, given: Mapping[str, Path]) -> dict[str, str]:
-    """Paths by setting: those of the user instead of those in the file."""
-    own = {
-        key.partition("/")[2] or spec.EVERY_SETTING: str(path.absolute())
-        for key, path in given.items()
-        if key.partition("/")[0] == entry.name
-    }
-    if spec.EVERY_SETTING in own:
-        return own
-    return ({spec.EVERY_SETTING: entry.features} if isinstance(entry.features, str) else entry.features) | own
 
 
 def _mismatches(study: spec.Study, backbones: Sequence[str]) -> list[str]:

@@ -7,6 +7,11 @@ import os
 from collections import deque
 from typing import NamedTuple
 
+#: Random bytes drawn together: a call of the system for each salt would cost as much as the hash. One that is taken is
+#: nobody else's, and a process that is forked draws its own.
+_SALTS: deque[bytes] = deque()
+os.register_at_fork(after_in_child=_SALTS.clear)
+
 
 class SecretPart(NamedTuple):
     """Content that can be deleted while the log stays verifiable.
@@ -40,20 +45,10 @@ def secret_part(name: str, content: bytes, *, media_type: str, delete_after: str
     >>> part.digest == hashlib.sha256(part.salt + b"patient 7").hexdigest()
     True
     """
-    salt = _salt()
-    return SecretPart(name, hashlib.sha256(salt + content).hexdigest(), salt, content, media_type, delete_after)
-
-
-#: Random bytes drawn together: a call of the system for each salt would cost as much as the hash. One that is taken is
-#: nobody else's, and a process that is forked draws its own.
-_SALTS: deque[bytes] = deque()
-os.register_at_fork(after_in_child=_SALTS.clear)
-
-
-def _salt() -> bytes:
     try:
-        return _SALTS.pop()
+        salt = _SALTS.pop()
     except IndexError:
         drawn = os.urandom(16 * 64)
         _SALTS.extend(drawn[start : start + 16] for start in range(16, len(drawn), 16))
-        return drawn[:16]
+        salt = drawn[:16]
+    return SecretPart(name, hashlib.sha256(salt + content).hexdigest(), salt, content, media_type, delete_after)

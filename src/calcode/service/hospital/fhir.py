@@ -40,7 +40,15 @@ def report_bundle(
     subject: dict[str, Any] = {"identifier": {"value": patient}}
     if patient_system is not None:
         subject["identifier"]["system"] = patient_system
-    parts = {"Observation": _observation(statement), "DiagnosticReport": _report(statement, study=study)}
+    imaging = {"system": "http://loinc.org", "code": "18748-4", "display": "Diagnostic imaging study"}
+    report: dict[str, Any] = {
+        "code": {"coding": [imaging], "text": "calcode answer"},
+        "conclusion": f"{statement.conclusion} {NOTICE}",
+        "result": [{"reference": _full_url(statement, "Observation")}],
+    }
+    if study is not None:
+        report["imagingStudy"] = [_by_uid("ImagingStudy", study)]
+    parts = {"Observation": _observation(statement), "DiagnosticReport": report}
     if image is not None:
         parts["Observation"]["derivedFrom"] = [_by_uid("Media", image)]
     entries = []
@@ -88,18 +96,6 @@ def _observation(statement: Statement) -> dict[str, Any]:
     if diagnoses:
         observation["component"] = diagnoses
     return observation
-
-
-def _report(statement: Statement, *, study: str | None) -> dict[str, Any]:
-    imaging = {"system": "http://loinc.org", "code": "18748-4", "display": "Diagnostic imaging study"}
-    report: dict[str, Any] = {
-        "code": {"coding": [imaging], "text": "calcode answer"},
-        "conclusion": f"{statement.conclusion} {NOTICE}",
-        "result": [{"reference": _full_url(statement, "Observation")}],
-    }
-    if study is not None:
-        report["imagingStudy"] = [_by_uid("ImagingStudy", study)]
-    return report
 
 
 def _by_uid(kind: str, uid: str) -> dict[str, Any]:

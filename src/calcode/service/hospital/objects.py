@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +93,13 @@ def take_apart(content: bytes, *, pseudonym: str, deidentify: bool) -> ReceivedI
         instance, study = str(header.get("SOPInstanceUID", "")), str(header.get("StudyInstanceUID", ""))
         patient = str(header.get("PatientID") or "").strip() or None
         pixels = bytes(found.get("PixelData") or b"")
-        report_header = canonical_json(_json(header))
+        said: dict[str, Any] = {}
+        for name in REPORT_TAGS:
+            # An element that cannot be written is left out of the report.
+            if name in header:
+                with suppress(Exception):
+                    said[f"{header[name].tag:08X}"] = header[name].to_json_dict(None, 0)
+        report_header = canonical_json(said)
     # pydicom raises whatever a damaged element makes it raise, and its words may quote the header.
     except Exception as error:
         raise Problem(422, f"object: cannot be read as DICOM ({type(error).__name__}).") from None
@@ -162,16 +169,3 @@ def _only(found: Dataset, names: tuple[str, ...]) -> Dataset:
             else:
                 kept[name] = element
     return kept
-
-
-def _json(header: Dataset) -> dict[str, Any]:
-    """DICOM JSON of the elements that can be written as such; a broken one is left out of the report."""
-    said: dict[str, Any] = {}
-    for name in REPORT_TAGS:
-        if name in header:
-            element = header[name]
-            try:
-                said[f"{element.tag:08X}"] = element.to_json_dict(None, 0)
-            except Exception:
-                continue
-    return said

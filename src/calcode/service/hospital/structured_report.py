@@ -46,7 +46,15 @@ def structured_report(statement: Statement, header: str) -> bytes:
     header : str
         DICOM JSON of the image's `REPORT_TAGS`: whose image it is and where the report belongs.
     """
-    image = _image(header)
+    # The image as the report sees it: attributes that were empty or broken are there and empty.
+    image = Dataset.from_json(header)
+    for name in REPORT_TAGS:
+        if name not in image:
+            setattr(image, name, "")
+    if image.PatientSex not in ("", "F", "M", "O"):
+        image.PatientSex = ""
+    # It is not here; a report needs no more of it than that it has one frame.
+    image.Rows = image.Columns = 1
     # In the zone of the machine, as the dates of the image are.
     at = datetime.fromisoformat(statement.at).astimezone()
     day, time = at.strftime("%Y%m%d"), at.strftime("%H%M%S.%f")
@@ -76,19 +84,6 @@ def structured_report(statement: Statement, header: str) -> bytes:
     target = io.BytesIO()
     document.save_as(target, enforce_file_format=True)
     return target.getvalue()
-
-
-def _image(header: str) -> Dataset:
-    """The image as the report sees it; attributes that were empty or broken are there and empty."""
-    image = Dataset.from_json(header)
-    for name in REPORT_TAGS:
-        if name not in image:
-            setattr(image, name, "")
-    if image.PatientSex not in ("", "F", "M", "O"):
-        image.PatientSex = ""
-    # The image itself is not here; a report needs no more of it than that it has one frame.
-    image.Rows = image.Columns = 1
-    return image
 
 
 def _content(statement: Statement, image: Dataset) -> MeasurementReport:
