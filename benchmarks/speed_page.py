@@ -66,18 +66,19 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def size_rows(name: str, words: str, targets: tuple[str, str]) -> Callable[[Result], list[Row]]:
     def rows(result: Result) -> list[Row]:
-        seconds = result["seconds"]
+        seconds, whole = result["seconds"], result["command_seconds"]
         return [
             (
                 f"`decide`, {words}",
                 f"{result['decide_over_floor']:.2f} x the floor ({seconds['decide']:.2f} s; "
-                f"{result['decide_peak_megabytes']:.0f} MB with model and images)",
+                f"{result['decide_peak_megabytes']:.0f} MB with model and images); "
+                f"`calcode decide`, file in, file out: {whole['decide']:.2f} s",
                 targets[0],
             ),
             (
                 f"`fit`, {words}",
                 f"{result['fit_over_floor']:.2f} x its products, once each ({seconds['fit']:.2f} s; "
-                f"{result['fit_peak_megabytes']:.0f} MB)",
+                f"{result['fit_peak_megabytes']:.0f} MB); `calcode fit`, file in, file out: {whole['fit']:.2f} s",
                 targets[1],
             ),
         ]

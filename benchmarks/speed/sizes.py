@@ -1,13 +1,16 @@
-"""Fit and decide at one size against their floors; each figure from a process of its own."""
+"""Fit and decide at one size against their floors, and as commands; each figure from a process of its own."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from speed.cohort import Size, evidence_of, fitted, fitted_roles, test_images
+from speed.cohort import CLASSES, Size, evidence_of, fitted, fitted_roles, prompts, test_images
 from speed.measuring import child, interleaved, medians, peak_megabytes, ratio
 from speed.products import bare_products, decision_pairs, fit_pairs
 
@@ -52,6 +55,35 @@ def prepare(name: str, folder: str) -> dict[str, Any]:
     return {"peak_megabytes": peak}
 
 
+def write_file(name: str, folder: str) -> dict[str, Any]:
+    """Child: all roles of a size in one feature file, as `calcode embed` would leave them."""
+    from calcode.cohorts import write_features
+
+    size = SIZES[name]
+    roles = fitted_roles(size) | {"test": test_images(size)}
+    write_features(
+        Path(folder) / "images.parquet",
+        embeddings=np.concatenate([evidence.embeddings for evidence in roles.values()]),
+        ids=[f"{role}-{i}" for role, evidence in roles.items() for i in range(len(evidence))],
+        label_names=[CLASSES[label] for evidence in roles.values() for label in evidence.labels],
+        roles=[role for role, evidence in roles.items() for _ in range(len(evidence))],
+        prompts=prompts(size.dimension),
+    )
+    return {}
+
+
+def as_commands(folder: str, *, repeats: int) -> dict[str, float]:
+    """Median seconds of `calcode fit` and `calcode decide`, file in, file out, from the start of the program."""
+    place, program = Path(folder), [sys.executable, "-c", "from calcode.cli import main; main()"]
+    features, model = str(place / "images.parquet"), str(place / "fitted.safetensors")
+    commands = {
+        "fit": [*program, "fit", features, "-o", model],
+        "decide": [*program, "decide", model, features, "--role", "test", "-o", str(place / "decisions.parquet")],
+    }
+    run = {name: partial(subprocess.run, words, check=True, capture_output=True) for name, words in commands.items()}
+    return medians(interleaved(run, repeats=repeats))
+
+
 def decide_in_memory(folder: str) -> dict[str, Any]:
     """Child: nothing but a model from its file and the images to decide on."""
     model = Calcode.load(Path(folder) / "model.safetensors")
@@ -67,9 +99,11 @@ def measure(name: str, *, repeats: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         result["fit_peak_megabytes"] = child("prepare", name, folder)["peak_megabytes"]
         memory = child("decide_in_memory", folder)
+        child("write_file", name, folder)
+        result["command_seconds"] = as_commands(folder, repeats=min(repeats, 3))
     result["decide_peak_megabytes"] = memory["peak_megabytes"]
     result["loaded_megabytes"] = memory["before_megabytes"]
     return result
 
 
-TASKS = {"time_size": time_size, "prepare": prepare, "decide_in_memory": decide_in_memory}
+TASKS = {"time_size": time_size, "prepare": prepare, "write_file": write_file, "decide_in_memory": decide_in_memory}
