@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,8 @@ def temporary() -> Iterator[Path]:
         yield Path(folder)
 
 
-def begun(clinic: Clinic, out: Path, *, temporary: Path) -> subprocess.Popen[str]:
-    """The command, at the moment when a worker begins its first rows."""
+def begun(clinic: Clinic, out: Path, *, temporary: Path) -> tuple[subprocess.Popen[str], int]:
+    """The command at the moment when a worker begins its first rows, and that worker, stopped: nothing can be done."""
     line = ["decide", str(clinic.model), str(clinic.features), "--role", "test", "-o", str(out)]
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
@@ -49,10 +50,18 @@ def begun(clinic: Clinic, out: Path, *, temporary: Path) -> subprocess.Popen[str
         text=True,
     )
     folder = out.with_name(f"{out.name}.unfinished")
-    while not list(folder.glob("*.attempts")):
+    while not (words := [attempt.read_text().split() for attempt in folder.glob("*.attempts")]) or not words[0]:
         assert command.poll() is None, command.communicate()
         time.sleep(0.002)
-    return command
+    worker = int(words[0][0])
+    os.kill(worker, signal.SIGSTOP)
+    return command, worker
+
+
+def let_go(worker: int) -> None:
+    """Let a stopped worker hear what it was told, if it is still there."""
+    with suppress(ProcessLookupError):
+        os.kill(worker, signal.SIGCONT)
 
 
 def descendants(process: int) -> dict[int, str]:
@@ -94,9 +103,8 @@ def all_end(processes: dict[int, str]) -> bool:
 
 def test_a_killed_worker_leaves_standard_output_to_the_answer(clinic: Clinic, tmp_path: Path, temporary: Path) -> None:
     out = tmp_path / "decisions.parquet"
-    command = begun(clinic, out, temporary=temporary)
-    (attempt, *_) = (tmp_path / "decisions.parquet.unfinished").glob("*.attempts")
-    os.kill(int(attempt.read_text().split()[0]), signal.SIGKILL)
+    command, worker = begun(clinic, out, temporary=temporary)
+    os.kill(worker, signal.SIGKILL)
     answer, errors = command.communicate()
     assert command.returncode == 0, errors
     assert json.loads(answer)["command"] == "decide"
@@ -107,7 +115,7 @@ def test_a_killed_worker_leaves_standard_output_to_the_answer(clinic: Clinic, tm
 
 
 def test_when_ray_itself_dies_a_sentence_says_so(clinic: Clinic, tmp_path: Path, temporary: Path) -> None:
-    command = begun(clinic, tmp_path / "decisions.parquet", temporary=temporary)
+    command, worker = begun(clinic, tmp_path / "decisions.parquet", temporary=temporary)
     processes = descendants(command.pid)
     (victim, *_) = [process for process, words in processes.items() if "gcs_server" in words.split(" ")[0]]
     os.kill(victim, signal.SIGKILL)
@@ -120,16 +128,18 @@ def test_when_ray_itself_dies_a_sentence_says_so(clinic: Clinic, tmp_path: Path,
     assert "Traceback" not in errors
     assert "\x1b" not in errors
     assert not (tmp_path / "decisions.parquet").exists()
+    let_go(worker)
     assert all_end(processes)
     assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_ending_the_command_ends_ray(clinic: Clinic, tmp_path: Path, temporary: Path, number: signal.Signals) -> None:
-    command = begun(clinic, tmp_path / "decisions.parquet", temporary=temporary)
+    command, worker = begun(clinic, tmp_path / "decisions.parquet", temporary=temporary)
     processes = descendants(command.pid)
     command.send_signal(number)
     answer, errors = command.communicate()
+    let_go(worker)
     assert command.returncode == (130 if number is signal.SIGINT else -9)
     assert answer == ""
     assert "Traceback" not in errors
