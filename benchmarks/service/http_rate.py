@@ -14,15 +14,13 @@ import base64
 import json
 import multiprocessing
 import os
-import random
-import tempfile
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
-from cost import demo_site, stream
-from rate import KINDS
+from cost import stream
+from rate import KINDS, in_turns
 
 from calcode.service import service as service_module
 from calcode.service.database import Database
@@ -101,17 +99,10 @@ def main() -> None:
     rows = [base64.b64encode(row.tobytes()) for row in stream()]
     rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
     cpu: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    with tempfile.TemporaryDirectory(dir=".") as name:
-        site = demo_site(Path(name))
-        turns = [kind for kind in KINDS for _ in range(options.rounds)]
-        random.Random(1).shuffle(turns)
-        for number, kind in enumerate(turns):
-            block, synchronous = KINDS[kind]
-            limits = site.limits.model_copy(update={"block": block})
-            own = site.model_copy(update={"data": f"{name}/data{number}", "limits": limits})
-            rate, spent = turn(own, synchronous, rows, clients=options.clients, seconds=options.seconds)
-            rates[kind].append(rate)
-            cpu[kind].append(spent * 1e3)
+    for kind, site, synchronous in in_turns(options.rounds):
+        rate, spent = turn(site, synchronous, rows, clients=options.clients, seconds=options.seconds)
+        rates[kind].append(rate)
+        cpu[kind].append(spent * 1e3)
     middle = {kind: float(np.median(values)) for kind, values in rates.items()}
     base = middle["group commit"]
     ratios = {"over commit each": base / middle["commit each"], "of not durable": base / middle["not durable"]}

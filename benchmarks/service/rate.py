@@ -13,6 +13,7 @@ import random
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from calcode.service import service as service_module
 from calcode.service.admission import DecisionRequest
 from calcode.service.database import Database
 from calcode.service.service import Service
+from calcode.service.settings import SiteSettings
 
 KINDS = {"group commit": (64, "FULL"), "commit each": (1, "FULL"), "not durable": (64, "NORMAL")}
 
@@ -50,6 +52,18 @@ def decisions_per_second(service: Service, rows: np.ndarray, *, clients: int, se
     return sum(done) / (time.perf_counter() - began)
 
 
+def in_turns(rounds: int) -> Iterator[tuple[str, SiteSettings, str]]:
+    """Every kind so many times in random order: its name, a site of its own on this disk, and SQLite's `synchronous`."""
+    with tempfile.TemporaryDirectory(dir=".") as name:
+        site = demo_site(Path(name))
+        turns = [kind for kind in KINDS for _ in range(rounds)]
+        random.Random(1).shuffle(turns)
+        for number, kind in enumerate(turns):
+            block, synchronous = KINDS[kind]
+            limits = site.limits.model_copy(update={"block": block})
+            yield kind, site.model_copy(update={"data": f"{name}/data{number}", "limits": limits}), synchronous
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
@@ -58,19 +72,10 @@ def main() -> None:
     options = parser.parse_args()
     rows = stream()
     rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    with tempfile.TemporaryDirectory(dir=".") as name:
-        site = demo_site(Path(name))
-        turns = [kind for kind in KINDS for _ in range(options.rounds)]
-        random.Random(1).shuffle(turns)
-        for turn, kind in enumerate(turns):
-            block, synchronous = KINDS[kind]
-            limits = site.limits.model_copy(update={"block": block})
-            own = site.model_copy(update={"data": f"{name}/data{turn}", "limits": limits})
-            service_module.Database = lambda url, mode=synchronous: Database(url, synchronous=mode)
-            with Service(own) as service:
-                rates[kind].append(
-                    decisions_per_second(service, rows, clients=options.clients, seconds=options.seconds)
-                )
+    for kind, site, synchronous in in_turns(options.rounds):
+        service_module.Database = lambda url, mode=synchronous: Database(url, synchronous=mode)
+        with Service(site) as service:
+            rates[kind].append(decisions_per_second(service, rows, clients=options.clients, seconds=options.seconds))
     middle = {kind: float(np.median(values)) for kind, values in rates.items()}
     base = middle["group commit"]
     ratios = {"over commit each": base / middle["commit each"], "of not durable": base / middle["not durable"]}
