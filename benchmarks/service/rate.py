@@ -53,7 +53,7 @@ def decisions_per_second(service: Service, rows: np.ndarray, *, clients: int, se
 
 
 def in_turns(rounds: int) -> Iterator[tuple[str, SiteSettings, str]]:
-    """Every kind so many times in random order: its name, a site of its own on this disk, and SQLite's `synchronous`."""
+    """Every kind so many times in random order: its name, a site of its own on this disk, SQLite's `synchronous`."""
     with tempfile.TemporaryDirectory(dir=".") as name:
         site = demo_site(Path(name))
         turns = [kind for kind in KINDS for _ in range(rounds)]
