@@ -35,13 +35,15 @@ def _read_by_hand(browser: Browser, address: str) -> None:
         page = browser.new_context().new_page()
         page.set_default_timeout(60_000)
         page.goto(f"{address}/demo")
-        page.get_by_role("button", name=f"As a {name}", exact=True).click()
+        with page.expect_navigation():
+            page.get_by_role("button", name=f"As a {name}", exact=True).click()
         page.goto(f"{address}/review")
         return page
 
     first = visitor("clinician")
-    first.keyboard.press("s")
-    first.wait_for_selector("text=What do you see?")
+    # A key counts once the page has loaded, its script included; a text can be seen before that.
+    with first.expect_navigation():
+        first.keyboard.press("s")
     case = first.url.split("/review/")[1].split("?")[0]
     viewer = first.get_by_role("link", name="Open the study in your viewer").get_attribute("href")
     assert viewer is not None
@@ -57,8 +59,8 @@ def _read_by_hand(browser: Browser, address: str) -> None:
     assert "Before: benign keratosis" in first.locator(".card").first.inner_text()
     for name, row, key in (("second clinician", "Second reading", "1"), ("third clinician", "Two readers differ", "2")):
         other = visitor(name)
-        other.locator("tr", has_text=row).get_by_role("link").click()
-        other.wait_for_selector("text=Your diagnosis")
+        with other.expect_navigation():
+            other.locator("tr", has_text=row).get_by_role("link").click()
         with other.expect_navigation():
             other.keyboard.press(key)
             other.keyboard.press("Enter")
@@ -120,7 +122,8 @@ def test_the_story_is_told_to_its_end_without_a_person(browser: Browser, tmp_pat
         assert violations(page) == []
         _read_by_hand(browser, address.replace("/demo/story", ""))
         page.get_by_role("link", name="Look around and try it").click()
-        page.get_by_role("button", name="As an engineer").click()
+        with page.expect_navigation():
+            page.get_by_role("button", name="As an engineer").click()
         page.goto(address.replace("/demo/story", "/models"))
         assert page.get_by_text("A model calibrated here").count() == 2
         assert errors == []
