@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+
+# A shell that starts the tests in the background lets them ignore Ctrl-C; the commands they start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before numpy is loaded: several workers with several threads each would fight for the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
