@@ -245,6 +245,23 @@ def test_a_key_in_a_comment_is_a_letter_and_keys_can_be_turned_off(browser: Brow
     context.close()
 
 
+def test_a_key_counts_as_soon_as_its_choice_is_on_the_page(browser: Browser, served: Served) -> None:
+    context = served.person(browser, "finn", "clinician")
+    # The script of the keys takes a detour, and the key is pressed the moment the page has the choice.
+    context.route("**/keys.js*", lambda route: route.continue_())
+    page = context.new_page()
+    page.add_init_script(
+        """new MutationObserver((_, observer) => {
+          if (!document.querySelector('[data-key="2"]')) return;
+          observer.disconnect();
+          document.body.dispatchEvent(new KeyboardEvent("keydown", {key: "2", bubbles: true}));
+        }).observe(document, {childList: true, subtree: true});"""
+    )
+    page.goto(f"{served.address}/review/next")
+    assert page.locator('[data-key="2"]').is_checked()
+    context.close()
+
+
 def test_the_whole_path_works_without_scripts_by_the_keyboard_alone(browser: Browser, served: Served) -> None:
     context = served.person(browser, "cleo", "clinician", java_script_enabled=False)
     page = context.new_page()

@@ -12,6 +12,7 @@ import pytest
 from service.clinic import Clinic, clinic_site, restore_tested
 from service.sites import Site, embeddings, running, token_for
 from service.slow_capitals import bags_of, jumper, line_of, misses
+from service.visitors import Person
 from sqlalchemy import func, select
 
 from calcode.files import canonical_json
@@ -373,6 +374,11 @@ def test_an_alarm_of_a_site_model_takes_its_answers_back_until_two_people_chose(
         service.watch()
         (alarm,) = [a for a in call("GET", "/v1/alarms", as_="clinician").json() if a["closed_by"] is None]
         assert (alarm["monitor"], alarm["bag"], alarm["model"]) == ("M1", "bag-0", digest)
+        # Programs read the words of the pages.
+        page = Person(service, "cleo", "clinician").get("/monitor").text
+        assert all(alarm[name] in page for name in ("says", "look_at", "evidence"))
+        for path in ("/v1/alarms", "/v1/monitors"):
+            assert " capital" not in call("GET", path, as_="clinician").text
         (id,) = away.send(1)
         seen = call("GET", f"/v1/decisions/{id}").json()
         if on_alarm == "full_set":

@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
-from service.sites import Site
+from service.sites import Site, make_site
 from service.visitors import Person, session
 from sqlalchemy import select
 
-from calcode.service import app, people
-from calcode.service.pages import COOKIE, FORM_COOKIE
+from calcode.errors import ServiceError
+from calcode.service import app, people, settings
+from calcode.service.pages import COOKIE, FORM_COOKIE, moment
 from calcode.service.service import Service
 from calcode.service.tables import ACCOUNT, EVENT, SESSION
 
@@ -198,6 +202,56 @@ def test_pages_carry_their_headers_and_no_inline_script_or_style(person: Callabl
         assert page.headers["cache-control"] == "no-store"
         assert page.status_code == 303 or "not a medical device" in page.text
         assert not re.search(r"<script(?! src=)|\sstyle=|<style|\son\w+=", page.text), path
+
+
+def test_what_pages_load_is_kept_by_the_browser_under_an_address_that_names_its_content(
+    person: Callable[..., Person],
+) -> None:
+    visitor = person("a.berg", "auditor")
+    loaded = re.findall(r'(?:href|src)="(/static/[^"]+)"', visitor.get("/").text)
+    assert [address.partition("?")[0] for address in loaded] == [
+        f"/static/{name}" for name in ("icon.svg", "report.css", "service.css", "keys.js")
+    ]
+    for address in loaded:
+        assert "immutable" in visitor.get(address).headers["cache-control"]
+        plain, _, digest = address.partition("?")
+        # What names no content, or that of another version, is asked for again.
+        for other in (plain, f"{plain}?", f"{plain}?{digest[1:]}"):
+            assert visitor.get(other).headers["cache-control"] == "no-store"
+    assert visitor.get("/static/nothing.css").status_code == 404
+
+
+def test_times_are_those_of_the_hospitals_clocks_and_the_log_keeps_utc(tmp_path: Path) -> None:
+    with Service(make_site(tmp_path, lines='time_zone = "Asia/Kolkata"').settings) as service:
+        page = Person(service, "a.berg", "auditor").get("/log").text
+    shown = re.findall(r'<time datetime="([^"]+)">([^<]+)</time>', page)
+    assert len(shown) > 3
+    for at, words in shown:
+        local = datetime.fromisoformat(at).astimezone(timezone(timedelta(hours=5, minutes=30)))
+        assert (at[-1], words) == ("Z", f"{local.day} {local:%b %Y, %H:%M} IST")
+    assert "Times are those of Asia/Kolkata; the log is kept in UTC." in page
+    # The hour that the clocks show twice can be told apart.
+    vienna = ZoneInfo("Europe/Vienna")
+    assert moment("2026-10-25T00:30:00Z", vienna) == "25 Oct 2026, 02:30 CEST"
+    assert moment("2026-10-25T01:30:00Z", vienna) == "25 Oct 2026, 02:30 CET"
+
+
+@pytest.mark.parametrize("name", ["Vienna", "../UTC", "/etc/localtime", "", "Europe"])
+def test_a_time_zone_that_is_unknown_stops_the_start_and_says_what_may_be_missing(tmp_path: Path, name: str) -> None:
+    site = make_site(tmp_path, lines=f'time_zone = "{name}"')
+    with pytest.raises(ServiceError, match=r"site\.toml: time_zone: .*IANA name.*tzdata"):
+        site.settings  # noqa: B018
+
+
+def test_utc_needs_no_database_of_time_zones(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(key: str) -> ZoneInfo:
+        raise ZoneInfoNotFoundError(key)
+
+    monkeypatch.setattr(settings, "ZoneInfo", absent)
+    with Service(site.settings) as service:
+        page = Person(service, "a.berg", "auditor").get("/").text
+    assert re.search(r"\d\d:\d\d UTC", page)
+    assert "Times are those of" not in page
 
 
 # ---------------------------------------------------------------------- log and people

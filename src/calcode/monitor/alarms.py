@@ -45,7 +45,7 @@ class Alarm(NamedTuple):
     Examples
     --------
     >>> print(Alarm("M3", "mel", 31, "2026-03-02", 8.1, 0.0005).finding)
-    M3, case 31 (2026-03-02): 'mel' is missed more often than its line allows; capital 3,294 >= 2,000.
+    M3, case 31 (2026-03-02): 'mel' is missed more often than its line allows; evidence 3,294, alarm at 2,000.
     """
 
     monitor: str
@@ -61,8 +61,8 @@ class Alarm(NamedTuple):
         when = f" ({self.when})" if self.when else ""
         what = _FINDINGS[self.monitor][0].format(name=self.name)
         return (
-            f"{self.monitor}, case {self.n}{when}: {what}; capital {math.exp(min(self.log_capital, 700.0)):,.0f} >= "
-            f"{1 / self.alpha:,.0f}."
+            f"{self.monitor}, case {self.n}{when}: {what}; evidence "
+            f"{math.exp(min(self.log_capital, 700.0)):,.0f}, alarm at {1 / self.alpha:,.0f}."
         )
 
     @property

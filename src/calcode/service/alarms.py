@@ -84,7 +84,7 @@ def all_alarms(connection: Connection, line: str) -> list[dict[str, Any]]:
             "raised_seq": row.raised_seq,
             "raised_at": row.raised_at,
             "e_value": math.exp(min(row.e_value, 700.0)),
-            **{name: json.loads(row.evidence)[name] for name in ("n", "alpha", "finding", "advice")},
+            **{name: json.loads(row.evidence)[name] for name in ("n", "alpha")},
             "asked_by": row.asked_by,
             "asked_as": row.asked_as,
             "closed_by": row.closed_by,

@@ -148,7 +148,8 @@ class _Observed:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *_HEADERS]
+                own = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(entry for entry in _HEADERS if entry[0] not in own)]
             await send(message)
 
         if local and not self._is_local(scope):

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
+from calcode.metrics.wording import short_percent
 from calcode.service.alarms import open_alarms
 from calcode.service.labels import ReviewedCase, reviewed_cases
 from calcode.service.problems import Problem
@@ -78,8 +79,8 @@ def plan_bag(connection: Connection, line: str, plan: RecalibrationPlan) -> BagP
     if pending > plan.most_pending * len(cases):
         raise Problem(
             409,
-            f"{pending} of the {len(cases)} drawn cases wait for a label, at most {plan.most_pending:.0%} may: cases "
-            "that wait are harder than others. Read them, or say that nobody can tell.",
+            f"{pending} of the {len(cases)} drawn cases wait for a label, at most {short_percent(plan.most_pending)} "
+            "may: cases that wait are harder than others. Read them, or say that nobody can tell.",
         )
     upto = cases[-1].seq
     # A random sample of the patients that were not drawn: the coin itself chooses it, above the largest probability.

@@ -120,7 +120,7 @@ def _history(
         .where(text("kind IN ('case_viewed', 'answer_revealed')"), EVENT.c.subject == id)
         .order_by(EVENT.c.seq)
     )
-    found = [(record.at, "The model decided", record.actor)]
+    found = [(record.at, "The model decided on the image sent", record.actor)]
     found += [(task.opened_at, f"Put into the queue: {WHY[task.why].lower()}", "") for task in tasks]
     found += [
         (entry["saved_at"], "Read again" if entry["supersedes"] else _SOURCES[entry["source"]], entry["reviewer"])

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 
-from calcode.metrics.wording import percent
+from calcode.metrics.wording import listed, percent
 from calcode.service import operations
 from calcode.service.alarms import close, open_alarms
 from calcode.service.batches import NDJSON
@@ -262,10 +262,10 @@ class Story:
         ]
         self._tell(
             "recalibrated",
-            f"{report['cases']} drawn cases have been read: a site model is made and decides in the shadow. It "
-            f"promises coverage of {', '.join(promised)}; in every answer, for want of labels: "
-            f"{', '.join(silent) or 'no diagnosis'}. Answers that say something, expected: "
-            f"{percent(report['expected_informative'], digits=0)}.",
+            f"{report['cases']} drawn cases have been read: a site model is made and decides in the shadow. The share "
+            f"of the patients whose diagnosis it promises to name: {listed(promised)}. "
+            + (f"Every answer names {listed(silent)}: too few such cases were read. " if silent else "")
+            + f"It expects {percent(report['expected_informative'], digits=0)} of its answers to say something.",
         )
 
     def _close(self, alarms: Sequence[dict[str, Any]]) -> None:

@@ -16,6 +16,7 @@ from calcode.service.problems import Problem, responses
 from calcode.service.recalibration import recalibrate, report_of, shadow_comparison
 from calcode.service.requests import ServiceHere, line_of, role
 from calcode.service.tables import RECALIBRATION
+from calcode.service.wording import alarm_in_words
 
 router = APIRouter(prefix="/v1", tags=["loop"])
 _READERS = ("clinician", "approver", "engineer", "auditor")
@@ -49,8 +50,10 @@ class AlarmFacts(BaseModel):
     e_value: float
     n: int
     alpha: float
-    finding: str
-    advice: str
+    #: What it found, what to look at, and on how much evidence, as the pages say it.
+    says: str
+    look_at: str
+    evidence: str
     asked_by: str | None
     asked_as: str | None
     closed_by: str | None
@@ -95,7 +98,8 @@ def alarms(
     """The alarms of a line, oldest first."""
     name = line_of(service, principal, line)
     with service.database.reading() as connection:
-        return all_alarms(connection, name)
+        found = all_alarms(connection, name)
+    return [alarm | alarm_in_words(alarm, service.models[name].settings.names) for alarm in found]
 
 
 @router.post("/alarms/{id}/close", response_model=Closed, responses=responses(401, 403, 404, 409, 422, 429, 503, 507))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, cast
 from urllib.parse import parse_qsl, quote
 
@@ -18,7 +20,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 
 from calcode import __version__
-from calcode.report.page import DEVICE_NOTE
+from calcode.report.page import DEVICE_NOTE, style_sheet
 from calcode.service.log import utc
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
@@ -80,9 +82,25 @@ def environment() -> Environment:
 
     loader = ChoiceLoader([PackageLoader("calcode.service"), PackageLoader("calcode.report")])
     made = report_environment().overlay(loader=loader)
-    made.globals.update(report_kinds=REPORT_KINDS)
+    made.globals.update(report_kinds=REPORT_KINDS, static=lambda name: static_file(name)[1])
     made.filters.update(moment=moment, since=since, case_name=case_name)
     return made
+
+
+#: What pages load, and its type.
+STATIC = {
+    "report.css": "text/css",
+    "service.css": "text/css",
+    "keys.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+
+
+@cache
+def static_file(name: str) -> tuple[str, str]:
+    """One of the files that pages load, and its address, which changes with the content: a browser may keep it."""
+    content = style_sheet() if name == "report.css" else files(__package__).joinpath("static", name).read_text("utf-8")
+    return content, f"/static/{name}?{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
 def case_name(decision: str) -> str:
@@ -96,16 +114,19 @@ def case_name(decision: str) -> str:
     return decision[-8:]
 
 
-def moment(at: str) -> str:
-    """A time of the log in words.
+def moment(at: str, zone: tzinfo = UTC) -> str:
+    """A time of the log in words, as the clocks of a time zone show it.
 
     Examples
     --------
     >>> moment("2026-05-03T14:07:59.120000Z")
     '3 May 2026, 14:07 UTC'
+    >>> from datetime import timedelta, timezone
+    >>> moment("2026-05-03T14:07:59.120000Z", timezone(timedelta(hours=2), "CEST"))
+    '3 May 2026, 16:07 CEST'
     """
-    then = datetime.fromisoformat(at)
-    return f"{then.day} {then:%b %Y, %H:%M} UTC"
+    then = datetime.fromisoformat(at).astimezone(zone)
+    return f"{then.day} {then:%b %Y, %H:%M %Z}"
 
 
 def since(at: str, *, now: datetime | None = None) -> str:
@@ -280,6 +301,8 @@ def render(request: Request, template: str, context: Mapping[str, Any], *, statu
         "principal": principal,
         "may": lambda *roles: _may(principal, roles),
         "site": site.name,
+        "zone": site.zone,
+        "time_zone": site.time_zone,
         "navigation": pages,
         "path": request.url.path,
         "form_token": _form_token(request, cookie),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ipaddress
 import os
 import tomllib
+from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -237,6 +239,8 @@ class SiteSettings(_Table):
     port: int = Field(default=8470, ge=0, le=65535)
     #: From where /health and /metrics are answered.
     local_networks: list[str] = ["127.0.0.0/8", "::1/128"]
+    #: In which time zone pages show times, by its IANA name such as "Europe/Vienna". The log itself is in UTC.
+    time_zone: str = "UTC"
     #: Show /openapi.json. There is no page of it: such pages load scripts from elsewhere.
     docs: bool = False
     lines: list[LineSettings] = Field(min_length=1)
@@ -257,6 +261,20 @@ class SiteSettings(_Table):
     @classmethod
     def _networks(cls, values: list[str]) -> list[str]:
         return _checked_networks(values)
+
+    @field_validator("time_zone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        try:
+            if value != "UTC":
+                ZoneInfo(value)
+        # Names that cannot be files of the database are a ValueError, folders of it may be an OSError.
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(
+                f'{value!r} is no time zone that this machine knows; write an IANA name such as "Europe/Vienna". If '
+                "it knows none at all, install tzdata, from the system or by 'pip install tzdata'"
+            ) from None
+        return value
 
     @model_validator(mode="after")
     def _different_lines(self) -> Self:
@@ -282,6 +300,11 @@ class SiteSettings(_Table):
     def database_url(self) -> str:
         """Where the log is."""
         return self.database or f"sqlite:///{Path(self.data).absolute() / 'log.sqlite'}"
+
+    @property
+    def zone(self) -> tzinfo:
+        """The clock of the pages; UTC needs no database of time zones."""
+        return UTC if self.time_zone == "UTC" else ZoneInfo(self.time_zone)
 
     def path(self, name: str) -> Path:
         """A file in the data folder."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Annotated
 
 from fastapi import Depends, Query, Request, Response
 from pydantic import ValidationError
 
-from calcode.report.page import style_sheet
 from calcode.service import people
 from calcode.service.pages import (
     COOKIE,
     KEYS_COOKIE,
+    STATIC,
     Form,
     field,
     page_role,
@@ -21,6 +20,7 @@ from calcode.service.pages import (
     render,
     see,
     set_session,
+    static_file,
 )
 from calcode.service.people import Principal
 from calcode.service.people_routes import Login
@@ -30,18 +30,16 @@ from calcode.service.requests import ServiceHere
 from calcode.service.service import Service
 
 router = page_router()
-_STATIC = {"service.css": "text/css", "keys.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
 @router.get("/static/{name}")
-def static(name: str) -> Response:
+def static(name: str, request: Request) -> Response:
     """The style sheets and the script of the keys; anybody may have them."""
-    if name == "report.css":
-        return Response(style_sheet(), media_type="text/css")
-    if name not in _STATIC:
+    if name not in STATIC:
         raise Problem(404, "There is no such file.")
-    content = files("calcode.service").joinpath("static", name).read_text(encoding="utf-8")
-    return Response(content, media_type=_STATIC[name])
+    content, address = static_file(name)
+    kept = {"Cache-Control": "public, max-age=31536000, immutable"} if address.endswith(f"?{request.url.query}") else {}
+    return Response(content, media_type=STATIC[name], headers=kept)
 
 
 @router.get("/sign-in")
