@@ -117,6 +117,15 @@ def test_a_plan_says_who_will_stay_in_every_set(here: Path, clinic: Path, run: R
     assert "the smallest need is 19" in result.output
 
 
+@pytest.mark.parametrize(("option", "value"), [("--classes", "melanosis"), ("--miscoverage", "melanosis=0.1")])
+def test_an_unknown_class_is_blamed_on_the_option_that_names_it(
+    here: Path, clinic: Path, run: Run, option: str, value: str
+) -> None:
+    result = run("site", "plan", "model.safetensors", "clinic.parquet", "--budget", "60", option, value, columns=200)
+    assert result.exit_code == 2
+    assert f"Invalid value for {option}: melanosis: no such class" in result.output
+
+
 def test_fit_says_counts_expectations_and_promises(
     here: Path, sheet: Path, truth: dict[str, str], run: Run, run_json: Run
 ) -> None:

@@ -30,7 +30,7 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
         fitted = load_model(model)
     screen = Screen(as_json)
     if isinstance(fitted, SiteModel):
-        from calcode.cli.site import show_site, site_facts
+        from calcode.cli.site_summary import show_site, site_facts
 
         facts = site_facts(fitted)
         screen.emit("inspect", {"file": str(model), **facts})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,8 +10,10 @@ import typer
 
 from calcode.cli.options import AsJson, Features, ModelFile, PromptFile, names_in, option_groups, output_option
 from calcode.cli.running import Screen, command_group, output_file, plain_table
+from calcode.cli.site_summary import show_site, site_facts
 
 if TYPE_CHECKING:
+    from calcode.arrays import BoolArray
     from calcode.cohorts import Cohort
     from calcode.method.evidence import Evidence
     from calcode.method.model import Calcode
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
 #: Unreviewed images that a curve looks at, at most.
 _CURVE_IMAGES = 600
-
 
 #: How the reviewed cases are chosen.
 Design = Literal["archive", "coin", "consecutive"]
@@ -101,7 +102,7 @@ def plan(
     levels = _levels(miscoverage, home.classes_)
     if design == "archive":
         wanted = names_in(classes)
-        _require_classes(wanted, home.classes_)
+        _require_classes(wanted, home.classes_, option="--classes")
         planned = plan_archive(
             home,
             evidence,
@@ -326,7 +327,7 @@ def _fitted(
 
     from calcode.engines.local import naming
     from calcode.errors import EvidenceError, FeatureFileError
-    from calcode.method.evidence import Evidence, one_per_group
+    from calcode.method.evidence import one_per_group
     from calcode.site.model import SiteModel
     from calcode.site.sheet import read_sheet
 
@@ -359,26 +360,17 @@ def _fitted(
             )
         e = e[drawn]
 
-    def labelled(rows: Any, labels: Any) -> Evidence:
-        return Evidence(
-            embeddings=evidence.embeddings[rows],
-            prompt_logits=evidence.prompt_logits[rows],
-            labels=labels,
-            classes=evidence.classes,
-            ids=None if evidence.ids is None else evidence.ids[rows],
-            groups=None if evidence.groups is None else evidence.groups[rows],
-            prompt_digest=evidence.prompt_digest,
-            backbone=evidence.backbone,
-        )
+    def labelled(chosen: BoolArray) -> Evidence:
+        return replace(evidence[cases.rows[chosen]], labels=cases.labels[chosen], review_probability=None)
 
     others = evidence[~np.isin(evidence.groups, evidence.groups[cases.rows])]
     gate = None
     if settings.get("audit") == "site":
         gate = others[one_per_group(others, random_state=settings["random_state"])]
-    trainers = labelled(cases.rows[training], cases.labels[training]) if training.any() else None
+    trainers = labelled(training) if training.any() else None
     with naming(review):
         site = SiteModel(home, sampling=sampling, **settings).fit(
-            reviewed=labelled(cases.rows[drawn], cases.labels[drawn]),
+            reviewed=labelled(drawn),
             trainers=trainers,
             gate=gate,
             e=e,
@@ -400,71 +392,16 @@ def _levels(texts: list[str] | None, classes: tuple[str, ...]) -> dict[str, floa
         raise typer.BadParameter(str(error).partition(": ")[2], param_hint="--miscoverage") from error
     if not isinstance(given, dict):
         return dict.fromkeys(classes, given)
-    _require_classes(list(given), classes)
+    _require_classes(list(given), classes, option="--miscoverage")
     return {name: given.get(name, DEFAULT_MISCOVERAGE) for name in classes}
 
 
-def _require_classes(names: list[str], classes: tuple[str, ...]) -> None:
+def _require_classes(names: list[str], classes: tuple[str, ...], *, option: str) -> None:
     unknown = [name for name in names if name not in classes]
     if unknown:
         raise typer.BadParameter(
-            f"{', '.join(unknown)}: no such class; the model has {', '.join(classes)}", param_hint="--classes"
+            f"{', '.join(unknown)}: no such class; the model has {', '.join(classes)}", param_hint=option
         )
-
-
-def site_facts(site: SiteModel) -> dict[str, Any]:
-    """Everything that `calcode site fit` and `calcode inspect` print about a site model."""
-    from calcode.site.expected import informative_share
-
-    sets = site.leave_one_out()
-    return {
-        "reviewed": len(site.bag_),
-        "unlabelled": site.n_unlabelled_,
-        "unlabelled_share": site.unlabelled_share_,
-        "outside": site.n_outside_,
-        "rejected": site.n_rejected_,
-        "trainers": site.n_trainers_,
-        "counts": site.counts_,
-        "levels": site.levels_,
-        "in_every_set": list(site.silenced_classes_),
-        "expected_set_size": float(sets.sum(axis=1).mean()),
-        "expected_informative": informative_share(sets),
-        "audit": site.audit_kind_,
-        "model_digest": site.digest_,
-        "promises": list(site.promises_),
-    }
-
-
-def show_site(site: SiteModel, facts: dict[str, Any], *, screen: Screen) -> None:
-    """Labels, levels and promises of a site model in words."""
-    from calcode.metrics.wording import percent
-
-    screen.say(
-        f"{facts['reviewed']:,} reviewed cases calibrate; {facts['trainers']} more train; {facts['unlabelled']} got no "
-        f"label ({percent(facts['unlabelled_share'])}), {facts['outside']} are outside the label space, "
-        f"{facts['rejected']} were unlike the site's images."
-    )
-    table = plain_table("class", "labels", "promised", "")
-    for name, count in facts["counts"].items():
-        silent = name in facts["in_every_set"]
-        needed = site.ranking_.labels_needed(site.settings_.miscoverage[name])
-        table.add_row(
-            name,
-            f"{count}",
-            percent(1 - facts["levels"][name]),
-            f"in every set: {needed} needed" if silent else "",
-            style="yellow" if silent else "",
-        )
-    screen.show(table)
-    screen.say()
-    screen.say(
-        f"Expected of new cases like these, by leaving each out: {facts['expected_set_size']:.2f} of "
-        f"{len(facts['counts'])} diagnoses remain, {percent(facts['expected_informative'], digits=0)} of the answers "
-        "are informative."
-    )
-    screen.heading("What is promised, and for whom")
-    for promise in facts["promises"]:
-        screen.point(promise)
 
 
 group = command_group(

@@ -1,0 +1,65 @@
+"""A site model on the screen: its labels, levels and promises, as facts for machines and in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from calcode.cli.running import Screen, plain_table
+
+if TYPE_CHECKING:
+    from calcode.site.model import SiteModel
+
+
+def site_facts(site: SiteModel) -> dict[str, Any]:
+    """Everything that `calcode site fit` and `calcode inspect` print about a site model."""
+    from calcode.site.expected import informative_share
+
+    sets = site.leave_one_out()
+    return {
+        "reviewed": len(site.bag_),
+        "unlabelled": site.n_unlabelled_,
+        "unlabelled_share": site.unlabelled_share_,
+        "outside": site.n_outside_,
+        "rejected": site.n_rejected_,
+        "trainers": site.n_trainers_,
+        "counts": site.counts_,
+        "levels": site.levels_,
+        "in_every_set": list(site.silenced_classes_),
+        "expected_set_size": float(sets.sum(axis=1).mean()),
+        "expected_informative": informative_share(sets),
+        "audit": site.audit_kind_,
+        "model_digest": site.digest_,
+        "promises": list(site.promises_),
+    }
+
+
+def show_site(site: SiteModel, facts: dict[str, Any], *, screen: Screen) -> None:
+    """Labels, levels and promises of a site model in words."""
+    from calcode.metrics.wording import percent
+
+    screen.say(
+        f"{facts['reviewed']:,} reviewed cases calibrate; {facts['trainers']} more train; {facts['unlabelled']} got no "
+        f"label ({percent(facts['unlabelled_share'])}), {facts['outside']} are outside the label space, "
+        f"{facts['rejected']} were unlike the site's images."
+    )
+    table = plain_table("class", "labels", "promised", "")
+    for name, count in facts["counts"].items():
+        silent = name in facts["in_every_set"]
+        needed = site.ranking_.labels_needed(site.settings_.miscoverage[name])
+        table.add_row(
+            name,
+            f"{count}",
+            percent(1 - facts["levels"][name]),
+            f"in every set: {needed} needed" if silent else "",
+            style="yellow" if silent else "",
+        )
+    screen.show(table)
+    screen.say()
+    screen.say(
+        f"Expected of new cases like these, by leaving each out: {facts['expected_set_size']:.2f} of "
+        f"{len(facts['counts'])} diagnoses remain, {percent(facts['expected_informative'], digits=0)} of the answers "
+        "are informative."
+    )
+    screen.heading("What is promised, and for whom")
+    for promise in facts["promises"]:
+        screen.point(promise)
