@@ -6,7 +6,7 @@ import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -15,7 +15,12 @@ from calcode.cli.running import ExitCode, Screen, output_file, plain_table
 from calcode.errors import FeatureFileError, MismatchError
 
 if TYPE_CHECKING:
+    from calcode.cohorts import FeatureFile
+    from calcode.method.decisions import Decisions
+    from calcode.method.evidence import Evidence
+    from calcode.method.model import Calcode
     from calcode.monitor import Watch
+    from calcode.site import SiteModel
 
 _TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no")
 
@@ -90,13 +95,10 @@ def monitor(
     calcode monitor site.safetensors new.parquet --labels reviews.csv
     """
     import numpy as np
-    import pyarrow as pa
 
-    from calcode.cohorts import decisions_from, open_features, read_decisions
-    from calcode.cohorts.parquet import stream_tables, text_values
+    from calcode.cohorts import open_features
     from calcode.engines.local import require_classes, require_review_probability
-    from calcode.method.decisions import Decisions
-    from calcode.monitor import Watch, miss_lines, replay, watch_model
+    from calcode.monitor import replay
     from calcode.site import SiteModel, load_model
 
     inputs = [model, *features, *(decisions or ()), labels, secret, prompts]
@@ -108,62 +110,18 @@ def monitor(
         raise typer.BadParameter("it needs the --state of the model before", param_hint="--recalibrated")
     screen = Screen(as_json)
     fitted = load_model(model)
-    if state is None or not state.exists():
-        if recalibrated:
-            raise FeatureFileError(f"{state}: no such file; --recalibrated goes on with the state of the model before")
-        watch = watch_model(fitted, false_alarm=false_alarm)
-    else:
-        watch = Watch.load(state)
-        if recalibrated:
-            if watch.model_digest == fitted.digest_:
-                raise MismatchError(f"{state}: {model} is watched in it already; leave --recalibrated out")
-            watch.recalibrate(lines=miss_lines(fitted), model_digest=fitted.digest_)
-        if watch.model_digest != fitted.digest_:
-            raise MismatchError(
-                f"{state}: monitors of another model than {model}; name a new state file, or add --recalibrated if the "
-                "model was recalibrated with the same bag"
-            )
-        if not math.isclose(watch.false_alarm, false_alarm):
-            raise MismatchError(
-                f"{state}: began with --false-alarm {watch.false_alarm:g}, and the level cannot change afterwards"
-            )
+    watch = open_watch(fitted, model=model, state=state, recalibrated=recalibrated, false_alarm=false_alarm)
     earlier = len(watch.alarms)
     key = fitted.digest_.encode() if secret is None else secret.read_bytes()
-    # Decisions as they were given, and the row of each image.
-    parts, row_of, decided_in = [], dict[str, int](), dict[str, Path]()
-    for path in decisions or ():
-        part = decisions_from(read_decisions(path))
-        if part.ids is None:
-            raise FeatureFileError(f"{path}: has no column 'id'; decide again on images with ids")
-        if part.model_digest != fitted.digest_:
-            raise MismatchError(f"{path}: decided by another model; give the model file that decided")
-        for name in part.ids.tolist():
-            if name in decided_in:
-                raise FeatureFileError(
-                    f"{path}: image {name!r} is decided in {decided_in[name]} too; give each decision once"
-                )
-            row_of[name], decided_in[name] = len(row_of), path
-        parts.append(part)
-    given = Decisions.concatenate(parts) if parts else None
+    given = GivenDecisions.read(decisions, model_digest=fitted.digest_) if decisions else None
     counts, seen = [], dict[str, Path]()
     with screen.counting("Images", total=None) as advance:
         for path in features:
             file = open_features(path, prompts=prompts)
-            columns = file.contents.columns
             require_classes(file, fitted.classes_)
             if given is None and isinstance(fitted, SiteModel):
                 require_review_probability(file, fitted)
-            if time is not None and time not in columns:
-                raise FeatureFileError(f"{path}: no column {time!r} for --time; it has {', '.join(columns)}")
-            wanted = [name for name in columns if name in ("id", "group", "review_probability", "embedding", time)]
-            table = pa.concat_tables(stream_tables(path, columns=wanted, batch_size=65_536))
-            evidence, times = file.evidence_from(table, classes=fitted.classes_), None
-            if time is not None:
-                times = text_values(table[time]).tolist()
-                if "" in times:
-                    raise FeatureFileError(f"{path}: column {time!r} is empty in {times.count('')} rows; fill it in")
-                order = sorted(range(len(times)), key=_sortable(times).__getitem__)
-                times, evidence = [times[row] for row in order], evidence[np.array(order)]
+            evidence, times = images_in_order(file, classes=fitted.classes_, time=time)
             ids = np.asarray(evidence.ids).tolist()
             twice = [name for name in ids if name in seen]
             if twice:
@@ -182,15 +140,7 @@ def monitor(
                         f"{path}: out of order, it has a new image of {oldest} and images up to {watch.seen_until} "
                         "have voted; give the files in the order of time"
                     )
-            decided = None
-            if given is not None:
-                missing = [name for name in ids if name not in row_of]
-                if missing:
-                    raise FeatureFileError(
-                        f"{path}: {len(missing)} of its images have no decision (first: {missing[0]!r}); give all "
-                        "decisions"
-                    )
-                decided = given[np.array([row_of[name] for name in ids], dtype=np.int64)]
+            decided = None if given is None else given.on_images(ids, path=path)
             counts.append(replay(watch, fitted, evidence, decisions=decided, times=times, secret=key))
             advance(len(ids))
     reviews = None if labels is None else _review(watch, labels, time=time)
@@ -205,6 +155,95 @@ def monitor(
     _show(watch, totals=totals, reviews=reviews, earlier=earlier, output=output, screen=screen)
     if watch.alarms:
         raise typer.Exit(int(ExitCode.ALARM))
+
+
+def open_watch(
+    fitted: Calcode | SiteModel, *, model: Path, state: Path | None, recalibrated: bool, false_alarm: float
+) -> Watch:
+    """The monitors of a model: new ones, or those of `state`, which must be its own or those of the model before."""
+    from calcode.monitor import Watch, miss_lines, watch_model
+
+    if state is None or not state.exists():
+        if recalibrated:
+            raise FeatureFileError(f"{state}: no such file; --recalibrated goes on with the state of the model before")
+        return watch_model(fitted, false_alarm=false_alarm)
+    watch = Watch.load(state)
+    if recalibrated:
+        if watch.model_digest == fitted.digest_:
+            raise MismatchError(f"{state}: {model} is watched in it already; leave --recalibrated out")
+        watch.recalibrate(lines=miss_lines(fitted), model_digest=fitted.digest_)
+    if watch.model_digest != fitted.digest_:
+        raise MismatchError(
+            f"{state}: monitors of another model than {model}; name a new state file, or add --recalibrated if the "
+            "model was recalibrated with the same bag"
+        )
+    if not math.isclose(watch.false_alarm, false_alarm):
+        raise MismatchError(
+            f"{state}: began with --false-alarm {watch.false_alarm:g}, and the level cannot change afterwards"
+        )
+    return watch
+
+
+class GivenDecisions(NamedTuple):
+    """Decisions as they were given, found by the ids of their images."""
+
+    decisions: Decisions
+    rows: dict[str, int]
+
+    @classmethod
+    def read(cls, paths: Sequence[Path], *, model_digest: str) -> GivenDecisions:
+        """All decision files together; each image may be decided once, by this model."""
+        from calcode.cohorts import decisions_from, read_decisions
+        from calcode.method.decisions import Decisions
+
+        parts, rows, decided_in = [], dict[str, int](), dict[str, Path]()
+        for path in paths:
+            part = decisions_from(read_decisions(path))
+            if part.ids is None:
+                raise FeatureFileError(f"{path}: has no column 'id'; decide again on images with ids")
+            if part.model_digest != model_digest:
+                raise MismatchError(f"{path}: decided by another model; give the model file that decided")
+            for name in part.ids.tolist():
+                if name in decided_in:
+                    raise FeatureFileError(
+                        f"{path}: image {name!r} is decided in {decided_in[name]} too; give each decision once"
+                    )
+                rows[name], decided_in[name] = len(rows), path
+            parts.append(part)
+        return cls(Decisions.concatenate(parts), rows)
+
+    def on_images(self, ids: Sequence[str], *, path: Path) -> Decisions:
+        """The decisions on the images of a feature file, in its order."""
+        missing = [name for name in ids if name not in self.rows]
+        if missing:
+            raise FeatureFileError(
+                f"{path}: {len(missing)} of its images have no decision (first: {missing[0]!r}); give all decisions"
+            )
+        return self.decisions[[self.rows[name] for name in ids]]
+
+
+def images_in_order(
+    file: FeatureFile, *, classes: Sequence[str], time: str | None
+) -> tuple[Evidence, list[str] | None]:
+    """The images of a file in the order of the column `time`, and their times; without it as they are in the file."""
+    import numpy as np
+    import pyarrow as pa
+
+    from calcode.cohorts.parquet import stream_tables, text_values
+
+    path, columns = file.path, file.contents.columns
+    if time is not None and time not in columns:
+        raise FeatureFileError(f"{path}: no column {time!r} for --time; it has {', '.join(columns)}")
+    wanted = [name for name in columns if name in ("id", "group", "review_probability", "embedding", time)]
+    table = pa.concat_tables(stream_tables(path, columns=wanted, batch_size=65_536))
+    evidence = file.evidence_from(table, classes=classes)
+    if time is None:
+        return evidence, None
+    times = text_values(table[time]).tolist()
+    if "" in times:
+        raise FeatureFileError(f"{path}: column {time!r} is empty in {times.count('')} rows; fill it in")
+    order = sorted(range(len(times)), key=_sortable(times).__getitem__)
+    return evidence[np.array(order)], [times[row] for row in order]
 
 
 def _sortable(times: Sequence[str]) -> list[Any]:
