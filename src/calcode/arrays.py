@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+CodeArray = NDArray[np.int8]
 BoolArray = NDArray[np.bool_]
 TextArray = NDArray[np.str_]
 AnyArray = NDArray[Any]

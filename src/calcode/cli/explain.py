@@ -153,11 +153,12 @@ def explain(
 
 def show_explanation(explanation: Explanation, *, name: str, screen: Screen) -> None:
     """The answer first, then why, then what is near, then the numbers."""
+    from calcode.method.explain import VERY_UNUSUAL
     from calcode.metrics.wording import percent
 
     screen.heading(name)
     screen.say(explanation.answer, style="bold")
-    strange = explanation.farther_than is not None and explanation.farther_than >= 0.99
+    strange = explanation.farther_than is not None and explanation.farther_than >= VERY_UNUSUAL
     screen.say(explanation.unusual, style="yellow" if strange else "")
     if explanation.record:
         screen.say(explanation.record)

@@ -23,7 +23,6 @@ from calcode.errors import CalcodeWarning, FeatureFileError, NothingChosenError,
 from calcode.method.decisions import Decisions
 from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
-from calcode.method.roles import embeddings_digest
 from calcode.site import SiteModel
 
 if TYPE_CHECKING:
@@ -226,8 +225,7 @@ def remembered(model: Calcode, file: FeatureFile, *, role: str) -> Cohort | None
     cohort = file.read(role=role, classes=model.classes_, columns=[])
     if role in _LABELLED and cohort.evidence.labels is not None:
         cohort = cohort.in_space_only()
-    digest = embeddings_digest(cohort.evidence.embeddings)
-    return cohort if digest == model.manifest_[role]["embeddings"] else None
+    return cohort if cohort.evidence.embeddings_digest == model.manifest_[role]["embeddings"] else None
 
 
 def warn_of_unknown_labels(file: FeatureFile) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from calcode.arrays import AnyArray, BoolArray, FloatArray, IntArray, TextArray
+from calcode.arrays import AnyArray, BoolArray, CodeArray, FloatArray, IntArray, TextArray
 
 if TYPE_CHECKING:
     import pandas
@@ -84,8 +84,8 @@ class Decisions:
         Classes that are in every set because their threshold is +inf, with their accepted calibration images.
     """
 
-    action: np.ndarray[Any, np.dtype[np.int8]]
-    reason: np.ndarray[Any, np.dtype[np.int8]]
+    action: CodeArray
+    reason: CodeArray
     label: IntArray
     sets: BoolArray
     localized_sets: BoolArray
@@ -192,7 +192,7 @@ class Decisions:
 
 def choose_actions(
     sets: BoolArray, *, supported: BoolArray, binary_utility: bool = False
-) -> tuple[np.ndarray[Any, np.dtype[np.int8]], np.ndarray[Any, np.dtype[np.int8]], IntArray]:
+) -> tuple[CodeArray, CodeArray, IntArray]:
     """The three-action rule (Eq. 19) on prediction sets.
 
     Parameters

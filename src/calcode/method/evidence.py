@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calcode.arrays import AnyArray, FloatArray, IntArray, TextArray
+from calcode.arrays import AnyArray, BoolArray, FloatArray, IntArray, TextArray
 from calcode.errors import CalcodeWarning, EvidenceError
 
 #: Norms further than this from 1 are renormalised with a warning: they hint at unnormalised features.
@@ -209,8 +209,8 @@ class Evidence:
 
     @cached_property
     def embeddings_digest(self) -> str:
-        """SHA-256 of the embeddings' bytes, found once."""
-        return hashlib.sha256(np.ascontiguousarray(self.embeddings).data).hexdigest()
+        """`embeddings_digest` of these images, found once."""
+        return embeddings_digest(self.embeddings)
 
     @property
     def n_prompts(self) -> int:
@@ -223,7 +223,7 @@ class Evidence:
         return len(self.classes)
 
     @property
-    def in_space(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def in_space(self) -> BoolArray:
         """Mask of the rows whose label is one of the classes."""
         return self.require_labels() >= 0
 
@@ -263,6 +263,11 @@ class Evidence:
     def without_identity(self) -> Self:
         """The same evidence without ids and groups, which switches the overlap check off."""
         return self._replace(ids=None, groups=None)
+
+
+def embeddings_digest(embeddings: FloatArray) -> str:
+    """SHA-256 of the embeddings' bytes."""
+    return hashlib.sha256(np.ascontiguousarray(embeddings).data).hexdigest()
 
 
 def one_per_group(evidence: Evidence, *, random_state: int) -> IntArray:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 #: Reference images whose own neighbourhoods are looked at, for comparison, where a model kept no distances.
 _COMPARED = 2000
-#: From this share of nearer images on, an image is called unusual.
-_UNUSUAL = 0.99
+#: From this share of nearer images on, an image is called very unusual.
+VERY_UNUSUAL = 0.99
 _DEFERRED = {
     Reason.LOW_SUPPORT: "it is too unlike the images that the model was calibrated on",
     Reason.EMPTY_SET: "no diagnosis is plausible enough",
@@ -275,7 +275,7 @@ def unusual_sentence(share: float | None) -> str:
         return "How unusual the image is, this model cannot say: it was fitted without a check for that."
     if share >= 1.0:
         return "Very unusual image: it is further from the reference images than every image it was compared with."
-    if share >= _UNUSUAL:
+    if share >= VERY_UNUSUAL:
         return f"Very unusual image: it is further from the reference images than {_percent(share)} of known images."
     if share >= 0.9:
         return f"Less typical image: it is further from the reference images than {_percent(share)} of known images."

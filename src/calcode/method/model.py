@@ -115,7 +115,7 @@ class Calcode(Settings):
             Disjoint roles; `validation` and `calibration` need labels inside the label space.
         device : str, optional
             A torch device such as "cuda" for the products: faster from some ten thousand images on. Sums in another
-            order may change last digits of what is learned.
+            order may change last digits of what is fitted.
         """
         # The stages check again what they are given; here all roles are checked before any work.
         self._checked_settings(reference)
@@ -290,7 +290,7 @@ class Calcode(Settings):
         for made_again in ("_search", "digest_"):
             vars(self).pop(made_again, None)
 
-    # ------------------------------------------------------------------ deciding
+    # ------------------------------------------------------------------ decisions
 
     def decide(self, evidence: Evidence) -> Decisions:
         """Action, reason and set for every image (METHOD.md 9).

@@ -33,12 +33,12 @@ from calcode.method.artifact import (
 )
 from calcode.method.audit import BASE_DIAGNOSTICS, DIAGNOSTICS, FusedRule, SupportAudit
 from calcode.method.bandwidth import MIN_EXAMPLES, NEIGHBOUR_SHARES, BandwidthTrial
-from calcode.method.evidence import checked_classes
+from calcode.method.evidence import checked_classes, embeddings_digest
 from calcode.method.home_sums import EMBEDDING_SCALE, HomeSums
 from calcode.method.localized import LocalizedRule
 from calcode.method.model import Calcode
 from calcode.method.quantiles import coverage_floor
-from calcode.method.roles import EvidenceFormat, RoleHashes, embeddings_digest
+from calcode.method.roles import EvidenceFormat, RoleHashes
 from calcode.method.settings import SETTINGS, Settings
 from calcode.method.singles import SinglesCertificate
 from calcode.method.tail import ClassEvidence, discover_tail

@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from calcode.arrays import FloatArray, IntArray
+from calcode.arrays import IntArray
 from calcode.errors import EvidenceError, MismatchError, RoleError
 from calcode.method.evidence import Evidence
 
@@ -124,11 +124,6 @@ def _shown(value: object) -> str:
     if value is None:
         return "(none)"
     return str(list(value)) if isinstance(value, tuple) else repr(value)
-
-
-def embeddings_digest(embeddings: FloatArray) -> str:
-    """SHA-256 of the embeddings' bytes."""
-    return hashlib.sha256(np.ascontiguousarray(embeddings).data).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,6 @@ from calcode.arrays import BoolArray, FloatArray
 from calcode.errors import SettingsError
 from calcode.method.decisions import Action, Decisions
 from calcode.method.evidence import Evidence
-from calcode.method.roles import embeddings_digest
 
 NOT_CERTIFIED = (
     "Observed only: single answers are not certified (certify_singles checks them on a sample of their own)."
@@ -67,7 +66,7 @@ class SinglesCertificate:
             wrong=int(wrong.sum()),
             risk=float(risk),
             confidence=float(confidence),
-            sample_digest=embeddings_digest(sample.embeddings),
+            sample_digest=sample.embeddings_digest,
         )
 
     @property

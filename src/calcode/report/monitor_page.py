@@ -129,7 +129,7 @@ def alarm_parts(watch: Watch, alarms: Sequence[Alarm], *, model_name: str) -> tu
     """How many alarms there are, and each with its evidence and advice."""
     n = len(alarms)
     head = Text(
-        badge=f"{n} alarm{'s' * (n > 1)}" if n else "no alarm",
+        badge=counted(n, "alarm") if n else "no alarm",
         calm=not n,
         sentences=(
             f"Watched: {model_name}, over {watch.answers.n:,} patients with one image each"
@@ -186,8 +186,11 @@ def answer_parts(watch: Watch) -> tuple[Part, ...]:
     else:
         verdict = "Nothing here differs from its time in the shadow."
     said = Text(sentences=(sentence, verdict))
-    if facts["deferral"]["mean"] is None:
-        return (said,)
+    return (said,) if facts["deferral"]["mean"] is None else (said, answer_figure(watch, facts))
+
+
+def answer_figure(watch: Watch, facts: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """The three rates of `facts` with their intervals, now and in the shadow, as charts and as a table."""
     series = {0: "now"} | ({} if watch.shadow_rates is None else {1: "in the shadow"})
 
     def chart(names: Sequence[str], *, axis: Scale, unit: Unit) -> RowChart:
@@ -228,12 +231,12 @@ def answer_parts(watch: Watch) -> tuple[Part, ...]:
         ],
         name="monitor_answers",
     )
-    figure = Figure(
+    return Figure(
         heading="How it answers, now and in the shadow" if watch.shadow_rates else "How it answers",
         sentence=(
             "Now is since the present model began to answer. A bar holds the long-run value with 97.5 % confidence at "
-            "every look. Bars that lie apart differ; that "
-            "they ever do while nothing has changed has a probability of at most 5 %."
+            "every look. Bars that lie apart differ; that they ever do while nothing has changed has a probability of "
+            "at most 5 %."
         ),
         charts=(
             chart(["deferral", "full_sets"], axis=UNIT_SCALE, unit="share"),
@@ -242,7 +245,6 @@ def answer_parts(watch: Watch) -> tuple[Part, ...]:
         legend=tuple(series.items()),
         numbers=table,
     )
-    return said, figure
 
 
 def coverage_parts(watch: Watch, classes: Mapping[str, ClassWatch]) -> tuple[Text | Figure | Table, ...]:
@@ -262,7 +264,7 @@ def coverage_parts(watch: Watch, classes: Mapping[str, ClassWatch]) -> tuple[Tex
     rows = [
         ChartRow(
             label=name,
-            note=f"{(n := entry.counts.hits + entry.counts.misses):,} label{'s' * (n != 1)}",
+            note=counted(entry.counts.hits + entry.counts.misses, "label"),
             values={
                 0: Estimate(
                     value=entry.counts.coverage(missing_as=True),

@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike
 
 from calcode.arrays import FloatArray
 from calcode.errors import CalcodeWarning, NotFittedError, RoleError, SettingsError
-from calcode.method.evidence import Evidence, one_per_group, robust_probabilities
+from calcode.method.evidence import Evidence, embeddings_digest, one_per_group, robust_probabilities
 from calcode.method.home_sums import site_features
 from calcode.method.model import Calcode, library_versions
-from calcode.method.roles import EvidenceFormat, embeddings_digest, identities, require_evidence
+from calcode.method.roles import EvidenceFormat, identities, require_evidence
 from calcode.method.settings import Kind
 from calcode.site.adapter import Adapter
 from calcode.site.assured import SplitConformal, failure_of_look

@@ -27,10 +27,10 @@ from calcode.method.artifact import (
     restored,
     write_artifact,
 )
-from calcode.method.evidence import checked_classes
+from calcode.method.evidence import checked_classes, embeddings_digest
 from calcode.method.home_sums import read_features
 from calcode.method.model_file import audit_tensors, restore_audit
-from calcode.method.roles import EvidenceFormat, embeddings_digest
+from calcode.method.roles import EvidenceFormat
 from calcode.method.settings import SETTINGS
 from calcode.method.singles import SinglesCertificate
 from calcode.site.audit import MIN_GATE
