@@ -149,6 +149,25 @@ class SupportAudit:
         B of the chosen diagnostic on the validation images that it was chosen on; not kept in a file.
     device : str or None
         A torch device that looks for the neighbours, in float64; not kept in a file.
+
+    Examples
+    --------
+    An image unlike all others has the smallest p-value that a gate of 99 images can give:
+
+    >>> rng = np.random.default_rng(0)
+    >>> def role(n):
+    ...     labels = rng.integers(3, size=n)
+    ...     images = np.eye(3, 8)[labels] + rng.normal(scale=0.4, size=(n, 8))
+    ...     images /= np.linalg.norm(images, axis=1, keepdims=True)
+    ...     return Evidence.from_text(embeddings=images, text=np.eye(3, 8)[:, None], temperature=0.2,
+    ...                               labels=labels, classes="abc")
+    >>> audit = SupportAudit.fit(reference=role(100), validation=role(200), gate=role(99))
+    >>> audit.name
+    'msp'
+    >>> strange = Evidence.from_text(embeddings=np.eye(8)[7:], text=np.eye(3, 8)[:, None], temperature=0.2,
+    ...                              classes="abc")
+    >>> audit.p_values(strange)
+    array([0.01])
     """
 
     name: str

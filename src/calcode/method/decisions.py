@@ -82,6 +82,24 @@ class Decisions:
         What that model promises, in plain words.
     in_every_set : mapping of str to int
         Classes that are in every set because their threshold is +inf, with their accepted calibration images.
+
+    Examples
+    --------
+    `Calcode.decide` makes them. Iterate for the answers in words, index for some of the images:
+
+    >>> sets = np.array([[True, False], [True, True], [False, True]])
+    >>> action, reason, label = choose_actions(sets, supported=np.array([True, True, False]))
+    >>> nothing = np.zeros(3)
+    >>> decisions = Decisions(action=action, reason=reason, label=label, sets=sets, localized_sets=sets,
+    ...                       p_audit=np.array([0.6, 0.3, 0.01]), threshold=np.full((3, 2), 0.9),
+    ...                       scores=np.where(sets, 0.8, 1.0), top_label=np.array([0, 0, 1]),
+    ...                       top_probability=nothing, classes=("nevus", "melanoma"))
+    >>> decisions
+    Decisions(3 images: 1 LABEL, 1 SET, 1 DEFER; classes ['nevus', 'melanoma'])
+    >>> [one.released for one in decisions]
+    [('nevus',), ('nevus', 'melanoma'), ()]
+    >>> decisions[decisions.deferred].reason.tolist() == [Reason.LOW_SUPPORT]
+    True
     """
 
     action: CodeArray

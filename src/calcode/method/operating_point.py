@@ -113,6 +113,13 @@ def select_operating_point(
     Returns
     -------
     OperatingPoint
+
+    Examples
+    --------
+    Choose on the roles that come before calibration, then fit with what was chosen::
+
+        point = select_operating_point(reference=reference, validation=validation, gate=gate, costs="safety-heavy")
+        model = Calcode(miscoverage=point.miscoverage, deferral_level=point.deferral_level)
     """
     if isinstance(costs, str):
         if costs not in COST_REGIMES:

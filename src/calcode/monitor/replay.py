@@ -58,6 +58,15 @@ def watch_model(model: Calcode | SiteModel, *, false_alarm: float = 0.01, random
         P(ever an alarm while nothing changes) is at most this.
     random_state : int
         Seeds the randomised ranks.
+
+    Examples
+    --------
+    Every day's images, and their labels when they come::
+
+        watch = watch_model(model)
+        replay(watch, model, cohort.evidence, times=cohort.column("taken").tolist())
+        watch.review("image-17", label=model.classes_.index("melanoma"))
+        watch.alarms
     """
     lines = miss_lines(model)
     if isinstance(model, Calcode):
@@ -135,6 +144,11 @@ def replay(
         among those of the first one, and among all its rows here where there are no times.
     secret : bytes
         Key of that draw: the site's, so that the image that was reviewed is the one that votes.
+
+    Returns
+    -------
+    Replayed
+        How many images there were, and how many voted.
     """
     from calcode.site import representatives
 

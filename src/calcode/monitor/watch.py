@@ -56,6 +56,18 @@ class Answers(NamedTuple):
     size_sum: int = 0
 
 
+def alarm_shares(false_alarm: float, *, n_classes: int, recalibrations: int) -> tuple[float, float, float]:
+    """Probability of a false alarm that M1 may use up, and M2 and M3 each for one class (SITE.md P6 and S7).
+
+    Examples
+    --------
+    >>> [round(share, 6) for share in alarm_shares(0.03, n_classes=5, recalibrations=1)]
+    [0.01, 0.002, 0.001]
+    """
+    third = false_alarm / 3.0
+    return third, third / n_classes, third / n_classes / 2.0**recalibrations
+
+
 class Watch:
     """Monitors of one model: `observe` decided cases, `review` them when their labels come.
 
@@ -112,7 +124,9 @@ class Watch:
         recalibrations: int = 0,
         random_state: int = 0,
     ) -> None:
-        third = checked_alpha(false_alarm) / 3.0
+        images, scores, coverage = alarm_shares(
+            checked_alpha(false_alarm), n_classes=len(classes), recalibrations=recalibrations
+        )
         if set(lines) != set(classes) or not set(references) <= set(classes):
             raise SettingsError("lines: every class needs a tolerated miss rate, and no other name may have one")
         self.model_digest = model_digest
@@ -120,13 +134,13 @@ class Watch:
         self.recalibrations = recalibrations
         self.support: ExchangeabilityMartingale | None = None
         if gate is not None:
-            self.support = ExchangeabilityMartingale(gate, alpha=third, seed=[random_state, 0])
+            self.support = ExchangeabilityMartingale(gate, alpha=images, seed=[random_state, 0])
         self.classes = {
             name: ClassWatch.start(
                 reference=references.get(name),
                 line=lines[name],
-                score_alpha=third / len(classes),
-                coverage_alpha=third / len(classes) / 2.0**recalibrations,
+                score_alpha=scores,
+                coverage_alpha=coverage,
                 seed=[random_state, 1 + index],
             )
             for index, name in enumerate(classes)
@@ -359,8 +373,8 @@ class Watch:
         watch.n_out_of_space, watch.n_not_accepted = (entry.integer("n_out_of_space"), entry.integer("n_not_accepted"))
         answers = State(entry["answers"], name="answers")
         n = answers.integer("n", high=len(entry.items("groups")))
-        watch.answers = Answers(n, *(answers.integer(name, high=n * len(watches)) for name in Answers._fields[1:]))
         k = len(watches)
+        watch.answers = Answers(n, *(answers.integer(name, high=n * k) for name in Answers._fields[1:]))
         watch.rates = Rates.from_state(entry["rates"], n_classes=k)
         entry.require(watch.rates.sequences["deferral"].interval.n <= n, "rates")
         if entry["shadow_rates"] is not None:
@@ -371,34 +385,38 @@ class Watch:
         entry.require(isinstance(entry["waiting"], dict) and entry["waiting"].keys() <= watch._ids, "waiting")
         for key, values in entry["waiting"].items():
             waiting = State(values, name="waiting")
-            labels = waiting.numbers("labels", low=0, high=len(watches) - 1)
-            scores = waiting.numbers("scores", at_least=len(watches))
+            labels = waiting.numbers("labels", low=0, high=k - 1)
+            scores = waiting.numbers("scores", at_least=k)
             waiting.require(len(set(labels)) == len(labels) and all(label == int(label) for label in labels), "labels")
-            waiting.require(len(scores) == len(watches), "scores")
+            waiting.require(len(scores) == k, "scores")
             flags = waiting.flag("accepted"), waiting.flag("deferred")
             case = Case(tuple(map(int, labels)), *flags, tuple(scores))
             watch._waiting[key] = case, waiting.integer("recalibration", high=watch.recalibrations)
-        n_votes = 0 if watch.support is None else watch.support.reading.n
-        entry.require(len(watch.support_history) == n_votes <= len(watch._groups), "support_history")
-        entry.require(all(alarm.name in watches or alarm.monitor == "M1" for alarm in watch.alarms), "alarms")
-        third = watch.false_alarm / 3.0
-        share = third / len(watches)
+        watch._require_agreement(entry)
+        return watch
+
+    def _require_agreement(self, entry: State) -> None:
+        """Refuse a state whose shares, histories and alarms are not those that its capitals give."""
+        n_votes = 0 if self.support is None else self.support.reading.n
+        entry.require(len(self.support_history) == n_votes <= len(self._groups), "support_history")
+        entry.require(all(alarm.name in self.classes or alarm.monitor == "M1" for alarm in self.alarms), "alarms")
+        images, scores, coverage = alarm_shares(
+            self.false_alarm, n_classes=len(self.classes), recalibrations=self.recalibrations
+        )
         capitals: list[tuple[str, str, CapitalMonitor, list[float], float]] = []
-        if watch.support is not None:
-            capitals.append(("M1", "", watch.support, watch.support_history, third))
-        for name, part in watches.items():
-            capitals.append(("M2", name, part.scores, part.score_history, share))
-            halved = share / 2.0**watch.recalibrations
-            capitals.append(("M3", name, part.coverage, part.coverage_history, halved))
+        if self.support is not None:
+            capitals.append(("M1", "", self.support, self.support_history, images))
+        for name, watch in self.classes.items():
+            capitals.append(("M2", name, watch.scores, watch.score_history, scores))
+            capitals.append(("M3", name, watch.coverage, watch.coverage_history, coverage))
         for monitor, name, capital, history, alpha in capitals:
             n, log_capital, alarm_at = capital.reading
             own = history[len(history) - n :]  # since the last recalibration
             reached = [i for i, value in enumerate(own, start=1) if reaches(value, alpha=capital.alpha)]
-            raised = [a.n for a in watch.alarms if (a.monitor, a.name, a.alpha) == (monitor, name, capital.alpha)]
+            raised = [a.n for a in self.alarms if (a.monitor, a.name, a.alpha) == (monitor, name, capital.alpha)]
             entry.require(math.isclose(capital.alpha, alpha, rel_tol=1e-9), "false_alarm")
             entry.require(not own or own[-1] == log_capital, "classes" if name else "support_history")
             entry.require(reached[:1] == ([] if alarm_at is None else [alarm_at]) == raised, "alarms")
-        return watch
 
     def _check(self, monitor: str, name: str, capital: CapitalMonitor, when: str) -> None:
         """Note an alarm at the update that raised it."""
