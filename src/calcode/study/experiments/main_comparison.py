@@ -189,22 +189,22 @@ def paper_layout(output: StudyOutput, setting: Setting) -> list[Part]:
         rows=methods,
     )
     table, papers = reported_tables()["main_comparison"], paper_setting(setting.name)
-    printed_rows = [row for row in table.rows if row["setting"] == papers]
+    papers_rows = [row for row in table.rows if row["setting"] == papers]
     fold = []
-    if printed_rows:
+    if papers_rows:
         backbones = [*paper_backbones(), "average"]
-        printed_cells = {(row["printed_name"], row["backbone"]): reported_figures(row) for row in printed_rows}
-        printed = Table(
+        papers_cells = {(row["printed_name"], row["backbone"]): reported_figures(row) for row in papers_rows}
+        papers_table = Table(
             name=f"reported-table1-{setting.name}",
             caption=f"({table.place}): {papers}, coverage / worst-class coverage / set size / deferral.",
             columns=columns("method", *backbones),
             rows=[
-                [name, *(printed_cells.get((name, backbone), "") for backbone in backbones)]
-                for name in dict.fromkeys(row["printed_name"] for row in printed_rows)
+                [name, *(papers_cells.get((name, backbone), "") for backbone in backbones)]
+                for name in dict.fromkeys(row["printed_name"] for row in papers_rows)
             ],
             reported=True,
         )
-        fold = [Fold(title=f"What the paper prints for {papers}", parts=(printed,))]
+        fold = [Fold(title=f"What the paper prints for {papers}", parts=(papers_table,))]
     if setting.shifted:
         return [own, *fold]
     return [Fold(title=f"{setting.name} in the layout of the paper's Table 1", parts=(own, *fold))]

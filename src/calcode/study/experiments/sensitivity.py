@@ -156,14 +156,16 @@ def tables(study: Study, results: Results) -> Tables:
             | figures.detailed(summary, study.point)
         )
     frame = SUMMARY.frame(rows)
-    scopes, of = study.scopes(), (*figures.FIGURE_NAMES, "n_protected")
+    scopes, averaged = study.scopes(), (*figures.FIGURE_NAMES, "n_protected")
     margins = frame[frame["parameter"] == _MARGIN].assign(discovery_margin=lambda own: own["value"].astype(float))
     guards = frame[frame["parameter"] == _GUARD]
     return {
         SUMMARY.name: frame,
         AVERAGE.name: figures.averages_with_hits(frame, scopes, by=("parameter", "value", "guard_level")),
-        GAMMA.name: figures.averages_with_hits(margins, scopes, by=("guard_level", "discovery_margin"), of=of),
-        GUARD.name: figures.averages_with_hits(guards, scopes, by=("guard_level",), of=of),
+        GAMMA.name: figures.averages_with_hits(
+            margins, scopes, by=("guard_level", "discovery_margin"), averaged=averaged
+        ),
+        GUARD.name: figures.averages_with_hits(guards, scopes, by=("guard_level",), averaged=averaged),
     }
 
 
@@ -210,7 +212,7 @@ def gamma_parts(output: StudyOutput) -> list[Part]:
     papers = sorted(str(paper_setting(setting.name)) for setting in output.settings if setting.shifted)
     eight = has_papers_backbones(output.backbones) and papers == ["ISIC 2019", "PAD-UFES-20"]
 
-    def printed(row: Any) -> Reported | None:
+    def papers_row(row: Any) -> Reported | None:
         cells = {"guard_level": f"{row.guard_level:.2f}", "discovery_margin": f"{row.discovery_margin:.2f}"}
         return reported("gamma_sensitivity", **cells) if row.scope == SHIFTED else None
 
@@ -225,7 +227,7 @@ def gamma_parts(output: StudyOutput) -> list[Part]:
             Column("gamma", lambda row: plain_number(row.discovery_margin)),
             *shown([_N_PROTECTED], ("n_protected", "protected classes")),
             *FIGURE_COLS,
-            *(reported_cols(FOUR, rows, printed) if eight else ()),
+            *(reported_cols(FOUR, rows, papers_row) if eight else ()),
         ),
     )
     return [
@@ -292,7 +294,7 @@ def guard_table(output: StudyOutput) -> Part:
     """Every guard level of every scope."""
     known = has_papers_backbones(output.backbones) and any(paper_setting(entry.name) for entry in output.settings)
 
-    def printed(row: Any) -> Reported | None:
+    def papers_row(row: Any) -> Reported | None:
         return reported("guard_level", setting=paper_setting(row.scope), guard_level=f"{row.guard_level:.2f}")
 
     return view(
@@ -304,7 +306,7 @@ def guard_table(output: StudyOutput) -> Part:
             _GUARD_COL,
             *shown([_N_PROTECTED], ("n_protected", "protected classes")),
             *FIGURE_COLS,
-            *(reported_cols(FOUR, output.table(GUARD.name), printed) if known else ()),
+            *(reported_cols(FOUR, output.table(GUARD.name), papers_row) if known else ()),
         ),
         within=lambda row: row.scope,
     )

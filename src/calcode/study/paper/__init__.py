@@ -166,8 +166,8 @@ def reported_row(setting: str, backbone: str, method: str) -> Reported | None:
     >>> table.place, reported_figures(row)
     ('Table 1', '0.997/0.960/4.98/0.832')
     """
-    printed = COMPLETE if method == PAPER_SETS else method
-    return next((found for name in _BY_METHOD if (found := reported_at(name, setting, backbone, printed))), None)
+    papers_name = COMPLETE if method == PAPER_SETS else method
+    return next((found for name in _BY_METHOD if (found := reported_at(name, setting, backbone, papers_name))), None)
 
 
 def reported_parts(settings: Sequence[str], backbones: Sequence[str]) -> tuple[Part, ...]:
@@ -183,7 +183,7 @@ def reported_parts(settings: Sequence[str], backbones: Sequence[str]) -> tuple[P
             "; where both have the same cell, the tables above show the paper's number next to ours in a column marked "
             '"reported".'
         )
-    printed = f"The {counted(len(reported_tables()), 'table')} that the paper prints, as data."
+    sentence = f"The {counted(len(reported_tables()), 'table')} that the paper prints, as data."
     folds = []
     for table in reported_tables().values():
         shown = [name for name in table.columns if name != "method" or "printed_name" not in table.columns]
@@ -197,7 +197,7 @@ def reported_parts(settings: Sequence[str], backbones: Sequence[str]) -> tuple[P
             reported=True,
         )
         folds.append(Fold(title=f"{table.place}: {table.title}", parts=(made,)))
-    return Text(sentences=(f"{printed} This study shares {shared} with it{meaning}",)), *folds
+    return Text(sentences=(f"{sentence} This study shares {shared} with it{meaning}",)), *folds
 
 
 def reported_figures(row: Mapping[str, str]) -> str:
@@ -207,4 +207,4 @@ def reported_figures(row: Mapping[str, str]) -> str:
 
 def _known(name: str, known: Mapping[str, tuple[str, ...]]) -> str | None:
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
-    return next((printed for printed, names in known.items() if plain in names), None)
+    return next((papers for papers, names in known.items() if plain in names), None)
