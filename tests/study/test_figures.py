@@ -35,7 +35,7 @@ def test_an_average_over_an_undefined_cell_is_undefined() -> None:
             "coverage": [0.9, math.nan, 0.8, 1.0],
         }
     )
-    found = averages(frame, {"all": ("HOME", "AWAY")}, by=["method"], averaged=["coverage"])
+    found = averages(frame, {"all": ("HOME", "AWAY")}, by=["method"], values=["coverage"])
     values = dict(zip(found["method"], found["coverage"], strict=True))
     assert math.isnan(values["a"])
     assert values["b"] == pytest.approx(0.9)

@@ -91,9 +91,7 @@ def test_an_average_with_an_undefined_cell_is_undefined() -> None:
             "hit": [True, False, True, True],
         }
     )
-    found = averages(
-        frame, {"A": ["A"], "all": ["A", "B"]}, by=("method",), averaged=("coverage",), sums={"hits": "hit"}
-    )
+    found = averages(frame, {"A": ["A"], "all": ["A", "B"]}, by=("method",), values=("coverage",), sums={"hits": "hit"})
     cells = {(row.scope, row.method): row for row in found.itertuples(index=False)}
     assert cells["all", "x"].coverage == pytest.approx(0.8)
     assert math.isnan(cells["all", "y"].coverage)

@@ -44,51 +44,66 @@ def demo(
     """
     screen = Screen(as_json)
     if image is not None:
-        from calcode.cli.explain import show_explanation
-        from calcode.demo.image import explain_image
-
-        with screen.working(f"Deciding on {image.name}"):
-            explanation = explain_image(image)
-        screen.emit("demo", {"image": str(image), **explanation.to_dict()})
-        show_explanation(explanation, name=image.name, screen=screen)
-        screen.say()
-        screen.say(
-            "A small encoder of dermoscopic images decided here; a photograph of anything else is outside what it was "
-            f"calibrated for. {DEVICE_NOTE}"
-        )
+        decide_on_photograph(image, screen=screen)
         return
     if output.suffix != ".html":
         raise typer.BadParameter(f"{output} must end in .html", param_hint="--output")
     if stream:
-        from calcode.demo.cohorts import demo_features
-        from calcode.demo.stream import REVIEW_RATE, play
-        from calcode.metrics.wording import short_percent
-        from calcode.report.monitor_page import write_monitor_page
+        play_stream(output, screen=screen)
+    else:
+        compare_on_cohorts(output, screen=screen)
+    screen.say(f"{DEVICE_NOTE} Features: CC BY-NC 4.0, not for commercial use.")
 
-        with (
-            screen.working("Fitting, and playing the stream"),
-            warnings.catch_warnings(action="ignore", category=CalcodeWarning),
-        ):
-            played = play(demo_features().read())
-        output.parent.mkdir(parents=True, exist_ok=True)
-        write_monitor_page(output, played.watch, model_name="the demonstration model")
-        counts = {name: getattr(played, name) for name in played._fields if name != "watch"}
-        screen.emit("demo", {"output": str(output), **counts, **played.watch.facts})
-        screen.say(
-            f"First {played.calm_votes:,} lesions of HAM10000 that the model has not seen, then "
-            f"{played.changed_votes:,} patients of PAD-UFES-20: dermoscopy, then smartphone photographs. One image "
-            f"each; labels of {short_percent(REVIEW_RATE)} of them, drawn at random."
-        )
-        before = "no alarm" if not played.calm_alarms else f"{played.calm_alarms} false alarms"
-        after = "no alarm about the images" if played.delay is None else f"an alarm after {played.delay} images"
-        screen.say(f"While nothing changed: {before}. After the change of camera: {after}.", style="bold")
-        screen.heading("Alarms")
-        for alarm in played.watch.alarms:
-            screen.point(f"{alarm.finding} {alarm.advice}")
-        screen.say()
-        screen.say(f"Wrote {output}.")
-        screen.say(f"{DEVICE_NOTE} Features: CC BY-NC 4.0, not for commercial use.")
-        return
+
+def decide_on_photograph(image: Path, *, screen: Screen) -> None:
+    """The demonstration model's answer for one photograph, and why."""
+    from calcode.cli.explain import show_explanation
+    from calcode.demo.image import explain_image
+
+    with screen.working(f"Deciding on {image.name}"):
+        explanation = explain_image(image)
+    screen.emit("demo", {"image": str(image), **explanation.to_dict()})
+    show_explanation(explanation, name=image.name, screen=screen)
+    screen.say()
+    screen.say(
+        "A small encoder of dermoscopic images decided here; a photograph of anything else is outside what it was "
+        f"calibrated for. {DEVICE_NOTE}"
+    )
+
+
+def play_stream(output: Path, *, screen: Screen) -> None:
+    """A stream of images in which the camera changes, and when the monitors see it."""
+    from calcode.demo.cohorts import demo_features
+    from calcode.demo.stream import REVIEW_RATE, play
+    from calcode.metrics.wording import short_percent
+    from calcode.report.monitor_page import write_monitor_page
+
+    with (
+        screen.working("Fitting, and playing the stream"),
+        warnings.catch_warnings(action="ignore", category=CalcodeWarning),
+    ):
+        played = play(demo_features().read())
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_monitor_page(output, played.watch, model_name="the demonstration model")
+    counts = {name: getattr(played, name) for name in played._fields if name != "watch"}
+    screen.emit("demo", {"output": str(output), **counts, **played.watch.facts})
+    screen.say(
+        f"First {played.calm_votes:,} lesions of HAM10000 that the model has not seen, then "
+        f"{played.changed_votes:,} patients of PAD-UFES-20: dermoscopy, then smartphone photographs. One image "
+        f"each; labels of {short_percent(REVIEW_RATE)} of them, drawn at random."
+    )
+    before = "no alarm" if not played.calm_alarms else f"{played.calm_alarms} false alarms"
+    after = "no alarm about the images" if played.delay is None else f"an alarm after {played.delay} images"
+    screen.say(f"While nothing changed: {before}. After the change of camera: {after}.", style="bold")
+    screen.heading("Alarms")
+    for alarm in played.watch.alarms:
+        screen.point(f"{alarm.finding} {alarm.advice}")
+    screen.say()
+    screen.say(f"Wrote {output}.")
+
+
+def compare_on_cohorts(output: Path, *, screen: Screen) -> None:
+    """Split APS, the localized sets and CALCoDe on three cohorts, and the page about them."""
     started = time.perf_counter()
     from calcode.cli.summaries import show_methods
     from calcode.demo.cohorts import INTRODUCTION, NOTES, SETTINGS, TITLE, compare, demo_features
@@ -156,4 +171,3 @@ def demo(
         screen.point(sentence)
     screen.say()
     screen.say(f"Computed in {seconds['compute']:.1f} s; wrote {output} in {seconds['page']:.1f} s.")
-    screen.say(f"{DEVICE_NOTE} Features: CC BY-NC 4.0, not for commercial use.")

@@ -138,14 +138,10 @@ def hits(summary: Summary, point: Point) -> Row:
 
 
 def averages_with_hits(
-    frame: pd.DataFrame,
-    scopes: Mapping[str, Sequence[str]],
-    *,
-    by: Sequence[str],
-    averaged: Sequence[str] = FIGURE_NAMES,
+    frame: pd.DataFrame, scopes: Mapping[str, Sequence[str]], *, by: Sequence[str], values: Sequence[str] = FIGURE_NAMES
 ) -> pd.DataFrame:
     """Averages of the figures with the cells of `HIT_COUNTS`; `frame` holds those of `DETAILED` and `HITS`."""
-    return averages(frame, scopes, by=by, averaged=averaged, sums=HIT_SUMS)
+    return averages(frame, scopes, by=by, values=values, sums=HIT_SUMS)
 
 
 def delta_columns(columns: Sequence[Column], what: str) -> tuple[Column, ...]:

@@ -218,7 +218,7 @@ def averages(
     scopes: Mapping[str, Sequence[str]],
     *,
     by: Sequence[str],
-    averaged: Sequence[str],
+    values: Sequence[str],
     sums: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """Averages over backbones, seeds and the settings of every scope.
@@ -229,7 +229,7 @@ def averages(
         With a column `setting`.
     scopes : mapping of str to sequence of str
         Name of an average to its settings.
-    by, averaged : sequence of str
+    by, values : sequence of str
         Columns that stay apart, and columns that are averaged by `defined_mean`.
     sums : mapping of str to str, optional
         New column to the column that it is the sum of.
@@ -237,7 +237,7 @@ def averages(
     Returns
     -------
     DataFrame
-        One row per scope and value of `by`: `scope`, `by`, `averaged`, `n_combinations` and the sums.
+        One row per scope and value of `by`: `scope`, `by`, `values`, `n_combinations` and the sums.
     """
     parts = []
     for scope, settings in scopes.items():
@@ -245,7 +245,7 @@ def averages(
         if len(own) == 0:
             continue
         groups = own.groupby(list(by), sort=False, dropna=False)
-        part = groups[list(averaged)].agg(defined_mean)
+        part = groups[list(values)].agg(defined_mean)
         part["n_combinations"] = groups.size()
         for name, column in (sums or {}).items():
             part[name] = groups[column].sum().astype("int64")

@@ -103,7 +103,7 @@ def tables(study: Study, results: Results) -> Tables:
                 for regime in study.costs
             ]
     frame = SUMMARY.frame(rows)
-    means = averages(frame, study.scopes(), by=("method", "title", "regime"), averaged=MEASURED)
+    means = averages(frame, study.scopes(), by=("method", "title", "regime"), values=MEASURED)
     if len(means):
         means["lowest"] = means["risk"] == means.groupby(["scope", "regime"])["risk"].transform("min")
     return {SUMMARY.name: frame, AVERAGE.name: means}

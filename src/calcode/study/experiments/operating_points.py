@@ -151,7 +151,7 @@ def tables(study: Study, results: Results) -> Tables:
         counted_frame,
         study.scopes(),
         by=("regime",),
-        averaged=(*(column.name for column in _DELTAS), "rejected", "deferral_level"),
+        values=(*(column.name for column in _DELTAS), "rejected", "deferral_level"),
         sums={name: name for name in ("n_relaxed", *given_up)},
     )
     renamed = {"rejected": "chosen_rejected", "deferral_level": "chosen_deferral_level"}

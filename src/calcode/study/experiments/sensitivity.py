@@ -156,16 +156,14 @@ def tables(study: Study, results: Results) -> Tables:
             | figures.detailed(summary, study.point)
         )
     frame = SUMMARY.frame(rows)
-    scopes, averaged = study.scopes(), (*figures.FIGURE_NAMES, "n_protected")
+    scopes, values = study.scopes(), (*figures.FIGURE_NAMES, "n_protected")
     margins = frame[frame["parameter"] == _MARGIN].assign(discovery_margin=lambda own: own["value"].astype(float))
     guards = frame[frame["parameter"] == _GUARD]
     return {
         SUMMARY.name: frame,
         AVERAGE.name: figures.averages_with_hits(frame, scopes, by=("parameter", "value", "guard_level")),
-        GAMMA.name: figures.averages_with_hits(
-            margins, scopes, by=("guard_level", "discovery_margin"), averaged=averaged
-        ),
-        GUARD.name: figures.averages_with_hits(guards, scopes, by=("guard_level",), averaged=averaged),
+        GAMMA.name: figures.averages_with_hits(margins, scopes, by=("guard_level", "discovery_margin"), values=values),
+        GUARD.name: figures.averages_with_hits(guards, scopes, by=("guard_level",), values=values),
     }
 
 
