@@ -159,14 +159,17 @@ def _start_worker(
         score.write("1000")
     if prepare is not None:
         prepare(*arguments)
-    threading.Thread(target=_end_with_parent, args=(clean_up, arguments), daemon=True).start()
+    end_with_parent(clean_up or (lambda *given: None), *arguments)
 
 
-def _end_with_parent(clean_up: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
-    """Leave nothing behind when the main process is killed."""
+def end_with_parent(clean_up: Callable[..., None], *arguments: Any) -> None:
+    """From now on this process ends when the one that started it is killed, after `clean_up(*arguments)`."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        if clean_up is not None:
+
+    def follow() -> None:
+        if parent is not None:
+            wait([parent.sentinel])
             clean_up(*arguments)
-        os._exit(1)
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,7 +23,7 @@ import numpy as np
 
 from calcode import errors
 from calcode.arrays import AnyArray
-from calcode.datasets.workers import without_script
+from calcode.datasets.workers import end_with_parent, without_script
 from calcode.engines.journal import Journal
 from calcode.errors import CalcodeError, CalcodeWarning, EngineError
 from calcode.files import canonical_json
@@ -270,7 +269,7 @@ def _drive(
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
+    end_with_parent(_leave_nothing, folder)
     try:
         with ray_session(folder, address=address) as ray:
             size = pool_size(ray, tasks=len(tasks), use_gpus=use_gpus)
@@ -295,13 +294,10 @@ def _drive(
         sender.send(("ray", _last_line(error)))
 
 
-def _end_with_parent(folder: str) -> None:
-    """Leave nothing behind when the command is killed: neither Ray nor its folder."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        shutil.rmtree(folder, ignore_errors=True)
-        _kill_session(os.getpid())
+def _leave_nothing(folder: str) -> None:
+    """What the command would have done at its end, had it not been killed: neither Ray nor its folder stays."""
+    shutil.rmtree(folder, ignore_errors=True)
+    _kill_session(os.getpid())
 
 
 def _kill_session(leader: int | None) -> None:
