@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -123,9 +122,9 @@ def test_from_nothing_to_a_reviewed_deferral_by_the_page_alone(tmp_path: Path) -
     section = page.split("## Your own service in ten minutes\n")[1].split("\n## ")[0]
     install, *blocks = [block.body for block in fenced_blocks(section) if block.language == "bash"]
     assert "pip install" in install
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    from service.sites import free_port
+
+    port = str(free_port())
     ready = f"for i in $(seq 300); do curl -s --fail http://127.0.0.1:{port}/health/ready && break; sleep 1; done"
     served = f"calcode serve site.toml & SERVER=$!; trap 'kill $SERVER; wait $SERVER' EXIT\n{ready}\n"
     assert blocks.count("calcode serve site.toml\n") == 1

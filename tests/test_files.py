@@ -46,6 +46,19 @@ def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_every_file_is_on_the_disk_before_the_first_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *words, name=name, real=real: (order.append(name), real(*words)))
+    with replacing_together(tmp_path / "a", tmp_path / "b") as temporaries:
+        for temporary in temporaries:
+            temporary.write_text("new")
+    assert order == ["fsync", "fsync", "replace", "replace"]
+
+
 def test_files_that_belong_together_appear_together(tmp_path: Path) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
     first.write_text("old")

@@ -27,7 +27,7 @@ needs_open_clip = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("torch", "open_clip")),
     reason="open_clip is not installed: make test-torch",
 )
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
 
 def trap(mark: Path) -> bytes:

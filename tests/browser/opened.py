@@ -34,6 +34,7 @@ class Visit:
 
     def __init__(self, browser: Browser, path: Path, **options: Any) -> None:
         self.context = browser.new_context(**options)
+        self.context.set_default_timeout(120_000)
         self.page: Page = self.context.new_page()
         self.requests: list[str] = []
         self.complaints: list[str] = []

@@ -15,7 +15,7 @@ from calcode.report.monitor_page import write_monitor_page
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")

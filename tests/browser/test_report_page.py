@@ -20,7 +20,7 @@ from calcode.report import cohort_figures, report_sections, write_page
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(900)
 
 WIDTHS = (1280, 360)
 LONG = "a class with a name that is much longer than any sensible name of a disease would ever be"

@@ -266,16 +266,19 @@ def test_the_whole_path_works_without_scripts_by_the_keyboard_alone(browser: Bro
     context = served.person(browser, "cleo", "clinician", java_script_enabled=False)
     page = context.new_page()
     page.goto(f"{served.address}/review")
-    page.locator("text=Start reading").press("Enter")
-    page.wait_for_selector("text=What do you see?")
+    with page.expect_navigation():
+        page.locator("text=Start reading").press("Enter")
+    assert page.locator("h1").inner_text() == "What do you see?"
     page.locator("input[name=label]").first.focus()
     page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("text=You said")
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    assert page.locator(".card").first.inner_text().startswith("You said")
     page.locator("summary", has_text="How each diagnosis fared").press("Enter")
     assert page.locator("text=Best fit first").is_visible()
-    page.locator("text=Next case").press("Enter")
-    page.wait_for_selector("text=What do you see?")
+    with page.expect_navigation():
+        page.locator("text=Next case").press("Enter")
+    assert page.locator("h1").inner_text() == "What do you see?"
     assert served.rows(select(REVIEW.c.label).where(REVIEW.c.reviewer == "cleo")) == [("c1",)]
     context.close()
 

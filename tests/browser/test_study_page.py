@@ -15,7 +15,7 @@ from calcode.study.page import write_study_page
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 WIDTHS = (1280, 390)
 

@@ -7,15 +7,11 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from cli_cases import CLASSES, call, write_cohort
-
-from calcode.cohorts import Prompts, write_features
+from cli_cases import call, write_cohort
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals and limits")
 
@@ -27,8 +23,18 @@ class Slow(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == "typer":
             print("loading", flush=True)
-            time.sleep(30)
+            time.sleep(300)
 sys.meta_path.insert(0, Slow())
+"""
+
+
+#: Says so when everything is written and nothing renamed, and takes its time.
+SLOW_END = """
+import os, time
+def slow(handle):
+    print("writing", flush=True)
+    time.sleep(300)
+os.fsync = slow
 """
 
 
@@ -52,40 +58,23 @@ def test_a_signal_while_the_program_is_loaded_is_quiet(number: signal.Signals, c
     assert process.stdout is not None
     assert process.stdout.readline() == "loading\n"
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == code
     assert (out, err) == ("", "")
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that takes a while to write."""
-    rng = np.random.default_rng(0)
-    n, d = 24_000, 512
-    path = tmp_path_factory.mktemp("large") / "large.parquet"
-    text = rng.normal(size=(3, 2, d))
-    write_features(
-        path,
-        embeddings=rng.normal(size=(n, d)),
-        ids=np.arange(n),
-        label_names=rng.choice(CLASSES, size=n),
-        prompts=Prompts(text=text, temperature=0.05, classes=CLASSES),
-    )
-    return path
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_while_split_writes_leaves_the_old_pair(
-    number: signal.Signals, code: int, large: Path, tmp_path: Path
+    number: signal.Signals, code: int, made: Path, tmp_path: Path
 ) -> None:
     write_cohort(tmp_path / "out.parquet", n=100)
     before = listing(tmp_path)
-    process = started("split", str(large), "-o", "out.parquet", cwd=tmp_path)
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob(".out.parquet.*.part")) and time.monotonic() < deadline:
-        time.sleep(0.002)
+    process = started("split", str(made / "skin.parquet"), "-o", "out.parquet", cwd=tmp_path, before=SLOW_END)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    assert len(list(tmp_path.glob(".out.*.part"))) == 2
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == code, err
     assert "Stopped. No half-written file is left behind." in err
     assert "Traceback" not in err

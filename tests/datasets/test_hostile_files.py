@@ -24,7 +24,7 @@ from calcode.datasets.workers import CRASHED, WorkerPool
 from calcode.errors import CalcodeWarning, DatasetError, ImageError
 
 # Whatever hangs is ended.
-pytestmark = [pytest.mark.timeout(60), pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes in folders")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes in folders")]
 
 
 @pytest.fixture

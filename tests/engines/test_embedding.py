@@ -16,6 +16,7 @@ import pytest
 from backbones.stand_ins import CLASSES, BlackIsNothing, ColourModel, listing_of, pictures, prompts
 from doc_blocks import ROOT
 from PIL import Image
+from processes import all_end, descendants
 
 from calcode.backbones import Preprocessing, encode_images
 from calcode.cohorts import Prompts, open_features
@@ -264,59 +265,46 @@ from calcode.engines.embedding import embed
 
 embedding._SHARD_SECONDS = 0.0
 
-class Slow(ColourModel):
+class Stalled(ColourModel):
     def submit(self, pixels):
-        time.sleep({pause})
         print(len(pixels), flush=True)
+        if len(self.seen) >= {most}:
+            time.sleep(300)
         return super().submit(pixels)
 
 if __name__ == "__main__":
     paths = open({paths!r}).read().split("\\n")
-    embed(listing_of(paths), backbone=Slow(), prompts=prompts(), out={out!r}, workers=2)
+    embed(listing_of(paths), backbone=Stalled(), prompts=prompts(), out={out!r}, workers=2)
     print("finished", flush=True)
 """
 
 
-def start(folder: Path, *, paths: list[str], pause: float) -> subprocess.Popen[str]:
+def start(folder: Path, *, paths: list[str], most: int) -> subprocess.Popen[str]:
     (folder / "paths.txt").write_text("\n".join(paths))
     script = folder / "job.py"
     facts = {"tests": str(ROOT / "tests"), "paths": str(folder / "paths.txt"), "out": str(folder / "out.parquet")}
-    script.write_text(SCRIPT.format(pause=pause, **facts))
+    script.write_text(SCRIPT.format(most=most, **facts))
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     return subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, text=True)
-
-
-def children_of(process: int) -> list[int]:
-    listed = Path(f"/proc/{process}/task/{process}/children")
-    return [int(child) for child in listed.read_text().split()] if listed.exists() else []
-
-
-def alive(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at processes through /proc")
 def test_a_killed_job_loses_nothing_does_nothing_twice_and_leaves_no_process(tmp_path: Path) -> None:
     paths = pictures(tmp_path, count=40)
-    job = start(tmp_path, paths=paths, pause=0.2)
+    job = start(tmp_path, paths=paths, most=28)
     unfinished = tmp_path / "out.parquet.unfinished"
-    deadline = time.monotonic() + 120
-    while len(list(unfinished.glob("*.json"))) < 4 and job.poll() is None:
+    deadline = time.monotonic() + 240
+    while len(list(unfinished.glob("*.json"))) < 4:  # the plan and three shards
+        assert job.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    workers = children_of(job.pid)
+    workers = descendants(job.pid)
     os.kill(job.pid, signal.SIGKILL)
     job.communicate()
     assert job.returncode == -signal.SIGKILL
     assert not (tmp_path / "out.parquet").exists()
     assert len(workers) >= 2
-    while any(alive(worker) for worker in workers):
-        assert time.monotonic() < deadline, "a worker outlived its parent"
-        time.sleep(0.02)
+    assert all_end(workers), "a worker outlived its parent"
 
     job = EmbedJob(
         listing_of(paths), backbone=ColourModel(), prompts=prompts(), out=tmp_path / "out.parquet", progress=None
@@ -324,8 +312,8 @@ def test_a_killed_job_loses_nothing_does_nothing_twice_and_leaves_no_process(tmp
     job.resume()
     kept = 40 - len(job.todo)
     assert 12 <= kept < 40
-    again = start(tmp_path, paths=paths, pause=0.0)
-    printed, _ = again.communicate(timeout=120)
+    again = start(tmp_path, paths=paths, most=len(paths))
+    printed, _ = again.communicate(timeout=240)
     assert again.returncode == 0
     assert sum(int(line) for line in printed.split() if line.isdigit()) == 40 - kept
     listing = listing_of(paths)

@@ -42,7 +42,7 @@ def test_the_next_item_is_at_work_while_this_one_is_used() -> None:
 
     for n in overlapped(work, range(3)):
         if n < 2:
-            assert began[n + 1].wait(timeout=20)
+            assert began[n + 1].wait(timeout=120)
 
 
 def test_few_items_are_taken_early() -> None:
@@ -90,5 +90,5 @@ def test_closing_waits_for_the_item_at_work() -> None:
 
     with closing(overlapped(work, range(5))) as results:
         assert next(results) == 0
-        assert began.wait(timeout=20)
+        assert began.wait(timeout=120)
     assert ended.is_set()

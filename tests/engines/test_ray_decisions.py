@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -26,6 +25,7 @@ import pytest
 from backbones.stand_ins import CLASSES, listing_of, pictures
 from clinics import Clinic
 from doc_blocks import ROOT
+from processes import all_end, at_work
 from typer.testing import CliRunner
 
 from calcode.backbones import load_backbone
@@ -58,7 +58,7 @@ def expected(clinic: Clinic, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 class Killer(threading.Thread):
-    """Kills the process that is at work on some row range, once, after the first range is finished."""
+    """Kills a process at work, once, when a shard is finished; until then that process is stopped."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
@@ -66,15 +66,13 @@ class Killer(threading.Thread):
         self.killed: list[int] = []
 
     def run(self) -> None:
-        while not self.killed:
-            if len(list(self._folder.glob("*.json"))) > 1:  # the plan and a shard
-                for begun in self._folder.glob("*.attempts"):
-                    with contextlib.suppress(OSError, IndexError):
-                        pid = int(begun.read_text().splitlines()[-1].split()[0])
-                        os.kill(pid, signal.SIGKILL)
-                        self.killed.append(pid)
-                        return
+        while (worker := at_work(self._folder)) is None:
             time.sleep(0.001)
+        os.kill(worker, signal.SIGSTOP)
+        while len(list(self._folder.glob("*.json"))) < 2:  # the plan and a shard
+            time.sleep(0.001)
+        os.kill(worker, signal.SIGKILL)
+        self.killed.append(worker)
 
 
 def test_ray_listens_to_this_machine_alone(cluster: str) -> None:
@@ -111,13 +109,18 @@ def test_a_killed_driver_is_resumed_where_it_was(clinic: Clinic, expected: bytes
         [sys.executable, "-c", DRIVER, str(clinic.model), str(clinic.features), str(out)],
         env=os.environ | {"RAY_ADDRESS": cluster},
     )
-    while len(list(folder.glob("*-*.json"))) < 2:
+    while (worker := at_work(folder)) is None:
         assert driver.poll() is None, "the driver ended before it could be killed"
+        time.sleep(0.001)
+    os.kill(worker, signal.SIGSTOP)  # so that something is left to do
+    while len(list(folder.glob("*-*.json"))) < 2:
+        assert driver.poll() is None
         time.sleep(0.001)
     driver.kill()
     driver.wait()
+    os.kill(worker, signal.SIGKILL)
+    assert all_end([worker])
     assert not out.exists()
-    time.sleep(2)  # the workers of the dead driver end
     kept = {shard: shard.stat().st_mtime_ns for shard in folder.glob("*-*.json")}
     untouched: list[bool] = []
 

@@ -72,10 +72,13 @@ def test_row_order_leaves_no_trace(seed: int, bandwidth: float, level: str, grid
             miscoverage=0.1,
             level=level,
             grid=grid,  # type: ignore[arg-type]
-        ).thresholds(queries)
+        )
         for rows in (slice(None), shuffled)
     )
-    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(first.thresholds(queries), second.thresholds(queries))
+    # Nor in what a file keeps, equal scores included.
+    for name in ("embeddings", "scores", "below", "total"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
 
 
 @given(seed=seeds, bandwidth=bandwidths, level=st.sampled_from(LEVELS))
@@ -117,6 +120,13 @@ def test_grid_threshold_is_the_literal_definition() -> None:
         weights = np.exp(-(((1 - embeddings @ query) / h) ** 2))
         reached = [t for t in np.unique(scores) if weights[scores <= t].sum() / (1 + weights.sum()) >= eta - 1e-12]
         assert threshold == (reached[0] if reached else math.inf)
+
+
+def test_an_image_without_neighbours_reaches_no_level_not_even_zero() -> None:
+    embeddings, scores, queries = draw(0)
+    rule = LocalizedRule.fit(embeddings, scores, bandwidth=1e-4, miscoverage=0.1, grid=None)
+    assert rule.eta == 0.0
+    assert np.isinf(rule.thresholds(queries)).all()
 
 
 def test_too_few_points_give_infinite_thresholds() -> None:

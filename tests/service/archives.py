@@ -78,7 +78,7 @@ class Archive:
         return f"http://127.0.0.1:{self.http}/dicom-web"
 
     def get(self, path: str) -> bytes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.http}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http}{path}", timeout=60) as answer:
             content: bytes = answer.read()
         return content
 
@@ -120,7 +120,7 @@ def send(
         files[-1].write_bytes(encoded(image))
     titles = ("-aet", "CAMERA", "-aec", called)
     command = ["storescu", *tls, "-d", "-R", *titles, "127.0.0.1", str(port), *map(str, files)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     # In debug mode it says the status of each answer, among much else.
     lines = (done.stdout + done.stderr).splitlines()
     said = [line for line in lines if "DIMSE Status" in line or "Comment" in line or line[:2] in ("E:", "F:", "W:")]
@@ -131,4 +131,4 @@ def echo(port: int, *, calling: str = "CAMERA", called: str = "CALCODE", tls: tu
     """`echoscu`; 0 if the service answered."""
     require("echoscu")
     command = ["echoscu", *tls, "-aet", calling, "-aec", called, "127.0.0.1", str(port)]
-    return subprocess.run(command, capture_output=True, timeout=30, check=False).returncode
+    return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode

@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -200,7 +201,7 @@ class Process:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(timeout=30)
+        code = self.process.wait(timeout=120)
         self._close()
         return code
 
@@ -211,7 +212,7 @@ class Process:
 
 
 def post(
-    port: int, path: str, body: Any, *, token: str, key: str | None = None, timeout: float = 20
+    port: int, path: str, body: Any, *, token: str, key: str | None = None, timeout: float = 60
 ) -> tuple[int, Any]:
     """One request on a connection of its own; status 0 without an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
@@ -253,7 +254,8 @@ class Traffic:
         finally:
             self._stop.set()
             for thread in threads:
-                thread.join(timeout=30)
+                thread.join(timeout=120)
+                assert not thread.is_alive()
 
     def _client(self) -> None:
         connection: http.client.HTTPConnection | None = None
@@ -269,7 +271,7 @@ class Traffic:
             }
             try:
                 if connection is None:
-                    connection = http.client.HTTPConnection("127.0.0.1", self.port(), timeout=10)
+                    connection = http.client.HTTPConnection("127.0.0.1", self.port(), timeout=60)
                 connection.request("POST", "/v1/decisions", body=body, headers=headers)
                 answer = connection.getresponse()
                 content = answer.read()
@@ -288,9 +290,12 @@ class Traffic:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port for a server that is started later, or again: below those that the system gives to clients by itself."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def assert_nothing_lost(log: Log, receipts: dict[str, dict[str, Any]]) -> int:
@@ -317,7 +322,7 @@ def lost_or_broken(log: Log, receipts: dict[str, dict[str, Any]]) -> dict[str, i
     return {"logged": n, "lost": len(lost), "chain_breaks": int(verdict.broken is not None), "keys_twice": n - keys}
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"

@@ -111,7 +111,7 @@ def _known(service: Service) -> dict[str, list[str]]:
     return _known(service)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", ["positive", "negative"])
 @pytest.mark.parametrize(("method", "path"), _operations())
 def test_what_is_sent_and_answered_is_as_described(served: Any, method: str, path: str, mode: str) -> None:

@@ -148,10 +148,10 @@ def test_a_full_queue_is_busy_and_writes_nothing(tmp_path: Path) -> None:
 
         def block(_: Any) -> None:
             inside.set()
-            gate.wait(10)
+            gate.wait(240)
 
         service.writer.change(block)
-        inside.wait(10)
+        assert inside.wait(240)
         admission = service.admission["skin"]
         futures = []
         for i, row in enumerate(embeddings(4)):
@@ -165,7 +165,7 @@ def test_a_full_queue_is_busy_and_writes_nothing(tmp_path: Path) -> None:
         (counted,) = service.refusals.events()
         assert (counted.actor, counted.body["counts"]) == ("test-program", {"503": 1})
         gate.set()
-        assert all(len(future.result(10)) == 1 for future in futures)
+        assert all(len(future.result(240)) == 1 for future in futures)
 
 
 def test_a_model_that_fails_defers_that_image_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

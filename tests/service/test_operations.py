@@ -19,7 +19,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from service.conftest import Server
-from service.sites import ROOT, Process, Site, Traffic, embeddings, make_site, post, running, token_for
+from service.sites import ROOT, Process, Site, Traffic, embeddings, make_site, post, running, token_for, wait_until
 from sqlalchemy import create_engine, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner
@@ -196,7 +196,7 @@ def test_the_doctor_doubts_a_disk_that_is_too_fast(site: Site, monkeypatch: pyte
 # ---------------------------------------------------------------------- backup
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_backup_under_load_restores_to_a_verified_prefix(site: Site) -> None:
     with Service(site.settings) as service:
         token = token_for(service.log, "program")
@@ -204,8 +204,7 @@ def test_a_backup_under_load_restores_to_a_verified_prefix(site: Site) -> None:
     traffic = Traffic(token=token, port=lambda: process.port)
     backup = site.folder / "backup.sqlite"
     with traffic.flowing(6):
-        while len(traffic.receipts) < 60:
-            pass
+        wait_until(lambda: len(traffic.receipts) >= 60)
         done = RUN(app, ["service", "backup", str(site.file), str(backup)])
         assert done.exit_code == 0, done.output
         tested = RUN(app, ["service", "restore-test", str(site.file), str(backup)])
@@ -285,14 +284,17 @@ def test_erasing_a_patient_removes_every_trace_but_the_record(site: Site) -> Non
 
 def test_retention_deletes_what_is_due_and_nothing_else(tmp_path: Path) -> None:
     site = make_site(tmp_path, lines="[retention]\nidentity_days = 200")
+    today = datetime.now(UTC)
     filled(site, 4)
+    # Midnight may pass in between.
+    days = {(day + timedelta(days=200)).date().isoformat() for day in (today, datetime.now(UTC))}
     assert RUN(app, ["service", "retain", str(site.file)]).output.startswith("Deleted 0 parts")
-    due = (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
+    due = (today - timedelta(days=1)).date().isoformat()
     with opened(site.settings) as log, log.database.writing() as connection:
         stored = connection.execute(
             select(SECRET_PART.c.delete_after).where(SECRET_PART.c.name == "identity")
         ).scalars()
-        assert set(stored) == {(datetime.now(UTC) + timedelta(days=200)).date().isoformat()}
+        assert set(stored) <= days
         connection.execute(SECRET_PART.update().where(SECRET_PART.c.name == "identity").values(delete_after=due))
     assert RUN(app, ["service", "retain", str(site.file)]).output.startswith("Deleted 4 parts")
     assert {name for _, name in parts(site)} == {"embedding"}
@@ -366,17 +368,12 @@ def test_rebuild_and_tokens_by_command(site: Site) -> None:
     assert short.output.strip() == "Error: password: at least 12 characters."
 
 
-def test_a_token_made_beside_a_running_service_is_taken_within_seconds(site: Site) -> None:
-    import time
-
+def test_a_token_made_beside_a_running_service_is_taken(site: Site) -> None:
     process = Process(site).start()
     try:
         token = RUN(app, ["service", "token", str(site.file), "pacs", "--role", "program"]).output.strip()
         sent = {"embedding": embeddings(1)[0].tolist()}
-        end = time.monotonic() + 10
-        while post(process.port, "/v1/decisions", sent, token=token, key="k")[0] != 200:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        wait_until(lambda: post(process.port, "/v1/decisions", sent, token=token, key="k")[0] == 200)
     finally:
         process.stop()
     with opened(site.settings) as log:

@@ -285,9 +285,9 @@ def test_one_report_that_is_refused_delays_no_other_and_is_named(tmp_path: Path,
         wait_until(lambda: len(receiver.state["kept"]) == 4)
         wait_until(lambda: waiting(service.log)["record"].fault is not None)
         # It is not tried again and again: the first pause is two seconds.
-        came = receiver.state["came"]
+        came, began = receiver.state["came"], time.monotonic()
         time.sleep(0.5)
-        assert receiver.state["came"] <= came + 1
+        assert receiver.state["came"] <= came + 1 + (time.monotonic() - began) / 2.0
         (entry,) = call("GET", "/v1/outbox", as_="auditor").json()
         assert (entry["rows"], entry["fault"]) == (1, "HTTP 422")
         with opened(service.site) as log:
@@ -324,7 +324,7 @@ def test_killed_between_decision_and_delivery_nothing_is_lost_and_nothing_is_twi
     try:
         for row in range(4):
             case = request(row, f"patient-{row}")
-            wait_until(lambda case=case: post(process.port, "/v1/decisions", case, token=token)[0] == 200, 15)
+            wait_until(lambda case=case: post(process.port, "/v1/decisions", case, token=token)[0] == 200)
             decided.append(post(process.port, "/v1/decisions", case, token=token)[1]["id"])
             if row == 2:
                 process.kill()

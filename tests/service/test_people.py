@@ -284,7 +284,7 @@ class Provider(BaseHTTPRequestHandler):
             "sub": server.person,
             "aud": "site",
             "nonce": asked["nonce"],
-            "exp": int(time.time()) + 60,
+            "exp": int(time.time()) + 3600,
             "iat": int(time.time()),
             "preferred_username": server.person,
             "groups": self.people[server.person],

@@ -395,7 +395,7 @@ def test_an_open_alarm_stops_a_promotion(service: Service) -> None:
 # ---------------------------------------------------------------------- three lines
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_three_sites_each_learn_their_own_way(tmp_path: Path) -> None:
     """Three clinics on one service: own home model, coin, bag, site model, promotion and alarms."""
     site = make_site(tmp_path)

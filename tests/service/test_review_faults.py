@@ -48,7 +48,7 @@ class Readers:
     def stop(self, threads: list[threading.Thread]) -> None:
         self._stop.set()
         for thread in threads:
-            thread.join(timeout=60)
+            thread.join(timeout=120)
 
     def _read(self, who: str) -> None:
         rng = random.Random(who)
@@ -61,14 +61,14 @@ class Readers:
             label = rng.choice(LABELS)
             for step, body in (("take", {}), ("review", {"label": label})):
                 path = f"/v1/tasks/{task}/{step}"
-                status, answer = post(self.process.port, path, body, token=self.tokens[who], timeout=30)
+                status, answer = post(self.process.port, path, body, token=self.tokens[who], timeout=60)
                 if status != 200:
                     break
                 if step == "review":
                     self.saved[answer["id"]] = (who, label)
 
     def _queue(self, who: str) -> list[dict[str, Any]]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.process.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.process.port, timeout=60)
         try:
             connection.request("GET", "/v1/tasks", headers={"Authorization": f"Bearer {self.tokens[who]}"})
             answer = connection.getresponse()
@@ -150,7 +150,7 @@ def test_two_services_on_one_database_settle_a_visit_once_and_lend_a_case_once(
 
         def at_once(*changes: Any) -> list[Any]:
             futures = [service.writer.change(change) for service, change in zip((one, two), changes, strict=True)]
-            return [future.exception(30) or future.result() for future in futures]
+            return [future.exception(120) or future.result() for future in futures]
 
         settled = at_once(*[lambda t: close_visits(t, now=end)] * 2)
         assert sorted(settled) == [0, 10]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from site_refits import refitted_p_values
 
 from calcode.site.adapter import Adapter
-from calcode.site.levels import thinned_rows
+from calcode.site.levels import thinned_count, thinned_rows
 from calcode.site.p_values import FullConformal
 from calcode.site.ranking import Bag, RankRule
 
@@ -88,6 +88,14 @@ def test_a_row_of_the_images_group_is_taken_out(thinned: bool) -> None:
         np.testing.assert_allclose(ranked.outputs[image], images[image] @ adapter.weights, atol=1e-12)
 
 
+def test_the_level_by_count_is_that_of_the_rows_that_are_left() -> None:
+    prior, features, labels = drawn(7, 40)
+    labels[:13], labels[13:] = 1, 0
+    found = ranking(prior, whole_bag(features, labels), delta=0.05, rare="count")
+    levels = found.rank(features[:2], own_rows=np.array([0, -1]), weights=None).levels
+    np.testing.assert_allclose(levels[:, 1], [1 / 13, 1 / 14])
+
+
 def test_review_weights() -> None:
     prior, features, labels = drawn(3, 34)
     weights = np.random.default_rng(3).uniform(1, 10, size=34)
@@ -110,8 +118,8 @@ def test_review_weights() -> None:
 @pytest.mark.parametrize("protected", [(), (1,)])
 def test_the_pool_counts_the_candidate(protected: tuple[int, ...]) -> None:
     prior, features, labels = drawn(4, 30)
-    # Three labels of class 1 and four of class 2 are rare at 0.2; with the candidate class 2 no longer is.
-    labels = np.array([0] * 19 + [1] * 3 + [2] * 4 + [0, 1, 2, 0])
+    # Two labels of class 1 and four of class 2 are rare at 0.2; with the candidate class 2 no longer is.
+    labels = np.array([0] * 20 + [1] * 2 + [2] * 4 + [0, 1, 2, 0])
     bag = whole_bag(features[:26], labels[:26])
     found = ranking(prior, bag, rare="pool", always_protect=protected)
     expected = refitted_p_values(
@@ -121,6 +129,11 @@ def test_the_pool_counts_the_candidate(protected: tuple[int, ...]) -> None:
     np.testing.assert_allclose(ranked.p_values, expected, atol=1e-12)
     assert found.ranks.pool(1) == (() if protected else (1, 2))
     assert found.ranks.pool(2) == ()
+
+
+def test_thinning_loses_no_step_to_rounding() -> None:
+    # 100 * 0.29 is 28.999999999999996.
+    assert thinned_count(99, miscoverage=0.29) == 99
 
 
 def test_thinned_rows_train_and_do_not_calibrate() -> None:

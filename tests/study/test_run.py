@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import all_end, descendants
 from study.made_up import write_study, write_world
 
 from calcode.study.decisions import method_job
@@ -65,11 +66,16 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path) -> None:
 
     killed = read_study(path, output=tmp_path / "killed")
     script = (
-        "import sys; from pathlib import Path; from calcode.study.run import run_study\n"
+        "import sys, time; from pathlib import Path; from calcode.study.run import run_study\n"
         "from calcode.study.study_file import read_study\n"
+        "steps = []\n"
+        "def step(name):\n"
+        "    steps.append(name)\n"
+        "    print(name, flush=True)\n"
+        "    time.sleep(300 if len(steps) == 4 else 0)\n"
         "if __name__ == '__main__':\n"
         "    study = read_study(Path(sys.argv[1]), output=Path(sys.argv[2]))\n"
-        "    run_study(study, workers=2, on_step=lambda name: print(name, flush=True))\n"
+        "    run_study(study, workers=2, on_step=step)\n"
     )
     runner = tmp_path / "run.py"
     runner.write_text(script)
@@ -79,10 +85,10 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path) -> None:
         assert process.stdout is not None
         for _ in range(4):
             assert process.stdout.readline()
+        workers = descendants(process.pid)
         os.kill(process.pid, signal.SIGKILL)
     # The workers notice that the parent is gone; a file they are just renaming is whole.
-    time.sleep(1.0)
-
+    assert all_end(workers)
     finished = {file: file.stat().st_mtime_ns for file in Path(killed.output).rglob("*.parquet")}
     assert 4 <= len(finished) < len(plan(killed))
     resumed = run_study(killed, workers=2)
