@@ -137,6 +137,9 @@ def test_from_file_to_champion_and_back(lifecycle: Site) -> None:
         assert step(call, digest, "shadow", as_="engineer").status_code == 200
         for i, row in enumerate(embeddings(8)):
             call("POST", "/v1/decisions", json={"embedding": row.tolist(), "image_id": f"a{i}"})
+        # The last request once more is no new case, for the shadow neither.
+        again = call("POST", "/v1/decisions", json={"embedding": row.tolist(), "image_id": f"a{i}"})
+        assert again.headers["Idempotent-Replay"] == "true"
         service.change(lambda transaction: None)  # behind the last shadow decision
         with service.database.reading() as connection:
             shadows = connection.execute(select(SHADOW_DECISION)).all()
