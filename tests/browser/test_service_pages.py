@@ -296,6 +296,11 @@ def test_the_picture_is_enlarged_without_a_script_and_hostile_text_never_runs(br
     assert before is not None
     assert after is not None
     assert after["width"] == pytest.approx(3 * before["width"], rel=0.1)
+    # The lesion, not a corner.
+    frame = page.locator(".frame").bounding_box()
+    assert frame is not None
+    for start, length in (("x", "width"), ("y", "height")):
+        assert after[start] + after[length] / 2 == pytest.approx(frame[start] + frame[length] / 2, abs=20)
     assert overflowing(page) == []
     page.check("input[value=c0]")
     page.fill("input[name=comment]", EVIL)

@@ -36,6 +36,8 @@ def test_a_candidate_is_made_shown_and_promoted_by_two_people(clinic: Clinic) ->
     again = engineer.send("/models", "/models/recalibrate", {"line": "skin"})
     assert again.status_code == 409
     assert "The protocol allows no recalibration now" in again.text
+    assert "<h1>Not possible now</h1>" in again.text
+    assert '<a href="/models">Back to models</a>' in again.text
     page = engineer.get("/models").text
     assert "Report of the calibration" in page
     assert re.search(r"Made from 60 patients drawn at random", page)

@@ -189,6 +189,7 @@ def test_hostile_text_is_shown_and_never_runs(person: Callable[..., Person]) -> 
     assert "&lt;script&gt;alert(1)" in page
     missing = auditor.get("/<script>alert(1)</script>", headers={"Accept": "text/html"})
     assert missing.status_code == 404
+    assert "There is nothing at this address." in missing.text
     assert "<script>alert" not in missing.text
 
 

@@ -235,8 +235,9 @@ def answer_figure(watch: Watch, facts: Mapping[str, Mapping[str, Any]]) -> Figur
         heading="How it answers, now and in the shadow" if watch.shadow_rates else "How it answers",
         sentence=(
             "Now is since the present model began to answer. A bar holds the long-run value with 97.5 % confidence at "
-            "every look. Bars that lie apart differ; that they ever do while nothing has changed has a probability of "
-            "at most 5 %."
+            "every look."
+            + " Bars that lie apart differ. While nothing changes, the probability that they ever do is at most 5 %."
+            * (watch.shadow_rates is not None)
         ),
         charts=(
             chart(["deferral", "full_sets"], axis=UNIT_SCALE, unit="share"),
@@ -310,7 +311,7 @@ def coverage_table(classes: Mapping[str, ClassWatch]) -> Table:
                 alarm=alarmed,
             )
             if counts.n
-            else Cell("undefined")
+            else Cell("no label yet")
             for missing_as, sequence in ((True, entry.as_hits), (False, entry.as_misses))
         ]
         low, high = counts.interval(missing_as=True)
@@ -424,6 +425,6 @@ def _power_of_ten(exponent: float) -> str:
 
 def _evidence(log_capital: float) -> str:
     if log_capital > 14:
-        return f"about 1e{log_capital / math.log(10):.0f}"
+        return "over a million"
     evidence = math.exp(log_capital)
     return f"{evidence:,.0f}" if evidence >= 100 else f"{evidence:.3g}"

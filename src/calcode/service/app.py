@@ -117,7 +117,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         # A body that is no JSON is refused like one that says the wrong thing.
         status = 422 if error.status_code == 400 else error.status_code
-        return _shown(request, Problem(status, f"{error.detail.rstrip('.')}.", headers=dict(error.headers or {})))
+        detail = "There is nothing at this address." if status == 404 else f"{error.detail.rstrip('.')}."
+        return _shown(request, Problem(status, detail, headers=dict(error.headers or {})))
     return _shown(request, Problem(500, "An internal error; the log of the service names its place."))
 
 

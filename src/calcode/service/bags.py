@@ -67,8 +67,8 @@ def plan_bag(connection: Connection, line: str, plan: RecalibrationPlan) -> BagP
         # Cases from before and after a change are no random sample of either.
         raise Problem(
             409,
-            "An alarm about this bag is open: an engineer and a clinician first choose whether it is given up "
-            "(new_bag) or goes on.",
+            "An alarm about the cases of this sample is open: an engineer and a clinician first choose whether the "
+            "sample is given up (new_bag) or kept (go_on).",
         )
     reviewed = [case for case in reviewed_cases(connection, line, since=after) if not case.known]
     made = connection.execute(
@@ -169,9 +169,9 @@ def _due(
         later += [day.isoformat() for day in sorted(plan.at_dates) if day.isoformat() > today][:1]
         raise Problem(
             409,
-            f"The protocol allows no recalibration now: this bag has {len(kept)} drawn cases, {largest} of them used, "
-            f"and the next time is {' or '.join(later) or 'not named'}. A time chosen by looking would void the "
-            "promise.",
+            f"The protocol allows no recalibration now. {len(kept)} cases of this sample are drawn and {largest} of "
+            f"them were used; the next time is {' or '.join(later) or 'not named'}. To choose the time by looking "
+            "would void the promise.",
         )
     _, due, cases = max(fresh, key=lambda entry: entry[:2])
     return due, cases

@@ -53,6 +53,8 @@ NAVIGATION: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )
 #: What a report to another system is called, by its kind.
 REPORT_KINDS = {"dicom": "DICOM report", "stow": "DICOM report by the web", "fhir": "FHIR report"}
+#: What a person reads over a problem in the place of a program's word.
+_PROBLEM_TITLES = {409: "Not possible now", 500: "Something went wrong"}
 #: What a page says after a form was sent, by the word in its address.
 DONE = {
     "account": "The account is saved.",
@@ -324,7 +326,7 @@ def _may(principal: Principal | None, roles: tuple[str, ...]) -> bool:
 
 def problem_page(request: Request, problem: Problem) -> Response:
     """A problem in words, with a way on."""
-    title = problem.body()["title"]
+    title = _PROBLEM_TITLES.get(problem.status) or problem.body()["title"]
     response = render(request, "problem.html", {"title": title, "problem": problem}, status=problem.status)
     response.headers.update(problem.headers)
     return response

@@ -259,7 +259,8 @@ def wish(transaction: Transaction, decision: str, *, actor: str, comment: str) -
     connection = transaction.connection
     row = decision_row(connection, decision)
     if row.visit_until is not None:
-        raise Problem(409, f"The patient's first visit is open until {row.visit_until}; ask for the case after it.")
+        until = {"visit_until": row.visit_until}
+        raise Problem(409, "The patient's first visit is not over yet; ask for the case after it.", extra=until)
     before = connection.execute(select(TASK.c.id).where(TASK.c.decision == decision)).scalar()
     if before is not None:
         return str(before)

@@ -8,3 +8,9 @@ document.addEventListener("keydown", (event) => {
   found.focus();
   if (!found.matches("input[type=text]")) found.click();
 });
+// An enlarged image shows its middle first; without this script it is scrolled there by hand.
+document.addEventListener("change", (event) => {
+  if (!event.target.matches(".zoom")) return;
+  const frame = event.target.closest(".picture").querySelector(".frame");
+  frame.scrollTo((frame.scrollWidth - frame.clientWidth) / 2, (frame.scrollHeight - frame.clientHeight) / 2);
+});
