@@ -371,6 +371,14 @@ def open_features(
         Naming the file, the column and the remedy: a missing column, an id that is null or repeated, another
         type, another dimension than the prompts', prompts other than those recorded in the file, a truncated
         file.
+
+    Examples
+    --------
+    The roles of a file for `Calcode.fit`, and its test images::
+
+        file = open_features("split.parquet")
+        roles = {name: file.read(role=name).evidence for name in ("reference", "validation", "gate", "calibration")}
+        test = file.read(role="test", where=pyarrow.compute.field("site") != "rosendahl")
     """
     file = Path(path)
     contents = parquet.read_contents(file)

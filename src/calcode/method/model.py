@@ -316,6 +316,14 @@ class Calcode(Settings):
             Labelled images that are not in validation, gate or calibration; where a group has several, one is drawn.
             Reference images may serve: the audit leaves an image's own row out.
         risk, confidence : float
+            Allowed share of wrong single answers, and how sure it must be.
+
+        Examples
+        --------
+        Before the first decision on new images::
+
+            found = model.certify_singles(held_out.evidence, risk=0.05)
+            found.certified, found.sentence
         """
         self.evidence_format_.require(evidence, role="evidence")
         others = {entry: hashes for entry, hashes in self.role_hashes_.hashes.items() if entry[0] != "reference"}
@@ -471,6 +479,13 @@ class Calcode(Settings):
         path : path-like
         trusted : sequence of str or path-like, optional
             Public keys; the file must be signed by one of them (`calcode model sign`). Not given: not checked.
+
+        Examples
+        --------
+        What was saved decides alike, on any machine::
+
+            model.save("model.safetensors")
+            Calcode.load("model.safetensors").decide(evidence)
         """
         from calcode.method.artifact import HOME_KEY, read_artifact
         from calcode.method.model_file import model_from

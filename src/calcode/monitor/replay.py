@@ -59,14 +59,10 @@ def watch_model(model: Calcode | SiteModel, *, false_alarm: float = 0.01, random
     random_state : int
         Seeds the randomised ranks.
 
-    Examples
-    --------
-    Every day's images, and their labels when they come::
-
-        watch = watch_model(model)
-        replay(watch, model, cohort.evidence, times=cohort.column("taken").tolist())
-        watch.review("image-17", label=model.classes_.index("melanoma"))
-        watch.alarms
+    Returns
+    -------
+    Watch
+        `replay` lets images vote in it, as the example there shows.
     """
     lines = miss_lines(model)
     if isinstance(model, Calcode):
@@ -149,6 +145,27 @@ def replay(
     -------
     Replayed
         How many images there were, and how many voted.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> def role(n, name, shift=0.0):
+    ...     labels = rng.integers(3, size=n)
+    ...     images = np.eye(3, 8)[labels] + rng.normal(loc=shift, scale=0.4, size=(n, 8))
+    ...     images /= np.linalg.norm(images, axis=1, keepdims=True)
+    ...     ids = [f"{name}-{i}" for i in range(n)]
+    ...     return Evidence.from_text(embeddings=images, text=np.eye(3, 8)[:, None], temperature=0.2,
+    ...                               labels=labels, classes="abc", ids=ids, groups=ids)
+    >>> roles = {"reference": 100, "validation": 200, "gate": 100, "calibration": 200}
+    >>> model = Calcode().fit(**{name: role(n, name) for name, n in roles.items()})
+    >>> watch = watch_model(model)
+    >>> replay(watch, model, role(100, "same"))
+    Replayed(n=100, recognised=0, votes=100, in_model=0)
+    >>> watch.alarms
+    []
+    >>> other = replay(watch, model, role(100, "camera", shift=1.0))
+    >>> [alarm.monitor for alarm in watch.alarms]
+    ['M1']
     """
     from calcode.site import representatives
 
