@@ -10,7 +10,7 @@ import typer
 
 from calcode.cli.options import AsJson, Features, ModelFile, PromptFile, names_in, option_groups, output_option
 from calcode.cli.running import Screen, command_group, output_file, plain_table
-from calcode.cli.site_summary import show_site, site_facts
+from calcode.cli.site_summary import show_plan, show_site, site_facts
 
 if TYPE_CHECKING:
     from calcode.arrays import BoolArray
@@ -123,35 +123,17 @@ def plan(
     needed = {name: labels_needed(levels[name]) for name in home.classes_}
     quota = None if planned.quota is None else planned.quota.labels
     labels = {name: None if quota is None else quota.get(k, 0) for k, name in enumerate(home.classes_)}
-    training = planned.why.count("training")
     facts = {
         "output": str(target),
         "coin": str(coin_path),
         "design": design,
         "cases": len(planned.rows),
-        "training": training,
+        "training": planned.why.count("training"),
         "already_tossed": planned.already,
         "classes": [{"class": name, "needed": needed[name], "planned": labels[name]} for name in home.classes_],
     }
     screen.emit("site plan", facts)
-    screen.say(f"{len(planned.rows):,} cases to review, one image per patient, chosen by {design}.")
-    if planned.already:
-        screen.say(f"{planned.already:,} patients were drawn or passed over before and are not tossed again.")
-    table = plain_table("class", "needed", "planned", "")
-    for name, count in labels.items():
-        note = "as many as come" if count is None else "" if count >= needed[name] else "stays in every set"
-        short = count is not None and count < needed[name]
-        table.add_row(
-            name, f"{needed[name]}", "-" if count is None else f"{count}", note, style="yellow" if short else ""
-        )
-    screen.show(table)
-    if training:
-        screen.say(f"{training} further cases train the model and do not calibrate it.")
-    screen.say()
-    screen.say(
-        f"Wrote {target}. Fill in the column label: a diagnosis, 'other', or 'cannot tell'. {coin_path} holds the "
-        "secret of the draw: keep it, and keep it to yourself."
-    )
+    show_plan(facts, screen=screen)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A site model on the screen: its labels, levels and promises, as facts for machines and in words."""
+"""What a site is shown: whom to review, and then the labels, levels and promises of its model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,30 @@ from calcode.cli.running import Screen, plain_table
 
 if TYPE_CHECKING:
     from calcode.site.model import SiteModel
+
+
+def show_plan(facts: dict[str, Any], *, screen: Screen) -> None:
+    """How many cases of each class a review will have, and which classes stay in every set all the same."""
+    screen.say(f"{facts['cases']:,} cases to review, one image per patient, chosen by {facts['design']}.")
+    if facts["already_tossed"]:
+        screen.say(f"{facts['already_tossed']:,} patients were drawn or passed over before and are not tossed again.")
+    table = plain_table("class", "needed", "planned", "")
+    for row in facts["classes"]:
+        name, needed, planned = row["class"], row["needed"], row["planned"]
+        if planned is None:
+            table.add_row(name, f"{needed}", "-", "as many as come")
+        elif planned >= needed:
+            table.add_row(name, f"{needed}", f"{planned}", "")
+        else:
+            table.add_row(name, f"{needed}", f"{planned}", "stays in every set", style="yellow")
+    screen.show(table)
+    if facts["training"]:
+        screen.say(f"{facts['training']} further cases train the model and do not calibrate it.")
+    screen.say()
+    screen.say(
+        f"Wrote {facts['output']}. Fill in the column label: a diagnosis, 'other', or 'cannot tell'. {facts['coin']} "
+        "holds the secret of the draw: keep it, and keep it to yourself."
+    )
 
 
 def site_facts(site: SiteModel) -> dict[str, Any]:
