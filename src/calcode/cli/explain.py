@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,7 @@ from calcode.cli.running import DEVICE_NOTE, Screen, plain_table
 from calcode.errors import FeatureFileError, RoleError, SettingsError
 
 if TYPE_CHECKING:
+    from calcode.cohorts import FeatureFile
     from calcode.method.evidence import Evidence
     from calcode.method.explain import Explanation
 
@@ -63,15 +65,10 @@ def explain(
     calcode explain model.safetensors split.parquet \
         --image photo.jpg --backbone tower.onnx
     """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     from calcode.backbones import load_backbone
     from calcode.backbones.photograph import photograph_evidence
     from calcode.cli.rows import remembered
     from calcode.cohorts import open_features
-    from calcode.cohorts.parquet import stream_tables, text_values
     from calcode.engines.local import require_review_probability
     from calcode.method.explain import explain as explained
     from calcode.method.explain import single_answer_record
@@ -94,22 +91,11 @@ def explain(
                     f"{model}: needs the review probability of an image, which a photograph does not tell; embed it "
                     "into a feature file with the column 'review_probability' and explain it by --id"
                 )
-    found_by_id: dict[str, Evidence] = {}
-    by_id = pc.field("id").cast(pa.string()).isin(pa.array(wanted, pa.string()))
-    for block in file.batches(columns=[], where=by_id) if wanted else ():
-        for row, name in enumerate(np.asarray(block.evidence.ids).tolist()):
-            found_by_id[name] = block.evidence[row]
-    missing = [name for name in wanted if name not in found_by_id]
-    if missing:
-        tables = stream_tables(file.path, columns=["id"], batch_size=65_536)
-        known = [name for table in tables for name in text_values(table["id"]).tolist()]
-        near = difflib.get_close_matches(missing[0], known, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else f"; ids look like {known[0]!r}"
-        raise FeatureFileError(f"{file.path}: no image with the id {', '.join(map(repr, missing))}{meant}")
-    cases = [(name, found_by_id[name]) for name in wanted]
     if image:
         tower = load_backbone(backbone or "")
         cases = [(path.name, photograph_evidence(path, backbone=tower, prompts=file.prompts)) for path in image]
+    else:
+        cases = images_by_id(file, wanted)
     cohort = None
     if not isinstance(fitted, SiteModel):
         holder = file if reference is None else open_features(reference, prompts=file.prompts)
@@ -149,6 +135,29 @@ def explain(
         )
     screen.say()
     screen.say(DEVICE_NOTE)
+
+
+def images_by_id(file: FeatureFile, wanted: Sequence[str]) -> list[tuple[str, Evidence]]:
+    """The images with these ids, in this order; an id that the file lacks is an error that names the nearest one."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from calcode.cohorts.parquet import stream_tables, text_values
+
+    found: dict[str, Evidence] = {}
+    by_id = pc.field("id").cast(pa.string()).isin(pa.array(wanted, pa.string()))
+    for block in file.batches(columns=[], where=by_id):
+        for row, name in enumerate(np.asarray(block.evidence.ids).tolist()):
+            found[name] = block.evidence[row]
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        tables = stream_tables(file.path, columns=["id"], batch_size=65_536)
+        known = [name for table in tables for name in text_values(table["id"]).tolist()]
+        near = difflib.get_close_matches(missing[0], known, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else f"; ids look like {known[0]!r}"
+        raise FeatureFileError(f"{file.path}: no image with the id {', '.join(map(repr, missing))}{meant}")
+    return [(name, found[name]) for name in wanted]
 
 
 def show_explanation(explanation: Explanation, *, name: str, screen: Screen) -> None:
