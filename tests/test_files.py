@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import errno
 import gc
 import os
 import signal
@@ -102,6 +103,17 @@ def test_only_the_owner_may_read_what_is_written(tmp_path: Path, monkeypatch: py
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"folder .*absent does not exist"), replacing(tmp_path / "absent" / "f"):
+        pass
+
+
+def test_a_read_only_disk_is_one_sentence_that_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Any, *_: Any, **__: Any) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.fspath(path))
+
+    # Such a disk refuses to remove a file as well, even one that is not there.
+    monkeypatch.setattr(os, "open", refused)
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.raises(OutputError, match=r"/file: cannot be written \(Read-only"), replacing(tmp_path / "file"):
         pass
 
 

@@ -88,7 +88,7 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
                 try:
                     handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, _PRIVATE if private else 0o666)
                 except OSError as error:
-                    raise OutputError(f"{final}: cannot be written ({error.strerror})") from error
+                    raise OutputError(f"{final}: cannot be written ({error.strerror}); name another place") from error
                 temporaries[temporary] = handle
                 handles.callback(os.close, handle)
                 if private and mode:
@@ -116,7 +116,9 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
             os.replace(temporary, final)
     finally:
         for temporary in temporaries:
-            temporary.unlink(missing_ok=True)
+            # A read-only disk refuses to remove even what is not there; that must not hide the error itself.
+            with suppress(OSError):
+                temporary.unlink()
 
 
 def _lock(handle: int) -> bool:
@@ -148,7 +150,7 @@ def require_regular(path: str | os.PathLike[str]) -> Path:
     --------
     >>> require_regular("/dev/null")
     Traceback (most recent call last):
-    calcode.errors.FeatureFileError: /dev/null: a device, not a file
+    calcode.errors.FeatureFileError: /dev/null: a device, not a file; name a file
     """
     try:
         mode = os.stat(path).st_mode
@@ -157,7 +159,7 @@ def require_regular(path: str | os.PathLike[str]) -> Path:
     except (OSError, ValueError) as error:
         raise FeatureFileError(f"{os.fspath(path)!r}: cannot be opened ({error})") from None
     if not stat.S_ISREG(mode):
-        raise FeatureFileError(f"{os.fspath(path)}: {special_kind(mode)}, not a file")
+        raise FeatureFileError(f"{os.fspath(path)}: {special_kind(mode)}, not a file; name a file")
     return Path(path)
 
 

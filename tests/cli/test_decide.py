@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,16 @@ def test_an_input_or_a_folder_is_no_output(here: Path, tmp_path: Path, run: Call
     result = run("decide", "model.safetensors", str(tmp_path / "new.parquet"), "-o", str(tmp_path / "folder.csv"))
     assert result.exit_code == 2
     assert "is a folder; name a file" in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_a_file_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    # Not by its mode: root may write anywhere.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    result = run("decide", "absent.safetensors", "absent.parquet", "-o", str(tmp_path / "decisions.csv"))
+    assert result.exit_code == 2
+    assert "nothing can be written to" in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_set_sizes_are_counted_and_full_sets_named(

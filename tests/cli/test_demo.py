@@ -52,6 +52,14 @@ def test_json_agrees_with_the_library(
     assert facts["seconds"].keys() == {"compute", "page"}
 
 
+def test_a_page_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path, run: Callable[..., Any]) -> None:
+    (tmp_path / "file").write_text("")
+    result = run("demo", "-o", str(tmp_path / "file" / "page.html"))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr == f"Error: {tmp_path / 'file'}: is there already; name another place\n"
+
+
 def test_without_the_data_it_says_how_to_get_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
 ) -> None:

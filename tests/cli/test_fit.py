@@ -119,6 +119,19 @@ def test_images_outside_the_classes_are_left_out_and_told(
     }
 
 
+def test_labels_that_all_match_no_class_are_an_error_that_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    roles = ["reference", "validation", "gate", "calibration"] * 30
+    write_cohort(Path("skin.parquet"), n=120, label_names=["NEVUS", "KERATOSIS"] * 60, roles=roles, groups=None)
+    result = run("fit", "skin.parquet", "-o", "model.safetensors")
+    assert result.exit_code == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("Error: skin.parquet: no image of role 'validation' has a diagnosis among the classes")
+    assert not Path("model.safetensors").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -208,7 +208,8 @@ def test_what_does_not_fit_is_one_sentence_and_changes_nothing(
 def test_images_of_the_fitted_roles_are_refused(here: Path, run: Run) -> None:
     result = run("monitor", "model.safetensors", "split.parquet")
     assert result.exit_code == 1
-    assert "are in the" in " ".join(result.output.split())
+    assert result.stderr.startswith("Error: split.parquet: the model was fitted on some of these images")
+    assert "give files of new images" in result.stderr
 
 
 def test_a_model_without_gate_distances_turns_support_off_and_says_so(clinic: Path, run: Run) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from calcode.cli.options import AsJson, output_option
-from calcode.cli.running import DEVICE_NOTE, Screen, show_warnings
+from calcode.cli.running import DEVICE_NOTE, Screen, output_file, show_warnings
 from calcode.errors import CalcodeWarning
+
+if TYPE_CHECKING:
+    from calcode.cohorts import FeatureFile
 
 
 def demo(
@@ -32,8 +35,9 @@ def demo(
     """See on real skin images which diseases an ordinary conformal predictor misses.
 
     Fits on dermoscopic images and decides on three cohorts: the same source (HAM), smartphone photographs (PAD) and
-    another hospital (ROSENDAHL). Compares split APS, the localized sets and CALCoDe, and writes a page. Every setting
-    is the default. Needs calcode-demo-data (CC BY-NC 4.0), which 'make install' or 'pip install ./demo-data' brings.
+    the images of an unseen practice (ROSENDAHL). Compares split APS, the localized sets and CALCoDe, and writes a
+    page. Every setting is the default. Needs calcode-demo-data (CC BY-NC 4.0), which 'make install' or 'pip install
+    ./demo-data' brings.
 
     Examples
     --------
@@ -46,12 +50,16 @@ def demo(
     if image is not None:
         decide_on_photograph(image, screen=screen)
         return
-    if output.suffix != ".html":
-        raise typer.BadParameter(f"{output} must end in .html", param_hint="--output")
+    from calcode.demo.cohorts import demo_features
+
+    features = demo_features()
+    if output.suffix == ".html":
+        output.parent.mkdir(parents=True, exist_ok=True)
+    output_file(output, suffixes=(".html",))
     if stream:
-        play_stream(output, screen=screen)
+        play_stream(features, output=output, screen=screen)
     else:
-        compare_on_cohorts(output, screen=screen)
+        compare_on_cohorts(features, output=output, screen=screen)
     screen.say(f"{DEVICE_NOTE} Features: CC BY-NC 4.0, not for commercial use.")
 
 
@@ -71,9 +79,8 @@ def decide_on_photograph(image: Path, *, screen: Screen) -> None:
     )
 
 
-def play_stream(output: Path, *, screen: Screen) -> None:
+def play_stream(features: FeatureFile, *, output: Path, screen: Screen) -> None:
     """A stream of images in which the camera changes, and when the monitors see it."""
-    from calcode.demo.cohorts import demo_features
     from calcode.demo.stream import REVIEW_RATE, play
     from calcode.metrics.wording import short_percent
     from calcode.report.monitor_page import write_monitor_page
@@ -82,8 +89,7 @@ def play_stream(output: Path, *, screen: Screen) -> None:
         screen.working("Fitting, and playing the stream"),
         warnings.catch_warnings(action="ignore", category=CalcodeWarning),
     ):
-        played = play(demo_features().read())
-    output.parent.mkdir(parents=True, exist_ok=True)
+        played = play(features.read())
     write_monitor_page(output, played.watch, model_name="the demonstration model")
     counts = {name: getattr(played, name) for name in played._fields if name != "watch"}
     screen.emit("demo", {"output": str(output), **counts, **played.watch.facts})
@@ -102,11 +108,11 @@ def play_stream(output: Path, *, screen: Screen) -> None:
     screen.say(f"Wrote {output}.")
 
 
-def compare_on_cohorts(output: Path, *, screen: Screen) -> None:
+def compare_on_cohorts(features: FeatureFile, *, output: Path, screen: Screen) -> None:
     """Split APS, the localized sets and CALCoDe on three cohorts, and the page about them."""
     started = time.perf_counter()
     from calcode.cli.summaries import show_methods
-    from calcode.demo.cohorts import INTRODUCTION, NOTES, SETTINGS, TITLE, compare, demo_features
+    from calcode.demo.cohorts import INTRODUCTION, NOTES, SETTINGS, TITLE, compare
     from calcode.demo.site import compare_sites, site_section
     from calcode.metrics.wording import counted
     from calcode.report.cohort_page import report_sections
@@ -115,7 +121,6 @@ def compare_on_cohorts(output: Path, *, screen: Screen) -> None:
     from calcode.report.page import write_page
 
     with screen.working("Reading the features"):
-        features = demo_features()
         images = features.read()
     cohorts = []
     for setting in SETTINGS:
@@ -139,7 +144,6 @@ def compare_on_cohorts(output: Path, *, screen: Screen) -> None:
         sites = compare_sites(images, SETTINGS, [figures.cohort.model for figures in cohorts])
     computed = time.perf_counter()
     with screen.working(f"Writing {output}"):
-        output.parent.mkdir(parents=True, exist_ok=True)
         opening, *rest = report_sections(cohorts, introduction=INTRODUCTION, notes=NOTES)
         write_page(output, [opening, site_section(sites), *rest], title=TITLE)
     seconds = {"compute": computed - started, "page": time.perf_counter() - computed}

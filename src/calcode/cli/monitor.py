@@ -12,7 +12,7 @@ import typer
 
 from calcode.cli.options import AsJson, ModelFile, PromptFile, output_option
 from calcode.cli.running import ExitCode, Screen, output_file, plain_table
-from calcode.errors import FeatureFileError, MismatchError
+from calcode.errors import FeatureFileError, MismatchError, RoleError
 
 if TYPE_CHECKING:
     from calcode.cohorts import FeatureFile
@@ -141,7 +141,13 @@ def monitor(
                         "have voted; give the files in the order of time"
                     )
             decided = None if given is None else given.on_images(ids, path=path)
-            counts.append(replay(watch, fitted, evidence, decisions=decided, times=times, secret=key))
+            try:
+                counts.append(replay(watch, fitted, evidence, decisions=decided, times=times, secret=key))
+            except RoleError as error:
+                raise RoleError(
+                    f"{path}: the model was fitted on some of these images or on others of the same patients, and "
+                    f"cannot be watched on them; give files of new images ({str(error).partition(';')[0]})"
+                ) from error
             advance(len(ids))
     reviews = None if labels is None else _review(watch, labels, time=time)
     if state is not None:

@@ -54,7 +54,8 @@ class Choice:
             raise FeatureFileError(
                 f"{features.path}: column 'role' holds no {role!r}; it has {', '.join(features.role_counts)}"
                 if features.role_counts
-                else f"{features.path}: no column 'role', so --role {role} chooses nothing; leave it out"
+                else f"{features.path}: no column 'role', so no image has the role {role!r}; leave it out, or assign "
+                f"roles with: calcode split {features.path} -o split.parquet"
             )
         parts = [f"role {role}"] if role else []
         parts += list(conditions or ())
@@ -206,6 +207,11 @@ def read_fitted_roles(
             )
         if cohort.evidence.labels is not None and (classes or role in _LABELLED):
             kept = cohort.in_space_only()
+            if len(kept) == 0:
+                raise FeatureFileError(
+                    f"{file.path}: no image of role {role!r} has a diagnosis among the classes "
+                    f"{', '.join(classes or file.classes)}; write label_name as the classes are written"
+                )
             if len(kept) < len(cohort) and not classes:
                 warnings.warn(
                     f"{file.path}: {len(cohort) - len(kept)} images of role '{role}' have a diagnosis outside the "

@@ -93,6 +93,8 @@ def output_file(path: Path, *, suffixes: Sequence[str], inputs: Sequence[Path | 
         raise typer.BadParameter(f"{path} is a file that is read here; write to another one", param_hint="--output")
     if not path.parent.is_dir():
         raise typer.BadParameter(f"the folder {path.parent} does not exist; make it first", param_hint="--output")
+    if not os.access(path.parent, os.W_OK):
+        raise typer.BadParameter(f"nothing can be written to {path.parent}; name another folder", param_hint="--output")
     return path
 
 
@@ -119,7 +121,13 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
                     _fail(re.sub(r"^(path|out|folder|file): ", "", str(error)), ExitCode.DATA)
                 if isinstance(error, OSError):
                     where = error.filename or "standard output or the temporary folder"
-                    words = {errno.ENOSPC: "the disk is full; make room", errno.EISDIR: "is a folder; name a file"}
+                    words = {
+                        errno.ENOSPC: "the disk is full; make room",
+                        errno.EISDIR: "is a folder; name a file",
+                        errno.EEXIST: "is there already; name another place",
+                        errno.ENOTDIR: "a part of this name is a file, not a folder; name another place",
+                        errno.EROFS: "the disk is read-only; name another place",
+                    }
                     _fail(f"{where}: {words.get(error.errno or 0, error.strerror or error)}", ExitCode.DATA)
                 hint = "" if debugging else "; CALCODE_DEBUG=1 shows where"
                 what = f"unexpected {type(error).__name__} ({error})"

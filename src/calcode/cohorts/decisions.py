@@ -296,7 +296,9 @@ def decision_facts(table: pyarrow.Table) -> dict[str, Any]:
     """What the schema metadata of a decision table say: model digest, classes, promises, format version."""
     text = (table.schema.metadata or {}).get(_METADATA_KEY)
     if text is None:
-        raise FeatureFileError("table: no 'calcode' in its schema metadata; it is not a table of decisions")
+        raise FeatureFileError(
+            "no 'calcode' in its schema metadata, so it is no table of decisions; make one with 'calcode decide'"
+        )
     facts = parsed_json(text, source="decisions: schema metadata")
     wrong = not isinstance(facts, dict) or [
         name for name, kind in _FACTS.items() if not has_type(facts.get(name), kind)
@@ -371,7 +373,10 @@ def _from_csv(file: Path) -> pyarrow.Table:
         raise FeatureFileError(f"{file}: truncated, or not a CSV file of decisions ({error})") from error
     missing = [name for name in _FIXED if name not in text.column_names]
     if missing or not {"id", "row"} & set(text.column_names):
-        raise FeatureFileError(f"{file}: lacks the columns {missing or ['id or row']}; it has {text.column_names}")
+        raise FeatureFileError(
+            f"{file}: lacks the columns {missing or ['id or row']} of decisions, it has {text.column_names}; make them "
+            "with 'calcode decide'"
+        )
     for i, field in enumerate(text.schema):
         if pa.types.is_string(field.type):
             text = text.set_column(i, field, pc.replace_substring_regex(text[field.name], _MADE_TEXT, r"\1"))

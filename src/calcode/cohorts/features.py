@@ -123,7 +123,8 @@ class FeatureFile:
 
         tables = list(self._tables(role=role, where=where, columns=columns, batch_size=65_536))
         if not tables:
-            raise FeatureFileError(f"{self.path}: no row meets the role {role!r} and the condition {where!s}")
+            asked = [f"has the role {role!r}"] * (role is not None) + [f"meets {where!s}"] * (where is not None)
+            raise FeatureFileError(f"{self.path}: no row {' and '.join(asked)}; choose others")
         labelled = self._labelled(role=role, where=where)
         return self._cohort(pa.concat_tables(tables), labelled=labelled, classes=classes, columns=columns)
 

@@ -71,7 +71,10 @@ def damage_named(path: Path) -> Iterator[None]:
             f"{path}: text that is not UTF-8 ({error.reason}); write the file again with its text in UTF-8"
         ) from error
     except (pa.ArrowException, OSError, EOFError) as error:
-        raise FeatureFileError(f"{path}: truncated, damaged or not Parquet ({error})") from error
+        raise FeatureFileError(
+            f"{path}: truncated, damaged or not Parquet ({str(error).rstrip('.')}); take the original file, or "
+            "write one with 'calcode embed' or, in Python, write_features"
+        ) from error
 
 
 class RowReader:

@@ -250,7 +250,7 @@ def read_prompts(path: str | os.PathLike[str]) -> Prompts:
     except CalcodeError as error:
         raise FeatureFileError(f"{file}: {error}") from error
     except (SafetensorError, OSError, ValueError) as error:
-        raise FeatureFileError(f"{file}: truncated, or not a safetensors file ({error})") from error
+        raise FeatureFileError(f"{file}: truncated, or not a safetensors file ({error}); take the original") from error
 
 
 def prompt_file_for(path: str | os.PathLike[str]) -> Path:

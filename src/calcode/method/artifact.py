@@ -93,7 +93,7 @@ def read_artifact(path: Path, *, key: str | None = None) -> Artifact:
             raise ArtifactError(f"{path}: a {_KINDS[found]} where a {_KINDS[key]} is needed; pass the other file")
         return Artifact(path, found, metadata, tensors, digest)
     except (SafetensorError, OSError) as error:
-        raise ArtifactError(f"{path}: truncated, or not a safetensors file ({error})") from error
+        raise ArtifactError(f"{path}: truncated, or not a safetensors file ({error}); take the original") from error
     except CalcodeError as error:
         raise ArtifactError(str(error)) from error
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
