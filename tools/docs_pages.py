@@ -102,7 +102,9 @@ _SITE_NOTE = (
     "enough patients to be tested (25, 50 and 100 labels each). The higher serves five, as the quota does; only "
     "30 patients have a melanoma. With lite0-frozen and 100 labels both ways to serve five give 0.08 to 0.09 more "
     "than S15, which has 20 draws: twelve repetitions of 20 draws, each from one set of representatives, lay "
-    "between 0.75 and 0.86."
+    "between 0.75 and 0.86. With lite0-derm and 100 labels the figure moves too: with the representatives fixed for "
+    "all 20 draws it lay between 0.75 and 0.87 over four sets of representatives. With five classes served by equal "
+    "shares and 200 draws, everything else lies within 0.06."
 )
 
 

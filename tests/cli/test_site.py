@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def clinic(made: Path) -> Path:
 @pytest.fixture
 def sheet(here: Path, clinic: Path, run: Run) -> Path:
     (here / "review.csv").unlink(missing_ok=True)  # a filled one would not be overwritten
+    (here / "review.coin.json").write_text(json.dumps({"secret": "07" * 32, "tossed": []}))
     result = run("site", "plan", "model.safetensors", "clinic.parquet", "--budget", "100", "-o", "review.csv")
     assert result.exit_code == 0, result.output
     return here / "review.csv"
@@ -115,6 +117,20 @@ def test_a_plan_says_who_will_stay_in_every_set(here: Path, clinic: Path, run: R
     result = run("site", "plan", "model.safetensors", "clinic.parquet", "--budget", "18")
     assert result.exit_code == 1
     assert "the smallest need is 19" in result.output
+    (here / "none.csv").unlink(missing_ok=True)
+    arguments = ("site", "plan", "model.safetensors", "clinic.parquet", "--budget", "60", "-o", "none.csv")
+    result = run(*arguments, "--classes", "nevus", "--miscoverage", "nevus=0.001", columns=400)
+    assert result.exit_code == 1
+    assert "serve no class at its level" in result.output
+    assert not (here / "none.csv").exists()
+
+
+def test_a_plan_says_what_the_archive_has(here: Path, clinic: Path, truth: dict[str, str], run_json: Run) -> None:
+    found = run_json("site", "plan", "model.safetensors", "clinic.parquet", "--budget", "60", "-o", "stock.csv")
+    patients = set(open_features(clinic).read().evidence.groups.tolist())  # type: ignore[union-attr]
+    assert sum(entry["available"] for entry in found["classes"]) == len(patients)
+    drawn = [truth[row["id"]] for row in rows_of(here / "stock.csv") if row["why"] == "archive"]
+    assert all(drawn.count(entry["class"]) == entry["planned"] <= entry["available"] for entry in found["classes"])
 
 
 @pytest.mark.parametrize(("option", "value"), [("--classes", "melanosis"), ("--miscoverage", "melanosis=0.1")])
@@ -149,7 +165,9 @@ def test_fit_says_counts_expectations_and_promises(
         ({"id": "nobody"}, "no image 'nobody'"),
         ({"label": "melanomma"}, "'melanomma' is no diagnosis"),
         ({"group": "somebody"}, "was one column of the sheet sorted without the others"),
-        ({"why": "coin"}, "chosen by coin, and sampling says archive"),
+        ({"why": "coin"}, "chosen by 'coin', and sampling says archive"),
+        ({"why": "Training"}, "write 'training' where a case is only to train"),
+        ({"label": "nevus,"}, "5 cells and 4 columns"),
     ],
 )
 def test_a_wrong_sheet_is_one_sentence_and_nothing_is_written(
@@ -194,18 +212,42 @@ def test_a_filled_sheet_is_not_overwritten_and_no_coin_is_tossed(
     assert (here / "review.coin.json").read_bytes() == secret
 
 
-def test_a_sheet_may_have_semicolons(here: Path, sheet: Path, truth: dict[str, str], run: Run) -> None:
+def test_a_sheet_may_be_as_spreadsheets_write_it(here: Path, sheet: Path, truth: dict[str, str], run: Run) -> None:
     fill(sheet, truth)
-    (here / "german.csv").write_text(sheet.read_text().replace(",", ";"), encoding="utf-8-sig")
+    text = sheet.read_text()
+    (here / "german.csv").write_text(text.replace(",", ";"), encoding="utf-8-sig")
+    # Tabs, blanks around cells, lines of empty cells.
+    (here / "tabs.csv").write_text(text.replace(",", " \t ") + "\t\t\t\n\n")
     written = []
-    for file in ("review.csv", "german.csv"):
+    for file in ("review.csv", "german.csv", "tabs.csv"):
         result = run(
             "site", "fit", "model.safetensors", "clinic.parquet", file, "-o", "delimited.safetensors",
             "--sampling", "archive",
         )  # fmt: skip
         assert result.exit_code == 0, result.output
         written.append((here / "delimited.safetensors").read_bytes())
-    assert written[0] == written[1]
+    assert written[0] == written[1] == written[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("id,label,label\nclinic-0,nevus,melanoma\n", "2 columns are called 'label'"),
+        ('id,label\nclinic-0,"nevus\nclinic-1,nevus\n', "unexpected end of data"),
+        ('id,group,label\n\nclinic-0,"\n",nevus\nclinic-1,,melanomma\n', "line 5: 'melanomma'"),
+    ],
+)
+def test_a_sheet_that_no_one_can_read_alike_is_refused(
+    here: Path, clinic: Path, run: Run, text: str, words: str
+) -> None:
+    (here / "odd.csv").write_text(text)
+    result = run(
+        "site", "fit", "model.safetensors", "clinic.parquet", "odd.csv", "-o", "never.safetensors",
+        "--sampling", "archive", columns=400,
+    )  # fmt: skip
+    assert result.exit_code == 1
+    assert words in result.output
+    assert not (here / "never.safetensors").exists()
 
 
 def test_missing_groups_are_named(here: Path, run: Run) -> None:
@@ -218,6 +260,7 @@ def test_missing_groups_are_named(here: Path, run: Run) -> None:
 def test_a_site_model_stands_wherever_a_model_does(here: Path, site_file: Path, run: Run, run_json: Run) -> None:
     done = run("decide", "site.safetensors", "clinic.parquet", "-o", "site-decisions.parquet")
     assert done.exit_code == 0, done.output
+    assert "Site model: sampling archive; labels:" in done.output
     table = read_decisions(here / "site-decisions.parquet")
     assert table["known_group"].to_numpy().sum() >= 100
     assert run("decide", "site.safetensors", "clinic.parquet", "-o", "site-decisions.csv").exit_code == 0
@@ -226,6 +269,11 @@ def test_a_site_model_stands_wherever_a_model_does(here: Path, site_file: Path, 
     from_model = run_json("evaluate", "site.safetensors", "clinic.parquet")
     from_file = run_json("evaluate", "site-decisions.parquet", "clinic.parquet")
     assert from_model["summary"]["coverage"] == from_file["summary"]["coverage"]
+    # A worst class never stands without the one that an exactly valid method would show.
+    ideal = from_model["ideal_worst_class_coverage"]
+    assert 0.8 < ideal < 0.96
+    shown = run("evaluate", "site.safetensors", "clinic.parquet", columns=400).output
+    assert f"An exactly valid method would show about {ideal:.3f} as its worst class" in shown
     assert run_json("inspect", "site.safetensors")["counts"]
     assert "What is promised" in run("inspect", "site.safetensors").output
     page = run("report", "site.safetensors", "clinic.parquet", "-o", "site.html")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from worlds import World
 from calcode import Action, Calcode, CalcodeWarning, Evidence, Reason
 from calcode.errors import EvidenceError, MismatchError, NotFittedError, RoleError, SettingsError
 from calcode.method.audit import neighbour_distance
+from calcode.method.evidence import one_per_group
 from calcode.metrics.wording import percent
 from calcode.site import SiteModel
 from calcode.site.assured import exclusion_levels
@@ -78,7 +80,10 @@ def test_trainers_join_the_prior_with_weight_one(
     home: Calcode, roles: dict[str, Evidence], reviewed: Evidence, images: Evidence
 ) -> None:
     few, trainers = reviewed[:60], reviewed[100:140]
-    site = fitted(home, few, fit={"trainers": trainers}, miscoverage=0.2, home_weight=50.0, ridge=1.0)
+    outside = trainers._replace(labels=np.where(np.arange(40) < 5, -1, trainers.labels))
+    site = fitted(home, few, fit={"trainers": outside}, miscoverage=0.2, home_weight=50.0, ridge=1.0)
+    trainers = trainers[5:]  # labels of -1 do not train
+    assert site.n_trainers_ == 35
     outer, by_class = home_prior(roles, weight=50.0, ridge=1.0)
     more = phi(trainers)
     prior = outer + more.T @ more, by_class + more.T @ np.eye(3)[trainers.labels]
@@ -224,6 +229,7 @@ def test_taking_all_reviewed_cases_is_refused_unless_review_was_even(home: Calco
 
 
 def test_the_assured_form_is_a_split(home: Calcode, reviewed: Evidence, images: Evidence) -> None:
+    reviewed = reviewed[:264]  # 132 patients: round(52.8) of them train
     site = fitted(home, reviewed, assurance=0.9, random_state=2, fit={"look": 1})
     rows = drawn_rows(reviewed, seed=2)
     features, labels = phi(reviewed)[rows], reviewed.labels[rows]
@@ -275,8 +281,14 @@ def test_a_later_look_needs_more_labels(home: Calcode, reviewed: Evidence, image
     second = fitted(home, reviewed, assurance=0.9, fit={"look": 2}).p_values(images)
     assert (second >= first).all()
     assert (second > first).any()
-    with pytest.warns(CalcodeWarning, match="59 needed"):
-        SiteModel(home, sampling="consecutive", assurance=0.9).fit(reviewed=reviewed[:40])
+    # It is the calibrating labels that are too few, not all of them.
+    with pytest.warns(CalcodeWarning) as caught:
+        site = SiteModel(home, sampling="consecutive", assurance=0.9).fit(reviewed=reviewed)
+    n = int((site.bag_.labels[site.ranking_.bag.calibrates] == 0).sum())
+    assert f"c0: {n} of {site.counts_['c0']} reviewed labels calibrate and 59 needed" in str(caught[0].message)
+    assert not any("average over reviewed samples" in sentence for sentence in site.promises_)
+    needed = [fitted(home, reviewed, assurance=0.9, fit={"look": j}).ranking_.labels_needed(0.05) for j in (1, 2)]
+    assert needed == [59, 80]
 
 
 def test_the_site_audit_ranks_in_the_site_gate(home: Calcode, reviewed: Evidence, images: Evidence) -> None:
@@ -309,11 +321,16 @@ def test_the_site_audit_ranks_in_the_site_gate(home: Calcode, reviewed: Evidence
         fitted(home, bag, fit={"gate": bag[:40]})
 
 
+def test_reference_images_leave_the_bag_in_sharp_mode(roles: dict[str, Evidence]) -> None:
+    with pytest.raises(RoleError, match="reviewed role are in the reference role"):
+        fitted(None, roles["reference"], reference=roles["reference"], trim=1, fit={"gate": roles["gate"]})
+
+
 def test_sharp_mode_has_ridge_alone_for_a_prior(roles: dict[str, Evidence]) -> None:
     bag, gate = roles["calibration"], roles["gate"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalcodeWarning)
-        site = SiteModel(None, sampling="consecutive", reference=roles["reference"], trim=1, miscoverage=0.2).fit(
+        site = SiteModel(None, sampling="consecutive", reference=roles["reference"], miscoverage=0.2).fit(
             reviewed=bag, gate=gate
         )
 
@@ -343,6 +360,9 @@ def test_cases_without_a_label_are_counted_and_said(home: Calcode, reviewed: Evi
     assert site.n_unlabelled_ > 0
     assert site.unlabelled_share_ == pytest.approx(site.n_unlabelled_ / 150)
     assert any(f"Unlabelled: {percent(site.unlabelled_share_)}" in sentence for sentence in site.promises_)
+    # Both figures: for cases that get a label, and for all.
+    both = f"at 0.95 for .* labels; about {0.95 * (1 - site.unlabelled_share_):.3f} for all cases"
+    assert re.search(both, site.promises_[0])
     dear = fitted(home, reviewed, fit={"without_label": missing}, unlabelled="inf")
     assert (dear.p_values(images) >= site.p_values(images) - 1e-12).all()
     assert dear.decide(images).sets.mean() > site.decide(images).sets.mean()
@@ -400,6 +420,9 @@ def test_foreign_evidence_and_models_are_refused(home: Calcode, reviewed: Eviden
         ({"calibrate_with": "weighted", "sampling": "archive"}, "archive cases: they have no review"),
         ({"slack": "thin", "rare": "pool"}, "slack='thin' with rare='pool'"),
         ({"assurance": 0.9, "slack": "thin"}, "assurance with"),
+        ({"assurance": 0.9, "calibrate_with": "weighted", "sampling": "coin"}, "assurance with calibrate_with"),
+        ({"slack": "thin", "calibrate_with": "weighted", "sampling": "coin"}, "slack='thin' with calibrate_with"),
+        ({"unlabelled": "inf", "calibrate_with": "weighted", "sampling": "coin"}, "unlabelled='inf' with calibrate"),
         ({"assurance": 1.5}, "assurance: 1.5"),
         ({"always_protect": "c0"}, r"write \('c0',\)"),
         ({"always_protect": ["c9"]}, "always_protect"),
@@ -410,6 +433,16 @@ def test_settings_that_promise_nothing_are_refused(
 ) -> None:
     with pytest.raises(SettingsError, match=words):
         fitted(home, reviewed, **settings)
+
+
+def test_rare_classes_are_promised_together_and_not_each(home: Calcode, reviewed: Evidence) -> None:
+    one_each = reviewed[::2]
+    rows = np.concatenate([np.flatnonzero(one_each.labels == k)[:n] for k, n in ((0, 30), (1, 12), (2, 9))])
+    promised = [text for text in fitted(home, one_each[rows], rare="pool").promises_ if text.startswith("Promised")]
+    assert len(promised) == 2
+    assert "coverage of 'c0' at 0.95" in promised[0]
+    assert "the rare classes 'c1' and 'c2' together, not of each, at 0.95" in promised[1]
+    assert "(21 labels)" in promised[1]
 
 
 def test_a_pool_needs_one_level(home: Calcode, reviewed: Evidence) -> None:
@@ -457,6 +490,59 @@ def test_cases_that_are_added_later_count_like_the_others(
         assert model.decide(known, None if own is None else own[:3]).known_group.all()  # type: ignore[union-attr]
         model.save(tmp_path / "again.safetensors")
         assert SiteModel.load(tmp_path / "again.safetensors").digest_ == model.digest_
+
+
+def test_what_fails_leaves_the_model_as_it_was(home: Calcode, reviewed: Evidence, images: Evidence) -> None:
+    site = SiteModel(home, sampling="consecutive", rare="pool", miscoverage={"c2": 0.1})
+    with pytest.raises(RoleError, match="trainers"):
+        site.fit(reviewed=reviewed[:100], trainers=reviewed[:4])
+    with pytest.raises(NotFittedError, match="call fit first"):
+        site.decide(images)
+    site.fit(reviewed=reviewed[:200])
+    sample = World(n_classes=3, dimension=5, seed=3).draw(40, seed=5, shift=0.6)
+    site.certify_singles(sample, risk=1e-6)
+    before, state = site.decide(images), dict(vars(site))
+    failures: list[tuple[type[Exception], Any]] = [
+        (RoleError, lambda: site.fit(reviewed=reviewed[:100], trainers=reviewed[:4])),
+        (SettingsError, lambda: site.fit(reviewed=reviewed[:40])),  # no level for the pool
+        (RoleError, lambda: site.add(reviewed[198:204], without_label=[False] * 3 + [True] * 3)),
+        (SettingsError, lambda: site.certify_singles(sample, risk=2.0)),
+        (EvidenceError, lambda: site.certify_singles(sample._replace(labels=None))),
+    ]
+    for error, attempt in failures:
+        with pytest.raises(error):
+            attempt()
+        assert vars(site) == state
+    np.testing.assert_array_equal(site.decide(images).sets, before.sets)
+
+
+def test_certified_singles_are_checked_on_other_patients_one_image_each(
+    home: Calcode, reviewed: Evidence, roles: dict[str, Evidence]
+) -> None:
+    site = fitted(home, reviewed[:200], fit={"trainers": reviewed[200:210], "gate": reviewed[210:260]})
+    for seen in (reviewed[:20], reviewed[200:204], reviewed[210:214]):
+        with pytest.raises(RoleError, match="groups that the model has seen"):
+            site.certify_singles(seen)
+    for role in ("reference", "validation", "calibration"):
+        with pytest.raises(RoleError, match=f"certification role are in the {role} role"):
+            site.certify_singles(roles[role])
+    sample = reviewed[260:]
+    decisions = site.decide(sample)
+    rows = one_per_group(sample, random_state=0)
+    single = np.isin(np.arange(40), rows) & (decisions.action == Action.LABEL)
+    certificate = site.certify_singles(sample, risk=1e-6)
+    assert (certificate.n, certificate.certified) == (int(single.sum()), False)
+    assert certificate.n > 0
+    assert certificate.wrong == int((single & (decisions.label != sample.labels)).sum())
+    # The excluded label with the largest p joins; nothing else changes.
+    wider, p_values = site.decide(sample).sets, site.p_values(sample)
+    for row in range(40):
+        expected = decisions.sets[row].copy()
+        if decisions.action[row] == Action.LABEL:
+            expected[np.where(expected, -1.0, p_values[row]).argmax()] = True
+        np.testing.assert_array_equal(wider[row], expected)
+    # A new check looks at the answers before they were widened.
+    assert site.certify_singles(sample, risk=1e-6) == certificate
 
 
 def test_what_cannot_be_added_is_refused(home: Calcode, reviewed: Evidence) -> None:

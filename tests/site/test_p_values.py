@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from site_refits import refitted_p_values
 
 from calcode.site.adapter import Adapter
-from calcode.site.levels import thinned_count, thinned_rows
+from calcode.site.assured import SplitConformal
+from calcode.site.levels import labels_needed, thinned_count, thinned_rows
 from calcode.site.p_values import FullConformal
 from calcode.site.ranking import Bag, RankRule
 
@@ -115,9 +116,10 @@ def test_review_weights() -> None:
     assert (ranking(prior, bag).rank(features[30:], own_rows=NOBODY, weights=never).p_values == 1.0).all()
 
 
+@pytest.mark.parametrize("seed", [4, 5, 6])
 @pytest.mark.parametrize("protected", [(), (1,)])
-def test_the_pool_counts_the_candidate(protected: tuple[int, ...]) -> None:
-    prior, features, labels = drawn(4, 30)
+def test_the_pool_counts_the_candidate(protected: tuple[int, ...], seed: int) -> None:
+    prior, features, labels = drawn(seed, 30)
     # Two labels of class 1 and four of class 2 are rare at 0.2; with the candidate class 2 no longer is.
     labels = np.array([0] * 20 + [1] * 2 + [2] * 4 + [0, 1, 2, 0])
     bag = whole_bag(features[:26], labels[:26])
@@ -134,6 +136,28 @@ def test_the_pool_counts_the_candidate(protected: tuple[int, ...]) -> None:
 def test_thinning_loses_no_step_to_rounding() -> None:
     # 100 * 0.29 is 28.999999999999996.
     assert thinned_count(99, miscoverage=0.29) == 99
+
+
+def test_a_pool_that_is_too_small_is_in_every_set() -> None:
+    prior, features, _ = drawn(4, 28)
+    labels = np.array([0] * 21 + [1] * 2 + [2] * 1)
+    ranked = ranking(prior, whole_bag(features[:24], labels), rare="pool")
+    assert ranked.silenced.tolist() == [False, True, True]
+    assert (ranked.rank(features[24:], own_rows=NOBODY, weights=None).p_values[:, 1:] == 1.0).all()
+
+
+def test_a_returning_patients_class_has_the_level_of_its_count() -> None:
+    prior, features, _ = drawn(4, 40)
+    labels = np.array([0] * 24 + [1] * 12 + [2] * 4)
+    ranked = ranking(prior, whole_bag(features, labels), delta=0.05, rare="count").rank(
+        features[[0, 30]], own_rows=np.array([-1, 30]), weights=None
+    )
+    np.testing.assert_allclose(ranked.levels[:, 1], [1 / 13, 1 / 12])
+
+
+def test_a_level_that_is_one_over_a_count_needs_one_label_less_than_the_count() -> None:
+    # 1 / (1 / 49) is 49.00000000000001.
+    assert [labels_needed(1 / count) for count in (10, 20, 49, 98)] == [9, 19, 48, 97]
 
 
 def test_thinned_rows_train_and_do_not_calibrate() -> None:
@@ -157,6 +181,15 @@ def test_cases_without_a_label_count_as_infinite_scores() -> None:
     p_values = found.rank(features[40:], own_rows=NOBODY, weights=None).p_values
     np.testing.assert_allclose(p_values, (3 + above) / (counts + 3), atol=1e-12)
     assert ranking(prior, bag, n_unlabelled=200).silenced.all()
+    # With so many labels each class can leave a set again, and with one less it cannot.
+    needed = found.labels_needed(0.2)
+    for n, silenced in ((needed, False), (needed - 1, True)):
+        one = whole_bag(np.tile(features[:1], (n, 1)), np.zeros(n, dtype=np.int64))
+        assert ranking(prior, one, n_unlabelled=2).silenced[0] == silenced
+    # Cases of score +inf fill a class up to its need.
+    few = whole_bag(features[:3], np.zeros(3, dtype=np.int64))
+    p_values = ranking(prior, few, n_unlabelled=2).rank(features[40:], own_rows=NOBODY, weights=None).p_values
+    assert (p_values[:, 0] < 1.0).any()
 
 
 @settings(max_examples=20)
@@ -179,6 +212,21 @@ def test_a_copy_of_the_image_in_the_bag_counts_as_at_least_as_strange() -> None:
     # Ten equal images under the same label have equal deleted scores, and ties are counted.
     ties = (1 + 10) / (1 + (labels == 0).sum())
     assert ranked.p_values[0, 0] >= ties - 1e-12
+
+
+def test_ties_stay_in_the_assured_set() -> None:
+    prior, features, _ = drawn(8, 60)
+    features[:] = features[0]
+    labels = np.zeros(60, dtype=np.int64)
+    split = SplitConformal.fit(
+        *prior,
+        bag=whole_bag(features, labels),
+        rule=RankRule(miscoverage=EQUAL_LEVELS, sharpness=2.0),
+        failure=0.1,
+        random_state=0,
+    )
+    assert not split.silenced[0]
+    assert split.rank(features[:1], own_rows=NOBODY[:1], weights=None).p_values[0, 0] == 1.0
 
 
 def test_many_images_in_several_blocks() -> None:

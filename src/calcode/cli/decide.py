@@ -48,6 +48,7 @@ def decide(
     """
     from calcode.cli.rows import Choice
     from calcode.method.decisions import Reason
+    from calcode.method.model import Calcode
     from calcode.metrics.wording import counted, percent
 
     target = output_file(output, suffixes=(".parquet", ".csv"), inputs=(model, features, prompts))
@@ -115,4 +116,6 @@ def decide(
         screen.say(
             "How often an answer of one diagnosis is right, only labelled images can say: 'calcode evaluate' counts it."
         )
+    if not isinstance(decided.model, Calcode):
+        screen.say(f"Site model: {decided.model.facts_text()}.")
     screen.say(f"Wrote {decided.output}.")

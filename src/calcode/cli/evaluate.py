@@ -49,15 +49,17 @@ def evaluate(
     from calcode.cli.summaries import class_table, overall_table, subgroup_table
     from calcode.metrics import summarize, summarize_by
     from calcode.metrics.summary_text import cohort_sentence, remarks
-    from calcode.site import load_model
+    from calcode.site import SiteModel, load_model
 
     screen = Screen(as_json)
     choice = Choice.opened(features, prompts=prompts, role=role, conditions=where)
     warn_of_unknown_labels(choice.features)
     from_model = decided_by.suffix == ".safetensors"
     columns = choice.column_for(by)
+    model = None
     if from_model:
-        result = judged(load_model(decided_by), choice, columns=columns, screen=screen)
+        model = load_model(decided_by)
+        result = judged(model, choice, columns=columns, screen=screen)
     elif decided_by.suffix not in (".parquet", ".csv"):
         raise typer.BadParameter(
             f"{decided_by} is neither a model (.safetensors) nor decisions (.parquet, .csv)",
@@ -68,10 +70,15 @@ def evaluate(
             result = judged_file(decided_by, choice, columns=columns)
     summary = summarize(result.decisions, result.labels, min_n=min_n)
     groups = {} if by is None else summarize_by(result.decisions, result.labels, result.metadata[by], min_n=min_n)
-    facts = {"file": str(features), "summary": _facts(summary, from_model=from_model)}
+    facts: dict[str, Any] = {"file": str(features), "summary": _facts(summary, from_model=from_model)}
     if by is not None:
         shown = {value: _facts(found, from_model=from_model) for value, found in groups.items()}
         facts["by"] = {"column": by, "groups": shown}
+    ideal = None
+    if isinstance(model, SiteModel):
+        from calcode.report.site_page import ideal_worst
+
+        ideal = facts["ideal_worst_class_coverage"] = ideal_worst(model, summary, min_n=min_n)
     screen.emit("evaluate", facts)
     screen.say(f"{choice.described}: {cohort_sentence(summary)}")
     screen.say()
@@ -82,6 +89,8 @@ def evaluate(
         screen.say("* protected")
     for sentence in remarks(summary):
         screen.say(sentence)
+    if ideal is not None:
+        screen.say(f"An exactly valid method would show about {ideal:.3f} as its worst class on these images.")
     if by is not None:
         screen.heading(f"By {by}")
         screen.show(subgroup_table(groups, column=by))

@@ -122,6 +122,7 @@ def plan(
     write_sheet(target, evidence, planned)
     needed = {name: labels_needed(levels[name]) for name in home.classes_}
     quota = None if planned.quota is None else planned.quota.labels
+    available = [None if planned.available is None else planned.available[k] for k in range(len(home.classes_))]
     labels = {name: None if quota is None else quota.get(k, 0) for k, name in enumerate(home.classes_)}
     facts = {
         "output": str(target),
@@ -130,7 +131,10 @@ def plan(
         "cases": len(planned.rows),
         "training": planned.why.count("training"),
         "already_tossed": planned.already,
-        "classes": [{"class": name, "needed": needed[name], "planned": labels[name]} for name in home.classes_],
+        "classes": [
+            {"class": name, "available": stock, "needed": needed[name], "planned": labels[name]}
+            for name, stock in zip(home.classes_, available, strict=True)
+        ],
     }
     screen.emit("site plan", facts)
     show_plan(facts, screen=screen)

@@ -15,15 +15,15 @@ def show_plan(facts: dict[str, Any], *, screen: Screen) -> None:
     screen.say(f"{facts['cases']:,} cases to review, one image per patient, chosen by {facts['design']}.")
     if facts["already_tossed"]:
         screen.say(f"{facts['already_tossed']:,} patients were drawn or passed over before and are not tossed again.")
-    table = plain_table("class", "needed", "planned", "")
+    table = plain_table("class", "patients", "needed", "planned", "")
     for row in facts["classes"]:
-        name, needed, planned = row["class"], row["needed"], row["planned"]
+        needed, planned, patients = row["needed"], row["planned"], row["available"]
         if planned is None:
-            table.add_row(name, f"{needed}", "-", "as many as come")
+            table.add_row(row["class"], "-", f"{needed}", "-", "as many as come")
         elif planned >= needed:
-            table.add_row(name, f"{needed}", f"{planned}", "")
+            table.add_row(row["class"], f"{patients}", f"{needed}", f"{planned}", "")
         else:
-            table.add_row(name, f"{needed}", f"{planned}", "stays in every set", style="yellow")
+            table.add_row(row["class"], f"{patients}", f"{needed}", f"{planned}", "stays in every set", style="yellow")
     screen.show(table)
     if facts["training"]:
         screen.say(f"{facts['training']} further cases train the model and do not calibrate it.")
@@ -40,6 +40,7 @@ def site_facts(site: SiteModel) -> dict[str, Any]:
 
     sets = site.leave_one_out()
     return {
+        "sampling": site.settings_.sampling,
         "reviewed": len(site.bag_),
         "unlabelled": site.n_unlabelled_,
         "unlabelled_share": site.unlabelled_share_,
@@ -69,12 +70,11 @@ def show_site(site: SiteModel, facts: dict[str, Any], *, screen: Screen) -> None
     table = plain_table("class", "labels", "promised", "")
     for name, count in facts["counts"].items():
         silent = name in facts["in_every_set"]
-        needed = site.ranking_.labels_needed(site.settings_.miscoverage[name])
         table.add_row(
             name,
             f"{count}",
             percent(1 - facts["levels"][name]),
-            f"in every set: {needed} needed" if silent else "",
+            f"in every set: {site.shortage_text(name)}" if silent else "",
             style="yellow" if silent else "",
         )
     screen.show(table)

@@ -150,7 +150,9 @@ def _of_home(model: Calcode, names: Mapping[str, str]) -> list[str]:
 def _of_site(model: SiteModel, names: Mapping[str, str]) -> list[str]:
     """The promises of a model that was calibrated at this site (SITE.md S9 and S10)."""
     silent = {names[name]: model.counts_[name] for name in model.silenced_classes_}
-    promised = [name for name in model.counts_ if name not in model.silenced_classes_]
+    heard = [name for name in model.counts_ if name not in model.silenced_classes_]
+    pooled = [name for name in heard if model.ranking_.pool(model.classes_.index(name))]
+    promised = [name for name in heard if name not in pooled]
     sure = ""
     if (assurance := model.settings_.assurance) is not None:
         sure = f" (with {percent(1 - failure_of_look(model.look_, assurance=assurance))} confidence)"
@@ -162,8 +164,12 @@ def _of_site(model: SiteModel, names: Mapping[str, str]) -> list[str]:
     if silent:
         counts = listed([f"{name} ({n})" for name, n in silent.items()])
         said.append(f"Too few cases were read of {counts}. Every answer names {'it' if len(silent) == 1 else 'them'}.")
-    if model.settings_.rare == "pool":
-        said.append("Rare diagnoses are promised together, not one by one.")
+    if pooled:
+        said.append(
+            f"Of new patients with {listed([names[name] for name in pooled], last='or')}, taken together and not one "
+            f"by one, at least {percent(1 - model.levels_[pooled[0]])} get an answer that names it. Behind this are "
+            f"{sum(model.counts_[name] for name in pooled):,} read cases."
+        )
     if model.unlabelled_share_ > 0:
         said.append(
             f"{percent(model.unlabelled_share_)} of the read cases got no diagnosis. The promises are for cases that "

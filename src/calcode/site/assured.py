@@ -113,6 +113,10 @@ class SplitConformal:
         """Fewest calibrating labels n with (1 - delta)^n <= failure."""
         return math.ceil(math.log(self.failure) / math.log1p(-miscoverage) - SLACK)
 
+    def pool(self, candidate: int) -> tuple[int, ...]:
+        """None: the assured form has no pool."""
+        return ()
+
     def rank(self, features: FloatArray, *, own_rows: IntArray, weights: FloatArray | None) -> Ranked:
         """The smallest level at which each label would leave the set; see `Ranking`."""
         p_values, outputs = self._levels(features, adapter=self.adapter, calibrates=self.bag.calibrates)

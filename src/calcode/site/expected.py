@@ -113,6 +113,7 @@ def learning_curve(
     if settings.assurance is not None:
         raise SettingsError("site: the assured form splits its cases and cannot be resampled; fit without assurance")
     features = site_features(images, trim=settings.trim)
+    weights = site.image_weights(len(images), images.review_probability)
     counts = np.bincount(bag.labels, minlength=len(site.classes_))
     exclusions = None
     if set(settings.sampling.values()) == {"archive"} and site.home is not None and site.home.sums_ is not None:
@@ -149,7 +150,7 @@ def learning_curve(
             ranking = site.ranking_for(drawn)
             if beyond:
                 ranking = replace(ranking, adapter=site.ranking_.adapter)
-            ranked = ranking.rank(features, own_rows=np.full(len(features), -1), weights=None)
+            ranked = ranking.rank(features, own_rows=np.full(len(features), -1), weights=weights)
             shares.append(informative_share(np.asarray(ranked.p_values > ranked.levels + TOLERANCE)))
         low, high = np.quantile(shares, [0.1, 0.9])
         points.append(

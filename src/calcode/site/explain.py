@@ -32,7 +32,7 @@ def explain_site(evidence: Evidence, *, model: SiteModel, titles: Mapping[str, s
     share = None
     if model.audit_ is not None and model.gate_distances_ is not None:
         share = float((model.gate_distances_ < model.audit_.distances(evidence)[0] - 1e-9).mean())
-    why = [f"{model.counts_text()} were reviewed at this site."]
+    why = [f"Cases reviewed at this site: {model.facts_text()}."]
     if decisions.known_group is not None and decisions.known_group[0]:
         why.append("The patient is known to the model: the own reviewed case is left out, and nothing is promised.")
     if decision.action.name == "LABEL":
@@ -50,7 +50,7 @@ def explain_site(evidence: Evidence, *, model: SiteModel, titles: Mapping[str, s
                 strange = f"{percent(1 - scores[y])} of the reviewed cases of this class"
                 because = f"{strange}, this image among them, look at least as strange"
                 if not decisions.sets[0, y]:
-                    because += f", below {percent(model.levels_[name])}"
+                    because += f", not more than {percent(model.levels_[name])}"
             verdicts.append(
                 ClassVerdict(
                     name=name,

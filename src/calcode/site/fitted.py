@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -14,7 +16,8 @@ from calcode.method.audit import SupportAudit
 from calcode.method.decisions import Decisions, choose_actions
 from calcode.method.evidence import Evidence, one_per_group
 from calcode.method.home_sums import adapter_probabilities, site_features
-from calcode.method.roles import EvidenceFormat, require_evidence
+from calcode.method.model import Calcode
+from calcode.method.roles import EvidenceFormat, identities, require_evidence
 from calcode.method.singles import NOT_CERTIFIED, SinglesCertificate, with_second_label
 from calcode.metrics.wording import percent
 from calcode.site.assured import failure_of_look
@@ -28,6 +31,7 @@ from calcode.site.settings import SiteSettings
 class FittedSite:
     """The state of a fitted `calcode.site.SiteModel`, whose docstring says what it holds, and its decisions."""
 
+    home: Calcode | None
     settings_: SiteSettings
     evidence_format_: EvidenceFormat
     bag_: Bag
@@ -52,6 +56,7 @@ class FittedSite:
     # What `_install` derives from the bag.
     ranking_: Ranking
     counts_: dict[str, int]
+    calibrating_: dict[str, int]
     levels_: dict[str, float]
     in_every_set_: dict[str, int]
     silenced_classes_: tuple[str, ...]
@@ -111,18 +116,32 @@ class FittedSite:
         if self.settings_.unit == "group":
             rows = one_per_group(evidence, random_state=self.settings_.random_state)
         sample = evidence[rows]
+        if self.home is not None:
+            self.home.role_hashes_.require_disjoint("certification", identities(sample))
         ranked, known = self._ranked(sample, None if e is None else np.asarray(e, dtype=np.float64)[rows])
         if known.any():
             raise RoleError(
                 f"evidence: {int(known.sum())} images of the certification sample belong to groups that the model has "
                 "seen; use other patients"
             )
-        self.certificate_ = None
         p_audit = self._audit_p_values(sample, without_own=True)
-        decisions = self._decisions(sample, ranked, known=known, p_audit=p_audit)
-        self.certificate_ = SinglesCertificate.check(decisions, sample, risk=risk, confidence=confidence)
-        self._digest = None
+        with self._all_or_nothing():
+            self.certificate_ = None
+            decisions = self._decisions(sample, ranked, known=known, p_audit=p_audit)
+            self.certificate_ = SinglesCertificate.check(decisions, sample, risk=risk, confidence=confidence)
+            self._digest = None
         return self.certificate_
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Leave the model as it was if a step of a change fails."""
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
 
     def leave_one_out(self) -> BoolArray:
         """The set that each reviewed case would get if it came now, its own row left out; shape (n, K)."""
@@ -211,9 +230,21 @@ class FittedSite:
         """What is known about answers of one label (SITE.md S17)."""
         return NOT_CERTIFIED if self.certificate_ is None else self.certificate_.sentence
 
-    def counts_text(self) -> str:
-        """Reviewed cases of each class in words."""
-        return ", ".join(f"{name} {count}" for name, count in self.counts_.items())
+    def facts_text(self) -> str:
+        """What every printout names: how the reviewed cases were chosen, how many, and what they do not rule out."""
+        designs = set(self.settings_.sampling.values())
+        sampling = designs.pop() if len(designs) == 1 else str(self.settings_.sampling)
+        labels = ", ".join(f"{name} {count}" for name, count in self.counts_.items())
+        return (
+            f"sampling {sampling}; labels: {labels}; unlabelled {percent(self.unlabelled_share_)}; in every set: "
+            f"{', '.join(self.silenced_classes_) or 'none'}; audit {self.audit_kind_}"
+        )
+
+    def shortage_text(self, name: str) -> str:
+        """What a class that is in every set has, and what it needs."""
+        n, calibrating, delta = self.counts_[name], self.calibrating_[name], self.settings_.miscoverage[name]
+        labels = f"{n} reviewed labels" if calibrating == n else f"{calibrating} of {n} reviewed labels calibrate"
+        return f"{labels} and {self.ranking_.labels_needed(delta)} needed at {1 - delta:g}"
 
     def prepare(self) -> Self:
         """Make now what the first decision would make, so that several threads do not each make their own."""
@@ -245,6 +276,7 @@ class FittedSite:
             counts=np.array(list(self.counts_.values())),
             levels=np.array(list(self.levels_.values())),
             silenced=self.ranking_.silenced,
+            pooled=np.array([bool(self.ranking_.pool(k)) for k in range(len(self.classes_))]),
             unlabelled_share=self.unlabelled_share_,
             failure=failure,
             sharp=self.sharp_,
@@ -254,13 +286,7 @@ class FittedSite:
     def __repr__(self) -> str:
         if not hasattr(self, "ranking_"):
             return "SiteModel(not fitted)"
-        designs = set(self.settings_.sampling.values())
-        sampling = designs.pop() if len(designs) == 1 else str(self.settings_.sampling)
-        return (
-            f"SiteModel(sampling {sampling}; labels: {self.counts_text()}; unlabelled "
-            f"{percent(self.unlabelled_share_)}; in every set: {', '.join(self.silenced_classes_) or 'none'}; audit "
-            f"{self.audit_kind_})"
-        )
+        return f"SiteModel({self.facts_text()})"
 
     def _require_fitted(self) -> None:
         if "bag_" not in vars(self):

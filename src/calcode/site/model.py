@@ -16,7 +16,7 @@ from calcode.errors import CalcodeWarning, NotFittedError, RoleError, SettingsEr
 from calcode.method.evidence import Evidence, embeddings_digest, one_per_group, robust_probabilities
 from calcode.method.home_sums import site_features
 from calcode.method.model import Calcode, library_versions
-from calcode.method.roles import EvidenceFormat, identities, require_evidence
+from calcode.method.roles import EvidenceFormat, RoleHashes, identities, require_evidence
 from calcode.method.settings import Kind
 from calcode.site.adapter import Adapter
 from calcode.site.assured import SplitConformal, failure_of_look
@@ -78,6 +78,8 @@ class SiteModel(FittedSite, SiteChoices):
     classes_ : tuple of str
     counts_ : dict of str to int
         Reviewed cases of each class that train and calibrate.
+    calibrating_ : dict of str to int
+        Those of them that calibrate: fewer in the assured form and with `slack="thin"`.
     levels_ : dict of str to float
         1 - promised coverage of each class.
     silenced_classes_ : tuple of str
@@ -160,11 +162,14 @@ class SiteModel(FittedSite, SiteChoices):
             )
         else:
             expected = self.home.evidence_format_
+        seen = RoleHashes(b"") if self.home is None else self.home.role_hashes_
+        if self.reference is not None:
+            # An image would be its own nearest neighbour in the audit (SITE.md S13).
+            seen = seen.admit("reference", self.reference)
         for role, evidence in (("reviewed", reviewed), ("trainers", trainers), ("gate", gate)):
             if evidence is not None:
                 expected.require(evidence, role=role)
-                if self.home is not None:
-                    self.home.role_hashes_.require_disjoint(role, identities(evidence))
+                seen.require_disjoint(role, identities(evidence))
         trim = self.trim
         if trim is None:
             trim = _SHARP_TRIM if self.home is None else self.home.settings_.trim
@@ -173,49 +178,48 @@ class SiteModel(FittedSite, SiteChoices):
         probabilities = reviewed_probabilities(reviewed, e, settings=settings)
         audit_kind, audit = site_audit(settings, home=self.home, reference=self.reference, gate=gate)
 
-        self.settings_, self.evidence_format_ = settings, expected
-        self.home_digest_ = "" if self.home is None else self.home.digest_
-        self.sharp_ = self.home is None
-        self.deferral_level_ = _SHARP_DEFERRAL if self.home is None else self.home.settings_.deferral_level
-        self.audit_kind_, self.audit_, self.look_ = audit_kind, audit, look
-        self.versions_ = library_versions()
-        self.n_unlabelled_ = self.n_outside_ = self.n_rejected_ = self.n_added_ = 0
+        with self._all_or_nothing():
+            self.settings_, self.evidence_format_ = settings, expected
+            self.home_digest_ = "" if self.home is None else self.home.digest_
+            self.sharp_ = self.home is None
+            self.deferral_level_ = _SHARP_DEFERRAL if self.home is None else self.home.settings_.deferral_level
+            self.audit_kind_, self.audit_, self.look_ = audit_kind, audit, look
+            self.versions_ = library_versions()
+            self.n_unlabelled_ = self.n_outside_ = self.n_rejected_ = self.n_added_ = 0
 
-        chosen, self.bag_, self.zero_shot_scores_ = self._counted(reviewed, probabilities, without_label=without_label)
-        if len(chosen) == 0:
-            raise RoleError("reviewed: no case is left that has a label in the label space and passes the audit")
-        self.bag_ids_ = tuple(map(str, range(len(chosen)) if chosen.ids is None else chosen.ids))
-        key = bytes.fromhex(embeddings_digest(self.bag_.features))
-        self.known_ = KnownGroups(key, settings.unit).admit("bag", chosen)
-        self.gate_distances_ = None
-        if gate is not None:
-            self.known_ = self.known_.admit("gate", gate)
-            if audit is not None:
-                one_each = gate[one_per_group(gate, random_state=settings.random_state)]
-                self.gate_distances_ = np.sort(audit.distances(one_each))
-        if self.home is None or self.home.sums_ is None:
-            n_features = self.bag_.features.shape[1]
-            outer, by_class = settings.ridge * np.eye(n_features), np.zeros((n_features, len(expected.classes)))
-        else:
-            outer, by_class = self.home.sums_.prior(home_weight=settings.home_weight, ridge=settings.ridge)
-        self.n_trainers_ = 0
-        if trainers is not None:
-            # With weight 1 (SITE.md S2).
-            trainers = trainers[trainers.in_space]
-            self.known_ = self.known_.admit("trainers", trainers)
-            features = site_features(trainers, trim=trim)
-            outer = outer + features.T @ features
-            by_class = by_class + features.T @ np.eye(len(expected.classes))[trainers.require_labels()]
-            self.n_trainers_ = len(trainers)
-        self.prior_outer_, self.prior_by_class_ = outer, by_class
-        self._install(self.ranking_for(self.bag_))
+            chosen, self.bag_, self.zero_shot_scores_ = self._counted(
+                reviewed, probabilities, without_label=without_label
+            )
+            if len(chosen) == 0:
+                raise RoleError("reviewed: no case is left that has a label in the label space and passes the audit")
+            self.bag_ids_ = tuple(map(str, range(len(chosen)) if chosen.ids is None else chosen.ids))
+            key = bytes.fromhex(embeddings_digest(self.bag_.features))
+            self.known_ = KnownGroups(key, settings.unit).admit("bag", chosen)
+            self.gate_distances_ = None
+            if gate is not None:
+                self.known_ = self.known_.admit("gate", gate)
+                if audit is not None:
+                    one_each = gate[one_per_group(gate, random_state=settings.random_state)]
+                    self.gate_distances_ = np.sort(audit.distances(one_each))
+            if self.home is None or self.home.sums_ is None:
+                n_features = self.bag_.features.shape[1]
+                outer, by_class = settings.ridge * np.eye(n_features), np.zeros((n_features, len(expected.classes)))
+            else:
+                outer, by_class = self.home.sums_.prior(home_weight=settings.home_weight, ridge=settings.ridge)
+            self.n_trainers_ = 0
+            if trainers is not None:
+                # With weight 1 (SITE.md S2).
+                trainers = trainers[trainers.in_space]
+                self.known_ = self.known_.admit("trainers", trainers)
+                features = site_features(trainers, trim=trim)
+                outer = outer + features.T @ features
+                by_class = by_class + features.T @ np.eye(len(expected.classes))[trainers.require_labels()]
+                self.n_trainers_ = len(trainers)
+            self.prior_outer_, self.prior_by_class_ = outer, by_class
+            self._install(self.ranking_for(self.bag_))
         for name in self.silenced_classes_:
-            needed = self.ranking_.labels_needed(settings.miscoverage[name])
             warnings.warn(
-                f"{name}: {self.counts_[name]} reviewed labels and {needed} needed at "
-                f"{1 - settings.miscoverage[name]:g}: the class is in every set",
-                CalcodeWarning,
-                stacklevel=2,
+                f"{name}: {self.shortage_text(name)}: the class is in every set", CalcodeWarning, stacklevel=2
             )
         return self
 
@@ -242,17 +246,18 @@ class SiteModel(FittedSite, SiteChoices):
         if self.home is not None:
             self.home.role_hashes_.require_disjoint("reviewed", identities(reviewed))
         probabilities = reviewed_probabilities(reviewed, e, settings=settings)
-        chosen, bag, zero_shot_scores = self._counted(reviewed, probabilities, without_label=without_label)
-        self.known_ = self.known_.with_reviewed(chosen)
-        self.bag_ = self.bag_.joined(bag)
-        if self.bag_ids_ is not None:
-            names = range(len(self.bag_ids_), len(self.bag_)) if chosen.ids is None else chosen.ids
-            self.bag_ids_ += tuple(map(str, names))
-        self.zero_shot_scores_ = np.concatenate([self.zero_shot_scores_, zero_shot_scores])
-        self.n_added_ += len(chosen)
-        if settings.rare == "pool":
-            settings.require_one_level(self.bag_.labels)
-        self._install(ranking.added(bag, rule=self._rule()))
+        with self._all_or_nothing():
+            chosen, bag, zero_shot_scores = self._counted(reviewed, probabilities, without_label=without_label)
+            self.known_ = self.known_.with_reviewed(chosen)
+            self.bag_ = self.bag_.joined(bag)
+            if self.bag_ids_ is not None:
+                names = range(len(self.bag_ids_), len(self.bag_)) if chosen.ids is None else chosen.ids
+                self.bag_ids_ += tuple(map(str, names))
+            self.zero_shot_scores_ = np.concatenate([self.zero_shot_scores_, zero_shot_scores])
+            self.n_added_ += len(chosen)
+            if settings.rare == "pool":
+                settings.require_one_level(self.bag_.labels)
+            self._install(ranking.added(bag, rule=self._rule()))
         return self
 
     def _counted(
@@ -311,6 +316,8 @@ class SiteModel(FittedSite, SiteChoices):
         self.unlabelled_share_ = self.n_unlabelled_ / (self.n_unlabelled_ + len(self.bag_))
         counts = np.bincount(self.bag_.labels, minlength=len(self.classes_))
         self.counts_ = dict(zip(self.classes_, counts.tolist(), strict=True))
+        calibrating = np.bincount(self.bag_.labels[ranking.bag.calibrates], minlength=len(self.classes_))
+        self.calibrating_ = dict(zip(self.classes_, calibrating.tolist(), strict=True))
         self.levels_ = dict(zip(self.classes_, ranking.miscoverage.tolist(), strict=True))
         self.in_every_set_ = {
             name: self.counts_[name] for name, silent in zip(self.classes_, ranking.silenced, strict=True) if silent

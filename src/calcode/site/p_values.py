@@ -320,8 +320,13 @@ class FullConformal:
         return self.ranks.levels.miscoverage
 
     def labels_needed(self, miscoverage: float) -> int:
-        """Fewest calibrating labels with which a class can leave a set."""
-        return labels_needed(miscoverage)
+        """Fewest calibrating labels with which a class can leave a set; each case of score +inf asks for more."""
+        unlabelled = self.rule.n_unlabelled
+        return labels_needed(miscoverage, steps=1 + unlabelled) - unlabelled
+
+    def pool(self, candidate: int) -> tuple[int, ...]:
+        """The rare classes that a candidate is ranked among, if any (SITE.md S4)."""
+        return self.ranks.pool(candidate)
 
     def added(self, bag: Bag, *, rule: RankRule) -> FullConformal:
         """The ranking with further rows, each a rank-one update (SITE.md S6).

@@ -34,6 +34,8 @@ class ReviewPlan:
         The design that chose each, or "training".
     quota : Quota or None
         How the archive's budget was spent.
+    available : dict of int to int or None
+        Patients of each class in the archive.
     already : int
         Groups whose coin had been tossed before and is not tossed again.
     """
@@ -41,6 +43,7 @@ class ReviewPlan:
     rows: IntArray
     why: tuple[str, ...]
     quota: Quota | None = None
+    available: dict[int, int] | None = None
     already: int = 0
 
 
@@ -123,6 +126,12 @@ def plan_archive(
     )
     available = {k: int((labels == k).sum()) for k in range(evidence.n_classes)}
     quota = archive_quota(exclusions, budget=budget, miscoverage=miscoverage, available=available, classes=classes)
+    if not quota.labels:
+        enough = [f"{name} {available[k]}" for k, name in enumerate(home.classes_) if classes is None or k in classes]
+        raise SettingsError(
+            f"budget: {budget} labels and the patients in the archive ({', '.join(enough)}) serve no class at its "
+            "level; review more cases, or name other classes"
+        )
     groups = _groups(evidence)
     order = sorted(range(len(rows)), key=lambda i: coin(secret, f"archive {groups[rows[i]]}"))
     taken = dict.fromkeys(quota.labels, 0)
@@ -135,7 +144,7 @@ def plan_archive(
     for i in [i for i in order if i not in chosen and labels[i] >= 0][: quota.left]:
         chosen[i] = TRAINING
     kept = [i for i in order if i in chosen]
-    return ReviewPlan(rows=rows[kept], why=tuple(chosen[i] for i in kept), quota=quota)
+    return ReviewPlan(rows=rows[kept], why=tuple(chosen[i] for i in kept), quota=quota, available=available)
 
 
 def plan_coin(evidence: Evidence, *, rate: float, coins: CoinFile, visits: Sequence[str] | None = None) -> ReviewPlan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.metrics.wording import percent
+from calcode.metrics.wording import listed, percent
 from calcode.site.settings import SiteSettings
 
 AUDITS = {
@@ -19,8 +19,11 @@ _CHOSEN = {
 }
 NOT_PROMISED = (
     "Not promised: anything for a single image, a returning patient (known_group), a subgroup, a camera not among the "
-    "reviewed cases, the time after the site changes, set size or informative rate. The promise is an average over "
-    "reviewed samples: one sample's coverage of a class with n labels scatters by about sqrt(0.05 x 0.95 / (n + 2))."
+    "reviewed cases, the time after the site changes, set size or informative rate."
+)
+AVERAGE = (
+    " The promise is an average over reviewed samples: one sample's coverage of a class with n labels scatters by "
+    "about sqrt(0.05 x 0.95 / (n + 2))."
 )
 SHARP_NOTE = (
     "Sharp mode: nothing is left of the protection that localized thresholds give under shift. Watch the support "
@@ -35,6 +38,7 @@ def site_promises(
     counts: IntArray,
     levels: FloatArray,
     silenced: BoolArray,
+    pooled: BoolArray,
     unlabelled_share: float,
     failure: float | None,
     sharp: bool,
@@ -51,6 +55,8 @@ def site_promises(
         The level of each class, which may follow its count.
     silenced : ndarray of bool, shape (K,)
         Classes that are in every set.
+    pooled : ndarray of bool, shape (K,)
+        Rare classes that are promised together (SITE.md S4).
     unlabelled_share : float
         Share of the reviewed cases that got no label.
     failure : float or None
@@ -60,31 +66,40 @@ def site_promises(
     """
     unit = "group" if settings.unit == "group" else "image (approximate: images of one patient are not independent)"
     weighted = " after weighting by the review probability" if settings.calibrate_with == "weighted" else ""
-    rows = list(zip(settings.sampling.items(), counts, levels, silenced, strict=True))
-    sentences = []
-    for (name, design), count, level, silent in rows:
-        if silent:
-            sentences.append(f"In every set: '{name}', {count} reviewed labels are too few to leave it out.")
-            continue
-        case = f"the representative of a new {unit} {_CHOSEN[design]}{weighted}"
-        if failure is None:
-            sentences.append(f"Promised: coverage of '{name}' at {1 - level:.4g} for {case} ({count} labels).")
+    promised = "Promised"
+    if failure is not None:
+        promised = f"Promised with probability {1 - failure:.4g} over the reviewed sample"
+    weakened = unlabelled_share > 0 and settings.unlabelled == "report"
+    promises: list[tuple[str, str, int, float]] = []
+    silent: list[str] = []
+    rare: list[tuple[str, str, int, float]] = []
+    rows = zip(settings.sampling.items(), counts, levels, silenced, pooled, strict=True)
+    for (name, design), count, level, in_every_set, in_pool in rows:
+        if in_every_set:
+            silent.append(f"In every set: '{name}', {count} reviewed labels ({design}) are too few to leave it out.")
         else:
-            sentences.append(
-                f"Promised with probability {1 - failure:.4g} over the reviewed sample: coverage of '{name}' at "
-                f"{1 - level:.4g} for {case} ({count} labels)."
-            )
-    if settings.rare == "pool":
-        sentences.append("Rare classes are promised together, not each: the figure is that of their pool.")
-    if unlabelled_share > 0 and settings.unlabelled == "report":
+            (rare if in_pool else promises).append((f"'{name}'", _CHOSEN[design], count, level))
+    if rare:
+        names, designs, labels, (level, *_) = zip(*rare, strict=True)
+        pool = f"the rare classes {listed(names)} together, not of each,"
+        promises.append((pool, listed(list(dict.fromkeys(designs)), last="or"), sum(labels), level))
+    sentences = []
+    for whose, chosen, count, level in promises:
+        all_cases = f"; about {(1 - level) * (1 - unlabelled_share):.3f} for all cases" if weakened else ""
+        sentences.append(
+            f"{promised}: coverage of {whose} at {1 - level:.4g} for the representative of a new {unit} {chosen}"
+            f"{weighted} ({count} labels{all_cases})."
+        )
+    sentences += silent
+    if weakened:
         sentences.append(
             f"Unlabelled: {percent(unlabelled_share)} of the reviewed cases got no label. The promise is for cases "
-            f"that get one; for all cases of a class it is its level times the share of them that get one, about "
-            f"{1 - unlabelled_share:.3f}."
+            "that get one; for all cases it is smaller by that share."
         )
     else:
         sentences.append(f"Unlabelled: {percent(unlabelled_share)} of the reviewed cases.")
-    sentences += [AUDITS[audit], NOT_PROMISED]
+    # The assured form holds for the sample at hand.
+    sentences += [AUDITS[audit], NOT_PROMISED + AVERAGE * (failure is None)]
     if sharp:
         sentences.append(SHARP_NOTE)
     return tuple(sentences)

@@ -127,3 +127,7 @@ class Ranking(Protocol):
     def labels_needed(self, miscoverage: float) -> int:
         """Fewest calibrating labels with which a class can leave a set."""
         ...
+
+    def pool(self, candidate: int) -> tuple[int, ...]:
+        """The rare classes that a candidate is ranked among, if any (SITE.md S4)."""
+        ...

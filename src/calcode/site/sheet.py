@@ -15,7 +15,6 @@ from calcode.errors import FeatureFileError
 from calcode.files import replacing
 from calcode.method.evidence import Evidence
 from calcode.site.plan import TRAINING, ReviewPlan
-from calcode.site.settings import DESIGNS
 
 COLUMNS = ("id", "group", "label", "why")
 #: What a reviewer may write instead of a diagnosis.
@@ -33,9 +32,9 @@ def require_replaceable(path: Path, *, drawn_once: bool) -> None:
     drawn_once : bool
         Whether the new cases are drawn by the coin, which no patient gets twice.
     """
-    lines = _lines(path)[1] if path.is_file() else []
+    lines = _lines(path)[1] if path.is_file() else {}
     remedy = "write the new sheet to another file with --output"
-    if any((line.get("label") or "").strip() for line in lines):
+    if any(line.get("label") for line in lines.values()):
         raise FeatureFileError(f"{path}: its labels are filled in; {remedy}")
     if drawn_once and lines:
         raise FeatureFileError(f"{path}: its {len(lines)} cases wait for a label and are not drawn again; {remedy}")
@@ -77,17 +76,28 @@ class ReviewedCases:
     review_probability: FloatArray | None
 
 
-def _lines(path: Path) -> tuple[Sequence[str], list[dict[str, str]]]:
-    """Columns and lines of a sheet; spreadsheets of many countries separate cells by semicolons."""
+def _lines(path: Path) -> tuple[Sequence[str], dict[int, dict[str, str]]]:
+    """Columns of a sheet, and its lines by number; spreadsheets of many countries separate cells by semicolons."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         head = text.partition("\n")[0]
-        reader = csv.DictReader(
-            io.StringIO(text, newline=""), delimiter=";" if head.count(";") > head.count(",") else ","
-        )
-        return reader.fieldnames or (), list(reader)
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count), strict=True)
+        stripped = ((reader.line_num, [cell.strip() for cell in cells]) for cells in reader)
+        columns = next(stripped, (1, []))[1]
+        # A spreadsheet leaves lines of empty cells behind.
+        lines = {number: cells for number, cells in stripped if any(cells)}
     except (UnicodeDecodeError, csv.Error) as error:
         raise FeatureFileError(f"{path}: not a CSV file in UTF-8 ({error}); save the sheet as CSV UTF-8") from error
+    for name in columns:
+        if name and columns.count(name) > 1:
+            raise FeatureFileError(f"{path}: {columns.count(name)} columns are called {name!r}; keep one")
+    for number, cells in lines.items():
+        if any(cells[len(columns) :]):
+            raise FeatureFileError(
+                f"{path}: line {number}: {len(cells)} cells and {len(columns)} columns; put a text with a separator in "
+                "quotation marks"
+            )
+    return columns, {number: dict(zip(columns, cells, strict=False)) for number, cells in lines.items()}
 
 
 def read_sheet(
@@ -115,8 +125,8 @@ def read_sheet(
     row_of = {name: row for row, name in enumerate(ids)}
     found: dict[str, str] = {}
     rows, labels, empty, training, shares = [], [], [], [], []
-    for number, line in enumerate(lines, start=2):
-        name, group, label, why = ((line.get(column) or "").strip() for column in COLUMNS)
+    for number, line in lines.items():
+        name, group, label, why = (line.get(column, "") for column in COLUMNS)
         where = f"{path}: line {number}"
         if name not in row_of:
             raise FeatureFileError(f"{where}: no image {name!r} in the feature file; check the id")
@@ -126,9 +136,10 @@ def read_sheet(
                 f"{where}: image {name!r} has the group {group!r}, and {known!r} in the feature file; was one column "
                 "of the sheet sorted without the others?"
             )
-        if why in DESIGNS and why != sampling:
+        if why not in ("", sampling, TRAINING):
             raise FeatureFileError(
-                f"{where}: the case was chosen by {why}, and sampling says {sampling}; say how the cases were chosen"
+                f"{where}: the case was chosen by {why!r}, and sampling says {sampling}; say how the cases were "
+                f"chosen, and write '{TRAINING}' where a case is only to train"
             )
         if found.setdefault(name, label) != label:
             raise FeatureFileError(f"{where}: image {name!r} has two labels, {found[name]!r} and {label!r}; keep one")
@@ -143,7 +154,7 @@ def read_sheet(
         labels.append(list(classes).index(label) if label in classes else -1)
         empty.append(label in ("", CANNOT_TELL))
         training.append(why == TRAINING)
-        share = (line.get("review_probability") or "").strip()
+        share = line.get("review_probability", "")
         try:
             shares.append(float(share or "nan"))
         except ValueError:

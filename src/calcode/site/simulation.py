@@ -138,13 +138,11 @@ def fitted_on(home: Calcode, cohort: Evidence, cases: DrawnCases, **settings: An
 
 def site_figures(site: SiteModel, test: Evidence) -> DrawFigures:
     """Figures of a site model on test images, the ideal worst class with its own labels."""
-    calibrating = site.ranking_.bag.calibrates
-    counts = np.bincount(site.bag_.labels[calibrating], minlength=len(site.classes_))
     return judged(
         site.decide(test).sets,
         test.require_labels(),
         classes=site.classes_,
-        labels={name: int(n) for name, n in zip(site.classes_, counts, strict=True)},
+        labels=site.calibrating_,
         levels=site.levels_,
     )
 

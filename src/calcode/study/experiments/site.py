@@ -47,8 +47,9 @@ _MEASURED = {"worst_class_coverage": "worst_coverage", "informative_rate": "info
 _FEWEST_PATIENTS = 200
 _CAVEATS = (
     "The adapter's four numbers were chosen on labels of PAD and Rosendahl, so that sizes are a little optimistic. "
-    "Archive draws are simulated from the same cohort. The spread is over draws of labels; two sites are two sites. A "
-    "worst class must be compared with the one that an exactly valid method would show."
+    "Archive draws are simulated from the same cohort. The spread is over draws of labels, and each draw also draws "
+    "the image that stands for a patient anew; two sites are two sites. A worst class must be compared with the one "
+    "that an exactly valid method would show."
 )
 
 
