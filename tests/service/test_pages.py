@@ -10,12 +10,13 @@ from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
-from service.sites import Site, make_site
+from service.sites import Site, embeddings, make_site
 from service.visitors import Person, session
 from sqlalchemy import select
 
 from calcode.errors import ServiceError
 from calcode.service import app, people, settings
+from calcode.service.admission import DecisionRequest
 from calcode.service.pages import COOKIE, FORM_COOKIE, moment
 from calcode.service.service import Service
 from calcode.service.tables import ACCOUNT, EVENT, SESSION
@@ -154,6 +155,7 @@ FORMS = {
     "/models/recalibrate": {"engineer"},
     "/outbox/retry": {"engineer"},
     "/log/verify": {"auditor"},
+    "/log/patient": {"auditor"},
     "/log/download": {"auditor"},
     "/people/accounts": {"admin"},
     "/people/tokens": {"admin"},
@@ -256,6 +258,33 @@ def test_utc_needs_no_database_of_time_zones(site: Site, monkeypatch: pytest.Mon
 
 
 # ---------------------------------------------------------------------- log and people
+
+
+def test_the_log_says_what_happened_to_a_patient_and_no_address_names_one(person: Callable[..., Person]) -> None:
+    auditor = person("a.berg", "auditor")
+    service = auditor.service
+    whose = [("ann lee", "1.2.3"), ("ann lee", "1.2.4"), ("bo berg", "1.2.5")]
+    cases = [
+        service.admission["skin"].case(
+            DecisionRequest(embedding=vector.tolist(), group=group, study=study), vector, key=study, actor="pacs"
+        )
+        for (group, study), vector in zip(whose, embeddings(3), strict=True)
+    ]
+    ids = [answer.id for answer in service.writer.submit(cases).result()]
+    auditor.get(f"/cases/{ids[0]}")
+
+    def found(name: str) -> list[tuple[str, str]]:
+        sent = auditor.send("/log", "/log/patient", {"patient": name})
+        assert re.fullmatch(r"/log\?text=[0-9a-f]{32}", sent.headers["location"])
+        page = auditor.get(sent.headers["location"]).text
+        assert name not in page
+        return re.findall(r'"cell">(decision|case viewed)</span>.*?href="/cases/(\w+)"', page, re.DOTALL)
+
+    assert found("ann lee") == [("case viewed", ids[0]), ("decision", ids[1]), ("decision", ids[0])]
+    assert found("1.2.4") == [("decision", ids[1])]
+    assert found("bo berg") == [("decision", ids[2])]
+    unknown = auditor.send("/log", "/log/patient", {"patient": "nobody"})
+    assert (unknown.status_code, "Back to log" in unknown.text) == (404, True)
 
 
 def test_the_log_is_searched_verified_and_downloaded(person: Callable[..., Person]) -> None:

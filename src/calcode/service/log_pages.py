@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from sqlalchemy import or_, select
+from sqlalchemy import Connection, Row, or_, select
 
 from calcode.files import canonical_json
 from calcode.service.checkpoint_targets import targets_of
@@ -16,16 +16,18 @@ from calcode.service.checkpoints import check_against
 from calcode.service.keys import checkpoint_key
 from calcode.service.log import Event
 from calcode.service.log_routes import not_by_a_reader
-from calcode.service.pages import Form, page_role_on_all_lines, page_router, render
+from calcode.service.pages import Form, field, page_role_on_all_lines, page_router, render, see
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
 from calcode.service.projections import KINDS
 from calcode.service.requests import ServiceHere
-from calcode.service.tables import CHECKPOINT, EVENT
+from calcode.service.tables import CHECKPOINT, DECISION, EVENT
 
 router = page_router()
 _Auditor = Annotated[Principal, Depends(page_role_on_all_lines("auditor"))]
 _PAGE = 30
+#: So many cases of one patient are looked for.
+_CASES = 500
 #: Events whose subject is a decision.
 _ABOUT_CASES = (
     *("task_opened", "case_viewed", "answer_revealed", "review_saved", "review_superseded", "label_received"),
@@ -39,20 +41,21 @@ def log_page(
     service: ServiceHere,
     principal: _Auditor,
     kind: Annotated[str, Query(max_length=40)] = "",
-    text: Annotated[str, Query(max_length=200)] = "",
+    text: Annotated[str, Query(max_length=1000)] = "",
     before: Annotated[int, Query(ge=0, le=2**62)] = 0,
 ) -> Response:
-    """Records, newest first, by kind and by who or what they are about."""
+    """Records, newest first, by kind and by who or what they are about; pseudonyms of a patient mean all its cases."""
     not_by_a_reader(principal)
     query = select(EVENT).order_by(EVENT.c.seq.desc()).limit(_PAGE + 1)
     if kind:
         query = query.where(EVENT.c.kind == kind)
-    if text:
-        wanted = text.strip()
-        query = query.where(or_(EVENT.c.id == wanted, EVENT.c.actor == wanted, EVENT.c.subject == wanted))
     if before:
         query = query.where(EVENT.c.seq < before)
     with service.database.reading() as connection:
+        if wanted := text.split():
+            cases = [row.id for row in _cases(connection, wanted)]
+            named = (EVENT.c.id.in_([*wanted, *cases]), EVENT.c.subject.in_([*wanted, *cases]))
+            query = query.where(or_(EVENT.c.actor.in_(wanted), *named))
         rows = connection.execute(query).all()
         newest = connection.execute(select(CHECKPOINT).order_by(CHECKPOINT.c.size.desc()).limit(10)).all()
     size, head = service.log.head()
@@ -75,6 +78,28 @@ def log_page(
         "elsewhere": bool(targets_of(service.site.checkpoints)),
     }
     return render(request, "log.html", context)
+
+
+def _cases(connection: Connection, pseudonyms: Sequence[str]) -> Sequence[Row[Any, Any, Any]]:
+    """The newest cases of patients and studies."""
+    of_one = or_(DECISION.c.group_digest.in_(pseudonyms), DECISION.c.study_digest.in_(pseudonyms))
+    query = select(DECISION.c.id, DECISION.c.group_digest, DECISION.c.study_digest).where(of_one)
+    return connection.execute(query.order_by(DECISION.c.seq.desc()).limit(_CASES)).all()
+
+
+@router.post("/log/patient")
+def patient(service: ServiceHere, principal: _Auditor, form: Form) -> Response:
+    """The records of a patient or study: by pseudonym, so that no address names a person."""
+    not_by_a_reader(principal)
+    name = field(form, "patient")
+    secrets = [service.secret.for_line(line) for line in service.models]
+    wanted = [secret.pseudonym(kind, name) for secret in secrets for kind in ("group", "study")]
+    with service.database.reading() as connection:
+        known = {digest for row in _cases(connection, wanted) for digest in (row.group_digest, row.study_digest)}
+    found = [digest for digest in wanted if digest in known]
+    if not found:
+        raise Problem(404, "No case of this patient or study is in the log. Write the name as the image carried it.")
+    return see(f"/log?text={'+'.join(found)}")
 
 
 @router.post("/log/verify")
