@@ -334,7 +334,10 @@ def read_site(path: str | os.PathLike[str]) -> SiteSettings:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ServiceError(f"{file}: not TOML ({error})") from error
     except ValidationError as error:
-        found = "; ".join(f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors())
+        found = "; ".join(
+            f"{'.'.join(map(str, entry['loc']))}: {entry['msg'].removeprefix('Value error, ')}"
+            for entry in error.errors()
+        )
         raise ServiceError(f"{file}: {found}") from error
 
     def absolute(value: str | None) -> str | None:
