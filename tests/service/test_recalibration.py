@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from service.clinic import LINE, PROTOCOL, Clinic, clinic_site, fixed_coins, restore_tested
-from service.sites import ROOT, another_model, make_site, running
+from service.sites import ROOT, WORLD, another_model, make_site, running
 from service.test_monitoring import FAR, close_all, into_shadow, promote
 from sqlalchemy import select
 
@@ -24,6 +24,7 @@ from calcode.service.alarms import open_alarms
 from calcode.service.bags import plan_bag
 from calcode.service.gates import shadow_coverage
 from calcode.service.keys import site_secret
+from calcode.service.labels import receive_label
 from calcode.service.log import Event
 from calcode.service.models import latest_protocol
 from calcode.service.monitoring import embeddings_of
@@ -347,6 +348,22 @@ def test_gates_count_labels_after_the_cut_off_and_never_set_size(tmp_path: Path)
         assert 0 <= shown["shadow"]["differ"] <= 120
         # Cases of the bag were decided before the cut-off: the candidate may not be judged by them.
         assert not set(truth) & {row.id for row in clinic.drawn()[:60]}
+        # Nor by patients of the model's own data, nor by cases that chance did not draw, whoever labels them.
+        rows, labels, _ = clinic.draw(40)
+        requests = [
+            DecisionRequest(embedding_f32="", group=f"calibration-patient-{i}", image_id=f"known {i}")
+            for i in range(40)
+        ]
+        case = service.admission["skin"].case
+        cases = [case(sent, row, key=None, actor="clinic") for sent, row in zip(requests, rows, strict=True)]
+        for answer, label in zip(service.writer.submit(cases).result(), labels, strict=True):
+            clinic.truth[answer.id] = WORLD.classes[label]
+        classes = service.models["skin"].prompts.classes
+        laboratory = {"source": "pathology", "actor": "lab", "classes": classes}
+        service.change(lambda t: [receive_label(t, id, label=said, **laboratory) for id, said in clinic.truth.items()])
+        assert sum(row.in_model for row in clinic.drawn()) > 5
+        with service.database.reading() as connection:
+            assert shadow_coverage(connection, "skin", digest) == coverage
     assert not [name for name in Protocol.model_fields if "size" in name or "informative" in name]
 
 
