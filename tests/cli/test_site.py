@@ -284,6 +284,22 @@ def test_a_site_model_stands_wherever_a_model_does(here: Path, site_file: Path, 
     assert "reviewed" in explained.output
 
 
+def test_images_of_another_backbone_are_refused_by_every_command(here: Path, site_file: Path, run: Run) -> None:
+    write_cohort(here / "foreign.parquet", n=60, seed=79, prefix="f", backbone="another")
+    for command in (
+        ("decide", "site.safetensors", "foreign.parquet", "-o", "foreign.csv"),
+        ("evaluate", "site.safetensors", "foreign.parquet"),
+        ("report", "site.safetensors", "foreign.parquet", "-o", "foreign.html"),
+        ("explain", "site.safetensors", "foreign.parquet", "--id", "f-0"),
+        ("site", "plan", "model.safetensors", "foreign.parquet", "--budget", "60", "-o", "foreign.csv"),
+    ):
+        result = run(*command, columns=400)
+        assert result.exit_code == 1
+        assert "foreign.parquet: " in result.output
+        assert "backbone 'another' differs from 'stand-in'" in result.output
+    assert not {path.suffix for path in here.glob("foreign.*")} & {".csv", ".html"}
+
+
 def test_a_home_model_is_needed_to_make_a_site_model(here: Path, site_file: Path, run: Run) -> None:
     result = run("site", "plan", "site.safetensors", "clinic.parquet", "--budget", "60", columns=400)
     assert result.exit_code == 1

@@ -90,8 +90,10 @@ def test_images_that_made_the_model_cannot_certify_it(model: Calcode, roles: dic
     for role in ("validation", "gate", "calibration"):
         with pytest.raises(RoleError, match=f"certification role are in the {role} role"):
             model.certify_singles(roles[role])
+    certificate = model.certify_singles(roles["test"], risk=0.0001)
     with pytest.raises(SettingsError, match="risk: 1.5"):
         model.certify_singles(roles["test"], risk=1.5)
+    assert model.certificate_ == certificate  # what fails changes nothing
 
 
 def test_reference_images_may_certify_and_leave_their_own_row_out(roles: dict[str, Evidence]) -> None:

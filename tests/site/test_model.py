@@ -350,6 +350,19 @@ def test_sharp_mode_has_ridge_alone_for_a_prior(roles: dict[str, Evidence]) -> N
     )
     np.testing.assert_allclose(site.p_values(roles["test"][:3]), expected, atol=1e-9)
     assert any("Sharp mode" in sentence for sentence in site.promises_)
+    # Reference images certify single answers; the audit leaves an image's own row out.
+    reference = roles["reference"]
+    rows = one_per_group(reference, random_state=0)
+    own = [
+        neighbour_distance(
+            reference.embeddings[[row]], reference=np.delete(reference.embeddings, row, axis=0), n_neighbors=10
+        )[0]
+        for row in rows
+    ]
+    accepted = np.array([(1 + (values >= value - 1e-9).sum()) / 161 >= 0.05 for value in own])
+    sets = site.p_values(reference[rows]) > 0.2 + 1e-12
+    assert not accepted.all()
+    assert site.certify_singles(reference).n == int((accepted & (sets.sum(axis=1) == 1)).sum())
     np.testing.assert_array_equal(site.gate_distances_, np.sort(site.gate_distances_))
 
 

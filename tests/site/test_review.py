@@ -57,6 +57,19 @@ def test_the_quota_serves_the_classes_that_exclude_most_per_label() -> None:
     assert archive_quota(exclusions, budget=45, miscoverage=FOUR, classes=[0]).labels == {0: 39}
 
 
+def test_a_class_that_needs_few_labels_comes_first_and_ties_go_to_the_one_that_says_more() -> None:
+    exclusions = np.zeros((10, 2), dtype=bool)
+    exclusions[:6, 0] = True
+    exclusions[:5, 1] = True
+    # 0.5 for 9 labels is more than 0.6 for 19; what is left is one more step.
+    assert archive_quota(exclusions, budget=19, miscoverage=np.array([0.05, 0.1])).labels == {1: 19}
+    exclusions = np.zeros((10, 4), dtype=bool)
+    exclusions[:8, 0] = True
+    exclusions[:2, 1] = True
+    exclusions[:6, 3] = True  # neither adds an image to those of class 0
+    assert archive_quota(exclusions, budget=38, miscoverage=FOUR).labels == {0: 19, 3: 19}
+
+
 def test_further_steps_go_to_the_class_with_the_fewest_and_the_rest_trains() -> None:
     exclusions = np.ones((5, 2), dtype=bool)
     delta = np.array([0.05, 0.1])

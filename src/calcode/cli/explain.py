@@ -69,7 +69,7 @@ def explain(
     from calcode.backbones.photograph import photograph_evidence
     from calcode.cli.rows import remembered
     from calcode.cohorts import open_features
-    from calcode.engines.local import require_review_probability
+    from calcode.engines.local import naming, require_review_probability
     from calcode.method.explain import explain as explained
     from calcode.method.explain import single_answer_record
     from calcode.site import SiteModel, load_model
@@ -103,13 +103,14 @@ def explain(
     explanations, record = [], None
     for name, evidence in cases:
         try:
-            restricted = evidence.restrict(fitted.classes_)
-            if isinstance(fitted, SiteModel):
-                found = explain_site(restricted, model=fitted, titles=file.prompts.titles)
-            else:
-                found = explained(
-                    restricted, model=fitted, reference=cohort, titles=file.prompts.titles, n_neighbours=neighbours
-                )
+            with naming(Path(name) if image else features):
+                restricted = evidence.restrict(fitted.classes_)
+                if isinstance(fitted, SiteModel):
+                    found = explain_site(restricted, model=fitted, titles=file.prompts.titles)
+                else:
+                    found = explained(
+                        restricted, model=fitted, reference=cohort, titles=file.prompts.titles, n_neighbours=neighbours
+                    )
         except RoleError as error:
             raise RoleError(
                 f"{features}: the model was fitted on {name!r} or on another image of its patient, so its answer "

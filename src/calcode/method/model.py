@@ -332,9 +332,12 @@ class Calcode(Settings):
         p_audit = np.ones(len(sample))
         if self.audit_ is not None:
             p_audit = self.audit_.without_own_rows().p_values(sample)
-        self.certificate_ = None
-        decisions = self._decisions(sample, p_audit=p_audit)
-        self.certificate_ = SinglesCertificate.check(decisions, sample, risk=risk, confidence=confidence)
+        before, self.certificate_ = self.certificate_, None
+        try:
+            decisions = self._decisions(sample, p_audit=p_audit)
+            before = SinglesCertificate.check(decisions, sample, risk=risk, confidence=confidence)
+        finally:
+            self.certificate_ = before
         self.promises_ = (*self.promises_[:-1], self.certificate_.sentence)
         vars(self).pop("digest_", None)
         return self.certificate_
