@@ -92,7 +92,7 @@ class SiteDemo:
             f"{entry.setting.short.capitalize()}: with {LABELS} reviewed cases, chosen at random, "
             f"{percent(entry.curve['at random', LABELS].value)} of the images get an answer that rules something out "
             f"({percent_interval(entry.curve['at random', LABELS])} in eight of ten draws) instead of "
-            f"{percent(entry.today.informative_rate.value)}. In the draw of the table the worst class is covered for "
+            f"{percent(entry.today.informative_rate.value)}. In one such draw the worst class is covered for "
             f"{percent(entry.reviewed.worst_class_coverage.value)}; an exactly valid method would show about "
             f"{percent(entry.ideal_worst)}."
             for entry in self.sites
@@ -213,7 +213,8 @@ def comparison_table(demo: SiteDemo) -> Table:
     rows.append(["held-out images", "sharp mode", *_cells(demo.sharp.sharp, "")])
     headings = ("images", "model", "coverage", "worst class", "set size", "informative", "one diagnosis", "deferred")
     return Table(
-        caption="All images of the patients that were not reviewed; at home one test image per lesion",
+        caption="One draw of the reviewed cases; all images of the patients that were not reviewed; at home one test "
+        "image per lesion",
         columns=columns(*headings, words=2),
         rows=rows,
         name="site",
