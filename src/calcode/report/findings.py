@@ -272,7 +272,7 @@ def worst_class_sentences(figures: CohortFigures) -> list[str]:
     share = f"{percent_estimate(worst)} of {counted(worst.n, 'answered image')}"
     if worst.value >= cohort.target:
         return [f"No class lies below the target of {target}; the lowest is {title} with {share}."]
-    doubt = ", though its interval reaches it" if worst.high >= cohort.target else ""
+    doubt = ", though its interval, wider for the worst of several, reaches it" if worst.high >= cohort.target else ""
     sentences = [
         f"Its worst class, {title}, stays below the target of {target}{doubt}: {share}. "
         f"{why_unprotected(figures, summary.worst_class)}"
