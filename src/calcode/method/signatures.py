@@ -66,7 +66,9 @@ def read_private_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
     except FileNotFoundError as error:
         raise ArtifactError(f"{path}: no such key file; make one with 'calcode model key FILE'") from error
     except (ValueError, TypeError) as error:
-        raise ArtifactError(f"{path}: not a private key in PEM without a password ({error})") from error
+        raise ArtifactError(
+            f"{path}: not a private key in PEM without a password; make one with 'calcode model key FILE'"
+        ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise ArtifactError(f"{path}: a key of another kind; Ed25519 needed")
     return key
