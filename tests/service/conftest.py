@@ -85,7 +85,8 @@ def postgres_server() -> Iterator[Server]:
         os.chown(folder, user.pw_uid, user.pw_gid)
         prefix = ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
     made = [*prefix, str(binaries / "initdb"), "-D", str(folder / "db"), "-U", "postgres", "-A", "trust", "-N"]
-    subprocess.run(made, check=True, capture_output=True, cwd=folder)
+    # Whatever the language of this machine: in the locale C the server would have no encoding.
+    subprocess.run([*made, "-E", "UTF8", "--locale=C"], check=True, capture_output=True, cwd=folder)
     server = Server(folder=folder, port=free_port(), binaries=binaries, prefix=prefix)
     server.start()
     try:
