@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -239,6 +240,12 @@ def test_late_and_missing_labels(ward: Ward) -> None:
     with ward.service.log.transaction() as transaction:
         transaction.connection.execute(TASK.update().values(due_at="2020-01-01T00:00:00.000000Z"))
     assert [case.late for case in cases(ward)] == [True, False, False, True]
+
+
+def test_a_walk_stops_at_a_drawn_case_that_waits_and_at_no_other() -> None:
+    kinds = ((True, False), (False, True), (True, False), (True, True), (True, False))
+    cases: list[Any] = [SimpleNamespace(drawn=drawn, waiting=waiting) for drawn, waiting in kinds]
+    assert walkable(cases) == cases[:3]
 
 
 def test_what_each_label_may_do(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from service.test_reviews import Ward, all_read
 from sqlalchemy import select
 
 from calcode.service import sampling
+from calcode.service.blindness import tasks_shown
 from calcode.service.labels import reviewed_cases, walkable
 from calcode.service.log import utc
 from calcode.service.sampling import close_visits, later, settled_upto
@@ -118,6 +119,9 @@ def test_sample_tasks_open_when_the_visit_is_over_and_deferrals_at_once(tmp_path
         send(call, rows)
         with service.database.reading() as connection:
             before = {task.decision: task.why for task in connection.execute(select(TASK))}
+            # A deferral is known at once, and not shown before the visit is over: that would tell it from a drawn case.
+            assert [tasks_shown(connection, id, hidden=True) for id in before] == [[]] * len(before)
+            assert all(tasks_shown(connection, id, hidden=False) for id in before)
         by_name = decided(service)
         assert before == {row.id: "deferred" for row in by_name.values() if row.action == "defer"}
         close(service)
