@@ -187,6 +187,7 @@ def test_levels_by_count_and_thinning_together(home: Calcode, reviewed: Evidence
     labels = chosen.labels[order]
     permutation = np.random.default_rng([4, 1]).permutation(57)
     calibrates = np.isin(np.arange(57), [i for i in permutation if labels[i] == 0][:19]) | (labels != 0)
+    np.testing.assert_array_equal(site.ranking_.bag.calibrates, calibrates)
     delta = np.array([0.05, 1 / 14, 0.05])
     prior = site.prior_outer_, site.prior_by_class_
     expected = refitted_p_values(prior, phi(chosen)[order], labels, phi(images)[:4], delta=delta, calibrates=calibrates)
