@@ -146,15 +146,6 @@ def test_a_pool_that_is_too_small_is_in_every_set() -> None:
     assert (ranked.rank(features[24:], own_rows=NOBODY, weights=None).p_values[:, 1:] == 1.0).all()
 
 
-def test_a_returning_patients_class_has_the_level_of_its_count() -> None:
-    prior, features, _ = drawn(4, 40)
-    labels = np.array([0] * 24 + [1] * 12 + [2] * 4)
-    ranked = ranking(prior, whole_bag(features, labels), delta=0.05, rare="count").rank(
-        features[[0, 30]], own_rows=np.array([-1, 30]), weights=None
-    )
-    np.testing.assert_allclose(ranked.levels[:, 1], [1 / 13, 1 / 12])
-
-
 def test_a_level_that_is_one_over_a_count_needs_one_label_less_than_the_count() -> None:
     # 1 / (1 / 49) is 49.00000000000001.
     assert [labels_needed(1 / count) for count in (10, 20, 49, 98)] == [9, 19, 48, 97]
