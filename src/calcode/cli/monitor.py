@@ -334,7 +334,7 @@ def _show(
     else:
         reading = watch.support.reading
         screen.say(
-            f"M1 support: capital {_capital(reading.log_capital)} after {counted(reading.n, 'group')}, alarm at "
+            f"M1 support: evidence {_evidence(reading.log_capital)} after {counted(reading.n, 'group')}, alarm at "
             f"{1 / watch.support.alpha:,.0f}."
         )
     screen.say()
@@ -350,7 +350,7 @@ def _show(
             f"[{interval.low:.3f}, {interval.high:.3f}]" if counts.n else "",
             f"{entry.size_sum / labelled:.2f}" if labelled else "",
             f"{entry.n_full / labelled:.2f}" if labelled else "",
-            *(_capital(monitor.reading.log_capital) for monitor in (entry.scores, entry.coverage)),
+            *(_evidence(monitor.reading.log_capital) for monitor in (entry.scores, entry.coverage)),
         )
     screen.show(table)
     alphas = {
@@ -361,7 +361,7 @@ def _show(
     screen.say(
         "Coverage is over accepted cases drawn for review, with a 95 % confidence sequence that may be read at any "
         "time. Cases without a label are written after the plus and count as hits; the page shows them both ways. "
-        f"M2 (scores) and M3 (misses) are capitals; an alarm is raised for {lines}."
+        f"M2 (scores) and M3 (misses) are evidence of a change; an alarm is raised for {lines}."
     )
     if watch.alarms:
         screen.heading("Alarms")
@@ -373,6 +373,6 @@ def _show(
         screen.say(f"Wrote {output}. Open it in a browser.")
 
 
-def _capital(log_capital: float) -> str:
-    """A capital in few characters."""
+def _evidence(log_capital: float) -> str:
+    """Evidence in few characters."""
     return f"{math.exp(log_capital):,.3g}" if log_capital < 14 else f"1e{log_capital / math.log(10):.0f}"
