@@ -200,6 +200,21 @@ def test_two_labels_for_one_image_and_an_empty_sheet(here: Path, sheet: Path, ru
         assert not (here / "never.safetensors").exists()
 
 
+def test_cases_that_only_train_are_not_said_to_calibrate(
+    here: Path, sheet: Path, truth: dict[str, str], run: Run
+) -> None:
+    fill(sheet, truth)
+    result = run(
+        "site", "fit", "model.safetensors", "clinic.parquet", "review.csv", "-o", "assured.safetensors",
+        "--sampling", "archive", "--assurance", "0.9", columns=400,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    site = SiteModel.load(here / "assured.safetensors")
+    n = len(site.bag_) - round(0.4 * len(site.bag_))
+    assert f"{n} reviewed cases calibrate; {100 - n} more train" in result.output
+    assert "59 needed" in result.output
+
+
 def test_a_filled_sheet_is_not_overwritten_and_no_coin_is_tossed(
     here: Path, sheet: Path, truth: dict[str, str], run: Run
 ) -> None:

@@ -62,10 +62,12 @@ def show_site(site: SiteModel, facts: dict[str, Any], *, screen: Screen) -> None
     """Labels, levels and promises of a site model in words."""
     from calcode.metrics.wording import percent
 
+    calibrating = sum(site.calibrating_.values())
+    more = facts["reviewed"] - calibrating + facts["trainers"]
     screen.say(
-        f"{facts['reviewed']:,} reviewed cases calibrate; {facts['trainers']} more train; {facts['unlabelled']} got no "
+        f"{calibrating:,} reviewed cases calibrate; {more} more train; {facts['unlabelled']} got no "
         f"label ({percent(facts['unlabelled_share'])}), {facts['outside']} are outside the label space, "
-        f"{facts['rejected']} were unlike the site's images."
+        f"{facts['rejected']} were rejected by the audit."
     )
     table = plain_table("class", "labels", "promised", "")
     for name, count in facts["counts"].items():
