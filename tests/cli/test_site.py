@@ -109,6 +109,34 @@ def test_no_group_is_tossed_twice(here: Path, clinic: Path, run: Run, run_json: 
     assert (here / "coins.json").stat().st_mode & 0o077 == 0
 
 
+def test_cases_of_a_plan_that_was_stopped_are_drawn_again(
+    here: Path, clinic: Path, run: Run, run_json: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("site", "plan", "model.safetensors", "clinic.parquet", "--design", "coin", "--rate", "0.3")
+    arguments += ("-o", "stopped.csv", "--coin", "stopped.json")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "stopped.csv")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("calcode.site.sheet.write_sheet", full)
+        assert run(*arguments).exit_code == 1
+    secret = json.loads((here / "stopped.json").read_text())["secret"]
+    planned = run_json(*arguments)
+    assert planned["already_tossed"] == 0
+    assert planned["cases"] == len(rows_of(here / "stopped.csv")) > 0
+    assert json.loads((here / "stopped.json").read_text())["secret"] == secret
+
+
+def test_a_plan_refuses_images_that_the_model_was_fitted_on(here: Path, run: Run) -> None:
+    result = run("site", "plan", "model.safetensors", "split.parquet", "--budget", "50", "-o", "home.csv", columns=400)
+    assert result.exit_code == 1
+    assert "split.parquet: ids:" in result.output
+    assert "are in the reference role too" in result.output
+    assert not (here / "home.csv").exists()
+    assert not (here / "home.coin.json").exists()
+
+
 def test_a_plan_says_who_will_stay_in_every_set(here: Path, clinic: Path, run: Run) -> None:
     result = run("site", "plan", "model.safetensors", "clinic.parquet", "--budget", "40", "-o", "small.csv")
     assert result.exit_code == 0

@@ -82,6 +82,7 @@ def plan(
     """
     import numpy as np
 
+    from calcode.engines.local import naming
     from calcode.site.levels import labels_needed
     from calcode.site.plan import CoinFile, plan_archive, plan_coin, plan_consecutive
     from calcode.site.sheet import require_replaceable, write_sheet
@@ -95,6 +96,9 @@ def plan(
     with screen.working(f"Reading {features}"):
         home, cohort = _opened(model, features, prompts=prompts)
     evidence = cohort.evidence
+    # What `fit` would refuse is refused before somebody reviews it.
+    with naming(features):
+        home.role_hashes_.admit("site", evidence)
     visits = None if visit is None else [str(value) for value in cohort.column(visit)]
     n_groups = max(1, len(set([] if evidence.groups is None else evidence.groups.tolist())))
     coin_path = target.with_suffix(".coin.json") if coin is None else coin
@@ -118,8 +122,11 @@ def plan(
     else:
         planned = plan_consecutive(evidence, budget=budget or 0, secret=coins.secret, visits=visits)
     require_replaceable(target, drawn_once=design == "coin")
-    coins.save(coin_path)
+    # The secret first, the marks last: whatever stops this in between, the same cases are drawn again.
+    if not coin_path.exists():
+        CoinFile(coins.secret, set()).save(coin_path)
     write_sheet(target, evidence, planned)
+    coins.save(coin_path)
     needed = {name: labels_needed(levels[name]) for name in home.classes_}
     quota = None if planned.quota is None else planned.quota.labels
     available = [None if planned.available is None else planned.available[k] for k in range(len(home.classes_))]
