@@ -11,11 +11,11 @@ from calcode.errors import BackboneError
 
 
 def test_the_four_models_of_the_paper_have_names() -> None:
-    assert {name: known.dimension for name, known in KNOWN.items()} == {
-        "clip-vit-b32": 512,
-        "pubmedclip-vit-b32": 512,
-        "biomedclip": 512,
-        "medsiglip-448": 1152,
+    assert {name: family_of(name) for name in KNOWN} == {
+        "clip-vit-b32": "transformers",
+        "pubmedclip-vit-b32": "transformers",
+        "biomedclip": "open_clip",
+        "medsiglip-448": "transformers",
     }
 
 

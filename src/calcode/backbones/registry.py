@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -14,41 +13,12 @@ from calcode.errors import BackboneError
 Family = Literal["transformers", "open_clip", "onnx"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class KnownBackbone:
-    """A model with a short name of its own."""
-
-    hub_name: str
-    family: Family
-    dimension: int
-    note: str
-
-
-KNOWN: dict[str, KnownBackbone] = {
-    "clip-vit-b32": KnownBackbone(
-        hub_name="openai/clip-vit-base-patch32",
-        family="transformers",
-        dimension=512,
-        note="OpenAI CLIP ViT-B/32, natural images",
-    ),
-    "pubmedclip-vit-b32": KnownBackbone(
-        hub_name="flaviagiammarino/pubmed-clip-vit-base-patch32",
-        family="transformers",
-        dimension=512,
-        note="PubMedCLIP ViT-B/32, fine-tuned on ROCO radiology figures",
-    ),
-    "biomedclip": KnownBackbone(
-        hub_name="hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224",
-        family="open_clip",
-        dimension=512,
-        note="BiomedCLIP ViT-B/16, figures of PubMed Central",
-    ),
-    "medsiglip-448": KnownBackbone(
-        hub_name="google/medsiglip-448",
-        family="transformers",
-        dimension=1152,
-        note="MedSigLIP at 448 pixels; its terms must be accepted on the hub first",
-    ),
+#: Short names of models on the hub; the terms of the last must be accepted there first.
+KNOWN = {
+    "clip-vit-b32": "openai/clip-vit-base-patch32",
+    "pubmedclip-vit-b32": "flaviagiammarino/pubmed-clip-vit-base-patch32",
+    "biomedclip": "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224",
+    "medsiglip-448": "google/medsiglip-448",
 }
 
 
@@ -60,11 +30,10 @@ def family_of(name: str) -> Family:
     >>> family_of("biomedclip"), family_of("openai/clip-vit-large-patch14"), family_of("tower.onnx")
     ('open_clip', 'transformers', 'onnx')
     """
-    if name in KNOWN:
-        return KNOWN[name].family
-    if name.endswith(".onnx"):
+    full = KNOWN.get(name, name)
+    if full.endswith(".onnx"):
         return "onnx"
-    if name.startswith("hf-hub:") or (Path(name) / "open_clip_config.json").is_file():
+    if full.startswith("hf-hub:") or (Path(full) / "open_clip_config.json").is_file():
         return "open_clip"
     return "transformers"
 
@@ -90,10 +59,9 @@ def load_backbone(
     -------
     Backbone
     """
-    given = os.fspath(name)
-    family = family_of(given)
-    full = KNOWN[given].hub_name if given in KNOWN else given
-    if revision is not None and (family == "onnx" or Path(given).is_dir()):
+    full = KNOWN.get(os.fspath(name), os.fspath(name))
+    family = family_of(full)
+    if revision is not None and (family == "onnx" or Path(full).is_dir()):
         raise BackboneError("revision: for models of the hub; a local file or folder has none, leave it out")
     if family == "onnx":
         from calcode.backbones.onnx_tower import OnnxTower
