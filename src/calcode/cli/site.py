@@ -234,7 +234,8 @@ def fit(
     screen.emit("site fit", {"output": str(target), **facts})
     show_site(site, facts, screen=screen)
     screen.say()
-    screen.say(f"Wrote {target}. Decide with it: calcode decide {target} {features} -o decisions.csv")
+    also = "" if prompts is None else f" --prompts {prompts}"
+    screen.say(f"Wrote {target}. Decide with it: calcode decide {target} {features}{also} -o decisions.csv")
     if options.calibrate_with == "weighted":
         screen.say("Every feature file that it decides on needs the column review_probability.")
 
