@@ -21,6 +21,7 @@ from calcode.method.evidence import one_per_group
 from calcode.metrics.wording import percent
 from calcode.site import SiteModel
 from calcode.site.assured import exclusion_levels
+from calcode.site.explain import explain_site
 
 
 def fitted(
@@ -139,6 +140,18 @@ def test_groups_of_trainers_and_gate_are_known_and_not_taken_out(
     decisions = site.decide(reviewed[[100, 120, 200]])
     assert decisions.known_group.tolist() == [True, True, False]
     assert not site.decide(images).known_group.any()
+
+
+def test_a_patient_who_returns_is_told_that_too_few_cases_are_left(home: Calcode, reviewed: Evidence) -> None:
+    one_each = reviewed[one_per_group(reviewed, random_state=0)]
+    labels = one_each.require_labels()
+    rows = np.concatenate([np.flatnonzero(labels == k)[:count] for k, count in enumerate((30, 25, 19))])
+    site = SiteModel(home, sampling="archive").fit(reviewed=one_each[rows])
+    assert site.silenced_classes_ == ()
+    explained = explain_site(one_each[rows[-1:]], model=site)
+    because = {verdict.name: verdict.because for verdict in explained.verdicts}
+    assert [name for name, text in because.items() if "own case" in text] == [site.classes_[2]]
+    assert "own case" not in str(explain_site(one_each[rows[:1]], model=site).verdicts)
 
 
 def test_decisions_say_what_the_p_values_say(home: Calcode, reviewed: Evidence, images: Evidence) -> None:

@@ -37,6 +37,8 @@ def explain_site(evidence: Evidence, *, model: SiteModel, titles: Mapping[str, s
         why.append("The patient is known to the model: the own reviewed case is left out, and nothing is promised.")
     if decision.action.name == "LABEL":
         why.append(model.singles_sentence)
+    (own,), _ = model.known_.find(1, ids=evidence.ids, groups=evidence.groups)
+    own_class = model.bag_.labels[own] if own >= 0 else -1
     verdicts = []
     if not decisions.deferred[0]:
         # Every class, the least strange first.
@@ -46,6 +48,12 @@ def explain_site(evidence: Evidence, *, model: SiteModel, titles: Mapping[str, s
             name = decisions.classes[y]
             if name in model.silenced_classes_:
                 because = f"in every set: {model.counts_[name]} reviewed cases are too few to rule it out"
+            elif (
+                y == own_class
+                and scores[y] == 0.0
+                and model.calibrating_[name] <= model.ranking_.labels_needed(model.levels_[name])
+            ):
+                because = "not ruled out: without the patient's own case too few reviewed cases are left"
             else:
                 strange = f"{percent(1 - scores[y])} of the reviewed cases of this class"
                 because = f"{strange}, this image among them, look at least as strange"
