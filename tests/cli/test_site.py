@@ -53,6 +53,15 @@ def fill(path: Path, truth: dict[str, str], *, skip: int = 0) -> None:
             writer.writerow(row | {"label": ("", "cannot tell")[number % 2] if number < skip else label})
 
 
+def refusal(run: Run, sheet: Path) -> str:
+    """What is said about a sheet that cannot be used; nothing is written."""
+    arguments = ("site", "fit", "model.safetensors", "clinic.parquet", sheet.name, "--sampling", "archive")
+    result = run(*arguments, "-o", "never.safetensors", columns=400)
+    assert result.exit_code == 1
+    assert not (sheet.parent / "never.safetensors").exists()
+    return str(result.output)
+
+
 @pytest.fixture
 def truth() -> dict[str, str]:
     return {f"clinic-{i}": name for i, name in enumerate(draw(900, seed=77)[1])}
@@ -205,14 +214,9 @@ def test_a_wrong_sheet_is_one_sentence_and_nothing_is_written(
     rows = rows_of(sheet)
     lines = [",".join((row | (change if i == 3 else {})).values()) for i, row in enumerate(rows)]
     (here / "wrong.csv").write_text("id,group,label,why\n" + "\n".join(lines) + "\n")
-    result = run(
-        "site", "fit", "model.safetensors", "clinic.parquet", "wrong.csv", "-o", "never.safetensors",
-        "--sampling", "archive", columns=400,
-    )  # fmt: skip
-    assert result.exit_code == 1
-    assert words in result.output
-    assert "line 5" in result.output
-    assert not (here / "never.safetensors").exists()
+    message = refusal(run, here / "wrong.csv")
+    assert words in message
+    assert "line 5" in message
 
 
 def test_two_labels_for_one_image_and_an_empty_sheet(here: Path, sheet: Path, run: Run) -> None:
@@ -284,13 +288,8 @@ def test_a_sheet_that_no_one_can_read_alike_is_refused(
     here: Path, clinic: Path, run: Run, text: str, words: str
 ) -> None:
     (here / "odd.csv").write_text(text)
-    result = run(
-        "site", "fit", "model.safetensors", "clinic.parquet", "odd.csv", "-o", "never.safetensors",
-        "--sampling", "archive", columns=400,
-    )  # fmt: skip
-    assert result.exit_code == 1
-    assert words in result.output
-    assert not (here / "never.safetensors").exists()
+    message = refusal(run, here / "odd.csv")
+    assert words in message
 
 
 def test_missing_groups_are_named(here: Path, run: Run) -> None:
