@@ -113,6 +113,28 @@ def test_what_cannot_be_split_is_refused(
     assert not Path("out.parquet").exists()
 
 
+@pytest.mark.parametrize(("value", "what"), [(np.nan, "NaN, infinity or a null"), (0.0, "a vector of length zero")])
+def test_embeddings_that_fit_would_refuse_are_refused_before_any_work(
+    value: float, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_cohort(Path("bad.parquet"), n=200)
+    table = pq.read_table("bad.parquet")
+    rows = table["embedding"].to_pylist()
+    rows[7] = [value] * 16
+    column = table.schema.get_field_index("embedding")
+    pq.write_table(
+        table.set_column(column, table.schema.field(column), pa.array(rows, table["embedding"].type)), "bad.parquet"
+    )
+    monkeypatch.setattr("calcode.cohorts.split_roles", lambda *_, **__: pytest.fail("the split began"))
+    result = run("split", "bad.parquet", "-o", "out.parquet")
+    assert result.exit_code == 1
+    said = " ".join(result.stderr.split())
+    assert said.startswith(f"Error: bad.parquet: column 'embedding' has {what} in 1 row (first: the image with id ")
+    assert "'image-7'); embed these images again or drop the rows" in said
+    assert list(tmp_path.glob("out*")) == []
+
+
 def test_roles_are_replaced_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
 ) -> None:

@@ -71,6 +71,11 @@ def split(
         )
     warn_of_unknown_labels(file)
     labels, groups = file.labels_and_groups()
+    screen = Screen(as_json)
+    with screen.working(f"Checking {features}"), warnings.catch_warnings(action="ignore", category=CalcodeWarning):
+        # Embeddings that no later command would take are refused here; what is only warned of, 'calcode fit' says.
+        for _ in file.batches(columns=()):
+            pass
     if groups is None:
         warnings.warn(
             f"{file.path}: no column 'group', so images of one patient may fall into different roles; every promise "
@@ -85,7 +90,6 @@ def split(
     except SettingsError as error:
         raise typer.BadParameter(str(error).removeprefix("sizes: "), param_hint="--sizes") from error
     counts = role_counts(labels, roles, classes=file.classes, guard_miscoverage=guard)
-    screen = Screen(as_json)
     with screen.working(f"Writing {target}"):
         write_roles(target, features=file, roles=roles)
     facts = {

@@ -9,7 +9,6 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -168,15 +167,13 @@ class FeatureFile:
         """
         bank = self.prompts
         try:
-            stored = _stored_matrix(table, dimension=bank.text.shape[2], path=self.path)
-            matrix: FloatArray = stored.astype(np.float64)
+            matrix: FloatArray = self.stored_embeddings(table).astype(np.float64)
             with np.errstate(over="ignore", invalid="ignore"):
                 squared = np.einsum("ij,ij->i", matrix, matrix)
             # One pass tells whether there is anything to refuse; what it is takes more.
             if not (np.isfinite(squared) & (squared > 0)).all():
-                refuse = partial(_refuse, table=table, path=self.path)
-                refuse(np.asarray(~np.isfinite(matrix).all(axis=1)), "NaN, infinity or a null")
-                refuse(np.asarray(~matrix.any(axis=1)), "a vector of length zero")
+                self._refuse_rows(table, np.asarray(~np.isfinite(matrix).all(axis=1)), "NaN, infinity or a null")
+                self._refuse_rows(table, np.asarray(~matrix.any(axis=1)), "a vector of length zero")
             evidence = Evidence.from_text(
                 embeddings=matrix,
                 text=bank.text,
@@ -235,9 +232,32 @@ class FeatureFile:
     def stored_embeddings(self, table: pyarrow.Table) -> AnyArray:
         """Embeddings of rows of this file as they are stored, float16 or float32; shape (n, d).
 
-        Rows without an embedding or of another length are refused; NaN and zeros are not looked for.
+        Rows without an embedding or of another length are refused. A null within a list is NaN; NaN and zeros are not
+        looked for.
         """
-        return _stored_matrix(table, dimension=self.dimension, path=self.path)
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        dimension = self.prompts.text.shape[2]
+        column = table["embedding"].combine_chunks()
+        if isinstance(column, pa.ChunkedArray):  # what older versions give for a table without rows
+            return np.empty((0, dimension))
+        if column.null_count:
+            self._refuse_rows(table, column.is_null().to_numpy(zero_copy_only=False), "no embedding")
+        other = pc.list_value_length(column).to_numpy(zero_copy_only=False) != dimension
+        if other.any():
+            self._refuse_rows(table, other, f"another number of dimensions than the {dimension} of the prompts")
+        values: AnyArray = column.flatten().to_numpy(zero_copy_only=False)
+        return values.reshape(len(column), dimension)
+
+    def _refuse_rows(self, table: pyarrow.Table, bad: AnyArray, what: str) -> None:
+        """Raise if a row is bad, naming the first one."""
+        if bad.any():
+            row, count = int(bad.argmax()), int(bad.sum())
+            raise FeatureFileError(
+                f"{self.path}: column 'embedding' has {what} in {count} row{'s' * (count != 1)} (first: the image with "
+                f"id {str(table['id'][row].as_py())!r}); embed these images again or drop the rows"
+            )
 
     def labels_and_groups(self) -> tuple[TextArray, TextArray | None]:
         """Name of the diagnosis and, where the file has them, group of every row; no embedding is read.
@@ -422,31 +442,3 @@ def open_features(
             stacklevel=2,
         )
     return FeatureFile(path=file, prompts=bank, backbone=backbone or contents.backbone, contents=contents)
-
-
-def _refuse(bad: BoolArray, what: str, *, table: pyarrow.Table, path: Path) -> None:
-    """Raise if a row is bad, naming the first one."""
-    if bad.any():
-        row, count = int(bad.argmax()), int(bad.sum())
-        raise FeatureFileError(
-            f"{path}: column 'embedding' has {what} in {count} row{'s' * (count != 1)} (first: the image with id "
-            f"{str(table['id'][row].as_py())!r}); embed these images again or drop the rows"
-        )
-
-
-def _stored_matrix(table: pyarrow.Table, *, dimension: int, path: Path) -> AnyArray:
-    """The embeddings as they are stored; nulls and other lengths are refused, a null within a list is NaN."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    column = table["embedding"].combine_chunks()
-    if isinstance(column, pa.ChunkedArray):  # what older versions give for a table without rows
-        return np.empty((0, dimension))
-    if column.null_count:
-        _refuse(column.is_null().to_numpy(zero_copy_only=False), "no embedding", table=table, path=path)
-    lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
-    if (lengths != dimension).any():
-        what = f"another number of dimensions than the {dimension} of the prompts"
-        _refuse(lengths != dimension, what, table=table, path=path)
-    values: AnyArray = column.flatten().to_numpy(zero_copy_only=False)
-    return values.reshape(len(column), dimension)
