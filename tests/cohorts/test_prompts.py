@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,14 @@ def test_bad_prompts_are_refused(changes: dict[str, Any], message: str) -> None:
     values: dict[str, Any] = {"text": np.ones((3, 4, 8)), "temperature": 0.1, "classes": ["bcc", "mel", "nv"]}
     with pytest.raises(EvidenceError, match=message):
         Prompts(**(values | changes))
+
+
+def test_the_sharpest_temperature_of_clip_models_gives_no_warning() -> None:
+    # float32 overflows from exp(89) on; cosines 2 apart over 0.01 are exp(200).
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sharp = Prompts(text=[[[1.0, 0.0]], [[-1.0, 0.0]]], temperature=0.01, classes=["a", "b"])
+    assert np.isfinite(sharp.largest_odds)
 
 
 def test_prompts_do_not_change_with_the_array_they_came_from() -> None:

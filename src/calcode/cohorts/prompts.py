@@ -107,7 +107,7 @@ class Prompts:
         number = checked_temperature(temperature)
         unit = bank / np.linalg.norm(bank, axis=2, keepdims=True)
         # No image favours one prompt over another by more than their distance, at most twice that to their mean.
-        apart = 2 * np.linalg.norm(unit - unit.mean(axis=0), axis=2).max()
+        apart = 2 * float(np.linalg.norm(unit - unit.mean(axis=0), axis=2).max())
         values: dict[str, Any] = {
             "text": bank,
             "temperature": number,
