@@ -84,7 +84,7 @@ def test_the_api_page_has_every_public_name() -> None:
     shown = set(re.findall(r"^::: (\S+)$", page, re.MULTILINE))
     public = {
         f"{room}.{name}"
-        for room in ("calcode", "calcode.site", "calcode.monitor")
+        for room in ("calcode", "calcode.metrics", "calcode.site", "calcode.monitor")
         for name in importlib.import_module(room).__all__
     }
     assert shown == {*public, "calcode.sklearn.CalcodeClassifier"}

@@ -109,6 +109,27 @@ def selective_risk_curve(decisions: Decisions, labels: ArrayLike | Sequence[int]
     decisions : Decisions
     labels : array_like of int, shape (n,)
         True class indices; images outside the label space (-1) are left out.
+
+    Returns
+    -------
+    RiskCurve
+
+    Examples
+    --------
+    >>> from calcode import Calcode, Evidence
+    >>> rng = np.random.default_rng(0)
+    >>> def role(n):
+    ...     labels = rng.integers(3, size=n)
+    ...     images = np.eye(3, 8)[labels] + rng.normal(scale=0.4, size=(n, 8))
+    ...     images /= np.linalg.norm(images, axis=1, keepdims=True)
+    ...     return Evidence.from_text(embeddings=images, text=np.eye(3, 8)[:, None], temperature=0.2,
+    ...                               labels=labels, classes=["a", "b", "c"])
+    >>> model = Calcode().fit(reference=role(100), validation=role(200), gate=role(100), calibration=role(200))
+    >>> test = role(200)
+    >>> curve = selective_risk_curve(model.decide(test), test.labels)
+    >>> half = np.searchsorted(curve.acceptance, 0.5)
+    >>> bool(curve.risk[half] < curve.risk[-1])  # the better supported half has fewer errors than all images
+    True
     """
     truth = checked_labels(labels, n=len(decisions), n_classes=len(decisions.classes))
     inside = truth >= 0
