@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calcode.errors import ArtifactError, CalcodeError
+from calcode.errors import ArtifactError, CalcodeError, EvidenceError
 from calcode.files import canonical_json
 from calcode.monitor import Case, Watch
 
@@ -58,6 +58,19 @@ def test_false_alarms_are_divided_as_written() -> None:
         spent += site.classes["mel"].coverage.alpha
         site.recalibrate(lines=dict.fromkeys(CLASSES, 0.1), model_digest=f"m{number}")
     assert spent <= 0.03 / 3 / 3
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ((), "holds fewer than two classes"),
+        (("mel",), "holds fewer than two classes"),
+        (("mel", "nv", "mel"), "named more than once"),
+    ],
+)
+def test_classes_are_two_or_more_different_names(classes: tuple[str, ...], message: str) -> None:
+    with pytest.raises(EvidenceError, match=f"^classes: .*{message}"):
+        make_watch(classes=classes, references={}, lines=dict.fromkeys(classes, 0.1))
 
 
 def test_a_group_votes_once_whatever_it_sends_later() -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from calcode.errors import ArtifactError, CalcodeError, EvidenceError, SettingsError
 from calcode.files import canonical_json, parsed_json, replacing, require_regular
+from calcode.method.evidence import checked_classes
 from calcode.monitor.alarms import Alarm
 from calcode.monitor.class_watch import ClassWatch
 from calcode.monitor.martingale import ExchangeabilityMartingale
@@ -81,6 +82,7 @@ class Watch:
     Parameters
     ----------
     classes : sequence of str
+        Two or more.
     model_digest : str
         Of the model that decides.
     gate : iterable of float or None
@@ -124,6 +126,7 @@ class Watch:
         recalibrations: int = 0,
         random_state: int = 0,
     ) -> None:
+        classes = checked_classes(classes)
         images, scores, coverage = alarm_shares(
             checked_alpha(false_alarm), n_classes=len(classes), recalibrations=recalibrations
         )
