@@ -189,6 +189,23 @@ def test_no_page_has_an_axe_violation_or_reaches_beyond_its_window(browser: Brow
     context.close()
 
 
+def test_labels_and_controls_of_a_search_stand_in_line(browser: Browser, served: Served) -> None:
+    context = served.person(browser, "a.dahl", "auditor", viewport={"width": 1280, "height": 900})
+    page, _ = watched(context)
+    page.goto(f"{served.address}/log")
+    for shape in ("top", "height"):
+        found = page.evaluate(
+            """shape => [".field", ".field :is(select, input)"].map(which =>
+                [...document.querySelectorAll("form[role=search] " + which)]
+                    .map(entry => entry.getBoundingClientRect()[shape]))""",
+            shape,
+        )
+        for places in found:
+            assert len(places) == 2
+            assert places[0] == pytest.approx(places[1], abs=0.5), shape
+    context.close()
+
+
 def test_sign_in_then_a_case_in_three_keys_change_and_next(browser: Browser, served: Served) -> None:
     session(served.service, "anna", "clinician")
     served.service.change(lambda t: people.set_password(t, subject="anna", password=PASSWORD))
