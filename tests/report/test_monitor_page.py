@@ -85,19 +85,37 @@ def test_coverage_never_comes_without_size_full_sets_labels_and_both_readings_of
     assert row["labels"].text == str(entry.counts.hits + entry.counts.misses)
     assert row["without label"].text == "8"
     assert row["coverage, missing as hits"].text != row["coverage, missing as misses"].text
-    assert f"{entry.as_hits.interval.low:.3f}" in row["coverage, missing as hits"].below
+    low, high = entry.as_hits.interval[1:]
+    assert row["coverage, missing as hits"].below == f"{100 * low:.1f} to {100 * high:.1f}"
     assert row["mean set size"].text == f"{entry.size_sum / (entry.counts.hits + entry.counts.misses):.2f}"
     assert row["full sets"].text == percent(0.0)
     assert "were deferred" in text_of(watch)
 
 
+def test_every_share_of_the_page_is_in_percent() -> None:
+    watch = watched()
+    rows = [row for key in ("coverage", "labels") for row in table(watch, key).cells]
+    texts = [text for row in rows for cell in row for text in (cell.text, cell.below)]
+    # A share with two or more digits behind its point is not in percent; a set size is 1 or more.
+    assert {text for text in texts if re.match(r"\[?0\.\d\d", text)} == set()
+    counts = watch.classes["<mel>"].counts
+    low, high = counts.interval(missing_as=True)
+    found = [cell.text for cell in rows[1]]
+    assert found[3:6] == [
+        percent(counts.coverage(missing_as=True)),
+        percent(counts.coverage(missing_as=False)),
+        f"{100 * low:.1f} to {100 * high:.1f}",
+    ]
+    assert found[8] == percent(0.9)
+
+
 def test_the_labels_that_an_alarm_needs_are_those_of_the_library() -> None:
     watch = watched()
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table(watch, "labels").cells}
-    assert rows["bcc, <mel>"][:2] == ["0.90", "900"]
+    assert rows["bcc, <mel>"][:2] == [percent(0.9), "900"]
     alpha = watch.classes["bcc"].coverage.alpha
     assert rows["bcc, <mel>"][-1] == str(labels_needed(line=0.1, alpha=alpha, miss_rate=0.3))
-    assert rows["bcc, <mel>"][2] == "tolerated"  # a true coverage of 0.90 is on the line
+    assert rows["bcc, <mel>"][2] == "tolerated"  # a true coverage of 90 % is on the line
     assert rows["nv"][-2] == "tolerated"
 
 
@@ -117,9 +135,10 @@ def test_how_it_answers_is_shown_with_intervals_and_against_the_shadow() -> None
     assert figure.numbers is not None
     facts = watch.rates.against(other)
     for (name, fact), row in zip(facts.items(), figure.numbers.cells, strict=True):
-        write = number if name == "set_size" else percent
+        write, times, digits = (number, 1, 2) if name == "set_size" else (percent, 100, 1)
         assert row[1].text == write(fact["mean"])
-        assert f"[{write(fact['low'])}, {write(fact['high'])}]" in row[1].below
+        low, high = (f"{times * fact[side]:.{digits}f}" for side in ("low", "high"))
+        assert row[1].below.startswith(f"{low} to {high}, ")
         assert row[2].text == write(fact["expected"]["mean"])
         assert row[3].text == "yes"
     shares, sizes = figure.charts

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calcode.metrics.intervals import Estimate
-from calcode.metrics.wording import counted, listed, number, percent, sentence_case
+from calcode.metrics.wording import counted, listed, number, percent, percent_interval, sentence_case, short_percent
 from calcode.monitor import Alarm, ClassWatch, Watch, labels_needed
 from calcode.report.charts import (
     UNIT_SCALE,
@@ -134,7 +134,8 @@ def alarm_parts(watch: Watch, alarms: Sequence[Alarm], *, model_name: str) -> tu
         sentences=(
             f"Watched: {model_name}, over {watch.answers.n:,} patients with one image each"
             f"{f', the newest of {watch.seen_until}' * bool(watch.seen_until)}. While nothing changes, the probability "
-            f"of ever raising a false alarm is at most {watch.false_alarm:g}, however often this page is read.",
+            f"of ever raising a false alarm is at most {short_percent(watch.false_alarm)}, however often this page is "
+            "read.",
         ),
         style="lead",
     )
@@ -211,10 +212,11 @@ def answer_figure(watch: Watch, facts: Mapping[str, Mapping[str, Any]]) -> Figur
     def written(name: str, found: Mapping[str, Any] | None) -> Cell:
         if found is None or found["mean"] is None:
             return Cell("none")
-        write = number if name == "set_size" else percent
+        shown = Estimate(value=found["mean"], low=found["low"], high=found["high"], n=found["n"])
+        share = name != "set_size"
+        interval = percent_interval(shown) if share else f"{number(shown.low)} to {number(shown.high)}"
         return Cell(
-            write(found["mean"]),
-            below=f"[{write(found['low'])}, {write(found['high'])}], {counted(found['n'], 'case')}",
+            percent(shown.value) if share else number(shown.value), below=f"{interval}, {counted(shown.n, 'case')}"
         )
 
     table = Table(
@@ -286,7 +288,7 @@ def coverage_parts(watch: Watch, classes: Mapping[str, ClassWatch]) -> tuple[Tex
                     "The bar is what can be said so far, with 95 % confidence at every look: the more labels, the "
                     "shorter. Cases without a label count as hits here."
                 ),
-                charts=(RowChart(rows=rows, references=(ReferenceLine(0.95, "0.95"),)),),
+                charts=(RowChart(rows=rows, references=(ReferenceLine(0.95, short_percent(0.95)),)),),
             )
         )
     parts.append(coverage_table(classes))
@@ -304,27 +306,25 @@ def coverage_table(classes: Mapping[str, ClassWatch]) -> Table:
         counts = entry.counts
         labelled = counts.hits + counts.misses
         alarmed = entry.coverage.reading.alarm_at is not None
-        shown = [
-            Cell(
-                percent(counts.coverage(missing_as=missing_as)),
-                below=f"[{sequence.interval.low:.3f}, {sequence.interval.high:.3f}]",
-                alarm=alarmed,
+        hits, misses, binomial = (
+            Estimate(value=counts.coverage(missing_as=missing_as), low=low, high=high, n=counts.n)
+            for missing_as, (low, high) in (
+                (True, entry.as_hits.interval[1:]),
+                (False, entry.as_misses.interval[1:]),
+                (True, counts.interval(missing_as=True)),
             )
-            if counts.n
-            else Cell("no label yet")
-            for missing_as, sequence in ((True, entry.as_hits), (False, entry.as_misses))
-        ]
-        low, high = counts.interval(missing_as=True)
+        )
+        shown = [Cell(percent(found.value), below=percent_interval(found), alarm=alarmed) for found in (hits, misses)]
         rows.append(
             [
                 name,
                 f"{labelled:,}",
                 f"{counts.missing:,}",
-                *shown,
-                f"[{low:.3f}, {high:.3f}]" if counts.n else "",
+                *(shown if counts.n else [Cell("no label yet")] * 2),
+                percent_interval(binomial) if counts.n else "",
                 f"{entry.size_sum / labelled:.2f}" if labelled else "",
                 percent(entry.n_full / labelled) if labelled else "",
-                f"{1 - entry.coverage.line:.2f}",
+                percent(1 - entry.coverage.line),
             ]
         )
     return Table(
@@ -380,11 +380,11 @@ def waits_table(classes: Mapping[str, ClassWatch]) -> Table:
                 continue
             needed = labels_needed(line=line, alpha=alpha, miss_rate=1 - coverage, longest=_LONGEST_WAIT)
             waits.append(f"over {_LONGEST_WAIT:,}" if needed is None else f"{needed:,}")
-        rows.append([", ".join(members), f"{1 - line:.2f}", f"{1 / alpha:,.0f}", *waits])
+        rows.append([", ".join(members), percent(1 - line), f"{1 / alpha:,.0f}", *waits])
     return Table(
         caption="Labels after which the alarm has spoken with probability one half, if the true coverage is this",
         columns=columns(
-            "diagnosis", "least coverage tolerated", "alarm at", *[f"if {share:.2f}" for share in _SUPPOSED]
+            "diagnosis", "least coverage tolerated", "alarm at", *[f"if {short_percent(share)}" for share in _SUPPOSED]
         ),
         rows=rows,
         name="monitor_labels",
