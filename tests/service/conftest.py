@@ -49,11 +49,11 @@ class Server:
         options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c max_connections=60"
         self.control("-l", str(self.folder / "server.log"), "-o", options, "start")
 
-    def new_database(self) -> str:
+    def new_database(self, *, encoding: str = "UTF8") -> str:
         name = f"calcode_{uuid.uuid4().hex}"
         engine = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
+            connection.execute(text(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0"))
         engine.dispose()
         return self.url(name)
 

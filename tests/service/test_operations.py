@@ -157,6 +157,30 @@ def test_the_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
         assert sentence in bad.output
 
 
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_postgresql_database_that_cannot_hold_every_text_is_refused(
+    tmp_path: Path, postgres: Server, encoding: str
+) -> None:
+    site = make_site(tmp_path, database=postgres.new_database(encoding=encoding))
+    remedy = "createdb --encoding=UTF8 --locale=C --template=template0 calcode_"
+    with pytest.raises(ServiceError, match=f"holds text as {encoding}, .*{remedy}"), Service(site.settings):
+        pass
+    # Told in time: in SQL_ASCII the driver gives bytes for text unless it is asked for UTF8.
+    engine = create_engine(site.settings.database_url, connect_args={"client_encoding": "utf8"})
+    assert inspect(engine).get_table_names() == []
+    # As an earlier version left it: the tables are there.
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
+        connection.execute(text(f"INSERT INTO alembic_version VALUES ('{schema.revisions()[-1]}')"))
+    engine.dispose()
+    with pytest.raises(ServiceError, match=remedy), Service(site.settings):
+        pass
+    for command in ("doctor", "upgrade"):
+        said = RUN(app, ["service", command, str(site.file)])
+        assert said.exit_code == 1
+        assert remedy in " ".join(said.output.split())
+
+
 def test_before_the_first_start_the_doctor_looks_at_the_model_that_will_answer(tmp_path: Path) -> None:
     site = make_site(tmp_path, lines='[checkpoints]\nfolders = ["notes"]')
     made = RUN(app, ["service", "init", str(site.file)])

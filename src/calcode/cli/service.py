@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,9 +47,8 @@ def init(site: SiteFile, as_json: AsJson = False) -> None:
     settings = read_site(site)
     Path(settings.data).mkdir(parents=True, exist_ok=True, mode=0o700)
     key = checkpoint_key(settings).public_key()  # first: it may be missing, and then nothing should be half made
-    database = Database(settings.database_url)
-    schema.upgrade(database)
-    database.close()
+    with closing(Database(settings.database_url)) as database:
+        schema.upgrade(database)
     site_secret(settings)
     facts = {"data": settings.data, "key": public_text(key), "verifier_key": verifier_key(settings.name, key)}
     tell(
@@ -73,11 +73,9 @@ def upgrade(site: SiteFile, as_json: AsJson = False) -> None:
     from calcode.service.database import Database
     from calcode.service.settings import read_site
 
-    database = Database(read_site(site).database_url)
-    with database.reading() as connection:
-        before = schema.current(connection)
-    schema.upgrade(database)
-    database.close()
+    with closing(Database(read_site(site).database_url)) as database:
+        before = schema.current(database)
+        schema.upgrade(database)
     now = schema.revisions()[-1]
     facts = {"before": before, "now": now}
     tell("service upgrade", f"Schema {before or 'empty'} -> {now}", as_json=as_json, facts=facts)

@@ -51,7 +51,9 @@ def examine(site: SiteSettings) -> list[Finding]:
                 *model_states(site, log),
                 *report_states(site, log),
             ]
-    except (CalcodeError, *STORAGE_ERRORS) as error:
+    except CalcodeError as error:
+        findings.append(Finding("bad", "database", str(error)))
+    except STORAGE_ERRORS as error:
         findings.append(Finding("bad", "database", f"cannot be read: {error}"))
     return findings
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import Connection
+from sqlalchemy import create_engine
 
 from calcode.errors import ServiceError
 from calcode.service.database import Database
@@ -22,6 +23,7 @@ def upgrade(database: Database, *, to: str = "head") -> None:
     from alembic import command
     from alembic.config import Config
 
+    _require_utf8(database)
     with database.writing() as connection:
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
@@ -31,8 +33,7 @@ def upgrade(database: Database, *, to: str = "head") -> None:
 
 def require_current(database: Database) -> None:
     """Raise if the database is older or newer than this version of calcode."""
-    with database.reading() as connection:
-        found, newest = current(connection), revisions()[-1]
+    found, newest = current(database), revisions()[-1]
     if found != newest:
         raise ServiceError(
             f"{database.url}: its schema is {found or 'empty'}, this version of calcode needs {newest}; make a backup "
@@ -40,11 +41,35 @@ def require_current(database: Database) -> None:
         )
 
 
-def current(connection: Connection) -> str | None:
+def current(database: Database) -> str | None:
     """The version of a database's schema; None for an empty database."""
     from alembic.migration import MigrationContext
 
-    return MigrationContext.configure(connection).get_current_revision()
+    _require_utf8(database)
+    with database.reading() as connection:
+        return MigrationContext.configure(connection).get_current_revision()
+
+
+def _require_utf8(database: Database) -> None:
+    """Refuse a PostgreSQL database of another encoding: a name or a comment could not be kept in it.
+
+    The driver is asked, because in SQL_ASCII it gives bytes for text and SQLAlchemy cannot even connect.
+    """
+    if database.sqlite:
+        return
+    engine = create_engine(database.url)
+    arguments, options = engine.dialect.create_connect_args(engine.url)
+    try:
+        with closing(engine.dialect.connect(*arguments, **options)) as connection:
+            found = connection.info.parameter_status("server_encoding")
+    except database.driver_error:
+        return  # who cannot connect at all is told so by the first query
+    if found != "UTF8":
+        name = engine.url.database
+        raise ServiceError(
+            f"{name}: this PostgreSQL database holds text as {found}, and the service needs UTF8; make another one "
+            f"with: createdb --encoding=UTF8 --locale=C --template=template0 {name}_utf8, and name it in the site file"
+        )
 
 
 def revisions() -> list[str]:

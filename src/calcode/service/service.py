@@ -76,9 +76,7 @@ class Service:
         try:
             self._stack.callback(self.database.close)
             self._stack.enter_context(only_service(self.database))
-            with self.database.reading() as connection:
-                new = schema.current(connection) is None
-            if new:
+            if schema.current(self.database) is None:
                 schema.upgrade(self.database)
             schema.require_current(self.database)
             self.secret = site_secret(site)
