@@ -208,13 +208,13 @@ def other_models(world: World, roles: dict[str, Evidence], *, n: int) -> dict[st
     return found
 
 
-def files(torch: Any, world: World, model: Calcode, *, size: int, options: argparse.Namespace) -> dict[str, Any]:
+def files(world: World, model: Calcode, *, options: argparse.Namespace) -> dict[str, Any]:
     """Parquet to Parquet: on the device, reading alone, and on the CPU for fewer images."""
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model.save(folder / "model.safetensors")
-        sizes = {"device": options.n_test, "cpu": options.n_cpu_file if size < 50_000 else options.n_cpu}
+        sizes = {"device": options.n_test, "cpu": options.n_cpu_file}
         for label, n in sizes.items():
             path = folder / f"{label}.parquet"
             write_cohort(world, path, n=n)
@@ -371,7 +371,7 @@ def main() -> None:
         if "resident" in options.parts:
             entry |= resident(torch, world, model, size=size, options=options)
         if "files" in options.parts:
-            entry["files"] = files(torch, world, model, size=size, options=options)
+            entry["files"] = files(world, model, options=options)
         if "models" in options.parts and size == options.sizes[0]:
             entry["other_models"] = other_models(world, roles, n=options.checked)
         result[f"n={size}"] = entry

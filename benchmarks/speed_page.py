@@ -324,7 +324,7 @@ cannot settle. *Differing* counts images whose action, reason, label, set or p-v
 **From file to file**, as `calcode decide --engine gpu` does it, with the model load: {result["n_test"]:,} images,
 the second of two runs in one process. *Of reading or deciding alone* is the rate divided by that of the slower of the
 two: reading the file, and the whole decision above. The CPU columns are the same on all cores, for
-{result["n_cpu_file"]:,} images ({result["n_cpu"]:,} with 100,000 calibration images), model load included.
+{result["n_cpu_file"]:,} images, model load included.
 
 {table(heads["files"], files)}
 

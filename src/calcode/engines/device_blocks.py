@@ -145,8 +145,6 @@ class DeviceBlocks:
 
         if block is None:
             return None
-        for checked in self._checked:
-            checked.result()
         if self._device.type == "cuda" and not hasattr(self._thread, "stream"):
             self._thread.stream = torch.cuda.Stream(self._device)
         with torch.cuda.stream(getattr(self._thread, "stream", None)):
@@ -175,6 +173,9 @@ class DeviceBlocks:
         """The decisions of a block as a table with the ids of its rows."""
         if decided is None:
             return None
+        # Nothing is written before it is known that all images are new; until then the device need not wait.
+        for checked in self._checked:
+            checked.result()
         decisions, rows = decided
         return decisions_table(decisions, ids=rows["id"])
 

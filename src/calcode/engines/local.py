@@ -194,8 +194,11 @@ class DecideJob:
         """Check the model, the features, that one is made for the other, the device, and that `out` is neither file."""
         if device is not None:
             require_device(device)
-        fitted = load_model(Path(model))
-        file = features if isinstance(features, FeatureFile) else open_features(features)
+        with ThreadPoolExecutor(1) as pool:
+            # Either takes a moment: the features are checked while the model is loaded.
+            opened = pool.submit(lambda: features if isinstance(features, FeatureFile) else open_features(features))
+            fitted = load_model(Path(model))
+        file = opened.result()
         require_classes(file, fitted.classes_)
         if isinstance(fitted, SiteModel):
             require_review_probability(file, fitted)
