@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from calcode.cohorts import DecisionWriter, decisions_table, read_decisions, write_decisions
-from calcode.cohorts.decisions import decision_facts
+from calcode.cohorts.decision_reader import decision_facts
 from calcode.errors import FeatureFileError, MismatchError
 from calcode.method.decisions import Action, Decisions, Reason
 

@@ -33,7 +33,7 @@ from calcode.cohorts import (
     write_decisions,
     write_features,
 )
-from calcode.cohorts.decisions import decisions_from
+from calcode.cohorts.decision_reader import decisions_from
 from calcode.files import canonical_json, parsed_json
 from calcode.method.localized import LocalizedRule
 from calcode.method.tail import discover_tail

@@ -11,8 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,10 +122,8 @@ class Decoder:
             self.shared_file.unlink()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pool.__exit__(kind, error, trace)
+    def __exit__(self, *raised: Any) -> None:
+        self._pool.__exit__(*raised)
         _remove_shared_file(self.shared_file)
 
     def batches(self, rows: IntArray) -> Iterator[DecodedBatch]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from calcode.cohorts.cohort import Cohort
-from calcode.cohorts.decisions import DecisionWriter, decisions_from, decisions_table, read_decisions, write_decisions
+from calcode.cohorts.decision_reader import decisions_from, read_decisions
+from calcode.cohorts.decisions import DecisionWriter, decisions_table, write_decisions
 from calcode.cohorts.feature_writer import write_features, write_roles
 from calcode.cohorts.features import FeatureFile, open_features
 from calcode.cohorts.prompts import Prompts, prompt_digest, read_prompts, write_prompts

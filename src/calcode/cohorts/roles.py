@@ -223,21 +223,11 @@ class RoleCounts:
         return f"calibration: too few images for a finite guard, so if protected these are in every set: {named}"
 
     def __str__(self) -> str:
-        head = ["class", *self.roles, "total"]
-        rows = [
-            [name, *(str(value) for value in row), str(row.sum())]
-            for name, row in zip(self.classes, self.counts, strict=True)
-        ]
         totals = self.counts.sum(axis=0)
-        rows.append(["total", *(str(value) for value in totals), str(totals.sum())])
-        widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-        lines = [
-            "  ".join(
-                cell.ljust(width) if i == 0 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in [head, *rows]
-        ]
+        counted = [*zip(self.classes, self.counts, strict=True), ("total", totals)]
+        rows = [("class", *self.roles, "total"), *((name, *map(str, row), str(row.sum())) for name, row in counted)]
+        first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+        lines = ["  ".join([name.ljust(first), *map(str.rjust, cells, others)]) for name, *cells in rows]
         return "\n".join([*lines, self.guard_sentence()])
 
     def __repr__(self) -> str:

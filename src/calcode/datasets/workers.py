@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Generic, Self, TypeVar
 
 Item = TypeVar("Item")
@@ -23,6 +24,7 @@ Result = TypeVar("Result")
 CRASHED = "decoding it ended the process that tried (out of memory, or a defect of the decoder)"
 
 
+@dataclass(eq=False)
 class WorkerPool(Generic[Item, Result]):
     """Applies a function to items in worker processes; a context manager.
 
@@ -47,33 +49,22 @@ class WorkerPool(Generic[Item, Result]):
     [1, 3]
     """
 
-    def __init__(
-        self,
-        work: Callable[[Item], Result],
-        *,
-        workers: int,
-        crashed: Callable[[Item], Result],
-        prepare: Callable[..., None] | None = None,
-        arguments: tuple[Any, ...] = (),
-        clean_up: Callable[..., None] | None = None,
-    ) -> None:
-        self._work = work
-        self._workers = workers
-        self._crashed = crashed
-        self._prepare = prepare
-        self._arguments = arguments
-        self._clean_up = clean_up
-        self._pool: ProcessPoolExecutor | None = None
-        self._single: ProcessPoolExecutor | None = None
+    work: Callable[[Item], Result]
+    _: KW_ONLY
+    workers: int
+    crashed: Callable[[Item], Result]
+    prepare: Callable[..., None] | None = None
+    arguments: tuple[Any, ...] = ()
+    clean_up: Callable[..., None] | None = None
+    _pool: ProcessPoolExecutor | None = field(default=None, init=False)
+    _single: ProcessPoolExecutor | None = field(default=None, init=False)
 
     def __enter__(self) -> Self:
-        if self._workers:
-            self._pool = self._new_pool(self._workers)
+        if self.workers:
+            self._pool = self._new_pool(self.workers)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         for pool in (self._pool, self._single):
             if pool is not None:
                 if kind is not None:
@@ -86,13 +77,13 @@ class WorkerPool(Generic[Item, Result]):
         """Begin the work on some items, which one process will do."""
         if self._pool is None:
             done: Future[list[Result]] = Future()
-            done.set_result(_all_results(self._work, items))
+            done.set_result(_all_results(self.work, items))
             return items, done
         try:
             return items, self._submitted(self._pool, items)
         except BrokenProcessPool:
             self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = self._new_pool(self._workers)
+            self._pool = self._new_pool(self.workers)
             return items, self._submitted(self._pool, items)
 
     def results(self, submitted: tuple[Sequence[Item], Future[list[Result]]]) -> list[Result]:
@@ -112,13 +103,13 @@ class WorkerPool(Generic[Item, Result]):
             self._single.shutdown(wait=False)
             self._single = None
         if len(items) == 1:
-            return [self._crashed(items[0])]
+            return [self.crashed(items[0])]
         middle = len(items) // 2
         return self._results_one_by_one(items[:middle]) + self._results_one_by_one(items[middle:])
 
     def _submitted(self, pool: ProcessPoolExecutor, items: Sequence[Item]) -> Future[list[Result]]:
-        with without_script(self._work, self._arguments):
-            return pool.submit(_all_results, self._work, items)
+        with without_script(self.work, self.arguments):
+            return pool.submit(_all_results, self.work, items)
 
     def _new_pool(self, workers: int) -> ProcessPoolExecutor:
         # Forking a process that holds a GPU or the threads of a model is not safe; a new interpreter is.
@@ -126,7 +117,7 @@ class WorkerPool(Generic[Item, Result]):
             workers,
             mp_context=multiprocessing.get_context("spawn"),
             initializer=_start_worker,
-            initargs=(self._prepare, self._arguments, self._clean_up),
+            initargs=(self.prepare, self.arguments, self.clean_up),
         )
 
 
