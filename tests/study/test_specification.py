@@ -48,9 +48,9 @@ def test_a_file_becomes_a_checked_study(path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("min_n = 5", "min_m = 5", r"settings\[1\]: unknown key 'min_m'; did you mean 'min_n'\?"),
+        ("min_n = 5", "min_m = 5", r"settings\[1\]: no key 'min_m'; did you mean 'min_n'\?"),
         ("title =", "titel =", "title: missing"),
-        ("[subgroups]", "[subgroup]", "study: unknown key 'subgroup'; did you mean 'subgroups'"),
+        ("[subgroups]", "[subgroup]", "study: no key 'subgroup'; did you mean 'subgroups'"),
         ('run = ["top1"', 'run = ["tpo1"', r"methods.run: no method 'tpo1'; did you mean 'top1'\?"),
         ('run = ["top1"', 'run = ["no-semantic-term"', "methods.run: 'no-semantic-term' cannot be run"),
         ('experiments = ["all"]', 'experiments = ["mian"]', r"experiments: no experiment 'mian'"),
@@ -63,6 +63,12 @@ def test_a_file_becomes_a_checked_study(path) -> None:
         ('name = "AWAY"', 'name = "HOME"', r"settings: \['HOME'\] given more than once"),
         ('name = "AWAY"', 'name = "all"', "stands for an average"),
         ('classes = ["c0", "c2"]', 'classes = ["c0", "c9"]', r"\['c9'\] of PAIR are not among the prompts of first"),
+        (
+            'classes = ["c0", "c2"]',
+            'classes = ["c0"]',
+            r"settings\[2\].classes: tuple should have at least 2 items after validation, not 1$",
+        ),
+        ('classes = ["c0", "c2"]', 'classes = ["c0", "c0"]', r"settings\[2\].classes: \['c0'\] given more than once"),
         ('{ not = "north" }', '{ no = "north" }', "is no condition"),
         ('features = "first.parquet"', 'features = "gone.parquet"', "does not exist"),
         ('features = "first.parquet"', 'features = "$NO_SUCH_VARIABLE"', "variable NO_SUCH_VARIABLE is not set"),

@@ -1,4 +1,4 @@
-"""The compared methods in table order. A new method is its file and one line here."""
+"""The compared methods in table order. A new method is its file and a word here."""
 
 from __future__ import annotations
 
@@ -9,23 +9,9 @@ from types import MappingProxyType
 from calcode.baselines.protocol import Method
 
 _FILES = (
-    "top1",
-    "temperature",
-    "lac",
-    "aps",
-    "raps",
-    "saps",
-    "mondrian",
-    "clustered",
-    "local_cp",
-    "rlcp",
-    "conf_ot",
-    "lcp_vlm",
-    "cp_rvalue",
-    "tacp",
-    "lata",
-    "localized_calibration",
-    "calcode_method",
+    *("top1", "temperature", "lac", "aps", "raps", "saps", "mondrian", "clustered"),
+    *("local_cp", "rlcp", "conf_ot", "lcp_vlm", "cp_rvalue", "tacp", "lata"),
+    *("localized_calibration", "calcode_method"),
 )
 
 #: Name to method, in the order of the tables.

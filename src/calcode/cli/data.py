@@ -124,10 +124,9 @@ def check(
         for one in findings:
             shown = f" ({', '.join(one.examples)}{', ...' * (one.count > len(one.examples))})"
             screen.point(one.message + (shown if one.examples else ""))
-    if not report.must_fix:
-        screen.say("Nothing must be fixed.", style="green")
     if report.must_fix:
         raise typer.Exit(int(ExitCode.DATA))
+    screen.say("Nothing must be fixed.", style="green")
 
 
 def list_(as_json: AsJson = False) -> None:

@@ -29,31 +29,16 @@ _FAR = 2.0**40
 #: All that is read of a header: what the pixels mean. Names, numbers and dates are never even loaded, so that
 #: no warning of pydicom can quote them.
 PIXEL_TAGS = (
-    "SamplesPerPixel",
-    "PhotometricInterpretation",
-    "PlanarConfiguration",
-    "NumberOfFrames",
-    "Rows",
-    "Columns",
-    "BitsAllocated",
-    "BitsStored",
-    "HighBit",
-    "PixelRepresentation",
-    "RescaleIntercept",
-    "RescaleSlope",
-    "ModalityLUTSequence",
-    "WindowCenter",
-    "WindowWidth",
-    "VOILUTFunction",
-    "VOILUTSequence",
+    *("SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames", "Rows", "Columns"),
+    *("BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation"),
+    *("RescaleIntercept", "RescaleSlope", "ModalityLUTSequence"),
+    *("WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence"),
     *(
         f"{kind}PaletteColorLookupTable{part}"
         for colour in ("Red", "Green", "Blue")
         for kind, part in ((colour, "Descriptor"), (colour, "Data"), (f"Segmented{colour}", "Data"))
     ),
-    "ExtendedOffsetTable",
-    "ExtendedOffsetTableLengths",
-    "PixelData",
+    *("ExtendedOffsetTable", "ExtendedOffsetTableLengths", "PixelData"),
 )
 
 

@@ -20,17 +20,8 @@ if TYPE_CHECKING:
 
 #: Columns of `outcome_columns`, in order.
 OUTCOMES = (
-    "rows",
-    "accepted",
-    "accepted_covered",
-    "answered",
-    "covered",
-    "labels",
-    "full",
-    "single",
-    "single_right",
-    "empty",
-    "informative",
+    *("rows", "accepted", "accepted_covered", "answered", "covered", "labels"),
+    *("full", "single", "single_right", "empty", "informative"),
 )
 
 

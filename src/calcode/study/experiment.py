@@ -94,7 +94,7 @@ Tables = Mapping[str, Sequence[Row] | pd.DataFrame]
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment; everything about it stands in its file, and one line of the registry names the file.
+    """One experiment; everything about it stands in its file, and a word of the registry names the file.
 
     Attributes
     ----------

@@ -19,15 +19,7 @@ PAPER_SETS = "calcode-paper-sets"
 ABLATION_NAMES = tuple(method.record.name for method in ABLATIONS)
 #: The rows of the paper's main table; its CP r-value row uses the ordering of the released code.
 PAPER = (
-    "aps",
-    "mondrian",
-    "local-cp",
-    "conf-ot",
-    "lcp-vlm",
-    "cp-rvalue-k",
-    "tacp",
-    "stacp",
-    "lata",
+    *("aps", "mondrian", "local-cp", "conf-ot", "lcp-vlm", "cp-rvalue-k", "tacp", "stacp", "lata"),
     *((PAPER_SETS,) if PAPER_SETS in METHODS else ()),
     COMPLETE,
 )

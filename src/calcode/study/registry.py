@@ -1,4 +1,4 @@
-"""The experiments in the order of the page. A new experiment is its file and one line here."""
+"""The experiments in the order of the page. A new experiment is its file and a word here."""
 
 from __future__ import annotations
 
@@ -10,25 +10,9 @@ from calcode.study.experiment import Experiment
 from calcode.study.tables import TableSchema
 
 _FILES = (
-    "utility_profile",
-    "main_comparison",
-    "motivating_case",
-    "classwise",
-    "subgroups",
-    "paired_bootstrap",
-    "ablations",
-    "sensitivity",
-    "audit_stability",
-    "site",
-    "monitoring",
-    "geometry",
-    "out_of_space",
-    "cost_risk",
-    "operating_points",
-    "cross_modal",
-    "resplits",
-    "binary_stress",
-    "neighbours",
+    *("utility_profile", "main_comparison", "motivating_case", "classwise", "subgroups", "paired_bootstrap"),
+    *("ablations", "sensitivity", "audit_stability", "site", "monitoring", "geometry", "out_of_space"),
+    *("cost_risk", "operating_points", "cross_modal", "resplits", "binary_stress", "neighbours"),
 )
 _IN_ORDER: tuple[Experiment, ...] = tuple(
     import_module(f"calcode.study.experiments.{name}").EXPERIMENT for name in _FILES

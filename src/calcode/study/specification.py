@@ -159,7 +159,7 @@ class Setting(Entry):
     shifted: bool = True
     source: Conditions = ()
     target: Conditions
-    classes: tuple[str, ...] | None = None
+    classes: Annotated[tuple[str, ...], Field(min_length=2), AfterValidator(_different)] | None = None
     out_of_space: tuple[str, ...] = ()
     out_of_space_rows: Literal["apart", "included"] = "apart"
     min_n: Annotated[int, Field(ge=1, le=10**9)] = WORST_CLASS_MIN
@@ -178,13 +178,6 @@ class Setting(Entry):
         if not target:
             raise ValueError("empty; say which rows are decided on, such as role = 'test'")
         return target
-
-    @field_validator("classes")
-    @classmethod
-    def _two_classes(cls, classes: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if classes is not None and (len(classes) < 2 or len(set(classes)) != len(classes)):
-            raise ValueError(f"two or more different classes needed, got {list(classes)}")
-        return classes
 
 
 def packaged_settings(name: str) -> tuple[Setting, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
@@ -204,16 +203,14 @@ def _sentence(error: Any) -> str:
     if error["type"] == "missing":
         return f"{where}: missing; add it"
     if error["type"] == "extra_forbidden":
-        parent, known = where.rpartition(".")[0] or "study", _known_keys(loc[:-1])
-        near = difflib.get_close_matches(str(loc[-1]), known, n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        return f"{parent}: unknown key {str(loc[-1])!r}; {advice}"
+        return f"{where.rpartition('.')[0] or 'study'}: {spec.unknown('key', str(loc[-1]), _known_keys(loc[:-1]))}"
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error":
         return f"{where}: {message}"
     if error["type"] == "string_pattern_mismatch":
         return f"{where}: {error['input']!r} cannot be part of a file name; use letters, digits, _ . + -"
-    return f"{where}: {message[0].lower()}{message[1:]}, not {error['input']!r}"
+    found = "" if error["type"] == "too_short" else f", not {error['input']!r}"
+    return f"{where}: {message[0].lower()}{message[1:]}{found}"
 
 
 def _known_keys(loc: Sequence[Any]) -> list[str]:
