@@ -25,10 +25,10 @@ help:
 	@echo "make docs      build the documentation into build/site"
 	@echo "make bench     run the benchmarks; their figures replace benchmarks/results"
 	@echo "make demo      fit and decide on real dermatology features, write report.html"
+	@echo "make picture   the same, and the picture of that page for the README (needs chromium)"
 	@echo "make serve     the decision service with the demonstration model and a stream of images"
 	@echo "make loop      play its story: an alarm, labels, a site model, its promotion; with pictures in build/loop"
 	@echo "make audit     bandit on the service, pip-audit on what is installed (needs the network, and says where it had none)"
-	@echo "make picture   the same, and the picture of that page for the README (needs chromium)"
 	@echo "make clean     remove what the other targets made, except $(VENV)"
 
 install: $(STAMP)

@@ -142,7 +142,7 @@ def test_the_test_images_can_be_chosen_apart(tmp_path: Path, run_json: Callable[
         "site=east",
         "--test-where",
         "site=west",
-        "--min-images",
+        "--min-n",
         "5",
     )
     images = open_features(tmp_path / "sites.parquet").read()
@@ -239,7 +239,7 @@ def test_images_without_labels_cannot_be_judged(tmp_path: Path, run: Callable[..
 
 
 @pytest.mark.parametrize(
-    "options", ["--methods nonsense", "--miscoverage 0", "--csv --json", "--csv --latex", "--min-images 0"]
+    "options", ["--methods nonsense", "--miscoverage 0", "--csv --json", "--csv --latex", "--min-n 0"]
 )
 def test_a_command_that_is_not_understood_is_2(options: str, run: Callable[..., Any]) -> None:
     result = run("compare", "split.parquet", *options.split())

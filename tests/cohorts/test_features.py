@@ -249,10 +249,15 @@ def test_roles_without_labels_stand_beside_roles_with_them(feature_path: Path) -
     assert len(labelled) == 40
 
 
-def test_labels_outside_the_label_space_throughout_are_worth_a_warning(feature_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"), [("Melanoma", r"'Melanoma' \(60 images\)"), ("NV", "Did you mean 'nv' for 'NV'")]
+)
+def test_labels_outside_the_label_space_throughout_are_worth_a_warning(
+    feature_path: Path, name: str, said: str
+) -> None:
     table = pq.read_table(feature_path)
-    rewrite(feature_path, replaced(table, "label_name", pa.array(["Melanoma"] * 60)))
-    with pytest.warns(CalcodeWarning, match=r"no label is among .*\(labels found: \['Melanoma'\]\)"):
+    rewrite(feature_path, replaced(table, "label_name", pa.array([name] * 60)))
+    with pytest.warns(CalcodeWarning, match=f"no image has a label of the prompts; .*{said}"):
         file = open_features(feature_path)
     assert (file.read().evidence.labels == -1).all()
 

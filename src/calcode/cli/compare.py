@@ -87,7 +87,7 @@ def compare(
     by: Annotated[
         str | None, typer.Option(help="Also compare within every value of this column, such as site.", metavar="COLUMN")
     ] = None,
-    min_images: LeastImages = 20,
+    min_n: LeastImages = 20,
     seed: Annotated[int, typer.Option(help="Seeds every draw of every method.", metavar="N")] = 0,
     prompts: PromptFile = None,
 ) -> None:
@@ -102,7 +102,7 @@ def compare(
     calcode compare split.parquet --methods all
     calcode compare split.parquet --methods split,calcode --by site
     calcode compare split.parquet --where site!=rosendahl \
-        --test-where site=rosendahl --min-images 20 --csv
+        --test-where site=rosendahl --min-n 20 --csv
     """
     from calcode.baselines import Roles
     from calcode.cli.rows import Choice, read_fitted_roles, row_filter
@@ -118,7 +118,7 @@ def compare(
     except CalcodeError as error:
         raise typer.BadParameter(str(error), param_hint="--methods") from error
     try:
-        terms = comparison.Terms(miscoverage=miscoverage, min_n=min_images, random_state=seed)
+        terms = comparison.Terms(miscoverage=miscoverage, min_n=min_n, random_state=seed)
     except SettingsError as error:
         raise typer.BadParameter(str(error).partition(": ")[2], param_hint="--miscoverage") from error
     screen = Screen(forms.as_json)

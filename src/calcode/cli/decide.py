@@ -27,7 +27,7 @@ def decide(
         Literal["local", "ray", "gpu"],
         typer.Option(
             help="Where to compute: in this process; with Ray in several, here or on the cluster of RAY_ADDRESS; or "
-            "with the thresholds on a GPU."
+            "on a GPU."
         ),
     ] = "local",
     device: Annotated[

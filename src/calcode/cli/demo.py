@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def demo(
-    output: Annotated[Path, output_option(help="Page to write; its folder is made.")] = Path("demo-output/report.html"),
+    output: Annotated[Path, output_option(help="Page to write; its folder is created if needed.")] = Path(
+        "demo-output/report.html"
+    ),
     image: Annotated[
         Path | None,
         typer.Option(help="Decide on this photograph of a skin lesion instead, and say why.", metavar="FILE"),

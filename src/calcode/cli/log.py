@@ -69,7 +69,7 @@ def prove(
     decision: Annotated[str, typer.Argument(metavar="ID", help="Id of the decision.")],
     as_json: AsJson = False,
 ) -> None:
-    """A proof that a decision is in the log, as JSON; it shows no other decision.
+    """Print a proof that a decision is in the log, as JSON; it shows no other decision.
 
     Examples
     --------

@@ -29,7 +29,7 @@ def monitor(
     model: ModelFile,
     features: Annotated[
         list[Path],
-        typer.Argument(metavar="FEATURES...", help="Feature files of the images that came, in the order of time."),
+        typer.Argument(metavar="FEATURES", help="Feature files of the images that came, in the order of time."),
     ],
     decisions: Annotated[
         list[Path] | None,

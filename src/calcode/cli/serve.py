@@ -21,7 +21,7 @@ def serve(
         bool, typer.Option("--demo", help="Without a site file: the demonstration model and a stream of images.")
     ] = False,
     pace: Annotated[
-        float, typer.Option(min=0.1, max=1000.0, help="With --demo: images a second; at 8, five minutes.")
+        float, typer.Option(min=0.1, max=1000.0, help="With --demo: images per second; at 8 it takes five minutes.")
     ] = 8.0,
     report: Annotated[
         Path | None, typer.Option(help="With --demo: write the story with pictures here and end.", metavar="FOLDER")

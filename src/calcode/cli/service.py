@@ -63,7 +63,7 @@ def init(site: SiteFile, as_json: AsJson = False) -> None:
 
 
 def upgrade(site: SiteFile, as_json: AsJson = False) -> None:
-    """Bring the database to this version's schema; make a backup before.
+    """Bring the database to this version's schema; make a backup first.
 
     Examples
     --------
@@ -279,7 +279,7 @@ def recalibrate(
 ) -> None:
     """Make the site model that the protocol allows now, from the reviewed cases, as a candidate with its report.
 
-    It answers nobody: it goes into the shadow first, and two accounts promote it. The service may run meanwhile.
+    It answers no request yet: it runs in the shadow first, and two accounts promote it. The service may keep running.
 
     Examples
     --------
@@ -366,7 +366,7 @@ def grants(
     role: Annotated[str, typer.Argument(metavar="ROLE", help="PostgreSQL role of the service.")],
     as_json: AsJson = False,
 ) -> None:
-    """The SQL that lets the service add and read records and nothing else; run it as the owner of the tables.
+    """Print the SQL that lets the service add and read records and nothing else; run it as the owner of the tables.
 
     Examples
     --------
@@ -379,7 +379,7 @@ def grants(
 
 
 def sbom(as_json: AsJson = False) -> None:
-    """The software that is installed for the service, as CycloneDX JSON.
+    """Print the software that is installed for the service, as CycloneDX JSON.
 
     Examples
     --------

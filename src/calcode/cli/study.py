@@ -57,7 +57,7 @@ def run(
         ),
     ] = None,
     resplits: Annotated[
-        int | None, typer.Option(help="New deals of the roles by group, instead of the file's.", min=0)
+        int | None, typer.Option(help="Number of new random splits by group, instead of the file's.", min=0)
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes; default: all cores.", min=1)] = None,
     as_json: AsJson = False,

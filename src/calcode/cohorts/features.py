@@ -426,12 +426,8 @@ def open_features(
             f"{file}: made with the backbone {contents.backbone!r}, not {backbone!r}; leave the backbone out"
         )
     if contents.labels and not set(contents.labels) & set(bank.classes):
-        warnings.warn(
-            f"{file}: no label is among the classes of the prompts {list(bank.classes)}, so every image "
-            f"counts as outside the label space (labels found: {list(contents.labels)[:8]})",
-            CalcodeWarning,
-            stacklevel=2,
-        )
+        unknown = contents.unknown_labels_sentence(bank.classes) or "every label is -1"
+        warnings.warn(f"{file}: no image has a label of the prompts; {unknown}", CalcodeWarning, stacklevel=2)
     if bank.largest_odds < _FLAT:
         warnings.warn(
             f"{file}: the prompts' temperature {bank.temperature:g} makes all probabilities nearly equal (no class "

@@ -262,7 +262,8 @@ def prompt_file_for(path: str | os.PathLike[str]) -> Path:
             return candidate
     raise FeatureFileError(
         f"{file}: no prompts next to it (looked for {candidates[0].name} and {candidates[1].name}); "
-        "'calcode embed' writes both files; otherwise name the prompt file (--prompts, or prompts= in Python)"
+        "'calcode embed' writes both files; otherwise name the prompt file (--prompts, or prompts= in Python), which "
+        "write_prompts makes of your model's text embeddings"
     )
 
 
