@@ -173,7 +173,7 @@ def test_a_folder_of_pictures_becomes_a_feature_file(tmp_path: Path, clip: tuple
     out = tmp_path / "out.parquet"
     summary = embed(listing, backbone=backbone, prompts=embed_prompts(backbone, TEMPLATES), out=out, workers=1)
     assert summary.embedded == 9
-    with pytest.warns(UserWarning, match="outside the label space"):
+    with pytest.warns(UserWarning, match="outside the classes"):
         features = open_features(out)
     assert features.dimension == 8
     assert features.backbone == backbone.card.identity

@@ -85,6 +85,19 @@ def paired_difference(
     -------
     PairedDifference
         A difference is nan where a metric is undefined for a backbone (a method that answers nothing there).
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(3, size=400)
+    >>> truth = np.eye(3, dtype=bool)[labels]
+    >>> narrow = Outcome.from_arrays(sets=truth & (rng.random((400, 1)) < 0.8), answered=np.ones(400, dtype=bool))
+    >>> wide = Outcome.from_arrays(sets=truth | (rng.random((400, 3)) < 0.5), answered=np.ones(400, dtype=bool))
+    >>> found = paired_difference([wide], [narrow], labels=[labels])
+    >>> print(found.coverage)
+    +0.2000 [+0.1625, +0.2400]
+    >>> print(found.set_size)
+    +1.2150 [+1.1325, +1.2900]
     """
     checked_resamples(n_resamples)
     if min_n < 1:

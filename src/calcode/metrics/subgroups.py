@@ -38,6 +38,20 @@ def summarize_by(
         As in `summarize`.
     groups_column : sequence of n values
         One value per image; missing ones are summarised under "unknown".
+
+    Returns
+    -------
+    dict of str to Summary
+        In the order of `subgroup_rows`.
+
+    Examples
+    --------
+    Decisions on the images of a feature file, by hospital::
+
+        test = features.read(role="test")
+        by_site = summarize_by(model.decide(test.evidence), test.evidence.labels, test.metadata["site"])
+        for site, summary in by_site.items():
+            print(site, summary.coverage, summary.set_size, summary.deferral)
     """
     truth = checked_labels(labels, n=len(decisions), n_classes=len(decisions.classes))
     rows = subgroup_rows(groups_column)
