@@ -242,6 +242,12 @@ def test_taking_all_reviewed_cases_is_refused_unless_review_was_even(home: Calco
     fitted(home, reviewed, fit={"e": np.full(300, 0.3)}, sampling="coin", calibrate_with="all")
 
 
+def test_review_probabilities_that_are_not_used_are_said(home: Calcode, reviewed: Evidence, images: Evidence) -> None:
+    with pytest.warns(CalcodeWarning, match="e: not used, because calibrate_with='coin'"):
+        given = SiteModel(home, sampling="coin").fit(reviewed=reviewed, e=np.linspace(0.1, 1, 300))
+    np.testing.assert_array_equal(given.p_values(images), fitted(home, reviewed, sampling="coin").p_values(images))
+
+
 def test_the_assured_form_is_a_split(home: Calcode, reviewed: Evidence, images: Evidence) -> None:
     reviewed = reviewed[:264]  # 132 patients: round(52.8) of them train
     site = fitted(home, reviewed, assurance=0.9, random_state=2, fit={"look": 1})

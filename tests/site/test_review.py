@@ -83,7 +83,7 @@ def test_further_steps_go_to_the_class_with_the_fewest_and_the_rest_trains() -> 
 
 def test_predicted_exclusions_compare_with_homes_own_quantiles(home: Calcode, images: Evidence) -> None:
     delta = np.array([0.05, 0.2, 0.001])
-    found = predicted_exclusions(home.sums_, images, trim=1, miscoverage=delta, home_weight=200.0, ridge=3.0)
+    found = predicted_exclusions(home, images, miscoverage=delta)
     outer = 200 / home.sums_.n * home.sums_.outer + 3 * np.eye(9)
     logits = 2 * site_features(images, trim=1) @ np.linalg.solve(outer, 200 / home.sums_.n * home.sums_.by_class)
     scores = 1 - np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)

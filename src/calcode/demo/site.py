@@ -22,7 +22,7 @@ from calcode.report.parts import Figure, Part, Section, Table, Text, columns
 from calcode.site.expected import informative_share
 from calcode.site.model import SiteModel
 from calcode.site.ranking import TOLERANCE
-from calcode.site.simulation import draw_cases, fitted_on, site_figures
+from calcode.site.simulation import draw_cases, drawn_patients, fitted_on, site_figures
 from calcode.study.cohorts import SettingCohorts, select_cohorts
 from calcode.study.experiments.site import sharp_model
 from calcode.study.specification import Setting
@@ -167,7 +167,8 @@ def compare_sites(images: Cohort, settings: Sequence[Setting], models: Sequence[
 def compare_site(cohorts: SettingCohorts, home: Calcode) -> SiteComparison:
     """One draw of reviewed cases in full, and the informative rate of many draws of several sizes."""
     cohort = cohorts.target.evidence
-    cases = draw_cases(home, cohort, n=LABELS, design="consecutive", seed=0)
+    patients = drawn_patients(cohort, seed=0)
+    cases = draw_cases(home, cohort, patients, n=LABELS, design="consecutive", seed=0)
     site = fitted_on(home, cohort, cases, sampling="consecutive")
     test = cohort[cases.test]
     labels = test.require_labels()
@@ -176,7 +177,7 @@ def compare_site(cohorts: SettingCohorts, home: Calcode) -> SiteComparison:
         for n in CURVE:
             rates = []
             for seed in range(DRAWS):
-                drawn = draw_cases(home, cohort, n=n, design=design, seed=seed)
+                drawn = draw_cases(home, cohort, patients, n=n, design=design, seed=seed)
                 model = fitted_on(home, cohort, drawn, sampling=design)
                 p_values = model.p_values(cohort[drawn.test])
                 rates.append(informative_share(p_values > model.settings_.levels + TOLERANCE))

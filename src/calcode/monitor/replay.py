@@ -99,17 +99,8 @@ def miss_lines(model: Calcode | SiteModel) -> dict[str, float]:
             name: miss_line(n, miscoverage=levels[name], margin=settings.discovery_margin)
             for name, n in model.n_accepted_per_class_.items()
         }
-    from calcode.site.assured import SplitConformal
-
-    # Thinned rows and the training part of the assured form do not calibrate: only the ranking knows which do.
-    ranking = model.ranking_
-    counts = np.bincount(ranking.bag.labels[ranking.bag.calibrates], minlength=len(model.classes_))
-    ranks: list[int | None] = [None] * len(counts)
-    if isinstance(ranking, SplitConformal):
-        ranks = [*ranking.threshold_ranks.tolist()]
     return {
-        name: miss_line(n, miscoverage=model.levels_[name], rank=rank)
-        for name, n, rank in zip(model.classes_, counts.tolist(), ranks, strict=True)
+        name: miss_line(n, miscoverage=model.levels_[name], rank=rank) for name, (rank, n) in model.thresholds_.items()
     }
 
 

@@ -22,7 +22,7 @@ NOT_THE_BAG = (
 def ideal_worst(site: SiteModel, summary: Summary, *, min_n: int = 20) -> float:
     """The worst class that an exactly valid method would show with these labels on these images (SITE.md S15)."""
     images = {row.name: row.coverage.n for row in summary.classwise if row.coverage.n >= min_n}
-    return ideal_worst_coverage(site.calibrating_, images, miscoverage=site.levels_)
+    return ideal_worst_coverage(site.thresholds_, images)
 
 
 def site_sections(

@@ -9,7 +9,7 @@ import numpy as np
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.method.home_sums import site_features
-from calcode.method.quantiles import conformal_quantile
+from calcode.method.quantiles import conformal_quantile, conformal_rank
 from calcode.method.scores import aps_scores, lac_scores
 from calcode.site.simulation import DrawFigures, DrawnCases, judged
 
@@ -83,14 +83,11 @@ def _label_free(home: Evidence, cohort: Evidence, cases: DrawnCases) -> DrawFigu
 
 def judged_draw(sets: BoolArray, cohort: Evidence, cases: DrawnCases, *, calibrating: IntArray) -> DrawFigures:
     """Figures of sets on the test images of a draw; the labels that calibrated give the ideal worst class."""
-    counted = np.bincount(calibrating, minlength=cohort.n_classes)
-    return judged(
-        sets,
-        cohort.require_labels()[cases.test],
-        classes=cohort.classes,
-        labels={name: int(n) for name, n in zip(cohort.classes, counted, strict=True)},
-        levels=dict.fromkeys(cohort.classes, _LEVEL),
-    )
+    counts = np.bincount(calibrating, minlength=cohort.n_classes).tolist()
+    thresholds = {
+        name: (conformal_rank(n, miscoverage=_LEVEL), n) for name, n in zip(cohort.classes, counts, strict=True)
+    }
+    return judged(sets, cohort.require_labels()[cases.test], thresholds=thresholds)
 
 
 #: In the order of the tables.

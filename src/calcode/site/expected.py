@@ -11,7 +11,6 @@ from calcode.arrays import BoolArray
 from calcode.errors import SettingsError
 from calcode.method.evidence import Evidence
 from calcode.method.home_sums import site_features
-from calcode.method.quantiles import conformal_rank
 from calcode.site.levels import labels_needed
 from calcode.site.model import SiteModel
 from calcode.site.ranking import TOLERANCE, Bag
@@ -31,12 +30,7 @@ def informative_share(sets: BoolArray) -> float:
 
 
 def ideal_worst_coverage(
-    labels: Mapping[str, int],
-    images: Mapping[str, int],
-    *,
-    miscoverage: float | Mapping[str, float] = 0.05,
-    n_draws: int = 4000,
-    random_state: int = 0,
+    thresholds: Mapping[str, tuple[int, int]], images: Mapping[str, int], *, n_draws: int = 4000, random_state: int = 0
 ) -> float:
     """The smallest class coverage that an exactly valid method would show on average (SITE.md S15).
 
@@ -45,26 +39,24 @@ def ideal_worst_coverage(
 
     Parameters
     ----------
-    labels : mapping of str to int
-        Calibrating labels of each class. A class with too few is in every set and covered always.
+    thresholds : mapping of str to (int, int)
+        Which of its calibrating scores, from the smallest, is a class's threshold, and how many there are. A class
+        without a threshold is in every set and covered always.
     images : mapping of str to int
         Test images of each class that is shown; the others are left out.
-    miscoverage : float or mapping of str to float
     n_draws, random_state : int
 
     Examples
     --------
-    >>> counts = dict.fromkeys("abcde", 50)
-    >>> 0.90 < ideal_worst_coverage(counts, dict.fromkeys("abcde", 400)) < 0.94
+    >>> thresholds = dict.fromkeys("abcde", (49, 50))
+    >>> 0.90 < ideal_worst_coverage(thresholds, dict.fromkeys("abcde", 400)) < 0.94
     True
     """
     rng = np.random.default_rng(random_state)
     shown = np.ones((n_draws, max(1, len(images))))
     for column, (name, n_images) in enumerate(images.items()):
-        n = labels.get(name, 0)
-        delta = miscoverage[name] if isinstance(miscoverage, Mapping) else miscoverage
-        rank = conformal_rank(n, miscoverage=delta)
-        if rank <= n:
+        rank, n = thresholds[name]
+        if 1 <= rank <= n:
             coverage = rng.beta(rank, n + 1 - rank, size=n_draws)
             shown[:, column] = rng.binomial(n_images, coverage) / n_images
     return float(shown.min(axis=1).mean())
@@ -118,12 +110,7 @@ def learning_curve(
     exclusions = None
     if set(settings.sampling.values()) == {"archive"} and site.home is not None and site.home.sums_ is not None:
         exclusions = predicted_exclusions(
-            site.home.sums_,
-            images,
-            trim=settings.trim,
-            miscoverage=settings.levels,
-            home_weight=settings.home_weight,
-            ridge=settings.ridge,
+            site.home, images, miscoverage=settings.levels, home_weight=settings.home_weight, ridge=settings.ridge
         )
     points = []
     for size in sizes:

@@ -57,6 +57,7 @@ class FittedSite:
     ranking_: Ranking
     counts_: dict[str, int]
     calibrating_: dict[str, int]
+    thresholds_: dict[str, tuple[int, int]]
     levels_: dict[str, float]
     in_every_set_: dict[str, int]
     silenced_classes_: tuple[str, ...]

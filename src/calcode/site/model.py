@@ -80,6 +80,9 @@ class SiteModel(FittedSite, SiteChoices):
         Reviewed cases of each class that train and calibrate.
     calibrating_ : dict of str to int
         Those of them that calibrate: fewer in the assured form and with `slack="thin"`.
+    thresholds_ : dict of str to (int, int)
+        Which of its calibrating scores, from the smallest, is a class's threshold, and how many there are. A rank of
+        0, or of more than there are: the class is in every set.
     levels_ : dict of str to float
         1 - promised coverage of each class.
     silenced_classes_ : tuple of str
@@ -141,7 +144,7 @@ class SiteModel(FittedSite, SiteChoices):
             Unlabelled representatives of the site, at least 19, for the site audit.
         e : array_like of shape (n,), optional
             Review probability of every reviewed row, for `calibrate_with="weighted"` and "all"; not given: that of
-            the evidence.
+            the evidence. With "coin" it is not used, and a warning says so.
         look : int
             In the assured form: which look at a growing sample this is, from 1 on.
         without_label : array_like of bool, shape (n,), optional
@@ -318,6 +321,8 @@ class SiteModel(FittedSite, SiteChoices):
         self.counts_ = dict(zip(self.classes_, counts.tolist(), strict=True))
         calibrating = np.bincount(self.bag_.labels[ranking.bag.calibrates], minlength=len(self.classes_))
         self.calibrating_ = dict(zip(self.classes_, calibrating.tolist(), strict=True))
+        ranks = zip(ranking.threshold_ranks.tolist(), calibrating.tolist(), strict=True)
+        self.thresholds_ = dict(zip(self.classes_, ranks, strict=True))
         self.levels_ = dict(zip(self.classes_, ranking.miscoverage.tolist(), strict=True))
         self.in_every_set_ = {
             name: self.counts_[name] for name, silent in zip(self.classes_, ranking.silenced, strict=True) if silent

@@ -13,6 +13,7 @@ import numpy as np
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.kernels.threads import row_blocks, run_blocks
 from calcode.method.home_sums import adapter_probabilities
+from calcode.method.quantiles import conformal_rank
 from calcode.site.adapter import Adapter
 from calcode.site.levels import ClassLevels, class_levels, labels_needed
 from calcode.site.ranking import TOLERANCE, Bag, Ranked, RankRule
@@ -308,6 +309,13 @@ class FullConformal:
             fits=bag.features @ self.adapter.weights,
             rule=self.rule,
         )
+
+    @property
+    def threshold_ranks(self) -> IntArray:
+        """ceil((n_y + 1)(1 - delta_y)), a case of score +inf counted in n_y; shape (K,)."""
+        counts = np.bincount(self.bag.labels[self.bag.calibrates], minlength=len(self.miscoverage))
+        rows = (counts + self.rule.n_unlabelled).tolist()
+        return np.array([conformal_rank(n, miscoverage=d) for n, d in zip(rows, self.miscoverage, strict=True)])
 
     @property
     def silenced(self) -> BoolArray:

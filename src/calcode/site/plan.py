@@ -14,7 +14,6 @@ from calcode.arrays import FloatArray, IntArray
 from calcode.errors import EvidenceError, FeatureFileError, SettingsError
 from calcode.files import parsed_json, replacing
 from calcode.method.evidence import Evidence
-from calcode.method.home_sums import HOME_WEIGHT, RIDGE
 from calcode.method.model import Calcode
 from calcode.site.review import Quota, archive_quota, coin, predicted_exclusions, representatives
 
@@ -112,18 +111,9 @@ def plan_archive(
     visits : sequence of str, optional
         When each image was taken.
     """
-    if home.sums_ is None:
-        raise SettingsError("home: this model was made without the sums that a site needs; fit it again")
     rows = _representatives(evidence, secret=secret, visits=visits)
     labels = evidence.require_labels()[rows]
-    exclusions = predicted_exclusions(
-        home.sums_,
-        evidence[rows],
-        trim=home.settings_.trim,
-        miscoverage=miscoverage,
-        home_weight=HOME_WEIGHT,
-        ridge=RIDGE,
-    )
+    exclusions = predicted_exclusions(home, evidence[rows], miscoverage=miscoverage)
     available = {k: int((labels == k).sum()) for k in range(evidence.n_classes)}
     quota = archive_quota(exclusions, budget=budget, miscoverage=miscoverage, available=available, classes=classes)
     if not quota.labels:
@@ -133,18 +123,11 @@ def plan_archive(
             "level; review more cases, or name other classes"
         )
     groups = _groups(evidence)
-    order = sorted(range(len(rows)), key=lambda i: coin(secret, f"archive {groups[rows[i]]}"))
-    taken = dict.fromkeys(quota.labels, 0)
-    chosen: dict[int, str] = {}
-    for i in order:
-        k = int(labels[i])
-        if k in taken and taken[k] < quota.labels[k]:
-            taken[k] += 1
-            chosen[i] = "archive"
-    for i in [i for i in order if i not in chosen and labels[i] >= 0][: quota.left]:
-        chosen[i] = TRAINING
-    kept = [i for i in order if i in chosen]
-    return ReviewPlan(rows=rows[kept], why=tuple(chosen[i] for i in kept), quota=quota, available=available)
+    order = np.argsort([coin(secret, f"archive {groups[row]}") for row in rows], kind="stable")
+    calibrating, training = quota.rows(labels[order])
+    why = dict.fromkeys(calibrating.tolist(), "archive") | dict.fromkeys(training.tolist(), TRAINING)
+    kept = sorted(why)
+    return ReviewPlan(rows=rows[order[kept]], why=tuple(why[i] for i in kept), quota=quota, available=available)
 
 
 def plan_coin(evidence: Evidence, *, rate: float, coins: CoinFile, visits: Sequence[str] | None = None) -> ReviewPlan:

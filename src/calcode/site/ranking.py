@@ -115,6 +115,14 @@ class Ranking(Protocol):
         ...
 
     @property
+    def threshold_ranks(self) -> IntArray:
+        """Which calibrating score of its class, from the smallest, is the threshold; shape (K,).
+
+        0, or more than there are: the class is in every set.
+        """
+        ...
+
+    @property
     def silenced(self) -> BoolArray:
         """Classes that are in every set; shape (K,)."""
         ...

@@ -11,7 +11,8 @@ import numpy as np
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import SettingsError
 from calcode.method.evidence import Evidence
-from calcode.method.home_sums import SHARPNESS, HomeSums, adapter_probabilities, site_features
+from calcode.method.home_sums import HOME_WEIGHT, RIDGE, SHARPNESS, adapter_probabilities, site_features
+from calcode.method.model import Calcode
 from calcode.method.quantiles import conformal_quantile
 from calcode.site.levels import labels_needed
 
@@ -79,16 +80,21 @@ def representatives(
 
 
 def predicted_exclusions(
-    home: HomeSums, evidence: Evidence, *, trim: int, miscoverage: FloatArray, home_weight: float, ridge: float
+    home: Calcode,
+    evidence: Evidence,
+    *,
+    miscoverage: FloatArray,
+    home_weight: float = HOME_WEIGHT,
+    ridge: float = RIDGE,
 ) -> BoolArray:
     """e_y(x): would home's own scores exclude label y for image x? (SITE.md S1).
 
     Parameters
     ----------
-    home : HomeSums
+    home : Calcode
+        With the sums of SITE.md S2.
     evidence : Evidence
         Unlabelled images of the site; labels are not looked at.
-    trim : int
     miscoverage : ndarray of shape (K,)
     home_weight, ridge : float
 
@@ -96,11 +102,14 @@ def predicted_exclusions(
     -------
     ndarray of bool, shape (n, K)
     """
-    outer, by_class = home.prior(home_weight=home_weight, ridge=ridge)
-    outputs = site_features(evidence, trim=trim) @ np.linalg.solve(outer, by_class)
+    if home.sums_ is None:
+        raise SettingsError("home: this model was made without the sums that a site needs; fit it again")
+    outer, by_class = home.sums_.prior(home_weight=home_weight, ridge=ridge)
+    outputs = site_features(evidence, trim=home.settings_.trim) @ np.linalg.solve(outer, by_class)
     scores = 1.0 - adapter_probabilities(outputs, sharpness=SHARPNESS)
     limits = [
-        conformal_quantile(own, miscoverage=float(delta)) for own, delta in zip(home.scores, miscoverage, strict=True)
+        conformal_quantile(own, miscoverage=float(delta))
+        for own, delta in zip(home.sums_.scores, miscoverage, strict=True)
     ]
     return np.asarray(scores > np.array(limits))
 
@@ -119,6 +128,24 @@ class Quota:
 
     labels: dict[int, int]
     left: int
+
+    def rows(self, labels: IntArray) -> tuple[IntArray, IntArray]:
+        """Which of the patients, given in the order of the draw, calibrate and which only train.
+
+        Parameters
+        ----------
+        labels : ndarray of int, shape (n,)
+            Classes of their representatives; -1 is neither.
+
+        Examples
+        --------
+        >>> Quota(labels={1: 2}, left=1).rows(np.array([1, 0, -1, 1, 1]))
+        (array([0, 3]), array([1]))
+        """
+        calibrates = np.zeros(len(labels), dtype=np.bool_)
+        for k, n in self.labels.items():
+            calibrates[np.flatnonzero(labels == k)[:n]] = True
+        return np.flatnonzero(calibrates), np.flatnonzero(~calibrates & (labels >= 0))[: self.left]
 
 
 def archive_quota(

@@ -6,9 +6,9 @@ import warnings
 
 import numpy as np
 
-from calcode.arrays import BoolArray
+from calcode.arrays import BoolArray, IntArray
 from calcode.errors import CalcodeWarning
-from calcode.method.evidence import Evidence, one_per_group
+from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
 from calcode.site.alternatives import judged_draw
 from calcode.site.model import SiteModel
@@ -20,7 +20,7 @@ _TRIGGERED, _OTHERWISE, _COIN = 0.9, 0.02, 0.15
 
 
 def triggered_review(
-    home: Calcode, cohort: Evidence, fired: BoolArray, *, seed: int
+    home: Calcode, cohort: Evidence, patients: IntArray, fired: BoolArray, *, seed: int
 ) -> dict[str, tuple[DrawFigures, int]]:
     """One draw: half the patients come and are reviewed by trigger or coin, the others are the test.
 
@@ -29,6 +29,8 @@ def triggered_review(
     home : Calcode
     cohort : Evidence
         With labels and groups.
+    patients : ndarray of int
+        The row that stands for each patient: `drawn_patients`.
     fired : ndarray of bool, shape (n,)
         Images for which the trigger holds.
     seed : int
@@ -39,7 +41,7 @@ def triggered_review(
         By remedy: the figures, and how many cases calibrated.
     """
     rng = np.random.default_rng([seed, 7])
-    order = rng.permutation(one_per_group(cohort, random_state=seed))
+    order = rng.permutation(patients)
     passing, test = order[: len(order) // 2], order[len(order) // 2 :]
     chance = np.where(fired, _TRIGGERED, _OTHERWISE)
     e = 1 - (1 - chance) * (1 - _COIN)

@@ -90,7 +90,15 @@ def reviewed_probabilities(reviewed: Evidence, e: ArrayLike | None, *, settings:
     e : array_like of shape (n,) or None
     settings : SiteSettings
     """
-    if e is None and settings.calibrate_with != "coin":
+    if settings.calibrate_with == "coin":
+        if e is not None:
+            warnings.warn(
+                "e: not used, because calibrate_with='coin' takes every reviewed case for drawn with the same "
+                "probability; calibrate_with='weighted' uses e",
+                CalcodeWarning,
+                stacklevel=3,
+            )
+    elif e is None:
         e = reviewed.review_probability
     probabilities = None if e is None else review_probabilities(e, n=len(reviewed), lowest="above 0")
     settings.require_review(probabilities)

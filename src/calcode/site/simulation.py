@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,17 +11,16 @@ import numpy as np
 
 from calcode.arrays import BoolArray, IntArray
 from calcode.errors import CalcodeWarning
-from calcode.method.evidence import Evidence, one_per_group
-from calcode.method.home_sums import HOME_WEIGHT, RIDGE
+from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
 from calcode.site.expected import ideal_worst_coverage, informative_share
 from calcode.site.levels import labels_needed
 from calcode.site.model import SiteModel
-from calcode.site.review import archive_quota, predicted_exclusions
+from calcode.site.review import Quota, archive_quota, predicted_exclusions, representatives
 
 #: Test images that a class needs to be shown.
 MIN_IMAGES = 20
-#: Share of the patients, and of those of every class, that can be reviewed at most; the others are the test.
+#: Share of a class's patients that equal shares take at most; the others are the test.
 _MOST_REVIEWED = 4 / 5
 
 
@@ -74,53 +73,65 @@ class DrawFigures:
         return self.n_single / self.n_images
 
 
-def draw_cases(home: Calcode, cohort: Evidence, *, n: int, design: str, seed: int, level: float = 0.05) -> DrawnCases:
+def drawn_patients(cohort: Evidence, *, seed: int) -> IntArray:
+    """The image that stands for each patient, in all draws: by the keyed hash of SITE.md S1, key "site SEED".
+
+    Parameters
+    ----------
+    cohort : Evidence
+        A row without a group is its own patient.
+    seed : int
+        Of the study, not of a draw.
+    """
+    names = range(len(cohort)) if cohort.ids is None else cohort.ids
+    groups = [""] * len(cohort) if cohort.groups is None else cohort.groups.tolist()
+    return representatives([str(name) for name in names], groups, secret=f"site {seed}".encode())
+
+
+def draw_cases(
+    home: Calcode, cohort: Evidence, patients: IntArray, *, n: int, design: str, seed: int, level: float = 0.05
+) -> DrawnCases:
     """Draw n patients, each with one image, and take all images of the others as the test.
+
+    An archive may use up the patients of a rare class; without 20 test images left it is not among those of which the
+    worst is shown.
 
     Parameters
     ----------
     home : Calcode
     cohort : Evidence
         With labels and groups.
+    patients : ndarray of int
+        The row that stands for each patient: `drawn_patients`.
     n : int
-        Cases to review; fewer where a fifth of the patients, or of those of a class, would not be left.
+        Cases to review, fewer than patients.
     design : {"consecutive", "archive", "equal shares", "equal shares, common classes"}
         At random; by the archive's quota (SITE.md S1); from an archive with as many labels for every class that has
-        enough; or for every class of which 20 patients stay for the test.
+        enough, at most four fifths of its patients; or for every class of which 20 patients stay for the test.
     seed : int
-        Draws the representatives and the cases.
+        Draws the cases.
     level : float
         Miscoverage that the archive's labels are made for.
     """
     labels = cohort.require_labels()
-    representatives = one_per_group(cohort, random_state=seed)
-    order = np.random.default_rng([seed, n]).permutation(representatives)
+    order = np.random.default_rng([seed, n]).permutation(patients)
     order = order[labels[order] >= 0]
-    n = min(n, int(len(order) * _MOST_REVIEWED))
     per_class = np.bincount(labels[order], minlength=cohort.n_classes)
-    most = (per_class * _MOST_REVIEWED).astype(np.int64)
-    quota: dict[int, int] = {}
+    quota = Quota(labels={}, left=0)
     if design.startswith("equal shares"):
-        if design != "equal shares":
-            most = per_class - MIN_IMAGES
+        most = per_class - MIN_IMAGES if design != "equal shares" else (per_class * _MOST_REVIEWED).astype(np.int64)
         served = np.flatnonzero(most >= labels_needed(level)).tolist()
-        quota = {k: min(n // len(served), int(most[k])) for k in served}
+        shares = {k: min(n // len(served), int(most[k])) for k in served}
+        quota = Quota(labels=shares, left=n - sum(shares.values()))
     elif design == "archive":
-        assert home.sums_ is not None  # a model fitted by this version has them
         delta = np.full(cohort.n_classes, level)
-        exclusions = predicted_exclusions(
-            home.sums_,
-            cohort[representatives],
-            trim=home.settings_.trim,
-            miscoverage=delta,
-            home_weight=HOME_WEIGHT,
-            ridge=RIDGE,
-        )
-        quota = archive_quota(exclusions, budget=n, miscoverage=delta, available=dict(enumerate(most.tolist()))).labels
-    reviewed = order[:n]
-    if quota:
-        reviewed = np.concatenate([order[labels[order] == k][:count] for k, count in quota.items()])
-    trainers = order[~np.isin(order, reviewed)][: n - len(reviewed)]
+        exclusions = predicted_exclusions(home, cohort[patients], miscoverage=delta)
+        available = dict(enumerate(per_class.tolist()))
+        quota = archive_quota(exclusions, budget=n, miscoverage=delta, available=available)
+    # An archive that can serve no class is drawn from at random too: all its classes stay in every set.
+    reviewed, trainers = order[:n], order[:0]
+    if quota.labels:
+        reviewed, trainers = (order[rows] for rows in quota.rows(labels[order]))
     seen = np.concatenate([reviewed, trainers])
     known = np.isin(np.arange(len(cohort)), seen)
     if cohort.groups is not None:
@@ -137,35 +148,26 @@ def fitted_on(home: Calcode, cohort: Evidence, cases: DrawnCases, **settings: An
 
 
 def site_figures(site: SiteModel, test: Evidence) -> DrawFigures:
-    """Figures of a site model on test images, the ideal worst class with its own labels."""
-    return judged(
-        site.decide(test).sets,
-        test.require_labels(),
-        classes=site.classes_,
-        labels=site.calibrating_,
-        levels=site.levels_,
-    )
+    """Figures of a site model on test images, the ideal worst class with its own thresholds."""
+    return judged(site.decide(test).sets, test.require_labels(), thresholds=site.thresholds_)
 
 
-def judged(
-    sets: BoolArray, truth: IntArray, *, classes: Sequence[str], labels: dict[str, int], levels: dict[str, float]
-) -> DrawFigures:
-    """Figures of any sets, shape (n, K), on labelled images; `labels` calibrated the classes at `levels`."""
+def judged(sets: BoolArray, truth: IntArray, *, thresholds: Mapping[str, tuple[int, int]]) -> DrawFigures:
+    """Figures of any sets, shape (n, K), on labelled images; the classes with their thresholds as in `SiteModel`."""
     rows = np.arange(len(truth))
     covered = sets[rows, truth]
-    shown = [k for k in range(len(classes)) if (truth == k).sum() >= MIN_IMAGES]
-    by_class = {classes[k]: float(covered[truth == k].mean()) for k in shown}
+    images = dict(zip(thresholds, np.bincount(truth, minlength=len(thresholds)).tolist(), strict=True))
+    images = {name: n for name, n in images.items() if n >= MIN_IMAGES}
+    by_class = {name: float(covered[truth == k].mean()) for k, name in enumerate(thresholds) if name in images}
     size = sets.sum(axis=1)
     single = size == 1
     return DrawFigures(
         coverage=float(covered.mean()),
         worst_coverage=min(by_class.values(), default=float("nan")),
-        ideal_worst=ideal_worst_coverage(
-            labels, {classes[k]: int((truth == k).sum()) for k in shown}, miscoverage=levels, n_draws=1000
-        ),
+        ideal_worst=ideal_worst_coverage(thresholds, images, n_draws=1000),
         set_size=float(size.mean()),
         informative=informative_share(sets),
-        full_set_rate=float((size == len(classes)).mean()),
+        full_set_rate=float((size == sets.shape[1]).mean()),
         deferral=float((size == 0).mean()),
         n_images=len(truth),
         n_single=int(single.sum()),

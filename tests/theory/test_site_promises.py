@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from calcode.site.adapter import Adapter
 from calcode.site.assured import SplitConformal, failure_of_look
@@ -309,21 +310,38 @@ def test_weights_undo_a_biased_review_and_ignoring_it_is_caught() -> None:
 # ---------------------------------------------------------------------- P4 and P5
 
 
-def test_successive_cases_miss_no_more_often_than_promised() -> None:
-    def one(rng: np.random.Generator) -> float:
-        features, labels = rows_of(rng, {0: 40, 1: 40})
-        order = rng.permutation(80)
-        features, labels = features[order], labels[order]
-        misses = []
-        for t in range(45, 80):
-            ranking = full(PRIOR, bag_of(features[:t], labels[:t]))
-            misses.append(1.0 - covered(ranking, features[[t]], int(labels[t])))
-        return float(np.mean(misses))
+def misses_of_streams(n_streams: int, n_cases: int, *, delta: float, refitted: bool) -> np.ndarray:
+    """Whether each of the successive cases of a class was missed, by the bag before it or by the first bag."""
+    streams = []
+    for i in range(n_streams):
+        rng = np.random.default_rng([4, i])
+        ranking = full(PRIOR, bag_of(*rows_of(rng, {0: 9, 1: 15})), delta=delta)
+        missed = []
+        for rows in np.split(gaussian(rng, 0, n_cases), n_cases if refitted else 1):
+            p_values = ranking.rank(rows, own_rows=np.full(len(rows), -1), weights=None).p_values[:, 0]
+            missed.append(p_values <= delta + TOLERANCE)
+            ranking = ranking.added(bag_of(rows, np.zeros(len(rows), dtype=int)), rule=ranking.rule)
+        streams.append(np.concatenate(missed))
+    return np.array(streams)
 
-    mean, error = simulated(80, one)
-    assert mean < 0.05 + 3 * error
-    # The misses of one stream are independent: their variance is not larger than a binomial's.
-    assert error * np.sqrt(80) < 1.4 * np.sqrt(0.05 * 0.95 / 35)
+
+def test_misses_of_successive_cases_obey_binomial_tails_and_those_of_one_bag_do_not() -> None:
+    n_cases, delta = 60, 0.1
+    most = int(binom.isf(0.05, n_cases, delta))
+    tail = binom.sf(most, n_cases, delta)
+    found = {}
+    for refitted, n_streams in ((True, 200), (False, 1000)):
+        missed = misses_of_streams(n_streams, n_cases, delta=delta, refitted=refitted)
+        # P1 holds for both: no more misses than promised on average over streams.
+        by_stream = missed.mean(axis=1)
+        assert by_stream.mean() < delta + 3 * by_stream.std() / np.sqrt(n_streams)
+        # A bet of half its stake that cases are missed more often: it may ever reach 20 with probability 1/20.
+        capital = np.cumprod(1 + 0.5 / delta * (missed - delta), axis=1).max(axis=1)
+        found[refitted] = (missed.sum(axis=1) > most).mean(), (capital >= 20).mean()
+    for promised, held, broken in zip((tail, 0.05), found[True], found[False], strict=True):
+        error = np.sqrt(promised * (1 - promised))
+        assert held < promised + 3 * error / np.sqrt(200)
+        assert broken > promised + 5 * error / np.sqrt(1000)
 
 
 @pytest.mark.parametrize("look", [1, 2])
