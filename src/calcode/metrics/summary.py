@@ -209,27 +209,11 @@ def summarize(
     random_state, n_resamples : int
         Seed and number of bootstrap resamples.
 
-    Returns
-    -------
-    Summary
-
     Examples
     --------
-    >>> from calcode import Calcode, Evidence
-    >>> rng = np.random.default_rng(0)
-    >>> def role(n):
-    ...     labels = rng.integers(3, size=n)
-    ...     images = np.eye(3, 8)[labels] + rng.normal(scale=0.4, size=(n, 8))
-    ...     images /= np.linalg.norm(images, axis=1, keepdims=True)
-    ...     return Evidence.from_text(embeddings=images, text=np.eye(3, 8)[:, None], temperature=0.2,
-    ...                               labels=labels, classes=["a", "b", "c"])
-    >>> model = Calcode().fit(reference=role(100), validation=role(200), gate=role(100), calibration=role(200))
-    >>> test = role(200)
-    >>> summary = summarize(model.decide(test), test.labels)
-    >>> print(summary.coverage)
-    0.990 [0.963, 0.997] (n = 194)
-    >>> summary.worst_class, summary.deferral.n
-    ('b', 200)
+    What `Decisions.summary` does, with fewer images for the worst class::
+
+        print(summarize(model.decide(test), test.labels, min_n=10))
     """
     return summarize_sets(
         Outcome.from_decisions(decisions),
