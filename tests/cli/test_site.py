@@ -317,7 +317,9 @@ def test_a_site_model_stands_wherever_a_model_does(here: Path, site_file: Path, 
     shown = run("evaluate", "site.safetensors", "clinic.parquet", columns=400).output
     assert f"An exactly valid method would show about {ideal:.3f} as its worst class" in shown
     assert run_json("inspect", "site.safetensors")["counts"]
-    assert "What is promised" in run("inspect", "site.safetensors").output
+    inspected = run("inspect", "site.safetensors").output
+    assert inspected.startswith("site.safetensors: Research software, not a medical device.")
+    assert "What is promised" in inspected
     page = run("report", "site.safetensors", "clinic.parquet", "-o", "site.html")
     assert page.exit_code == 0, page.output
     assert "exactly valid method" in (here / "site.html").read_text()

@@ -29,6 +29,7 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
         # Infinite thresholds are shown below, with their numbers.
         fitted = load_model(model)
     screen = Screen(as_json)
+    screen.say(f"{model.name}: {DEVICE_NOTE}", style="bold")
     if isinstance(fitted, SiteModel):
         from calcode.cli.site_summary import show_site, site_facts
 
@@ -37,7 +38,6 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
         show_site(fitted, facts, screen=screen)
         return
     screen.emit("inspect", {"file": str(model), **about.model_facts(fitted)})
-    screen.say(f"{model.name}: {DEVICE_NOTE}", style="bold")
     screen.say(
         f"For every image it gives one of {len(fitted.classes_)} diagnoses ({', '.join(fitted.classes_)}), a set "
         "of them, or defers to a clinician."

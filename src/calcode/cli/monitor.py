@@ -317,11 +317,11 @@ def _show(
     screen.say(f"{said}.")
     if reviews is not None:
         words = {
-            "without_label": "stayed without a label",
-            "out_of_space": "lie outside the label space",
-            "not_drawn": "were not drawn at random",
-            "no_vote": "do not stand for their group or had voted before",
-            "unknown": "are of images that were not given",
+            "without_label": "without a label",
+            "out_of_space": "outside the label space",
+            "not_drawn": "not drawn at random",
+            "no_vote": "of images that do not stand for their group, or of groups that had voted",
+            "unknown": "of images that were not given",
         }
         others = [f"{reviews[key]:,} {word}" for key, word in words.items() if reviews[key]]
         screen.say(f"Labels: {reviews['votes']:,} voted{''.join(f'; {text}' for text in others)}.")
