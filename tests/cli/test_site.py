@@ -316,6 +316,10 @@ def test_a_site_model_stands_wherever_a_model_does(here: Path, site_file: Path, 
     assert 0.8 < ideal < 0.96
     shown = run("evaluate", "site.safetensors", "clinic.parquet", columns=400).output
     assert f"An exactly valid method would show about {ideal:.3f} as its worst class" in shown
+    for decided_by in ("site.safetensors", "site-decisions.parquet"):
+        said = run("evaluate", decided_by, "clinic.parquet", columns=400).output
+        assert f"{table['known_group'].to_numpy().sum()} images of known patients." in said
+        assert "judged without it, and nothing is promised for them" in said
     assert run_json("inspect", "site.safetensors")["counts"]
     inspected = run("inspect", "site.safetensors").output
     assert inspected.startswith("site.safetensors: Research software, not a medical device.")

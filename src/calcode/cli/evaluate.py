@@ -49,6 +49,8 @@ def evaluate(
     from calcode.cli.summaries import class_table, overall_table, subgroup_table
     from calcode.metrics import summarize, summarize_by
     from calcode.metrics.summary_text import cohort_sentence, remarks
+    from calcode.metrics.wording import counted
+    from calcode.report.site_page import KNOWN_PATIENTS, ideal_worst
     from calcode.site import SiteModel, load_model
 
     screen = Screen(as_json)
@@ -76,8 +78,6 @@ def evaluate(
         facts["by"] = {"column": by, "groups": shown}
     ideal = None
     if isinstance(model, SiteModel):
-        from calcode.report.site_page import ideal_worst
-
         ideal = facts["ideal_worst_class_coverage"] = ideal_worst(model, summary, min_n=min_n)
     screen.emit("evaluate", facts)
     screen.say(f"{choice.described}: {cohort_sentence(summary)}")
@@ -91,6 +91,9 @@ def evaluate(
         screen.say(sentence)
     if ideal is not None:
         screen.say(f"An exactly valid method would show about {ideal:.3f} as its worst class on these images.")
+    known = result.decisions.known_group
+    if known is not None and known.any():
+        screen.say(f"{counted(int(known.sum()), 'image')} of known patients. {KNOWN_PATIENTS}")
     if by is not None:
         screen.heading(f"By {by}")
         screen.show(subgroup_table(groups, column=by))

@@ -13,7 +13,7 @@ from calcode.report.parts import Cell, Figure, Section, Table, Terms, Text, colu
 from calcode.site.expected import ideal_worst_coverage
 from calcode.site.model import SiteModel
 
-NOT_THE_BAG = (
+KNOWN_PATIENTS = (
     "The figures are observations on these images. Patients whose own reviewed case is in the model are judged without "
     "it, and nothing is promised for them."
 )
@@ -77,7 +77,7 @@ def lead_text(site: SiteModel, decisions: Decisions, summary: Summary) -> Text:
             "on these images."
         )
     if decisions.known_group is not None and decisions.known_group.any():
-        sentences.append(f"{counted(int(decisions.known_group.sum()), 'image')} of known patients. {NOT_THE_BAG}")
+        sentences.append(f"{counted(int(decisions.known_group.sum()), 'image')} of known patients. {KNOWN_PATIENTS}")
     return Text(sentences=tuple(sentences), style="lead")
 
 
