@@ -147,7 +147,7 @@ class Admission:
         """The vector, or a problem."""
         if vector.shape != (self.dimension,):
             raise Problem(422, f"embedding: {vector.size} numbers, this line takes {self.dimension}.")
-        squared = float(np.dot(vector, vector))
+        squared = float(vector.dot(vector))
         if not 1e-12 < squared < float("inf"):
             raise Problem(422, "embedding: not finite in float32, or of length zero.")
         return vector
@@ -192,6 +192,7 @@ class Admission:
             # The picture is a file under its own digest; the part that is deleted names it.
             named = hashlib.sha256(image).hexdigest().encode()
             parts.append(secret_part("image", named, media_type="text/x-file", delete_after=_day(keep.image_days)))
+        image_draw, second_draw = self.secret.draws(key)
         return Case(
             line=self.line,
             key=pseudonym("key", key),
@@ -202,8 +203,8 @@ class Admission:
             group_digest=None if group is None else pseudonym("group", group),
             study_digest=None if study is None else pseudonym("study", study),
             coin=self.secret.coin(key if group is None else group),
-            image_draw=self.secret.image_draw(key),
-            second_draw=self.secret.second_draw(key),
+            image_draw=image_draw,
+            second_draw=second_draw,
             site=request.site,
             device=request.device,
             actor=actor,

@@ -38,13 +38,12 @@ def _in_order(names: tuple[str, ...]) -> dict[str, None]:
 
 def _written_alike(body: Mapping[str, Any]) -> bool:
     """Whether both encoders write a decision in the same way: no number with an exponent, nothing nested to sort."""
-    p_audit, scores, parts = body["p_audit"], body["scores"], list(body["parts"])
-    drawn = (body["u"], body["draw"], body["u_second"])
+    p_audit, parts = body["p_audit"], list(body["parts"])
+    numbers = (body["u"], body["draw"], body["u_second"], *body["scores"])
     return (
-        min(drawn) >= _LEAST
-        and max(drawn) < _MOST
+        min(numbers) >= _LEAST
+        and max(numbers) < _MOST
         and (p_audit is None or _LEAST <= p_audit < _MOST)
-        and (not scores or (min(scores) >= _LEAST and max(scores) < _MOST))
         and _plain((body["p_sample"], body["p_second"], *body["thresholds"]))
         and parts == sorted(parts)
         and "deliver" not in body

@@ -83,13 +83,14 @@ class SiteSecret:
         """
         return uniform(self._mac(group))
 
-    def image_draw(self, image: str) -> float:
-        """The number by which one image of a visit is chosen (SITE.md S1): the smallest stands for the patient."""
-        return uniform(self._mac(f"image {image}"))
+    def draws(self, image: str) -> tuple[float, float]:
+        """Two numbers of an image, independent of each other and of the coin: parts of one keyed digest.
 
-    def second_draw(self, image: str) -> float:
-        """The number by which a second reader is drawn (SERVICE.md 8), independent of the coin."""
-        return uniform(self._mac(f"second {image}"))
+        By the first one image of a visit is chosen (SITE.md S1): the smallest stands for the patient. By the second a
+        second reader is drawn (SERVICE.md 8).
+        """
+        digest = self._mac(f"image {image}")
+        return uniform(digest), uniform(digest[8:])
 
 
 def site_secret(site: SiteSettings) -> SiteSecret:

@@ -158,15 +158,9 @@ def _by_row(table: NDArray[Any], described: Callable[[list[Any]], list[Any]]) ->
     described : callable
         From a row to its list.
     """
-    width, raw = table.shape[1] * table.itemsize, np.ascontiguousarray(table).tobytes()
-    seen: dict[bytes, list[Any]] = {}
-    lists = []
-    for row in range(len(table)):
-        key = raw[row * width : (row + 1) * width]
-        if key not in seen:
-            seen[key] = described(table[row].tolist())
-        lists.append(seen[key])
-    return lists
+    keys = np.ascontiguousarray(table).view(f"V{table.shape[1] * table.itemsize}").ravel().tolist()
+    lists = {key: described(table[row].tolist()) for key, row in dict(zip(keys, range(len(keys)), strict=True)).items()}
+    return [lists[key] for key in keys]
 
 
 def golden_embeddings(prompts: Prompts) -> NDArray[np.float32]:

@@ -252,8 +252,9 @@ class Transaction:
             for (seq, _, kind, actor, text, prev, own), entry in zip(records, events, strict=True)
         ]
         insert_rows(self.connection, EVENT, rows)
+        # SQLite's driver takes a bytearray as it is; for bytes it looks for an adapter, which costs as much as the row.
         parts = [
-            (seq, part.name, part.salt, part.content, part.media_type, part.delete_after)
+            (seq, part.name, bytearray(part.salt), bytearray(part.content), part.media_type, part.delete_after)
             for seq, entry in enumerate(events, first)
             for part in entry.parts
         ]

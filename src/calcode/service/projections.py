@@ -110,7 +110,7 @@ def _rule(*kinds: str) -> Callable[[_Rule], _Rule]:
 @_rule("decision")
 def _decision(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     get = body.get
-    # A tuple in the order of the columns: this one is in a hurry.
+    # A tuple in the order of the columns, and 0 and 1 for false and true: this one is in a hurry.
     row = (
         fact.seq,
         fact.id,
@@ -127,9 +127,9 @@ def _decision(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
         body["p_audit"],
         body["u"],
         body["p_sample"],
-        body["representative"],
-        body["in_model"],
-        body["known_group"],
+        int(body["representative"]),
+        int(body["in_model"]),
+        int(body["known_group"]),
         body["site"],
         body["device"],
         # Records of the first version have none of these.

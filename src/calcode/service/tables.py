@@ -349,11 +349,14 @@ def update_rows(
 
 @cache
 def _insertion(table: Table, dialect: str) -> str:
-    """The INSERT of a table with a mark for every column."""
-    names = table.columns.keys()
-    marks = ", ".join(["?" if dialect == "sqlite" else "%s"] * len(names))
-    columns = ", ".join(f'"{name}"' for name in names)
-    return f"INSERT INTO {table.name} ({columns}) VALUES ({marks})"
+    """The INSERT of a table with a mark for every column; 0 and 1 are as good as false and true.
+
+    SQLite's driver looks for an adapter of every bool, and PostgreSQL takes no number for one by itself.
+    """
+    mark, truth = ("?", "?") if dialect == "sqlite" else ("%s", "%s::int::boolean")
+    marks = [truth if isinstance(column.type, Boolean) else mark for column in table.columns]
+    columns = ", ".join(f'"{column.name}"' for column in table.columns)
+    return f"INSERT INTO {table.name} ({columns}) VALUES ({', '.join(marks)})"
 
 
 def install_guards(connection: Connection) -> None:

@@ -316,7 +316,7 @@ def _decision_event(case: Case, outcome: dict[str, Any], *, place: Place, policy
         "site": case.site,
         "device": case.device,
         "task": task,
-        "parts": {part[0]: part[1] for part in sorted(case.parts)},
+        "parts": {part.name: part.digest for part in case.parts},
     }
     if task is not None:
         body["due_at"] = due
