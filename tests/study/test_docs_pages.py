@@ -67,12 +67,9 @@ def test_site_figures_are_those_of_site_md(tool: ModuleType) -> None:
     both = figures.merge(measured, on=["setting", "backbone", "method", "n_labels"], suffixes=("", "_here"))
     assert len(both) == (figures["backbone"] != "mean").sum() == 42
     off = both[(both["informative_rate_here"] - both["informative_rate"]).abs() > 0.06]
-    # With melanoma served, which 30 patients of PAD have, 20 draws say little; 200 draws say more than S15.
-    assert len(off) <= 3
-    assert set(zip(off["setting"], off["method"], strict=True)) <= {
-        ("PAD", "site, archive"),
-        ("PAD", "site, archive, equal shares"),
-    }
+    # One place, however its archive is drawn: there S15's 20 draws lie below those of all 24 keys that were tried.
+    assert set(zip(off["setting"], off["backbone"], off["n_labels"], strict=True)) <= {("PAD", "lite0-frozen", 100)}
+    assert off["method"].str.startswith("site, archive").all()
     assert (off["informative_rate_here"] > off["informative_rate"]).all()
     text, table = tool.site_parts(StudyOutput(tool.KEPT))
     assert f"{42 - len(off)} of 42 cells" in text.sentences[0]
