@@ -227,7 +227,8 @@ def test_no_seeded_identifier_is_in_any_log_line_metric_or_record(tmp_path: Path
             json.loads(line)
     with opened(site.settings) as log:
         records = "\n".join(str(row) for page in log.pages() for row in page)
-    assert "calcode_requests_total" in metrics
+    for route in ("/v1/decisions", "/v1/decisions/{id}"):
+        assert f'calcode_requests_total{{route="{route}",status=' in metrics, "by template, never by path"
     for seed in seeds:
         for where, content in {"log lines": lines, "metrics": metrics, "records": records}.items():
             assert seed not in content, (seed, where)

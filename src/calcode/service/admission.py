@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from calcode.service.audit.parts import SecretPart, secret_part
+from calcode.service.audit.parts import SecretPart, content_digest, secret_part
 from calcode.service.keys import SiteSecret
 from calcode.service.problems import Problem
 from calcode.service.settings import Retention
@@ -147,7 +147,8 @@ class Admission:
         """The vector, or a problem."""
         if vector.shape != (self.dimension,):
             raise Problem(422, f"embedding: {vector.size} numbers, this line takes {self.dimension}.")
-        squared = float(vector.dot(vector))
+        # `dot` would give the interpreter's lock away, and get it back after the writer's turn.
+        squared = float(vector @ vector)
         if not 1e-12 < squared < float("inf"):
             raise Problem(422, "embedding: not finite in float32, or of length zero.")
         return vector
@@ -180,7 +181,6 @@ class Admission:
             who.append(f'"study":{quoted(study)}')
         raw, identity = vector.tobytes(), f"{{{','.join(who)}}}".encode()
         rest = f"\n{request.site}\n{request.device}\n{self.line}\n".encode()
-        content = hashlib.sha256(identity + rest + raw)
         keep = self.retention
         parts = [
             secret_part("embedding", raw, media_type="application/x-float32", delete_after=_day(keep.embedding_days))
@@ -197,7 +197,7 @@ class Admission:
             line=self.line,
             key=pseudonym("key", key),
             # Nobody can guess an embedding, so this needs no key.
-            content=content.hexdigest(),
+            content=content_digest(identity + rest + raw),
             embedding=vector,
             group=group,
             group_digest=None if group is None else pseudonym("group", group),

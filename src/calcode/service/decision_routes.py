@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import cache
-from inspect import signature
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 from sqlalchemy import select
 
@@ -31,20 +29,7 @@ from calcode.service.service import Service
 from calcode.service.tables import DECISION, EVENT
 from calcode.service.writer import Answer
 
-
-class _Direct(APIRoute):
-    """A route that calls an endpoint which takes the request alone, and makes the response itself, without a detour.
-
-    The framework would look for its dependencies and its body, and find none, for a tenth of the request.
-    """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The endpoint itself, or the framework's way to it."""
-        alone = list(signature(self.endpoint).parameters) == ["request"]
-        return self.endpoint if alone else super().get_route_handler()
-
-
-router = APIRouter(prefix="/v1", tags=["decisions"], route_class=_Direct)
+router = APIRouter(prefix="/v1", tags=["decisions"])
 NOTICE = "Research software, not a medical device."
 _READERS = ("program", "clinician", "auditor", "engineer", "approver")
 DecisionId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
