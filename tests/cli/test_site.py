@@ -101,7 +101,7 @@ def test_the_same_secret_draws_the_same_cases(here: Path, sheet: Path, run: Run)
 
 
 def test_no_group_is_tossed_twice(here: Path, clinic: Path, run: Run, run_json: Run) -> None:
-    arguments = ("site", "plan", "model.safetensors", "clinic.parquet", "--design", "coin", "--rate", "0.3")
+    arguments = ("site", "plan", "model.safetensors", "clinic.parquet", "--sampling", "coin", "--rate", "0.3")
     for name in ("coins.json", "coin.csv", "coin2.csv"):
         (here / name).unlink(missing_ok=True)
     first = run_json(*arguments, "-o", "coin.csv", "--coin", "coins.json")
@@ -121,7 +121,7 @@ def test_no_group_is_tossed_twice(here: Path, clinic: Path, run: Run, run_json: 
 def test_cases_of_a_plan_that_was_stopped_are_drawn_again(
     here: Path, clinic: Path, run: Run, run_json: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ("site", "plan", "model.safetensors", "clinic.parquet", "--design", "coin", "--rate", "0.3")
+    arguments = ("site", "plan", "model.safetensors", "clinic.parquet", "--sampling", "coin", "--rate", "0.3")
     arguments += ("-o", "stopped.csv", "--coin", "stopped.json")
 
     def full(*_: object) -> None:
@@ -252,7 +252,7 @@ def test_a_filled_sheet_is_not_overwritten_and_no_coin_is_tossed(
 ) -> None:
     fill(sheet, truth)
     before, secret = sheet.read_bytes(), (here / "review.coin.json").read_bytes()
-    result = run("site", "plan", "model.safetensors", "clinic.parquet", "--rate", "0.2", "--design", "coin")
+    result = run("site", "plan", "model.safetensors", "clinic.parquet", "--rate", "0.2", "--sampling", "coin")
     assert result.exit_code == 1
     assert "labels are filled in" in result.output
     assert sheet.read_bytes() == before
@@ -296,7 +296,7 @@ def test_missing_groups_are_named(here: Path, run: Run) -> None:
     write_cohort(here / "ungrouped.parquet", n=300, seed=78, prefix="u", groups=None)
     result = run("site", "plan", "model.safetensors", "ungrouped.parquet", "--budget", "60", columns=400)
     assert result.exit_code == 1
-    assert "fill the column 'group'" in result.output
+    assert "ungrouped.parquet: groups: some images have none; fill the column 'group'" in result.output
 
 
 def test_a_site_model_stands_wherever_a_model_does(here: Path, site_file: Path, run: Run, run_json: Run) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CURVE_IMAGES = 600
 
 #: How the reviewed cases are chosen.
-Design = Literal["archive", "coin", "consecutive"]
+Sampling = Literal["archive", "coin", "consecutive"]
 ReviewSheet = Annotated[
     Path, typer.Argument(metavar="REVIEW", help="The sheet of 'calcode site plan', with its labels filled in.")
 ]
@@ -45,7 +45,7 @@ def plan(
         typer.Option(help="Cases to review. The coin takes it as a share of the patients.", metavar="N", min=1),
     ] = None,
     output: Annotated[Path, output_option(help="Sheet to write, .csv.")] = Path("review.csv"),
-    design: Annotated[Design, typer.Option(help="How the cases are chosen.")] = "archive",
+    sampling: Annotated[Sampling, typer.Option(help="How the cases are chosen.")] = "archive",
     rate: Annotated[
         float | None, typer.Option(help="Share of the patients that the coin draws.", metavar="SHARE")
     ] = None,
@@ -78,18 +78,18 @@ def plan(
     Examples
     --------
     calcode site plan model.safetensors clinic.parquet --budget 100
-    calcode site plan model.safetensors clinic.parquet --budget 200 --design coin
+    calcode site plan model.safetensors clinic.parquet --budget 200 --sampling coin
     """
     import numpy as np
 
     from calcode.engines.local import naming
     from calcode.site.levels import labels_needed
-    from calcode.site.plan import CoinFile, plan_archive, plan_coin, plan_consecutive
+    from calcode.site.plan import CoinFile, named_groups, plan_archive, plan_coin, plan_consecutive
     from calcode.site.sheet import require_replaceable, write_sheet
 
     target = output_file(output, suffixes=(".csv",), inputs=(model, features, prompts))
-    if rate is not None and design != "coin":
-        raise typer.BadParameter("is for --design coin; leave it out", param_hint="--rate")
+    if rate is not None and sampling != "coin":
+        raise typer.BadParameter("is for --sampling coin; leave it out", param_hint="--rate")
     if budget is None and rate is None:
         raise typer.BadParameter("say how many cases can be reviewed", param_hint="--budget")
     screen = Screen(as_json)
@@ -99,12 +99,12 @@ def plan(
     # What `fit` would refuse is refused before somebody reviews it.
     with naming(features):
         home.role_hashes_.admit("site", evidence)
+        n_groups = len(set(named_groups(evidence)))
     visits = None if visit is None else [str(value) for value in cohort.column(visit)]
-    n_groups = max(1, len(set([] if evidence.groups is None else evidence.groups.tolist())))
     coin_path = target.with_suffix(".coin.json") if coin is None else coin
     coins = CoinFile.opened(coin_path)
     levels = _levels(miscoverage, home.classes_)
-    if design == "archive":
+    if sampling == "archive":
         wanted = names_in(classes)
         _require_classes(wanted, home.classes_, option="--classes")
         planned = plan_archive(
@@ -116,12 +116,12 @@ def plan(
             classes=[home.classes_.index(name) for name in wanted] or None,
             visits=visits,
         )
-    elif design == "coin":
+    elif sampling == "coin":
         share = rate if rate is not None else min(1.0, (budget or 0) / n_groups)
         planned = plan_coin(evidence, rate=share, coins=coins, visits=visits)
     else:
         planned = plan_consecutive(evidence, budget=budget or 0, secret=coins.secret, visits=visits)
-    require_replaceable(target, drawn_once=design == "coin")
+    require_replaceable(target, drawn_once=sampling == "coin")
     # The secret first, the marks last: whatever stops this in between, the same cases are drawn again.
     if not coin_path.exists():
         CoinFile(coins.secret, set()).save(coin_path)
@@ -134,7 +134,7 @@ def plan(
     facts = {
         "output": str(target),
         "coin": str(coin_path),
-        "design": design,
+        "sampling": sampling,
         "cases": len(planned.rows),
         "training": planned.why.count("training"),
         "already_tossed": planned.already,
@@ -193,7 +193,7 @@ def fit(
     features: Features,
     review: ReviewSheet,
     output: Annotated[Path, output_option(help="Site model to write, .safetensors.")],
-    sampling: Annotated[Design, typer.Option(help="How the reviewed cases were chosen.")],
+    sampling: Annotated[Sampling, typer.Option(help="How the reviewed cases were chosen.")],
     options: _FitOptions,
     miscoverage: Levels = None,
     look: Annotated[
@@ -244,7 +244,7 @@ def curve(
     model: ModelFile,
     features: Features,
     review: ReviewSheet,
-    sampling: Annotated[Design, typer.Option(help="How the reviewed cases were chosen.")],
+    sampling: Annotated[Sampling, typer.Option(help="How the reviewed cases were chosen.")],
     labels: Annotated[
         str, typer.Option(help="Numbers of labels to look at, separated by commas.", metavar="N,N,...")
     ] = "60,100,200,400",

@@ -94,9 +94,9 @@ class SiteDemo:
             f"{entry.setting.short.capitalize()}: with {LABELS} reviewed cases, chosen at random, "
             f"{percent(entry.curve['at random', LABELS].value)} of the images get an answer that rules something out "
             f"({percent_interval(entry.curve['at random', LABELS])} in eight of ten draws) instead of "
-            f"{percent(entry.today.informative_rate.value)}. In one such draw the worst class is covered for "
-            f"{percent(entry.reviewed.worst_class_coverage.value)}; an exactly valid method would show about "
-            f"{percent(entry.ideal_worst)}."
+            f"{percent(entry.today.informative_rate.value)}. In one such draw the answer holds the diagnosis for "
+            f"{percent(entry.reviewed.worst_class_coverage.value)} of the worst class; an exactly valid method "
+            f"would show about {percent(entry.ideal_worst)}."
             for entry in self.sites
         ]
         singles, certificate = self.sharp.sharp.singles, self.sharp.certificate

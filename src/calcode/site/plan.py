@@ -122,7 +122,7 @@ def plan_archive(
             f"budget: {budget} labels and the patients in the archive ({', '.join(enough)}) serve no class at its "
             "level; review more cases, or name other classes"
         )
-    groups = _groups(evidence)
+    groups = named_groups(evidence)
     order = np.argsort([coin(secret, f"archive {groups[row]}") for row in rows], kind="stable")
     calibrating, training = quota.rows(labels[order])
     why = dict.fromkeys(calibrating.tolist(), "archive") | dict.fromkeys(training.tolist(), TRAINING)
@@ -146,7 +146,7 @@ def plan_coin(evidence: Evidence, *, rate: float, coins: CoinFile, visits: Seque
     if not 0.0 < rate <= 1.0:
         raise SettingsError(f"rate: {rate!r} is not above 0 and at most 1")
     rows = _representatives(evidence, secret=coins.secret, visits=visits)
-    groups = _groups(evidence)
+    groups = named_groups(evidence)
     numbers = {int(row): coins.toss(groups[row]) for row in rows}
     drawn = sorted((number, row) for row, number in numbers.items() if number is not None and number < rate)
     return ReviewPlan(
@@ -169,10 +169,11 @@ def plan_consecutive(
 def _representatives(evidence: Evidence, *, secret: bytes, visits: Sequence[str] | None) -> IntArray:
     if evidence.ids is None:
         raise EvidenceError("ids: the images have none, so they could not be found on the sheet; give them ids")
-    return representatives(evidence.ids.tolist(), _groups(evidence), secret=secret, visits=visits)
+    return representatives(evidence.ids.tolist(), named_groups(evidence), secret=secret, visits=visits)
 
 
-def _groups(evidence: Evidence) -> list[str]:
+def named_groups(evidence: Evidence) -> list[str]:
+    """The group of every image, all of them known."""
     if evidence.groups is None or not all(evidence.groups.tolist()):
         raise EvidenceError(
             "groups: some images have none; fill the column 'group' with the patient, or the lesion where the patient "
