@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from calcode import __version__
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import CalcodeWarning, NotFittedError, RoleError
 from calcode.method import roles, tail
@@ -519,7 +520,7 @@ if Calcode.__doc__ is not None:  # python -OO has none
 @cache
 def library_versions() -> dict[str, str]:
     """Versions of what a fit depends on, kept with the model."""
-    return {name: version(name) for name in ("calcode", "numpy", "scikit-learn", "scipy")}
+    return {"calcode": __version__} | {name: version(name) for name in ("numpy", "scikit-learn", "scipy")}
 
 
 def _manifest_entry(evidence: Evidence) -> dict[str, Any]:
