@@ -332,7 +332,8 @@ two: reading the file, and the whole decision above. The CPU columns are the sam
 **`fit`** on the CPU and on the device. *Cores' worth* is the rate of `decide` in memory on all cores of the
 CPU, divided by the rate on one; *in processes* the same with one process for every core, which share nothing
 but the machine; *of bare products* that of a float32 product alone. Such machines are
-shared: on two others the same code gave 9.1 and 9.1 with 20,000 images, 10.1 and 12.5 with 100,000 (benchmarks/NOTES.md).
+shared: on two others the same code gave 9.1 and 9.1 with 20,000 images, 10.1 and 12.5 with 100,000
+(benchmarks/NOTES.md).
 
 {table(heads["fits"], fits)}
 
