@@ -1,6 +1,6 @@
 """What a batch of 256 images costs over HTTP against a bare `decide`: CPU time in one run, in random order.
 
-    python benchmarks/service/batch.py [--rounds 30]
+    python benchmarks/service/batch.py [--rounds 30] [--model paper-512]
 
 The application is called in this process, without a socket and without a client's own work: token, parsing, admission,
 deciding, the durable record and the answer. Prints the share of bare `decide`'s rate that each form reaches.
@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from cost import demo_site, stream
+from cost import MODELS, demo_site, stream
 
+from calcode.kernels.threads import products_on_one_core
 from calcode.service import batches
 from calcode.service.app import make_app
 from calcode.service.people import make_token
@@ -75,11 +76,12 @@ def ndjson(rows: np.ndarray, names: list[str]) -> bytes:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=30)
-    rounds = parser.parse_args().rounds
-    rows = stream()
+    parser.add_argument("--model", choices=list(MODELS), default="demo")
+    options = parser.parse_args()
+    rounds, rows = options.rounds, stream(options.model)
     forms = {"arrow": (arrow, batches.ARROW), "ndjson": (ndjson, batches.NDJSON)}
     spent: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as name, Service(demo_site(Path(name))) as service:
+    with tempfile.TemporaryDirectory() as name, Service(demo_site(Path(name), options.model)) as service:
         with service.log.transaction() as transaction:
             token = make_token(transaction, subject="bench", roles=["program"], days=1, actor="bench")
         service.tokens.reload()
@@ -91,7 +93,8 @@ def main() -> None:
             chosen = rows[start : start + ROWS]
             if job == "bare":
                 began = time.process_time()
-                line.model.decide(line.evidence(chosen))
+                with products_on_one_core():
+                    line.model.decide(line.evidence(chosen))
             else:
                 make, media = forms[job]
                 body = make(chosen, [f"{number}-{row}" for row in range(ROWS)])
@@ -103,6 +106,7 @@ def main() -> None:
     print(
         json.dumps(
             {
+                "model": options.model,
                 "ms": {job: round(value * 1e3, 2) for job, value in middle.items()},
                 "share of bare decide": {job: round(middle["bare"] / middle[job], 3) for job in forms},
             },

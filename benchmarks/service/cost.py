@@ -1,11 +1,11 @@
 """What a durable decision costs over a bare `decide`: CPU time in one run, sizes in random order.
 
-    python benchmarks/service/cost.py [--rounds 40]
+    python benchmarks/service/cost.py [--rounds 40] [--model paper-512]
 
 Prints ratios: bare decide = 1. `durable` is from an embedding in memory to a record on the disk, admission included;
 `admission` is its first part (key, coin, pseudonyms, commitments); `rows alone` inserts and commits the same rows into
 another SQLite file, with nothing else around it. The model is that of the demonstration (2,000 images per role, 128
-dimensions).
+dimensions), or one of the paper's size with the dimensions of a larger backbone (`speed/sizes.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import itertools
 import json
 import random
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,8 +22,14 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import func, select
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from speed import cohort
+from speed.cohort import Size
+
 from calcode.cohorts import write_prompts
 from calcode.demo.cohorts import demo_features, fitted_on
+from calcode.kernels.threads import products_on_one_core
 from calcode.service import schema
 from calcode.service.admission import DecisionRequest
 from calcode.service.database import Database
@@ -31,13 +38,20 @@ from calcode.service.settings import SiteSettings
 from calcode.service.tables import DECISION, EVENT, SECRET_PART, insert_rows
 from calcode.service.writer import Answer
 
+#: The demonstration's, and models of the paper's size.
+MODELS = {"demo": None, "paper-512": Size(dimension=512), "paper-1152": Size(dimension=1152)}
 
-def demo_site(folder: Path) -> SiteSettings:
-    features = demo_features()
-    images = features.read()
-    ham = images[images.column("dataset") == "ham10000"]
-    fitted_on(ham).save(folder / "model.safetensors")
-    write_prompts(folder / "demo.prompts.safetensors", features.prompts)
+
+def demo_site(folder: Path, model: str = "demo") -> SiteSettings:
+    size = MODELS[model]
+    if size is None:
+        features = demo_features()
+        images = features.read()
+        fitted_model, bank = fitted_on(images[images.column("dataset") == "ham10000"]), features.prompts
+    else:
+        fitted_model, bank = cohort.fitted(cohort.fitted_roles(size)), cohort.prompts(size.dimension)
+    fitted_model.save(folder / "model.safetensors")
+    write_prompts(folder / "demo.prompts.safetensors", bank)
     return SiteSettings.model_validate(
         {
             "name": "bench",
@@ -55,10 +69,10 @@ def demo_site(folder: Path) -> SiteSettings:
     )
 
 
-def stream() -> np.ndarray:
-    features = demo_features()
-    images = features.read()
-    return images.with_role("test").evidence.embeddings.astype(np.float32)
+def stream(model: str = "demo") -> np.ndarray:
+    size = MODELS[model]
+    images = demo_features().read().with_role("test").evidence if size is None else cohort.test_images(size)
+    return images.embeddings.astype(np.float32)
 
 
 def rows_alone(service: Service, file: Path, *, block: int, blocks: int) -> list[float]:
@@ -95,14 +109,17 @@ def rows_alone(service: Service, file: Path, *, block: int, blocks: int) -> list
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=40)
-    rounds = parser.parse_args().rounds
-    rows = stream()
-    with tempfile.TemporaryDirectory() as name, Service(demo_site(Path(name))) as service:
+    parser.add_argument("--model", choices=list(MODELS), default="demo")
+    options = parser.parse_args()
+    rounds, rows = options.rounds, stream(options.model)
+    with tempfile.TemporaryDirectory() as name, Service(demo_site(Path(name), options.model)) as service:
         line, admission = service.models["default"].champion, service.admission["default"]
         counter = 0
 
         def bare(n: int) -> None:
-            line.model.decide(line.evidence(rows[start : start + n]))
+            # As in the service: threads of BLAS would spin after each product, which is no work.
+            with products_on_one_core():
+                line.model.decide(line.evidence(rows[start : start + n]))
 
         def durable(n: int) -> float:
             nonlocal counter
@@ -137,7 +154,12 @@ def main() -> None:
         began = time.process_time()
         verdict = service.log.verify()
         rate = verdict.size / (time.process_time() - began)
-        print(json.dumps({"cpu": result, "verify_records_per_s": round(rate), "records": verdict.size}, indent=2))
+        print(
+            json.dumps(
+                {"model": options.model, "cpu": result, "verify_records_per_s": round(rate), "records": verdict.size},
+                indent=2,
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from service.sites import Site, embeddings, make_site, running
 from sqlalchemy import select
+from threadpoolctl import ThreadpoolController
 
 from calcode import Calcode
 from calcode.files import canonical_json
@@ -41,6 +42,16 @@ def kinds(service: Service) -> list[str]:
 def stored(service: Service, table: Any) -> list[Any]:
     with service.database.reading() as connection:
         return list(connection.execute(select(table)).all())
+
+
+def test_threads_of_blas_do_not_spin_beside_a_service(site: Site) -> None:
+    blas = ThreadpoolController().select(user_api="blas")
+    with blas.limit(limits=2):
+        with running(site) as (_, call):
+            assert call("POST", "/v1/decisions", json=body(embeddings(1)[0], image_id="one")).status_code == 200
+            # That of numpy; scipy has one of its own, which no decision asks.
+            assert 1 in {library["num_threads"] for library in blas.info()}
+        assert {library["num_threads"] for library in blas.info()} == {2}
 
 
 def test_the_answer_is_that_of_decide_on_the_stored_embedding(site: Site) -> None:
