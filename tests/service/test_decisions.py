@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from service.sites import Site, embeddings, make_site, running
 from sqlalchemy import select
-from threadpoolctl import ThreadpoolController
 
 from calcode import Calcode
 from calcode.files import canonical_json
@@ -44,14 +45,22 @@ def stored(service: Service, table: Any) -> list[Any]:
         return list(connection.execute(select(table)).all())
 
 
-def test_threads_of_blas_do_not_spin_beside_a_service(site: Site) -> None:
-    blas = ThreadpoolController().select(user_api="blas")
-    with blas.limit(limits=2):
-        with running(site) as (_, call):
-            assert call("POST", "/v1/decisions", json=body(embeddings(1)[0], image_id="one")).status_code == 200
-            # That of numpy; scipy has one of its own, which no decision asks.
-            assert 1 in {library["num_threads"] for library in blas.info()}
-        assert {library["num_threads"] for library in blas.info()} == {2}
+def test_threads_of_blas_do_not_spin_beside_a_service(tmp_path: Path) -> None:
+    """In a process of its own, where nothing else has a say in the threads of BLAS."""
+    site = make_site(tmp_path)
+    script = (
+        "import sys; from threadpoolctl import ThreadpoolController; from calcode.service.service import Service\n"
+        "from calcode.service.settings import read_site; from calcode.service.admission import DecisionRequest\n"
+        "import numpy as np; blas = ThreadpoolController().select(user_api='blas').limit(limits=2)\n"
+        "with Service(read_site(sys.argv[1])) as service:\n"
+        "    admission = service.admission['skin']; row = np.ones(admission.dimension, dtype=np.float32)\n"
+        "    case = admission.case(DecisionRequest(embedding_f32='', image_id='one'), row, key=None, actor='me')\n"
+        "    service.writer.submit([case]).result()\n"
+        "    print(min(library['num_threads'] for library in ThreadpoolController().info()))\n"
+        "print(max(library['num_threads'] for library in ThreadpoolController().info()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(site.file)], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["1", "2"], done.stdout + done.stderr
 
 
 def test_the_answer_is_that_of_decide_on_the_stored_embedding(site: Site) -> None:
