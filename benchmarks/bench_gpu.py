@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from speed.measuring import RESULTS, keep
+from speed.measuring import RESULTS, keep, seconds_of
 
 from calcode import Calcode, Decisions, Evidence
 from calcode.cohorts import Prompts, write_features
@@ -264,16 +264,6 @@ def write_cohort(world: World, path: Path, *, n: int) -> None:
     )
 
 
-def fastest(action: Callable[[], object], *, turns: int) -> float:
-    """Wall time of the fastest of some turns: others may use the machine meanwhile."""
-    times = []
-    for _ in range(turns):
-        start = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
 def cores(world: World, model: Calcode, *, n: int) -> dict[str, Any]:
     """Rate of `Calcode.decide` in memory on one core, on all, and in as many processes; the same for a bare product."""
     evidence = world.evidence(n, seed=31)
@@ -293,11 +283,12 @@ def cores(world: World, model: Calcode, *, n: int) -> dict[str, Any]:
         os.environ["OMP_NUM_THREADS"] = str(threads)
         part = evidence if threads > 1 else evidence[: max(1, n // 8)]
         model.decide(part[: len(part) // 4])
-        decided[threads] = len(part) / fastest(lambda part=part: model.decide(part), turns=2)
+        # The fastest turn: others may use the machine meanwhile.
+        decided[threads] = len(part) / min(seconds_of(lambda part=part: model.decide(part)) for _ in range(2))
         with products_on_one_core(), ThreadPoolExecutor(threads) as pool:
             list(pool.map(product, range(threads)))
             turn = lambda pool=pool, n=8 * threads: list(pool.map(product, range(n)))  # noqa: E731
-            multiplied[threads] = 8 * threads / fastest(turn, turns=5)
+            multiplied[threads] = 8 * threads / min(seconds_of(turn) for _ in range(5))
     os.environ["OMP_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("fork")
     together, times = context.Barrier(count), context.Queue()
@@ -307,9 +298,7 @@ def cores(world: World, model: Calcode, *, n: int) -> dict[str, Any]:
         model.decide(part[: len(part) // 4])
         for _ in range(2):
             together.wait()
-            start = time.perf_counter()
-            model.decide(part)
-            times.put(time.perf_counter() - start)
+            times.put(seconds_of(lambda: model.decide(part)))
 
     started = [context.Process(target=alone, args=(number,)) for number in range(count)]
     for process in started:
