@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from calcode.backbones import load_backbone
-from calcode.backbones.backbone import photograph_evidence
+from calcode.backbones.photograph import photograph_evidence
 from calcode.demo.cohorts import demo_features, fitted_on
 from calcode.demo.image import explain_image, tower_path
 from calcode.errors import DatasetError

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calcode.backbones.preprocessing import Preprocessing
-from calcode.cohorts import Prompts
-from calcode.datasets import Unreadable, image_or_reason
-from calcode.datasets.workers import CRASHED, WorkerPool
-from calcode.errors import BackboneError, DatasetError
-from calcode.method.evidence import Evidence
+from calcode.errors import BackboneError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,37 +105,6 @@ def encode_images(backbone: Backbone, images: Sequence[NDArray[np.uint8]]) -> ND
     if len(images) == 0:
         return np.empty((0, backbone.card.dimension), dtype=np.float32)
     return backbone.submit(np.stack([backbone.card.preprocessing.pixels(image) for image in images])).rows()
-
-
-def photograph_evidence(
-    path: str | os.PathLike[str], *, backbone: Backbone, prompts: Prompts, name: str | None = None
-) -> Evidence:
-    """Evidence of one photograph: what a decision on a single image starts from (METHOD.md 1).
-
-    Parameters
-    ----------
-    path : path-like
-    backbone : Backbone
-        Embeds it.
-    prompts : Prompts
-        Of the same image-text model.
-    name : str, optional
-        The backbone as a model knows it; its own identity if not given.
-    """
-    # In a process of its own: a photograph that takes all memory must not end this process.
-    unreadable = Unreadable(path=Path(path), reason=CRASHED)
-    with WorkerPool(image_or_reason, workers=1, crashed=lambda file: unreadable) as pool:
-        (image,) = pool.results(pool.submit([os.fspath(path)]))
-    if isinstance(image, Unreadable):
-        raise DatasetError(f"{os.fspath(path)}: {image.reason}")
-    return Evidence.from_text(
-        embeddings=encode_images(backbone, [image]),
-        text=prompts.text,
-        temperature=prompts.temperature,
-        classes=prompts.classes,
-        prompt_digest=prompts.digest,
-        backbone=backbone.card.identity if name is None else name,
-    )
 
 
 def unit_rows(values: NDArray[Any]) -> NDArray[np.float32]:

@@ -66,7 +66,7 @@ def explain(
         --image photo.jpg --backbone tower.onnx
     """
     from calcode.backbones import load_backbone
-    from calcode.backbones.backbone import photograph_evidence
+    from calcode.backbones.photograph import photograph_evidence
     from calcode.cli.rows import remembered
     from calcode.cohorts import open_features
     from calcode.engines.local import naming, require_review_probability

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from calcode.backbones import load_backbone
-from calcode.backbones.backbone import photograph_evidence
+from calcode.backbones.photograph import photograph_evidence
 from calcode.demo.cohorts import demo_features, fitted_on
 from calcode.errors import FeatureFileError
 from calcode.method.explain import Explanation, explain, single_answer_record
