@@ -12,7 +12,7 @@ from worlds import DEVICE
 
 from calcode.kernels.device_hashes import LONGEST, DeviceHashes
 
-pytest.importorskip("torch")
+pytest.importorskip("torch", reason="torch is not installed: pip install 'calcode[torch]'")
 texts = st.text(min_size=1).filter(lambda text: len(text.encode()) <= LONGEST)
 
 
