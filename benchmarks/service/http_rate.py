@@ -1,6 +1,6 @@
 """Decisions per second over HTTP: group commit, committing each, not waiting for the disk; in turns in one run.
 
-    python benchmarks/service/http_rate.py [--rounds 5] [--clients 32] [--seconds 3]
+    python benchmarks/service/http_rate.py [--rounds 5] [--clients 32] [--seconds 3] [--model paper-512]
 
 Every turn starts a service in a process of its own, on a new log. This process sends single images, over one connection
 for each client, which sends its next image when it has the answer. The CPU is the service's, for each decision.
@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
-from cost import stream
+from cost import MODELS, stream
 from rate import KINDS, in_turns
 
 from calcode.service import service as service_module
@@ -95,11 +95,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--model", choices=list(MODELS), default="demo")
     options = parser.parse_args()
-    rows = [base64.b64encode(row.tobytes()) for row in stream()]
+    rows = [base64.b64encode(row.tobytes()) for row in stream(options.model)]
     rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
     cpu: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for kind, site, synchronous in in_turns(options.rounds):
+    for kind, site, synchronous in in_turns(options.rounds, options.model):
         rate, spent = turn(site, synchronous, rows, clients=options.clients, seconds=options.seconds)
         rates[kind].append(rate)
         cpu[kind].append(spent * 1e3)
@@ -107,7 +108,8 @@ def main() -> None:
     base = middle["group commit"]
     ratios = {"over commit each": base / middle["commit each"], "of not durable": base / middle["not durable"]}
     cpu_ms = {kind: round(float(np.median(values)), 3) for kind, values in cpu.items()}
-    print(json.dumps({"decisions_per_s": middle, "cpu_ms": cpu_ms, "group commit": ratios}, indent=2))
+    found = {"model": options.model, "decisions_per_s": middle, "cpu_ms": cpu_ms, "group commit": ratios}
+    print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

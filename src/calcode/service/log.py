@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select
 
-from calcode.files import canonical_json
 from calcode.service import projections
 from calcode.service.audit.chain import COPIED, GENESIS, Break, Record, chain_hashes, verified_hashes
 from calcode.service.audit.parts import SecretPart
 from calcode.service.audit.tree import TreeHead
-from calcode.service.bodies import body_text
+from calcode.service.bodies import body_text, encoded
 from calcode.service.database import Database, driver_pages, driver_rows
 from calcode.service.projections import Fact
 from calcode.service.tables import EVENT, HEAD, SECRET_PART, insert_rows, update_rows
@@ -193,35 +192,31 @@ class Transaction:
 
     def decisions_with(self, keys: Sequence[str]) -> dict[str, StoredKey]:
         """The decisions that were made for these keys before."""
-        query = f'SELECT "key", content_digest, seq, id FROM decision WHERE "key" {self._among}'
-        return {key: StoredKey(*stored) for key, *stored in driver_rows(self.connection, query, self._listed(keys))}
+        found = self._rows_with('SELECT "key", content_digest, seq, id FROM decision WHERE "key"', keys)
+        return {key: StoredKey(*stored) for key, *stored in found}
 
     def groups_among(self, groups: Collection[str]) -> set[str]:
         """Those of the groups that had a decision before."""
-        if not groups:
-            return set()
-        query = f"SELECT DISTINCT group_digest FROM decision WHERE group_digest {self._among}"
-        return {group for (group,) in driver_rows(self.connection, query, self._listed(groups))}
+        found = self._rows_with("SELECT DISTINCT group_digest FROM decision WHERE group_digest", groups)
+        return {group for (group,) in found}
 
     def open_visits(self, groups: Collection[str]) -> dict[str, tuple[str | None, str]]:
         """Of those groups whose first visit is open: the study of the visit, and until when it is open."""
-        if not groups:
-            return {}
         query = (
             "SELECT DISTINCT group_digest, study_digest, visit_until FROM decision "
-            f"WHERE visit_until IS NOT NULL AND group_digest {self._among}"
+            "WHERE visit_until IS NOT NULL AND group_digest"
         )
-        return {
-            group: (study, until) for group, study, until in driver_rows(self.connection, query, self._listed(groups))
-        }
+        return {group: (study, until) for group, study, until in self._rows_with(query, groups)}
 
-    @property
-    def _among(self) -> str:
-        return "IN (SELECT value FROM json_each(?))" if self._log.database.sqlite else "= ANY(?)"
-
-    def _listed(self, values: Collection[str]) -> str | list[str]:
-        """A list as one parameter, so that the statement is the same whatever its length."""
-        return canonical_json(list(values)) if self._log.database.sqlite else list(values)
+    def _rows_with(self, query: str, values: Collection[str]) -> list[Any]:
+        """The rows of a query whose last column is one of the values."""
+        if len(values) <= 1:
+            return driver_rows(self.connection, f"{query} = ?", *values) if values else []
+        # A list as one parameter, so that the statement is the same whatever its length.
+        if self._log.database.sqlite:
+            listed = encoded(list(values)).decode()
+            return driver_rows(self.connection, f"{query} IN (SELECT value FROM json_each(?))", listed)
+        return driver_rows(self.connection, f"{query} = ANY(?)", list(values))
 
     def append(self, events: Sequence[Event]) -> list[Record]:
         """Add events to the chain and carry them out in the derived tables."""

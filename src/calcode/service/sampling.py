@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Set
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, func, select
@@ -113,15 +114,16 @@ class Visits:
     Parameters
     ----------
     transaction : Transaction
-    groups : iterable of str
+    groups : set of str
         Pseudonyms of the patients.
+    now : str
+        Time as the log writes it.
     """
 
-    def __init__(self, transaction: Transaction, groups: Iterable[str]) -> None:
-        self._seen = transaction.groups_among(set(groups))
+    def __init__(self, transaction: Transaction, groups: Set[str], *, now: str) -> None:
+        self._seen = transaction.groups_among(groups)
         self._open = transaction.open_visits(self._seen)
-        self._now = utc(time.time())
-        self._until: dict[float, str] = {}
+        self._now = now
 
     def place(self, group: str | None, study: str | None, *, visit_minutes: float) -> Place:
         """Where an image stands; the next one of its patient is judged after it.
@@ -138,9 +140,7 @@ class Visits:
             self._seen.add(group)
             if visit_minutes == 0:
                 return Place(representative=True, visit=None)
-            if visit_minutes not in self._until:
-                self._until[visit_minutes] = later(self._now, minutes=visit_minutes)
-            self._open[group] = (study, self._until[visit_minutes])
+            self._open[group] = (study, later(self._now, minutes=visit_minutes))
         first_study, until = self._open.get(group, (None, ""))
         inside = study == first_study and self._now <= until
         return Place(representative=False, visit=until if inside else None)
@@ -242,6 +242,7 @@ def task_event(decision: str, *, line: str, why: str, actor: str, due: str | Non
     return Event(kind="task_opened", actor=actor, subject=decision, body=body)
 
 
+@lru_cache(maxsize=64)
 def later(at: str, *, minutes: float = 0.0, days: int = 0) -> str:
     """A time of the log and something added to it.
 

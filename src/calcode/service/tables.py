@@ -341,10 +341,15 @@ def update_rows(
     rows : sequence of tuple
         New values of the columns, then the values that are looked for.
     """
-    mark = "?" if connection.dialect.name == "sqlite" else "%s"
+    connection.connection.cursor().executemany(_change(table, columns, where, connection.dialect.name), rows)
+
+
+@cache
+def _change(table: Table, columns: tuple[str, ...], where: tuple[str, ...], dialect: str) -> str:
+    mark = "?" if dialect == "sqlite" else "%s"
     new = ", ".join(f'"{name}" = {mark}' for name in columns)
     found = " AND ".join(f'"{name}" = {mark}' for name in where)
-    connection.connection.cursor().executemany(f"UPDATE {table.name} SET {new} WHERE {found}", rows)
+    return f"UPDATE {table.name} SET {new} WHERE {found}"
 
 
 @cache

@@ -215,9 +215,8 @@ class Writer:
         in_force: Mapping[str, InForce],
     ) -> list[Answer | Problem]:
         known = transaction.decisions_with([case.key for case in cases])
-        visits = Visits(transaction, (case.group_digest for case in cases if case.group_digest is not None))
         now = utc(time.time())
-        due = {line: due_on(now, days=state.policy.due_days) for line, state in in_force.items()}
+        visits = Visits(transaction, {case.group_digest for case in cases if case.group_digest is not None}, now=now)
         answers: list[Answer | Problem | None] = [None] * len(cases)
         events: list[Event] = []
         first: dict[str, int] = {}
@@ -242,13 +241,13 @@ class Writer:
                         classes=force.champion.prompts.classes,
                     )
                 place = visits.place(case.group_digest, case.study_digest, visit_minutes=policy.visit_minutes)
-                events.append(_decision_event(case, outcome, place=place, policy=policy, due=due[case.line]))
+                events.append(_decision_event(case, outcome, place=place, policy=policy, now=now))
         if not events:
             return [answer for answer in answers if answer is not None]
         for record, event in zip(transaction.append(events), events, strict=True):
             if event.kind == "decision":
                 answers[first[event.body["key"]]] = Answer(record, event.id, event.body)
-        counts = Counter((event.body.get("line", ""), event.body.get("action", "refused")) for event in events)
+        counts = Counter([(event.body.get("line", ""), event.body.get("action", "refused")) for event in events])
         for (line, action), n in counts.items():
             self._metrics.decisions.labels(line, action).inc(n)
         for row, case in enumerate(cases):
@@ -299,7 +298,7 @@ class Writer:
             self.fault = storage_fault(error)[1]
 
 
-def _decision_event(case: Case, outcome: dict[str, Any], *, place: Place, policy: Policy, due: str) -> Event:
+def _decision_event(case: Case, outcome: dict[str, Any], *, place: Place, policy: Policy, now: str) -> Event:
     drawn = place.representative and case.coin < policy.sample
     task = "deferred" if outcome["action"] == "defer" else "sample" if drawn else None
     body = {
@@ -322,7 +321,7 @@ def _decision_event(case: Case, outcome: dict[str, Any], *, place: Place, policy
         "parts": {part.name: part.digest for part in case.parts},
     }
     if task is not None:
-        body["due_at"] = due
+        body["due_at"] = due_on(now, days=policy.due_days)
     if case.traceparent is not None:
         body["traceparent"] = case.traceparent
     if case.deliver:
@@ -336,6 +335,9 @@ def _conflict() -> Problem:
 
 def _by_line(models: Mapping[str, LineModel], cases: Sequence[Case]) -> list[dict[str, Any] | Problem]:
     """What each case's line says about it, in the order of the cases; one call of `decide` for each line."""
+    if len(models) == 1:
+        (only,) = models.values()
+        return _outcomes(only, cases)
     rows: dict[str, list[int]] = {}
     for row, case in enumerate(cases):
         rows.setdefault(case.line, []).append(row)
