@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
@@ -136,12 +137,26 @@ def test_a_record_that_is_missing_or_replaced_with_its_own_hash_is_found() -> No
     assert broken.seq == 4  # the next record does not follow the forged one
 
 
-@given(LEAVES)
-def test_the_root_is_that_of_rfc_6962_however_the_log_grew(leaves: list[str]) -> None:
-    head = TreeHead()
+@pytest.mark.parametrize("kind", ["decision", "export"])
+@pytest.mark.parametrize("body", ["", "{", '{"n":3', "[]", '"text"'])
+def test_a_forged_body_without_its_copies_is_found_though_it_has_its_hash(kind: str, body: str) -> None:
+    *before, last = rows(3, kind)
+    fields = {name: getattr(last, name) for name in ("prev", "seq", "at", "kind", "actor")}
+    hashes, broken = verified_hashes([*before, last._replace(body=body, hash=record_hash(**fields, body=body))])
+    assert len(hashes) == 2
+    assert broken is not None
+    assert broken.seq == 3
+
+
+@given(LEAVES, st.lists(st.integers(0, 40), max_size=6))
+def test_the_root_is_that_of_rfc_6962_however_the_log_grew(leaves: list[str], stops: list[int]) -> None:
+    one_by_one, in_pieces = TreeHead(), TreeHead()
     for leaf in leaves:
-        head.extend([leaf])
-    assert head.root() == root(leaves) == rfc6962_root(leaves)
+        one_by_one.extend([leaf])
+    for start, stop in pairwise([0, *sorted(stops), len(leaves)]):
+        in_pieces.extend(leaves[start:stop])
+        assert (in_pieces.size, in_pieces.root()) == (len(leaves[:stop]), rfc6962_root(leaves[:stop]))
+    assert one_by_one.root() == root(leaves) == rfc6962_root(leaves)
 
 
 @given(LEAVES.filter(bool), st.data())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import random
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from service.sites import embeddings, make_site, running
+from service.sites import Site, embeddings, make_site, running
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
@@ -23,6 +25,7 @@ from calcode.service.audit.tree import root
 from calcode.service.database import Database
 from calcode.service.labels import receive_label, reviewed_cases
 from calcode.service.log import Event, Log, utc
+from calcode.service.operations import opened
 from calcode.service.people import make_token, revoke_token, set_roles
 from calcode.service.problems import Problem
 from calcode.service.sampling import Policy, close_visits, later, policy_event, policy_in_force
@@ -106,6 +109,48 @@ def test_who_gets_round_the_triggers_is_found(log: Log, statement: str, seq: int
     broken = log.verify().broken
     assert broken is not None
     assert broken.seq == seq
+
+
+def test_any_one_change_to_a_log_of_decisions_is_found_at_its_record(site: Site) -> None:
+    """One character of any column of any record, a record gone, two exchanged, one written twice: 400 at random."""
+    rng = random.Random(0)
+    with running(site) as (_, call):
+        for n, row in enumerate(embeddings(30).tolist()):
+            call("POST", "/v1/decisions", json={"embedding": row, "group": f"g{n}", "image_id": f"i{n}"})
+    with (
+        opened(site.settings) as log,
+        contextlib.closing(sqlite3.connect(log.database.file, isolation_level=None)) as direct,
+    ):
+        direct.execute("DROP TRIGGER event_no_update")
+        direct.execute("DROP TRIGGER event_no_delete")
+        columns = [column.name for column in EVENT.columns]
+        written = direct.execute(f"SELECT {', '.join(columns)} FROM event ORDER BY seq").fetchall()
+        assert sum(row[columns.index("kind")] == "decision" for row in written) == 30
+        for _ in range(400):
+            rows = [dict(zip(columns, row, strict=True)) for row in written]
+            one, two = sorted(rng.sample(range(len(rows)), 2))
+            name = rng.choice(columns)
+            change = rng.choice(["character", "character", "character", "gone", "exchanged", "twice"])
+            if change == "gone":
+                del rows[one]
+            elif change == "exchanged":
+                rows[one], rows[two] = rows[two] | {"seq": one + 1}, rows[one] | {"seq": two + 1}
+            elif change == "twice":
+                one, again = len(rows), rows[one]
+                rows.append(again | {"seq": one + 1})
+            elif name == "seq":
+                rows[one]["seq"] = len(rows) + 7
+            else:
+                value, place = rows[one][name], rng.randrange(len(rows[one][name]) + 1)
+                other = rng.choice([c for c in '0aZ" ,{é' if c != value[place : place + 1]])
+                rows[one][name] = value[:place] + other + value[place + 1 :]
+            direct.execute("BEGIN")
+            direct.execute("DELETE FROM event")
+            direct.executemany(f"INSERT INTO event VALUES ({', '.join(f':{c}' for c in columns)})", rows)
+            direct.execute("COMMIT")
+            broken = log.verify().broken
+            assert broken is not None, (change, name, one)
+            assert broken.seq == one + 1, (change, name, broken)
 
 
 def test_personal_content_can_go_and_the_chain_stays(log: Log) -> None:

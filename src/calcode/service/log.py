@@ -25,7 +25,7 @@ from calcode.service.tables import EVENT, HEAD, SECRET_PART, insert_rows, update
 #: Wall clock and monotonic clock that drift apart by more than this between two records make an event.
 _JUMP_SECONDS = 2.0
 #: Records asked for in one transaction, and those of them that are looked at together.
-_ASKED, _PAGE = 5000, 100
+_ASKED, _PAGE = 5000, 500
 _ENDLESS = 2**62
 
 
@@ -117,14 +117,16 @@ class Log:
             Sizes of checkpoints.
         """
         begun, begun_head = self.head()
-        wanted = sorted({*roots_at, begun})
+        # Taken from the end: the smallest first.
+        wanted = sorted({size for size in (*roots_at, begun) if size > 0}, reverse=True)
         tree, last, broken = TreeHead(), GENESIS, None
         roots: dict[int, bytes] = {}
         heads: dict[int, str] = {}
         try:
             for page in self._pages((*Record._fields, *COPIED), after=0, upto=_ENDLESS):
                 hashes, broken = verified_hashes(page, seq=tree.size, head=last)
-                for size in [size for size in wanted if tree.size < size <= tree.size + len(hashes)]:
+                while wanted and wanted[-1] <= tree.size + len(hashes):
+                    size = wanted.pop()
                     done = size - tree.size
                     tree.extend(hashes[:done])
                     last, hashes = hashes[done - 1], hashes[done:]

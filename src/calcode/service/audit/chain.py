@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,9 +18,7 @@ GENESIS = "0" * 64
 #: Columns that the hash does not name; the body, which it covers, repeats them.
 COPIED = ("id", "subject")
 #: Kinds whose bodies hold no other body, most of a log: a copy found in their text is theirs, without parsing it.
-_FLAT = frozenset({"decision", "shadow_decision"})
-#: By how many characters a copy moves from one body to the next.
-_NEAR = 48
+_FLAT = ("decision", "shadow_decision")
 
 
 class Record(NamedTuple):
@@ -102,8 +101,8 @@ def verified_hashes(
         Position and hash of the record before the first one.
     """
     sha256, hashes = hashlib.sha256, list[str]()
-    # Where the copies stood in the last body: the search begins a little before.
-    at_id = at_subject = _NEAR
+    # Where the search for the subject begins: a little before its place in the bodies so far.
+    near = sys.maxsize
     try:
         for number, at, kind, actor, body, prev, own, id, subject in rows:
             seq += 1
@@ -116,14 +115,16 @@ def verified_hashes(
             head = sha256(line.encode()).hexdigest()
             if head != own:
                 return hashes, Break(seq, f"record {seq} was changed: its content does not have its hash")
-            at_id = body.find(f'"id":"{id}"', at_id - _NEAR)
-            at_subject = body.find(f'"subject":"{subject}"', at_subject - _NEAR)
-            if at_id < 0 or at_subject < 0 or kind not in _FLAT:
-                at_id = at_subject = _NEAR
+            # `in` a slice: half the time of `find`, which reads its arguments first.
+            if kind not in _FLAT or f'"id":"{id}"' not in body or f'"subject":"{subject}"' not in body[near:]:
                 said = json.loads(body)
                 if (id, subject) != (said.get("id"), said.get("subject")):
                     return hashes, Break(seq, f"record {seq} was changed: its body has another id or subject")
+                if kind in _FLAT:
+                    near = min(near, body.find('"subject":') * 15 // 16)
             hashes.append(head)
     except (AttributeError, TypeError):
         return hashes, Break(seq, f"record {seq} was changed: a column holds no text")
+    except ValueError:
+        return hashes, Break(seq, f"record {seq} was changed: its body is not JSON")
     return hashes, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from binascii import unhexlify
 from collections.abc import Iterable, Sequence
 
 
@@ -34,16 +35,19 @@ class TreeHead:
 
     def extend(self, records: Iterable[str]) -> None:
         """Add records by their hashes in hex."""
-        sha256, peaks, size = hashlib.sha256, self._peaks, self.size
-        for record in records:
-            node = sha256(b"\x00" + bytes.fromhex(record)).digest()
-            rest = size
-            while rest & 1:
-                node = sha256(b"\x01" + peaks.pop() + node).digest()
-                rest >>= 1
-            peaks.append(node)
-            size += 1
-        self.size = size
+        sha256 = hashlib.sha256
+        nodes = [sha256(b"\x00" + unhexlify(record)).digest() for record in records]
+        before, self.size, peaks = self.size, self.size + len(nodes), []
+        # Level by level: where `before` has a bit, a peak is the left one; a last node without a pair is the new peak.
+        while nodes:
+            if before & 1:
+                nodes.insert(0, self._peaks.pop())
+            if len(nodes) & 1:
+                peaks.append(nodes.pop())
+            node = iter(nodes)
+            nodes = [sha256(b"\x01" + left + right).digest() for left, right in zip(node, node, strict=True)]
+            before >>= 1
+        self._peaks += reversed(peaks)
 
     def root(self) -> bytes:
         """The tree head; SHA-256 of nothing for the empty log."""
