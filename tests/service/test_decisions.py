@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from calcode import Calcode
 from calcode.files import canonical_json
 from calcode.method.signatures import read_public_key
 from calcode.service import batches, bodies, line
-from calcode.service.admission import parse_request
+from calcode.service.admission import Case, parse_request
 from calcode.service.audit.notes import open_checkpoint
 from calcode.service.bodies import body_text
 from calcode.service.keys import SiteSecret, checkpoint_key
@@ -280,6 +282,55 @@ def test_an_arrow_batch_says_what_ndjson_says(site: Site) -> None:
             name: again[name] for name in ("id", "action", "set", "seq", "hash")
         }
         assert call("POST", "/v1/decisions/batch", content=b"no", headers=headers).status_code == 422
+
+
+def test_an_idle_service_holds_no_case_in_memory(site: Site) -> None:
+    """A case has the patient's name in clear: it goes with the answer, not with the next request."""
+    with running(site) as (_, call):
+        call("POST", "/v1/decisions", json=body(embeddings(1)[0], image_id="1", group="Anna"))
+        for _ in range(100):
+            held = [thing for thing in gc.get_objects() if isinstance(thing, Case)]
+            if not held:
+                break
+            time.sleep(0.05)
+        assert not held
+
+
+def test_a_bad_row_of_an_arrow_batch_gets_the_sentence_it_gets_as_ndjson(site: Site) -> None:
+    """The texts of a batch are checked as columns; one that is not taken refuses its own row and no other."""
+    rows = embeddings(6)
+    rows[5] = 0.0
+    texts: list[dict[str, Any]] = [
+        {"image_id": "good"},
+        {"image_id": "long", "group": "g" * 201},
+        {"image_id": ""},
+        {"image_id": "word", "site": "two words"},
+        {"image_id": "other prompts", "prompt_digest": "0" * 64},
+        {"image_id": "zero"},
+    ]
+    columns = {name: [text.get(name) for text in texts] for name in ("image_id", "group", "site", "prompt_digest")}
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 16)
+    numbers = pa.table({"embedding": vectors, "image_id": [f"n{i}" for i in range(6)], "device": [1, *[None] * 5]})
+    lines = "\n".join(json.dumps({**body(row), **text}) for row, text in zip(rows, texts, strict=True))
+    with running(site) as (service, call):
+
+        def arrow_said(table: pa.Table) -> list[tuple[int | None, str | None]]:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            send = {"content": sink.getvalue().to_pybytes(), "headers": {"Content-Type": batches.ARROW}}
+            answers = pa.ipc.open_stream(call("POST", "/v1/decisions/batch", **send).content).read_all()
+            return list(zip(answers["status"].to_pylist(), answers["detail"].to_pylist(), strict=True))
+
+        said = arrow_said(pa.table({"embedding": vectors, **columns}))
+        answers = call("POST", "/v1/decisions/batch", content=lines, headers={"Content-Type": batches.NDJSON}).text
+        told = [json.loads(answer) for answer in answers.splitlines()]
+        assert said == [(answer.get("status"), answer.get("detail")) for answer in told]
+        assert [status for status, _ in said] == [None, 422, 422, 422, 422, 422]
+        assert len({sentence for _, sentence in said}) == 6
+        # What an Arrow column can hold and a text is not.
+        assert arrow_said(numbers) == [(422, "device: Input should be a valid string."), *[(None, None)] * 4, said[5]]
+        assert len(stored(service, DECISION)) == 5
 
 
 def test_the_coin_is_one_per_patient_and_that_of_the_contract(site: Site) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import lru_cache
+from itertools import repeat
 from json.encoder import encode_basestring as quoted
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from calcode.service.settings import Retention
 
 _Identifier = Annotated[str, Field(min_length=1, max_length=200)]
 _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
+_Digest = Annotated[str, Field(max_length=64)]
 
 
 class DecisionRequest(BaseModel):
@@ -52,13 +53,63 @@ class DecisionRequest(BaseModel):
     site: _Word | None = None
     device: _Word | None = None
     #: Which prompts the caller believes the line has; another one is refused.
-    prompt_digest: str | None = Field(default=None, max_length=64)
+    prompt_digest: _Digest | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.embedding is None) + (self.embedding_f32 is None) + (self.image is None) != 2:
             raise ValueError("give exactly one of embedding, embedding_f32 and image")
         return self
+
+
+class Texts(NamedTuple):
+    """What a request says of an image besides the image, already checked."""
+
+    group: str | None = None
+    study: str | None = None
+    image_id: str | None = None
+    line: str | None = None
+    site: str | None = None
+    device: str | None = None
+    prompt_digest: str | None = None
+
+
+class _Columns(BaseModel):
+    """The texts of many requests, each under the rule that it has in one."""
+
+    model_config = ConfigDict(strict=True)
+
+    group: list[_Identifier | None] = []
+    study: list[_Identifier | None] = []
+    image_id: list[_Identifier | None] = []
+    line: list[_Word | None] = []
+    site: list[_Word | None] = []
+    device: list[_Word | None] = []
+    prompt_digest: list[_Digest | None] = []
+
+
+def texts_of(columns: Mapping[str, Sequence[Any]], n: int) -> list[Texts] | None:
+    """The texts of many requests, checked in one go; None where one is not taken.
+
+    Parameters
+    ----------
+    columns : mapping of str to sequence
+        The values of all requests by name.
+    n : int
+        Number of requests.
+
+    Examples
+    --------
+    >>> texts_of({"group": ["a", "b"]}, 2)[1].group
+    'b'
+    >>> texts_of({"group": ["a", ""]}, 2) is None
+    True
+    """
+    try:
+        _Columns.model_validate(columns)
+    except ValidationError:
+        return None
+    return list(map(Texts._make, zip(*(columns.get(name, repeat(None, n)) for name in Texts._fields), strict=True)))
 
 
 # Not frozen: setting the fields of a frozen one costs as much as hashing the request.
@@ -134,8 +185,8 @@ class Admission:
         """The embedding of a request as float32; finite, of the line's dimension, not zero."""
         if request.embedding_f32 is not None:
             try:
-                raw = base64.b64decode(request.embedding_f32, validate=True)
-                vector = np.frombuffer(raw, dtype="<f4").astype(np.float32)
+                raw = binascii.a2b_base64(request.embedding_f32, strict_mode=True)
+                vector = np.frombuffer(raw, dtype="<f4").astype(np.float32, copy=False)
             except (binascii.Error, ValueError):
                 raise Problem(422, "embedding_f32: not base64 of little-endian float32 numbers.") from None
         else:
@@ -155,7 +206,7 @@ class Admission:
 
     def case(
         self,
-        request: DecisionRequest,
+        request: DecisionRequest | Texts,
         vector: NDArray[np.float32],
         *,
         key: str | None,

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calcode.service.admission import Admission, Case, DecisionRequest, parse_request, request_of
+from calcode.service.admission import Admission, Case, DecisionRequest, Texts, parse_request, request_of, texts_of
 from calcode.service.problems import Problem
 
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
-_TEXTS = ("group", "study", "image_id", "line", "site", "device", "prompt_digest")
 #: The admission of the line that a row names, or a problem.
 Admitting = Callable[[str | None], Admission]
 
@@ -64,15 +63,16 @@ def cases_from_arrow(
     except (pa.ArrowException, OSError) as error:
         raise Problem(422, "body: not an Arrow stream.") from error
     _require_rows(table.num_rows, most)
-    foreign = sorted(set(table.column_names) - {"embedding", *_TEXTS})
+    foreign = set(table.column_names) - {"embedding", *Texts._fields}
     if foreign or "embedding" not in table.column_names:
-        raise Problem(422, f"columns: 'embedding' and any of {', '.join(_TEXTS)} are taken, no others.")
+        raise Problem(422, f"columns: 'embedding' and any of {', '.join(Texts._fields)} are taken, no others.")
     vectors = table["embedding"].combine_chunks()
     kind = vectors.type
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     if not any(test(kind) for test in lists) or not pa.types.is_floating(kind.value_type):
         raise Problem(422, "embedding: a column of lists of float numbers is needed.")
-    columns: dict[str, list[Any]] = {name: table[name].to_pylist() for name in table.column_names if name in _TEXTS}
+    columns = {name: table[name].to_pylist() for name in table.column_names if name != "embedding"}
+    texts = texts_of(columns, table.num_rows)
     # The rows as float32; None where a row or one of its numbers is missing.
     width, numbers = pc.list_value_length(vectors), vectors.flatten()
     vectors_of: Sequence[NDArray[np.float32] | None]
@@ -88,8 +88,12 @@ def cases_from_arrow(
             vector = vectors_of[number]
             if vector is None:
                 raise Problem(422, "embedding: missing, or with a missing number.")
-            # The texts are checked as those of a JSON request; the numbers stay in their buffer.
-            request = request_of({"embedding_f32": "", **{name: values[number] for name, values in columns.items()}})
+            if texts is None:
+                # One by one, as those of a JSON request: each that is not taken gets its own sentence.
+                own = {name: values[number] for name, values in columns.items()}
+                request: DecisionRequest | Texts = request_of({"embedding_f32": "", **own})
+            else:
+                request = texts[number]
             admission = admitting(request.line)
             rows.append(
                 admission.case(request, admission.checked(vector), key=_row_key(request, key, number), actor=actor)
@@ -120,7 +124,7 @@ def answers_to_arrow(answers: Sequence[dict[str, Any]]) -> bytes:
             ("detail", pa.string()),
         ]
     )
-    rows = [{**answer.get("decision", {}), **answer} for answer in answers]
+    rows = [{**answer["decision"], **answer} if "decision" in answer else answer for answer in answers]
     table = pa.table({name: [row.get(name) for row in rows] for name in schema.names}, schema=schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
@@ -128,7 +132,7 @@ def answers_to_arrow(answers: Sequence[dict[str, Any]]) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _row_key(request: DecisionRequest, key: str | None, number: int) -> str | None:
+def _row_key(request: DecisionRequest | Texts, key: str | None, number: int) -> str | None:
     return None if request.image_id is not None or key is None else f"{key}:{number}"
 
 

@@ -44,8 +44,9 @@ class Database:
             if not self.file.exists() and self.file.parent.is_dir():
                 # Nobody else's to read; the files beside it get the same mode.
                 os.close(os.open(self.file, os.O_CREAT, 0o600))
-            _prepare_sqlite(self._writer, begin="BEGIN IMMEDIATE", synchronous=synchronous)
-            _prepare_sqlite(self._reader, begin="BEGIN", synchronous=synchronous)
+            for engine in (self._writer, self._reader):
+                _prepare_sqlite(engine, synchronous=synchronous)
+            event.listen(self._reader, "begin", lambda begun: begun.connection.cursor().execute("BEGIN"))
         else:
             for engine in (self._writer, self._reader):
                 event.listen(engine, "connect", _prepare_postgresql)
@@ -54,11 +55,16 @@ class Database:
     def writing(self) -> Iterator[Connection]:
         """One transaction; COMMIT at the end of the block, which returns when the disk has it."""
         with self._turn:
-            # Kept open between transactions: taking it from the pool each time costs as much as a small one.
+            # Kept open between transactions: taking it from the pool each time costs as much as a small one. To
+            # SQLAlchemy all of them are one transaction, which it has begun: the driver begins and commits each.
             connection, self._idle = self._idle or self._writer.connect(), None
             try:
-                with connection.begin():
-                    yield connection
+                if not connection.in_transaction():
+                    connection.begin()
+                if self.sqlite:
+                    connection.connection.cursor().execute("BEGIN IMMEDIATE")
+                yield connection
+                connection.connection.commit()
             except self.driver_error as error:
                 # The hot path calls the driver itself; its errors leave here as everybody else's do.
                 connection.invalidate()
@@ -89,10 +95,10 @@ class Database:
         self._reader.dispose()
 
 
-def _prepare_sqlite(engine: Engine, *, begin: str, synchronous: str) -> None:
+def _prepare_sqlite(engine: Engine, *, synchronous: str) -> None:
     @event.listens_for(engine, "connect")
     def connected(connection: Any, _: Any) -> None:
-        # The driver's own idea of transactions is switched off; `begin` below is the only one.
+        # The driver's own idea of transactions is switched off; what `Database` begins is the only one.
         connection.isolation_level = None
         # Fewer and larger pages: half the writes of a commit. It counts for a new file only.
         connection.execute("PRAGMA page_size=8192")
@@ -103,11 +109,6 @@ def _prepare_sqlite(engine: Engine, *, begin: str, synchronous: str) -> None:
         connection.execute("PRAGMA wal_autocheckpoint=4000")
         # Deleted content is overwritten, not only unlinked.
         connection.execute("PRAGMA secure_delete=ON")
-
-    @event.listens_for(engine, "begin")
-    def began(connection: Connection) -> None:
-        # By the driver itself: it is in the way of every answer.
-        connection.connection.cursor().execute(begin)
 
 
 def _prepare_postgresql(connection: Any, _: Any) -> None:

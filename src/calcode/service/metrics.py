@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
@@ -12,7 +14,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.decisions = Counter("calcode_decisions", "Decisions recorded", ["line", "action"], registry=registry)
+        decisions = Counter("calcode_decisions", "Decisions recorded", ["line", "action"], registry=registry)
+        #: The count of a line and an action, found again without a search: it is in the way of every answer.
+        self.decided = cache(decisions.labels)
         self.requests = Counter("calcode_requests", "Requests answered", ["route", "status"], registry=registry)
         self.request_seconds = Histogram(
             "calcode_request_seconds", "From request to answer", ["route"], buckets=_SECONDS, registry=registry
