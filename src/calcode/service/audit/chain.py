@@ -115,13 +115,16 @@ def verified_hashes(
             head = sha256(line.encode()).hexdigest()
             if head != own:
                 return hashes, Break(seq, f"record {seq} was changed: its content does not have its hash")
-            # `in` a slice: half the time of `find`, which reads its arguments first.
-            if kind not in _FLAT or f'"id":"{id}"' not in body or f'"subject":"{subject}"' not in body[near:]:
+            copy = f'"subject":"{subject}"'
+            if (
+                kind not in _FLAT
+                or f'"id":"{id}"' not in body
+                # `in` a slice: half the time of `find`, which reads its arguments first.
+                or (copy not in body[near:] and (near := body.find(copy) * 15 // 16) < 0)
+            ):
                 said = json.loads(body)
                 if (id, subject) != (said.get("id"), said.get("subject")):
                     return hashes, Break(seq, f"record {seq} was changed: its body has another id or subject")
-                if kind in _FLAT:
-                    near = min(near, body.find('"subject":') * 15 // 16)
             hashes.append(head)
     except (AttributeError, TypeError):
         return hashes, Break(seq, f"record {seq} was changed: a column holds no text")
