@@ -51,6 +51,8 @@ CLASSES = tuple("abcdefg")
 PROMPTS = 5
 TEMPERATURE = 0.07
 PARTS = ("fit", "cores", "resident", "files", "models")
+#: Turns of one core and of all cores.
+CORE_TURNS = 5
 COMPARED = ("action", "reason", "label", "sets", "localized_sets", "p_audit")
 
 
@@ -278,17 +280,19 @@ def cores(world: World, model: Calcode, *, n: int) -> dict[str, Any]:
             own.out = np.empty((len(rows), columns.shape[1]), dtype=np.float32)
         np.matmul(rows, columns, out=own.out)
 
-    decided, multiplied = {}, {}
-    for threads in (1, count):
-        os.environ["OMP_NUM_THREADS"] = str(threads)
-        part = evidence if threads > 1 else evidence[: max(1, n // 8)]
-        model.decide(part[: len(part) // 4])
-        # The fastest turn: others may use the machine meanwhile.
-        decided[threads] = len(part) / min(seconds_of(lambda part=part: model.decide(part)) for _ in range(2))
-        with products_on_one_core(), ThreadPoolExecutor(threads) as pool:
-            list(pool.map(product, range(threads)))
-            turn = lambda pool=pool, n=8 * threads: list(pool.map(product, range(n)))  # noqa: E731
-            multiplied[threads] = 8 * threads / min(seconds_of(turn) for _ in range(5))
+    decided: dict[int, list[float]] = {1: [], count: []}
+    multiplied: dict[int, list[float]] = {1: [], count: []}
+    # In turns, and the middle of them: others use the machine too, and one core alone may run faster for a while.
+    for _ in range(CORE_TURNS):
+        for threads in (1, count):
+            os.environ["OMP_NUM_THREADS"] = str(threads)
+            part = evidence if threads > 1 else evidence[: max(1, n // 16)]
+            model.decide(part[: len(part) // 8])
+            decided[threads].append(len(part) / seconds_of(lambda part=part: model.decide(part)))
+            with products_on_one_core(), ThreadPoolExecutor(threads) as pool:
+                list(pool.map(product, range(threads)))
+                turn = lambda pool=pool, n=8 * threads: list(pool.map(product, range(n)))  # noqa: E731
+                multiplied[threads].append(8 * threads / seconds_of(turn))
     os.environ["OMP_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("fork")
     together, times = context.Barrier(count), context.Queue()
@@ -308,12 +312,14 @@ def cores(world: World, model: Calcode, *, n: int) -> dict[str, Any]:
         process.join()
     del os.environ["OMP_NUM_THREADS"]
     return {
-        "one_core": round(decided[1]),
-        "all_cores": round(decided[count]),
+        "one_core": round(statistics.median(decided[1])),
+        "one_core_turns": sorted(round(rate) for rate in decided[1]),
+        "all_cores": round(statistics.median(decided[count])),
+        "all_cores_turns": sorted(round(rate) for rate in decided[count]),
         "processes": round(count * (n // count) / slowest),
         "cores": count,
-        "worth": round(decided[count] / decided[1], 2),
-        "worth_of_bare_products": round(multiplied[count] / multiplied[1], 2),
+        "worth": round(statistics.median(decided[count]) / statistics.median(decided[1]), 2),
+        "worth_of_bare_products": round(statistics.median(multiplied[count]) / statistics.median(multiplied[1]), 2),
     }
 
 

@@ -355,9 +355,9 @@ def machine_part() -> str:
 
 
 def main() -> None:
-    from calcode.kernels.masses import TILED_FROM
+    from calcode.kernels import KEPT_COLUMNS
 
-    rest = SEARCH.format(support=support_part(), tiled=TILED_FROM)
+    rest = SEARCH.format(support=support_part(), tiled=KEPT_COLUMNS)
     PAGE.write_text(
         "\n".join(
             [HEAD, method_part(), machine_part() + levels_part() + site_part() + gpu_part() + peers_part() + rest]

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from calcode.kernels import ScreenedAnchors, cosine_distances, kernel_weights, slices
+from calcode.kernels import KeptWeights, ScreenedAnchors, cosine_distances, kernel_weights, slices
 from calcode.kernels.image_levels import ImageLevelRule, ImageLevelSearch
 from calcode.method.localized import LocalizedRule, first_positions
 from calcode.method.quantiles import conformal_rank
@@ -72,13 +72,22 @@ def test_what_is_settled_is_the_threshold_of_float64(
     anchors = ScreenedAnchors(rule.embeddings)
     n_settled = 0
     for block in slices(len(images), step=128):
-        for part, weigh, doubt in anchors.weighing(images[block], bandwidth=bandwidth, tiled=False):
-            positions, settled = search.screened(weigh, doubt)
-            found = np.append(rule.scores, np.full(anchors.width - n + 1, np.inf))[positions]
-            np.testing.assert_array_equal(found[settled], expected[block][part][settled])
-            n_settled += int(settled.sum())
+        positions, settled = search.screened(*anchors.weights(images[block], bandwidth=bandwidth))
+        found = np.append(rule.scores, np.full(anchors.width - n + 1, np.inf))[positions]
+        np.testing.assert_array_equal(found[settled], expected[block][settled])
+        n_settled += int(settled.sum())
     if kind == "plain" and bandwidth in (0.5, 0.1):
         assert n_settled > 0.9 * len(images)
+
+
+class OffWeights(KeptWeights):
+    """Given weights in the place of screened ones."""
+
+    def whole(self) -> np.ndarray:
+        return self._weights
+
+    def some(self, columns: np.ndarray) -> np.ndarray:
+        return self._weights[:, columns]
 
 
 @pytest.mark.parametrize("level", ["upper", "exact"])
@@ -100,7 +109,7 @@ def test_the_margin_is_what_protects_a_threshold(level: str) -> None:
     wrong = np.clip(weights * (1.0 + doubt * 1.2e-6 * sign), 0.0, 1.0)
     for part in slices(3000, step=1000):
         off = wrong[part].astype(np.float32)
-        positions, settled = search.screened(lambda rows, tile, off=off: off, np.full(1000, doubt))  # type: ignore[misc]
+        positions, settled = search.screened(OffWeights(off), np.full(1000, doubt))  # type: ignore[arg-type]
         differs = np.append(rule.scores, np.inf)[np.minimum(positions[:, 0], n)] != expected[part]
         assert differs.any()
         assert settled.mean() > 0.5

@@ -17,6 +17,7 @@ from calcode.kernels import (
     PairDistances,
     ScreenedAnchors,
     cosine_distances,
+    distances_to,
     first_reaching,
     kernel_weights,
     mass_error,
@@ -24,6 +25,7 @@ from calcode.kernels import (
     prefix_masses,
     row_blocks,
     run_blocks,
+    slices,
     smallest_columns,
 )
 
@@ -44,7 +46,9 @@ def test_smallest_columns_are_the_sorted_head(seed: int, n: int, count: int, sin
     if single:
         values = values.astype(np.float32)
     count = min(count, n)
-    np.testing.assert_array_equal(smallest_columns(values, count=count), np.sort(values, axis=1)[:, :count])
+    found = smallest_columns(values, count=count)
+    np.testing.assert_array_equal(np.take_along_axis(values, found, axis=1), np.sort(values, axis=1)[:, :count])
+    assert all(len(set(row)) == count for row in found.tolist())
 
 
 def test_nearest_distances_are_one_minus_cosine() -> None:
@@ -68,8 +72,8 @@ def test_screened_distances_stay_far_inside_their_error(d: int, crowding: float)
     distances = screened.query_rows(far) @ screened.columns
     error = np.abs(distances[:, :300] - cosine_distances(far, anchors))
     assert error.max() < SCREENING_ERROR / 2
-    nearest, bounds = screened.nearest(far, n_neighbors=10)
-    np.testing.assert_allclose(nearest, nearest_distances(far, anchors, n_neighbors=10), atol=SCREENING_ERROR)
+    nearest, _, bounds = screened.nearest(far, n_neighbors=10)
+    np.testing.assert_allclose(nearest[:, :10], nearest_distances(far, anchors, n_neighbors=10), atol=SCREENING_ERROR)
     assert (error.max(axis=1) < bounds).all()
 
 
@@ -78,18 +82,22 @@ def test_the_nearest_of_many_columns_are_found_tile_by_tile(n: int, monkeypatch:
     rng = np.random.default_rng(n)
     anchors, queries = unit(rng, n, 16), unit(rng, 40, 16)
     whole = ScreenedAnchors(anchors).nearest(queries, n_neighbors=10)
-    monkeypatch.setattr("calcode.kernels.screened._TILE", 64)
+    monkeypatch.setattr("calcode.kernels.screened._SEARCHED_COLUMNS", 64)
     tiled = ScreenedAnchors(anchors).nearest(queries, n_neighbors=10)
     np.testing.assert_allclose(tiled[0], whole[0], atol=1e-7)
     np.testing.assert_array_equal(tiled[1], whole[1])
-    exact = nearest_distances(queries, anchors, n_neighbors=10)
-    assert (np.abs(tiled[0] - exact) <= tiled[1][:, None]).all()
+    np.testing.assert_array_equal(tiled[2], whole[2])
+    exact = nearest_distances(queries, anchors, n_neighbors=16)
+    assert (np.abs(tiled[0] - exact) <= tiled[2][:, None]).all()
+    np.testing.assert_allclose(distances_to(queries, anchors, tiled[1]), exact, atol=1e-15)
 
 
 def weighed(anchors: np.ndarray, queries: np.ndarray, *, bandwidth: float) -> Iterator[tuple]:
     """Row slices, float32 weights and doubts, as a threshold search gets them."""
-    for rows, weigh, doubt in ScreenedAnchors(anchors).weighing(queries, bandwidth=bandwidth, tiled=False):
-        yield rows, weigh(np.arange(len(doubt)), slice(None)), doubt
+    screened = ScreenedAnchors(anchors)
+    for rows in slices(len(queries), step=512):
+        weights, doubt = screened.weights(queries[rows], bandwidth=bandwidth)
+        yield rows, weights.whole(), doubt
 
 
 def largest_share_of_doubt(anchors: np.ndarray, queries: np.ndarray, *, bandwidth: float) -> float:

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from worlds import World, fit_quietly
 
 from calcode import Calcode
-from calcode.kernels import CHUNK, CutRule, CutSearch, ScreenedAnchors, cosine_distances, first_reaching, kernel_weights
+from calcode.kernels import (
+    CHUNK,
+    CutRule,
+    CutSearch,
+    KeptWeights,
+    ScreenedAnchors,
+    cosine_distances,
+    first_reaching,
+    kernel_weights,
+)
 from calcode.method.localized import LocalizedRule
 from calcode.method.tail import ClassGuard, GuardedThresholds
 
@@ -24,9 +33,12 @@ def fitted(seed: int, **settings: object) -> tuple[Calcode, dict]:
 
 
 def in_tiles(monkeypatch: pytest.MonkeyPatch, *, columns: int) -> None:
-    """From now on every search goes in tiles of so many columns."""
-    monkeypatch.setattr("calcode.kernels.masses.TILED_FROM", 1)
-    monkeypatch.setattr("calcode.kernels.masses._COLUMNS", columns)
+    """From now on every search goes in tiles of so many columns, which are weighed again where a cut is reached."""
+    monkeypatch.setattr("calcode.kernels.KEPT_COLUMNS", 0)
+    monkeypatch.setattr("calcode.kernels.screened.KEPT_COLUMNS", 0)
+    monkeypatch.setattr("calcode.kernels.masses.TILE", columns)
+    monkeypatch.setattr("calcode.kernels.masses._RUN", min(16, columns // CHUNK))
+    monkeypatch.setattr("calcode.kernels.screened.TILE", columns)
 
 
 @pytest.mark.parametrize("level", ["loo", "certified"])
@@ -64,7 +76,7 @@ def test_rules_searched_together_are_those_searched_alone(
     with pytest.MonkeyPatch.context() as patch:
         in_tiles(patch, columns=columns)
         search = CutSearch([CutRule(members=None, cut=cut), CutRule(members=members, cut=cut)], n_columns=n)
-        positions, margins = search.positions(lambda rows, tile: weights[rows, tile], n_rows=7)
+        positions, margins = search.positions(KeptWeights(weights), n_rows=7)
     for index, own in enumerate((np.arange(n), members)):
         if math.isinf(cut):
             assert (positions[:, index] == width).all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from calcode.kernels.distances import (
     PairDistances,
     PairMasses,
+    distances_to,
     nearest_distances,
     negative_squares,
     pair_masses,
@@ -13,10 +14,9 @@ from calcode.kernels.distances import (
 from calcode.kernels.image_levels import ImageLevelRule, ImageLevelSearch
 from calcode.kernels.masses import (
     CHUNK,
-    TILED_FROM,
     CutRule,
     CutSearch,
-    Weigh,
+    KeptWeights,
     Weights,
     cosine_distances,
     first_reaching,
@@ -26,25 +26,26 @@ from calcode.kernels.masses import (
     weights_from_squares,
 )
 from calcode.kernels.neighbours import NeighbourGraph, library_installed, restore_graph, search_graph
-from calcode.kernels.screened import SCREENING_ERROR, TILED_ROWS, ScreenedAnchors, product_blocks
-from calcode.kernels.threads import row_blocks, run_blocks, slices
+from calcode.kernels.screened import KEPT_COLUMNS, SCREENING_ERROR, ScreenedAnchors
+from calcode.kernels.threads import even_blocks, product_blocks, row_blocks, run_blocks, shared_blocks, slices
 
 __all__ = [
     "CHUNK",
+    "KEPT_COLUMNS",
     "SCREENING_ERROR",
-    "TILED_FROM",
-    "TILED_ROWS",
     "CutRule",
     "CutSearch",
     "ImageLevelRule",
     "ImageLevelSearch",
+    "KeptWeights",
     "NeighbourGraph",
     "PairDistances",
     "PairMasses",
     "ScreenedAnchors",
-    "Weigh",
     "Weights",
     "cosine_distances",
+    "distances_to",
+    "even_blocks",
     "first_reaching",
     "kernel_weights",
     "library_installed",
@@ -58,6 +59,7 @@ __all__ = [
     "row_blocks",
     "run_blocks",
     "search_graph",
+    "shared_blocks",
     "slices",
     "smallest_columns",
     "weights_from_squares",

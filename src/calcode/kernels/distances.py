@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 #: Columns are compared in this many equal strides.
 _STRIDES = 16
-
+#: Queries whose rows of the reference are gathered at once.
+_GATHERED_ROWS = 64
 #: Largest pairwise matrix that is kept (256 MiB); a larger one is multiplied on every pass.
 _KEPT_NUMBERS = 1 << 25
 
@@ -78,8 +79,8 @@ class PairDistances:
         return block
 
 
-def smallest_columns(values: NDArray[Any], *, count: int) -> NDArray[Any]:
-    """The `count` smallest values of each row, ascending.
+def smallest_columns(values: NDArray[Any], *, count: int) -> IntArray:
+    """The columns of the `count` smallest values of each row, smallest first.
 
     Columns are put into groups by taking the minimum of sixteen strides. The `count` groups with the smallest
     minima hold the `count` smallest values: a value elsewhere has `count` values before it.
@@ -97,19 +98,46 @@ def smallest_columns(values: NDArray[Any], *, count: int) -> NDArray[Any]:
     Examples
     --------
     >>> smallest_columns(np.array([[3.0, 1.0, 2.0]]), count=2)
-    array([[1., 2.]])
+    array([[1, 2]])
     """
     m, n = values.shape
     n_groups = n // _STRIDES
     if n_groups <= count:
-        return np.sort(np.partition(values, count - 1, axis=1)[:, :count], axis=1)
-    minima = values[:, : n_groups * _STRIDES].reshape(m, _STRIDES, n_groups).min(axis=1)
-    groups = np.argpartition(minima, count - 1, axis=1)[:, :count]
-    columns = (groups[:, None, :] + n_groups * np.arange(_STRIDES)[:, None]).reshape(m, -1)
-    rest = values[:, n_groups * _STRIDES :]
-    candidates = np.concatenate([np.take_along_axis(values, columns, axis=1), rest], axis=1)
-    candidates.partition(count - 1, axis=1)
-    return np.sort(candidates[:, :count], axis=1)
+        columns = np.broadcast_to(np.arange(n), (m, n))
+        candidates = values
+    else:
+        minima = values[:, : n_groups * _STRIDES].reshape(m, _STRIDES, n_groups).min(axis=1)
+        groups = np.argpartition(minima, count - 1, axis=1)[:, :count]
+        grouped = (groups[:, None, :] + n_groups * np.arange(_STRIDES)[:, None]).reshape(m, -1)
+        rest = np.broadcast_to(np.arange(n_groups * _STRIDES, n), (m, n % _STRIDES))
+        columns = np.concatenate([grouped, rest], axis=1)
+        candidates = np.take_along_axis(values, columns, axis=1)
+    best = np.argpartition(candidates, count - 1, axis=1)[:, :count]
+    order = np.argsort(np.take_along_axis(candidates, best, axis=1), axis=1)
+    return np.take_along_axis(columns, np.take_along_axis(best, order, axis=1), axis=1)
+
+
+def distances_to(queries: FloatArray, reference: FloatArray, columns: IntArray) -> FloatArray:
+    """Cosine distances from each query to some rows of the reference, ascending, in float64.
+
+    Parameters
+    ----------
+    queries : ndarray of shape (m, d)
+        Unit rows.
+    reference : ndarray of shape (n, d)
+        Unit rows.
+    columns : ndarray of int, shape (m, L)
+        The rows of the reference for each query.
+
+    Returns
+    -------
+    ndarray of shape (m, L)
+    """
+    distances = np.empty(columns.shape)
+    for rows in slices(len(queries), step=_GATHERED_ROWS):
+        distances[rows] = 1.0 - np.matmul(reference[columns[rows]], queries[rows, :, None])[:, :, 0]
+    distances.sort(axis=1)
+    return distances
 
 
 def nearest_distances(queries: FloatArray, reference: FloatArray, *, n_neighbors: int) -> FloatArray:
@@ -132,7 +160,8 @@ def nearest_distances(queries: FloatArray, reference: FloatArray, *, n_neighbors
     nearest = np.empty((len(queries), count))
 
     def search(rows: slice) -> None:
-        nearest[rows] = smallest_columns(cosine_distances(queries[rows], reference), count=count)
+        distances = cosine_distances(queries[rows], reference)
+        nearest[rows] = np.take_along_axis(distances, smallest_columns(distances, count=count), axis=1)
 
     run_blocks(search, row_blocks(len(queries), n_columns=len(reference)))
     return nearest

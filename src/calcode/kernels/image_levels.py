@@ -18,11 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.kernels.masses import CHUNK, CutRule, CutSearch, Weigh, Weights, mass_error
+from calcode.kernels.masses import CHUNK, CutRule, CutSearch, Weights, mass_error
+from calcode.kernels.screened import ScreenedWeights
 
 #: What float32 may change in a kernel weight, for a `doubt` of 1. A distance off by e moves exp(-(d / h)^2) by at most
 #: 0.86 e / h, and e / h is at most 2e-6 (doubt - 1); exponent and result are rounded too.
 WEIGHT_ERROR = 2e-6
+#: Sums that one product with a triangle of ones adds up: a running sum waits for every addition.
+_TRIANGLE = 16
 #: What the order of a float64 sum may change.
 _ROUNDING = 1e-11
 #: Slack of the bounds on a ratio.
@@ -66,46 +69,41 @@ class ImageLevelSearch:
 
     def __init__(self, rules: Sequence[ImageLevelRule], *, n_columns: int, exact: bool) -> None:
         summed = [CutRule(members=rule.members, cut=np.nan) for rule in rules]
-        self._sums = CutSearch(summed, n_columns=n_columns, tiled=False if exact else None)
-        #: Whether the columns are asked for in tiles.
-        self.tiled = self._sums.tiled
+        self._sums = CutSearch(summed, n_columns=n_columns)
         self._rules = [LevelWindow.of_rule(rule, n_columns=n_columns, exact=exact) for rule in rules]
         self._exact = exact
 
-    def screened(self, weigh: Weigh, doubt: FloatArray) -> tuple[IntArray, BoolArray]:
+    def screened(self, weights: ScreenedWeights, doubt: FloatArray) -> tuple[IntArray, BoolArray]:
         """Columns of the thresholds, at least the number of points where there is none, and which rows are certain.
 
         Parameters
         ----------
-        weigh : callable
-            Called for all images and columns at once, or for tiles of columns and those that a level depends on.
+        weights : ScreenedWeights
         doubt : ndarray of shape (m,)
-            Error of a mass, in units of `mass_error` (`ScreenedAnchors.doubt`).
+            Error of a mass, in units of `mass_error` (`ScreenedAnchors.weights`).
 
         Returns
         -------
         positions : ndarray of shape (m, rules)
         settled : ndarray of bool, shape (m,)
         """
-        everyone = np.arange(len(doubt))
-        if self.tiled:
-            own = [weigh(everyone, window.columns) for window in self._rules]
-        else:
-            weights = weigh(everyone, slice(0, self._sums.width))
-            if self._exact:
-                return self._counted(weights, doubt)
-            own = [weights[:, window.columns] for window in self._rules]
-        cuts = np.stack([window.upper_cuts(part) for window, part in zip(self._rules, own, strict=True)], axis=1)
-        positions, margins = self._sums.positions(
-            weigh if self.tiled else lambda rows, tile: weights, n_rows=len(doubt), cuts=cuts
-        )
+        if self._exact:
+            return self._counted(weights.whole(), doubt)
+        cuts = np.stack([window.upper_cuts(weights.some(window.columns)) for window in self._rules], axis=1)
+        positions, margins = self._sums.positions(weights, n_rows=len(doubt), cuts=cuts)
         # The cut has an error of its own; in units of the smallest error of a mass.
         error = doubt[:, None] * WEIGHT_ERROR * np.array([window.steepest for window in self._rules]) + _ROUNDING
         settled = margins > doubt[:, None] + error / mass_error(np.array(np.inf))
         return positions, np.asarray(settled.all(axis=1))
 
     def _counted(self, weights: Weights, doubt: FloatArray) -> tuple[IntArray, BoolArray]:
-        ends = self._sums.group_ends(weights, slice(0, self._sums.width))
+        m, n_groups, n_rules = len(weights), self._sums.width // CHUNK, len(self._rules)
+        sums = np.zeros((-(-n_groups // _TRIANGLE) * _TRIANGLE, m, n_rules), dtype=weights.dtype)
+        self._sums.group_sums(weights, slice(0, self._sums.width), out=sums[:n_groups])
+        # Running sums in float64: of sixteen groups by one product, then of what lies before these.
+        ends = np.matmul(np.tri(_TRIANGLE), sums.reshape(-1, _TRIANGLE, m * n_rules).astype(np.float64))
+        ends[1:] += np.cumsum(ends[:-1, -1], axis=0)[:, None]
+        ends = ends.reshape(-1, m, n_rules)[:n_groups]
         positions = np.empty((len(weights), len(self._rules)), dtype=np.int64)
         settled = np.ones(len(weights), dtype=np.bool_)
         for index, window in enumerate(self._rules):

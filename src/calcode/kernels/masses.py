@@ -1,24 +1,23 @@
 """Distances, kernel weights, their masses (METHOD.md 5, Eq. 11), and where a mass reaches a cut (METHOD.md 8).
 
 The points stand in ascending order of their scores. `first_reaching` serves one rule over all of them, `CutSearch`
-several at once, of which each counts all points or those of one class. Weights are summed in groups of `CHUNK` columns
-by one product with the rules' members, the sums say in which group a rule reaches its cut, and only that group is
-looked into, for all images and rules together. So many points that whole rows of weights would not stay near the cache
-are cut into tiles: a first pass keeps the mass of every tile, and the tile in which an image reaches its cut is weighed
-once more.
+several at once, of which each counts all points or those of one class. Weights come in tiles of columns, which a core's
+cache holds while they are summed in groups of `CHUNK` columns by one product with the rules' members. The masses of
+runs of such groups say in which run a rule reaches its cut, the sums in which group, and only that group is looked
+into, for all images and rules together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.kernels.threads import slices
+from calcode.kernels.threads import scratch, slices
 
 if TYPE_CHECKING:
     import torch
@@ -26,20 +25,51 @@ if TYPE_CHECKING:
 #: Weights in either precision.
 Weights = NDArray[np.floating[Any]]
 Scaled = TypeVar("Scaled", bound=NDArray[np.floating[Any]])
-#: Weights of some images (row numbers) to the points of a tile, or to some points; shape (rows, points).
-Weigh = Callable[[IntArray, slice | IntArray], Weights]
 #: An array, or a tensor on a device.
 Masses = TypeVar("Masses", FloatArray, "torch.Tensor")
 
 #: Columns summed at once, where their number is a multiple of it.
 CHUNK = 32
-#: Sums that one product with a triangle of ones adds up: a running sum waits for every addition.
-_TRIANGLE = 16
 #: Columns summed at once in `prefix_masses`.
 _SHORT_CHUNK = 16
-#: Points beyond which a product of whole rows would have too few of them (`product_blocks`).
-TILED_FROM = 1 << 15
-_COLUMNS = 4096
+#: Groups of columns whose masses are added up before one is looked for among them.
+_RUN = 16
+#: Columns of a tile, whole runs of groups.
+TILE = 4096
+
+
+class TileWeights(Protocol):
+    """Kernel weights of some images to all points. Every tile is asked for once, then groups of columns in any tile."""
+
+    dtype: np.dtype[Any]
+
+    def tile(self, columns: slice) -> Weights:
+        """Of all images to the points of a tile; shape (m, points). The memory may serve the next tile too."""
+
+    def groups(self, rows: IntArray, groups: IntArray) -> Weights:
+        """Of some images, each to a group of `CHUNK` points of its own; shape (rows, CHUNK)."""
+
+
+class KeptWeights:
+    """Weights that are there already.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (m, width)
+        The width is a multiple of `CHUNK`.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self.dtype = weights.dtype
+        self._weights = weights
+
+    def tile(self, columns: slice) -> Weights:
+        """See `TileWeights`."""
+        return self._weights[:, columns]
+
+    def groups(self, rows: IntArray, groups: IntArray) -> Weights:
+        """See `TileWeights`."""
+        return self._weights.reshape(len(self._weights), -1, CHUNK)[rows, groups]
 
 
 def cosine_distances(left: FloatArray, right: FloatArray) -> FloatArray:
@@ -137,12 +167,6 @@ def mass_error(scale: Masses) -> Masses:
     return 2e-7 + 8e-7 * scale**-0.5
 
 
-def chunk_sums(weights: Weights, *, width: int) -> Weights:
-    """Sums of `width` consecutive columns, which must divide their number; shape (m, n) in, (m, n / width) out."""
-    sums: Weights = weights.reshape(-1, width) @ np.ones(width, dtype=weights.dtype)
-    return sums.reshape(len(weights), -1)
-
-
 def first_reaching(weights: Weights, *, cuts: FloatArray) -> tuple[IntArray, FloatArray]:
     """First column at which the normalised cumulative mass reaches the row's cut, and how clearly.
 
@@ -177,7 +201,8 @@ def first_reaching(weights: Weights, *, cuts: FloatArray) -> tuple[IntArray, Flo
     width = CHUNK if n % CHUNK == 0 else n
     chunks = weights.reshape(m * (n // width), width)
     if width == CHUNK:
-        ends = np.cumsum(chunk_sums(weights, width=width), axis=1, dtype=np.float64)
+        sums = (chunks @ np.ones(width, dtype=weights.dtype)).reshape(m, -1)
+        ends = np.cumsum(sums, axis=1, dtype=np.float64)
     else:
         ends = weights.sum(axis=1, dtype=np.float64, keepdims=True)
     scale = 1.0 + ends[:, -1]
@@ -186,15 +211,11 @@ def first_reaching(weights: Weights, *, cuts: FloatArray) -> tuple[IntArray, Flo
     chunk = np.minimum(np.count_nonzero(ends < bounds[:, None], axis=1), n_chunks - 1)
     rows = np.arange(m)
     before = np.where(chunk > 0, ends[rows, chunk - 1], 0.0)
-    step, margins = reached_column(
-        chunks[rows * n_chunks + chunk], before=before, bounds=bounds, has_columns_before=chunk > 0
-    )
+    step, margins = reached_column(chunks[rows * n_chunks + chunk], before=before, bounds=bounds)
     return chunk * width + step, margins / scale / mass_error(scale)
 
 
-def reached_column(
-    weights: Weights, *, before: FloatArray, bounds: FloatArray, has_columns_before: BoolArray | bool
-) -> tuple[IntArray, FloatArray]:
+def reached_column(weights: Weights, *, before: FloatArray, bounds: FloatArray) -> tuple[IntArray, FloatArray]:
     """First of some consecutive columns at which the mass reaches its bound, and the distance to the nearer mass.
 
     Parameters
@@ -203,7 +224,6 @@ def reached_column(
     before : ndarray of shape (m,)
         Mass of the columns that come before these.
     bounds : ndarray of shape (m,)
-    has_columns_before : ndarray of bool, shape (m,), or bool
 
     Returns
     -------
@@ -214,15 +234,17 @@ def reached_column(
     """
     m, width = weights.shape
     rows = np.arange(m)
-    inside = before[:, None] + np.cumsum(weights, axis=1, dtype=np.float64)
-    step = np.count_nonzero(inside < bounds[:, None], axis=1)
-    if width == 0:
-        return step, np.abs(bounds - before)
-    reached = np.where(step < width, inside[rows, np.minimum(step, width - 1)], np.inf)
-    short = np.where(step > 0, inside[rows, step - 1], before)
-    # Nothing lies below the first column: a mass of zero there is exact and cannot cross the cut.
-    below = np.where((step > 0) | has_columns_before, bounds - short, np.inf)
-    return step, np.minimum(reached - bounds, below)
+    inside = np.empty((m, width + 1))
+    inside[:, 0] = before
+    np.cumsum(weights, axis=1, dtype=np.float64, out=inside[:, 1:])
+    inside[:, 1:] += before[:, None]
+    step = np.count_nonzero(inside[:, 1:] < bounds[:, None], axis=1)
+    short = inside[rows, step]
+    # No mass lies below: that is exact and cannot cross the cut.
+    margins = np.where(short > 0.0, bounds - short, np.inf)
+    reached = np.flatnonzero(step < width)
+    margins[reached] = np.minimum(margins[reached], inside[reached, step[reached] + 1] - bounds[reached])
+    return step, margins
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -249,18 +271,14 @@ class CutSearch:
     rules : sequence of CutRule
     n_columns : int
         Number of points.
-    tiled : bool, optional
-        Whether the columns are asked for in tiles; not given: where there are many.
 
     Attributes
     ----------
     width : int
         Columns that weights must have: the points, then fillers of any weight up to a multiple of `CHUNK`.
-    tiled : bool
-        Whether the columns are asked for in tiles.
     """
 
-    def __init__(self, rules: Sequence[CutRule], *, n_columns: int, tiled: bool | None = None) -> None:
+    def __init__(self, rules: Sequence[CutRule], *, n_columns: int) -> None:
         self.width = -(-n_columns // CHUNK) * CHUNK
         self._cuts = np.array([rule.cut for rule in rules])
         members = np.zeros((self.width, len(rules)))
@@ -271,23 +289,22 @@ class CutSearch:
             np.dtype(kind): members.astype(kind) for kind in (np.float32, np.float64)
         }
         self._everything = len(rules) == 1 and rules[0].members is None and self.width == n_columns
-        self.tiled = n_columns >= TILED_FROM if tiled is None else tiled
-        self._tiles = list(slices(self.width, step=_COLUMNS if self.tiled else max(1, self.width)))
 
-    def screened(self, weigh: Weigh, doubt: FloatArray) -> tuple[IntArray, BoolArray]:
+    def screened(self, weights: TileWeights, doubt: FloatArray) -> tuple[IntArray, BoolArray]:
         """`positions`, and the rows in which errors of `doubt`, shape (m,), leave every one of them where it is."""
-        positions, margins = self.positions(weigh, n_rows=len(doubt))
+        positions, margins = self.positions(weights, n_rows=len(doubt))
         return positions, np.asarray((margins > doubt[:, None]).all(axis=1))
 
-    def positions(self, weigh: Weigh, *, n_rows: int, cuts: FloatArray | None = None) -> tuple[IntArray, FloatArray]:
+    def positions(
+        self, weights: TileWeights, *, n_rows: int, cuts: FloatArray | None = None
+    ) -> tuple[IntArray, FloatArray]:
         """Columns at which the cuts are reached, and how clearly.
 
         The mass is F(t) = (sum of the weights up to t) / (1 + sum of all weights): the missing 1 sits at +inf.
 
         Parameters
         ----------
-        weigh : callable
-            Called once for every image and tile; with several tiles about once more for every image.
+        weights : TileWeights
         n_rows : int
         cuts : ndarray of shape (n_rows, rules), optional
             Instead of those of the rules.
@@ -300,60 +317,56 @@ class CutSearch:
             Distance from the cut to the nearer of the masses on either side of it, in units of `mass_error`: a
             change of every mass by less than that leaves the position where it is.
         """
-        everyone = np.arange(n_rows)
-        masses = np.empty((len(self._tiles), n_rows, len(self._cuts)))
-        for number, tile in enumerate(self._tiles):
-            weights = weigh(everyone, tile)
-            ends = self.group_ends(weights, tile)
-            masses[number] = ends[-1]
-        tile_ends = np.cumsum(masses, axis=0)
-        scale = 1.0 + tile_ends[-1]
+        n_groups, each = self.width // CHUNK, (n_rows, len(self._cuts))
+        shape = -(-n_groups // _RUN), _RUN, *each
+        sums = scratch("sums", *shape) if weights.dtype == np.float32 else np.empty(shape)
+        groups = sums.reshape(-1, *each)
+        groups[n_groups:] = 0.0
+        masses = np.empty((len(sums), *each))
+        for tile in slices(self.width, step=TILE):
+            self.group_sums(weights.tile(tile), tile, out=groups[tile.start // CHUNK : tile.stop // CHUNK])
+            runs = slice(tile.start // CHUNK // _RUN, -(-tile.stop // CHUNK // _RUN))
+            np.sum(sums[runs], axis=1, dtype=np.float64, out=masses[runs])
+        scale = 1.0 + masses.sum(axis=0)
         with np.errstate(invalid="ignore"):  # a cut of +inf is never reached, however little mass there is
             bounds = (self._cuts if cuts is None else cuts) * scale
-        reached = np.minimum(np.count_nonzero(tile_ends < bounds, axis=0), len(self._tiles) - 1)
-        positions = np.empty(reached.shape, dtype=np.int64)
-        margins = np.empty(reached.shape)
-        for number in np.unique(reached).tolist():
-            tile, here = self._tiles[number], reached == number
-            rows = np.flatnonzero(here.any(axis=1))
-            before = tile_ends[number - 1][rows] if number else np.zeros((len(rows), len(self._cuts)))
-            if len(self._tiles) > 1:
-                weights = weigh(rows, tile)
-                ends = before + self.group_ends(weights, tile)
-            # The group of columns in which a bound is reached, and then the column.
-            bound, members = bounds[rows], self.members[weights.dtype][tile]
-            group = np.minimum(np.count_nonzero(ends < bound, axis=0), len(ends) - 1)
-            earlier = np.take_along_axis(ends, np.maximum(group - 1, 0)[None], axis=0)[0]
-            start = np.where(group > 0, earlier, before)
-            columns = group[:, :, None] * CHUNK + np.arange(CHUNK)
-            own = np.take_along_axis(weights, columns.reshape(len(rows), -1), axis=1).reshape(columns.shape)
-            if not self._everything:
-                own = own * members[columns, np.arange(len(self._cuts))[:, None]]
-            inside = start[:, :, None] + np.cumsum(own, axis=2, dtype=np.float64)
-            step = np.count_nonzero(inside < bound[:, :, None], axis=2)
-            at = np.minimum(step, CHUNK - 1)[:, :, None]
-            after = np.where(step < CHUNK, np.take_along_axis(inside, at, axis=2)[:, :, 0], np.inf)
-            last = np.take_along_axis(inside, np.maximum(step - 1, 0)[:, :, None], axis=2)[:, :, 0]
-            short = np.where(step > 0, last, start)
-            # No mass lies below: that is exact and cannot cross the cut.
-            below = np.where(short > 0.0, bound - short, np.inf)
-            above = np.subtract(after, bound, out=np.full_like(bound, np.inf), where=np.isfinite(after))
-            found = np.where(step < CHUNK, tile.start + group * CHUNK + step, self.width)
-            positions[here], margins[here] = found[here[rows]], np.minimum(above, below)[here[rows]]
-        return positions, margins / scale / mass_error(scale)
+        # The run of groups in which a bound is reached, then the group, then the column.
+        run, before = _reached_part(masses, before=np.zeros(each), bounds=bounds)
+        rows, rules = np.indices(each)
+        group, before = _reached_part(sums[run, :, rows, rules].transpose(2, 0, 1), before=before, bounds=bounds)
+        group = (_RUN * run + group).ravel()
+        there = np.minimum(group, n_groups - 1)
+        own = weights.groups(rows.ravel(), there)
+        if not self._everything:
+            own = own * self.members[weights.dtype].reshape(n_groups, CHUNK, -1)[there, :, rules.ravel()]
+        own[group > there] = 0.0
+        step, margins = reached_column(own, before=before.ravel(), bounds=bounds.ravel())
+        positions = np.where(step < CHUNK, CHUNK * group + step, self.width)
+        return positions.reshape(bounds.shape), margins.reshape(bounds.shape) / scale / mass_error(scale)
 
-    def group_ends(self, weights: Weights, tile: slice) -> FloatArray:
-        """Masses up to the end of every group of a tile, under every rule; (m, columns) in, (groups, m, rules) out."""
+    def group_sums(self, weights: Weights, tile: slice, *, out: Weights) -> None:
+        """Masses of every group of a tile under every rule; (m, columns) in, (groups, m, rules) out."""
         m, width = weights.shape
+        groups = weights.reshape(m, width // CHUNK, CHUNK)
         if self._everything:
-            sums = chunk_sums(weights, width=CHUNK).T[:, :, None]
+            out[:, :, 0] = (groups @ np.ones(CHUNK, dtype=weights.dtype)).T
         else:
             members = self.members[weights.dtype][tile].reshape(width // CHUNK, CHUNK, -1)
-            sums = np.matmul(weights.reshape(m, width // CHUNK, CHUNK).transpose(1, 0, 2), members)
-        # Running sums in float64: of sixteen groups by one product, then of what lies before these.
-        n_groups = len(sums)
-        filled = np.zeros((-(-n_groups // _TRIANGLE) * _TRIANGLE, sums[0].size))
-        filled[:n_groups] = sums.reshape(n_groups, -1)
-        ends: FloatArray = np.matmul(np.tri(_TRIANGLE), filled.reshape(-1, _TRIANGLE, filled.shape[1]))
-        ends[1:] += np.cumsum(ends[:-1, -1], axis=0)[:, None]
-        return ends.reshape(-1, *sums.shape[1:])[:n_groups]
+            np.matmul(groups.transpose(1, 0, 2), members, out=out)
+
+
+def _reached_part(parts: Weights, *, before: FloatArray, bounds: FloatArray) -> tuple[IntArray, FloatArray]:
+    """First of consecutive parts in which a mass reaches its bound, the last where none does, and the mass before it.
+
+    Parameters
+    ----------
+    parts : ndarray of shape (parts, m, rules)
+        Masses of the parts.
+    before, bounds : ndarray of shape (m, rules)
+        Mass before the first part, and what the mass must reach.
+    """
+    ends = np.cumsum(parts, axis=0, dtype=np.float64)
+    ends += before
+    number = np.minimum(np.count_nonzero(ends < bounds, axis=0), len(parts) - 1)
+    earlier = np.take_along_axis(ends, np.maximum(number - 1, 0)[None], axis=0)[0]
+    return number, np.where(number > 0, earlier, before)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from calcode.arrays import FloatArray
 from calcode.errors import ArtifactError
-from calcode.kernels.distances import nearest_distances
+from calcode.kernels.distances import distances_to, nearest_distances
 
 #: Reference images from which the graph is used: there the exact search takes 5 ms for an image alone.
 SEARCH_BREAK_EVEN = 200_000
@@ -117,8 +117,7 @@ class NeighbourGraph:
     def _block(self, queries: FloatArray, *, count: int) -> FloatArray:
         self._index.hnsw.efSearch = max(self.breadth, count)
         _, found = self._index.search(queries.astype(np.float32), count)
-        products = np.einsum("id,ijd->ij", queries, self.reference[found])
-        distances: FloatArray = np.sort(1.0 - products, axis=1)
+        distances = distances_to(queries, self.reference, found)
         # A graph may have corners that a search cannot leave.
         stuck = np.flatnonzero((found < 0).any(axis=1))
         distances[stuck] = nearest_distances(queries[stuck], self.reference, n_neighbors=count)

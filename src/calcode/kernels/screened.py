@@ -13,15 +13,13 @@ float64; decisions are those of float64, whatever the batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
-from calcode.arrays import FloatArray
+from calcode.arrays import FloatArray, IntArray
 from calcode.kernels.distances import smallest_columns
-from calcode.kernels.masses import CHUNK, Weigh, kernel_weights
-from calcode.kernels.threads import run_blocks, scratch, slices
+from calcode.kernels.masses import CHUNK, TILE, kernel_weights
+from calcode.kernels.threads import run_blocks, scratch, shared_blocks, slices
 
 SingleArray = NDArray[np.float32]
 
@@ -29,18 +27,12 @@ SingleArray = NDArray[np.float32]
 SCREENING_ERROR = 1e-5
 #: The same over the average squared length of both around the mean; seen: 5e-7, 8e-7 for copies, 1.9e-6 opposite it.
 _RELATIVE_ERROR = 2e-6
-#: Numbers of one product (8 MiB of float32), and of the rows of it that are weighed together (2 MiB). Fewer would stay
-#: nearer to the core, but then threads spend their time waiting for the interpreter lock (benchmarks/NOTES.md).
-_PRODUCT_NUMBERS = 1 << 21
-_CACHED_NUMBERS = 1 << 19
-#: Rows that are weighed together however many columns they have: fewer would keep the threads waiting for each other.
-_WEIGHED_ROWS = 256
-#: The same for rows in which the smallest distances are sought.
-_SEARCHED_ROWS = 128
-#: Rows that are looked at together where columns come in tiles.
-TILED_ROWS = 512
+#: Points whose weights are kept for the search that looks into them; of more, some are weighed again.
+KEPT_COLUMNS = 1 << 15
 #: Columns whose smallest distances are sought together.
-_TILE = 1 << 14
+_SEARCHED_COLUMNS = 1 << 14
+#: Columns that are found beyond the nearest: float64 may have them in another order.
+_SPARE = 6
 #: Distance of a filler column: it is never among the nearest.
 _FAR = 1e6
 
@@ -85,14 +77,8 @@ class ScreenedAnchors:
         rows[:, :-2] = np.multiply(centred, scale, out=centred)
         return rows
 
-    def weighing(
-        self, queries: FloatArray, *, bandwidth: float, tiled: bool
-    ) -> Iterator[tuple[slice, Weigh, FloatArray]]:
-        """How to weigh some rows at a time: their slice, the kernel weights by `Weigh`, and the `doubt` of each row.
-
-        Whole rows are multiplied together, which a product likes, and weighed where the cache holds them; they are
-        asked for once. Tiles are multiplied when they are asked for.
-        """
+    def weights(self, queries: FloatArray, *, bandwidth: float) -> tuple[ScreenedWeights, FloatArray]:
+        """Kernel weights of some queries, (m, d), and how far float32 is to be trusted, the `doubt` of each, (m,)."""
         prepared = self.query_rows(queries, scale=1.0 / bandwidth)
         # Margins, as `first_reaching` gives them, up to which float64 must decide. A distance that is off by e moves a
         # weight by about 2 (d / h) (e / h) of itself, and e grows with the squared lengths around the mean; weights and
@@ -100,55 +86,93 @@ class ScreenedAnchors:
         doubt = 1.0 + np.asarray(prepared[:, -1], dtype=np.float64) + 0.5 * self._widest / bandwidth
         if np.isinf(bandwidth):
             doubt[:] = 0.0  # weights of one, and whole numbers of them, are exact
+        return ScreenedWeights(prepared, self.columns), doubt
 
-        if tiled:
-            columns = self.columns
-            everyone = slice(0, len(prepared))
-            yield everyone, lambda rows, tile: kernel_weights(prepared[rows] @ columns[:, tile]), doubt
-            return
-        scaled = np.matmul(prepared, self.columns, out=scratch(len(prepared), self.width))
-        for part in slices(len(scaled), step=max(_WEIGHED_ROWS, _CACHED_NUMBERS // max(1, self.width))):
-            weights = kernel_weights(scaled[part])
-            yield part, lambda rows, tile, weights=weights: weights, doubt[part]  # type: ignore[misc]
-
-    def nearest(self, queries: FloatArray, *, n_neighbors: int) -> tuple[FloatArray, FloatArray]:
-        """The smallest screened distances of each query, and a bound on what float32 changed in them.
+    def nearest(self, queries: FloatArray, *, n_neighbors: int) -> tuple[FloatArray, IntArray, FloatArray]:
+        """The smallest screened distances of each query, their columns, and a bound on what float32 changed in them.
 
         Rounding scales with the terms that are added, the squared lengths around the mean.
 
         Returns
         -------
-        nearest : ndarray of shape (m, min(n_neighbors, n))
-            Ascending.
+        nearest : ndarray of shape (m, L)
+            Ascending; L is `n_neighbors` and some more, at most n.
+        columns : ndarray of int, shape (m, L)
         errors : ndarray of shape (m,)
         """
-        count = min(n_neighbors, self.n)
+        count = min(n_neighbors + _SPARE, self.n)
         nearest, errors = np.empty((len(queries), count)), np.empty(len(queries))
+        columns = np.empty((len(queries), count), dtype=np.int64)
 
         def search(block: slice) -> None:
             prepared = self.query_rows(queries[block])
             errors[block] = _RELATIVE_ERROR * (prepared[:, -1] + 0.5 * self._widest)
-            nearest[block] = self._smallest(prepared, count=count)
+            nearest[block], columns[block] = self._smallest(prepared, count=count)
 
-        run_blocks(search, product_blocks(len(queries), n_columns=min(self.width, _TILE)))
-        return nearest, errors
+        run_blocks(search, shared_blocks(len(queries)))
+        return nearest, columns, errors
 
-    def _smallest(self, prepared: SingleArray, *, count: int) -> SingleArray:
+    def _smallest(self, prepared: SingleArray, *, count: int) -> tuple[SingleArray, IntArray]:
         """The `count` smallest products of each row with the columns, ascending; tile by tile where there are many."""
         smallest = np.empty((len(prepared), 0), dtype=np.float32)
-        for start in range(0, self.width, _TILE):
-            columns = self.columns[:, start : start + _TILE]
-            products = np.matmul(prepared, columns, out=scratch(len(prepared), columns.shape[1]))
-            found = np.empty((len(products), min(count, products.shape[1])), dtype=np.float32)
-            for rows in slices(len(products), step=max(_SEARCHED_ROWS, _CACHED_NUMBERS // max(1, products.shape[1]))):
-                found[rows] = smallest_columns(products[rows], count=found.shape[1])
-            both = np.concatenate([smallest, found], axis=1)
-            smallest = np.sort(both, axis=1)[:, :count]
-        return smallest
+        where = np.empty((len(prepared), 0), dtype=np.int64)
+        for start in range(0, self.width, _SEARCHED_COLUMNS):
+            columns = self.columns[:, start : start + _SEARCHED_COLUMNS]
+            products = np.matmul(prepared, columns, out=scratch("products", len(prepared), columns.shape[1]))
+            found = smallest_columns(products, count=min(count, products.shape[1]))
+            smallest = np.concatenate([smallest, np.take_along_axis(products, found, axis=1)], axis=1)
+            where = np.concatenate([where, found + start], axis=1)
+            if start:
+                order = np.argsort(smallest, axis=1)[:, :count]
+                smallest = np.take_along_axis(smallest, order, axis=1)
+                where = np.take_along_axis(where, order, axis=1)
+        return smallest, where
 
 
-def product_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:
-    """Row slices large enough for a product to run at its best, small enough for memory to stay bounded."""
-    # Few rows against many columns would read the columns from memory again and again.
-    step = max(_PRODUCT_NUMBERS, min(512 * n_columns, 8 * _PRODUCT_NUMBERS)) // max(1, n_columns)
-    return slices(n_rows, step=max(1, step))
+class ScreenedWeights:
+    """Kernel weights in float32, tile by tile (`TileWeights`), in memory that the next ones of this thread take over.
+
+    Parameters
+    ----------
+    rows : ndarray of float32, shape (m, d + 2)
+        What `ScreenedAnchors.query_rows` gives for distances over the bandwidth.
+    columns : ndarray of float32, shape (d + 2, width)
+    """
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, rows: SingleArray, columns: SingleArray) -> None:
+        self._rows = rows
+        self._columns = columns
+        m, width = len(rows), columns.shape[1]
+        self._kept = scratch("weights", m, width) if width <= KEPT_COLUMNS else None
+
+    def tile(self, columns: slice) -> SingleArray:
+        """See `TileWeights`."""
+        n = columns.stop - columns.start
+        memory = scratch("weights", len(self._rows), n) if self._kept is None else self._kept[:, columns]
+        return kernel_weights(np.matmul(self._rows, self._columns[:, columns], out=memory))
+
+    def whole(self) -> SingleArray:
+        """Of all images to all points; only for as many points as are kept."""
+        assert self._kept is not None
+        for tile in slices(self._columns.shape[1], step=TILE):
+            self.tile(tile)
+        return self._kept
+
+    def some(self, columns: IntArray) -> SingleArray:
+        """Of all images to some points; shape (m, points)."""
+        return kernel_weights(self._rows @ self._columns[:, columns])
+
+    def groups(self, rows: IntArray, groups: IntArray) -> SingleArray:
+        """See `TileWeights`."""
+        if self._kept is not None:
+            return self._kept.reshape(len(self._kept), -1, CHUNK)[rows, groups]
+        found = np.empty((len(rows), CHUNK), dtype=np.float32)
+        tiles = groups * CHUNK // TILE
+        for number in np.unique(tiles).tolist():
+            here = np.flatnonzero(tiles == number)
+            images, image = np.unique(rows[here], return_inverse=True)
+            weights = kernel_weights(self._rows[images] @ self._columns[:, TILE * number : TILE * (number + 1)])
+            found[here] = weights.reshape(len(images), -1, CHUNK)[image, groups[here] - TILE * number // CHUNK]
+        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,10 @@ _BLOCK_NUMBERS = 1 << 19
 #: A product with fewer rows than this reads its other factor too often: at 20,000 columns 26 rows take half as
 #: long again as 104 (benchmarks/NOTES.md).
 _BLOCK_ROWS = 128
+#: Numbers of one product: 8 MiB of float32.
+_PRODUCT_NUMBERS = 1 << 21
+#: Rows that a core takes at a time as long as there are many: a product runs at its best.
+_SHARED_ROWS = 512
 #: Numbers in a block that has these rows, at most: 64 MiB of float64.
 _LARGEST_BLOCK = 1 << 23
 
@@ -88,21 +93,26 @@ def stay_on_this_core() -> None:
     _thread.stays = True
 
 
-def scratch(n_rows: int, n_columns: int) -> NDArray[np.float32]:
-    """Memory for one product at a time, its content undefined; the next call of this thread gives the same memory.
+def _threads_here() -> int:
+    """Threads that `run_blocks` may use when it is called now."""
+    return 1 if getattr(_thread, "stays", False) else thread_count()
+
+
+def scratch(name: str, *shape: int) -> NDArray[np.float32]:
+    """Memory for one purpose, its content undefined; the next call of this thread for it gives the same memory.
 
     New memory for every product would be handed out by the system page by page, to all threads in turn.
 
     Examples
     --------
-    >>> scratch(2, 3).shape
+    >>> scratch("weights", 2, 3).shape
     (2, 3)
     """
-    numbers = n_rows * n_columns
-    if getattr(_thread, "scratch", np.empty(0)).size < numbers:
-        _thread.scratch = np.empty(numbers, dtype=np.float32)
-    memory: NDArray[np.float32] = _thread.scratch[:numbers].reshape(n_rows, n_columns)
-    return memory
+    kept: dict[str, NDArray[np.float32]] = vars(_thread).setdefault("scratch", {})
+    numbers = math.prod(shape)
+    if name not in kept or kept[name].size < numbers:
+        kept[name] = np.empty(numbers, dtype=np.float32)
+    return kept[name][:numbers].reshape(shape)
 
 
 def slices(n_rows: int, *, step: int) -> Iterator[slice]:
@@ -124,6 +134,13 @@ def row_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:
     return slices(n_rows, step=step)
 
 
+def product_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:
+    """Row slices large enough for a product to run at its best, small enough for memory to stay bounded."""
+    # Few rows against many columns would read the columns from memory again and again.
+    step = max(_PRODUCT_NUMBERS, min(512 * n_columns, 8 * _PRODUCT_NUMBERS)) // max(1, n_columns)
+    return slices(n_rows, step=max(1, step))
+
+
 def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
     """Call `work` on every block, several at a time; each must write to its own rows only.
 
@@ -137,18 +154,50 @@ def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
     >>> squares
     [0, 1, 4, 9]
     """
-    parts = list(blocks)
-    threads = 1 if getattr(_thread, "stays", False) else min(thread_count(), len(parts))
+    parts, stays = list(blocks), getattr(_thread, "stays", False)
+    threads = min(_threads_here(), len(parts))
     # Two layers of threads would fight for the cores: blocks side by side, each product on one core. A single
     # block keeps to that too, because BLAS threads go on spinning for a while after a product of their own.
     with products_on_one_core():
-        if threads <= 1:
+        if threads > 1:
+            with ThreadPoolExecutor(threads, initializer=stay_on_this_core) as pool:
+                # Reading the results raises the first error.
+                for _ in pool.map(work, parts):
+                    pass
+            return
+        # A single block may share its own work out; several keep their memory from one to the next.
+        _thread.stays = stays or len(parts) > 1
+        try:
             for part in parts:
                 work(part)
-            if not getattr(_thread, "stays", False):
+        finally:
+            _thread.stays = stays
+            if not stays:
                 vars(_thread).pop("scratch", None)
-            return
-        with ThreadPoolExecutor(threads) as pool:
-            # Reading the results raises the first error.
-            for _ in pool.map(work, parts):
-                pass
+
+
+def even_blocks(n_rows: int, *, least: int, most: int) -> Iterator[slice]:
+    """One slice for every core, unless that would be fewer than `least` rows or more than `most`.
+
+    Examples
+    --------
+    >>> list(even_blocks(5, least=3, most=3))
+    [slice(0, 3, None), slice(3, 5, None)]
+    """
+    return slices(n_rows, step=min(most, max(least, -(-n_rows // _threads_here()))))
+
+
+def shared_blocks(n_rows: int) -> Iterator[slice]:
+    """Slices for `run_blocks`, smaller towards the end, so that no core waits long for another.
+
+    Examples
+    --------
+    >>> list(shared_blocks(100))
+    [slice(0, 100, None)]
+    """
+    threads, start = _threads_here(), 0
+    while start < n_rows:
+        even = _SHARED_ROWS if threads == 1 else (n_rows - start) // (2 * threads)
+        stop = min(start + min(_SHARED_ROWS, max(_BLOCK_ROWS, even)), n_rows)
+        yield slice(start, stop)
+        start = stop

@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from calcode.arrays import BoolArray, FloatArray
+from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import CalcodeWarning
-from calcode.kernels import NeighbourGraph, ScreenedAnchors, nearest_distances, search_graph
+from calcode.kernels import (
+    NeighbourGraph,
+    ScreenedAnchors,
+    distances_to,
+    even_blocks,
+    nearest_distances,
+    run_blocks,
+    search_graph,
+)
 from calcode.method.evidence import Evidence, one_per_group, prompt_probabilities, robust_probabilities
 
 if TYPE_CHECKING:
@@ -27,6 +35,8 @@ AverageName = Literal["median", "mean"]
 RANK_TOLERANCE = 1e-9
 #: An image's cosine distance to itself is at most this.
 _OWN_ROW_DISTANCE = 1e-12
+#: Images that a core ranks together, at least.
+_RANKED_ROWS = 512
 #: Probabilities are floored here inside logarithms.
 LOG_FLOOR = 1e-12
 
@@ -314,23 +324,45 @@ class SupportAudit:
 
         Distances are looked at in float32 first; where a gate value lies within reach of the error, in float64.
         """
+        gates = self.gate_base if self.name == "fused" else {self.name: self.gate_values}
         screened = self.graph is None and self.own_rows_count and self.device is None
-        ranks = []
-        for name, gate in (self.gate_base if self.name == "fused" else {self.name: self.gate_values}).items():
-            if name != "distance" or not screened:
-                values = self.values(evidence, name)
-            else:
-                nearest, errors = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
-                values = _averaged(nearest, average=self.average)
-                low, high = (
-                    np.searchsorted(gate, values - RANK_TOLERANCE + shift, side="left") for shift in (-errors, errors)
-                )
-                unclear = np.flatnonzero(low != high)
-                values[unclear] = self.values(evidence[unclear], name)
-            ranks.append(rank_p_values(values, sorted_gate=gate))
-        if self.name != "fused":
-            return ranks[0]
-        return rank_p_values(1.0 - np.minimum.reduce(ranks), sorted_gate=self.gate_values)
+        if "distance" in gates and screened:
+            nearest, columns, errors = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
+        elif "distance" in gates:
+            distances = self.values(evidence, "distance")
+        p_values = np.empty(len(evidence))
+
+        def rank(rows: slice) -> None:
+            part, ranks = evidence[rows], []
+            for name, gate in gates.items():
+                if name != "distance":
+                    values = self.values(part, name)
+                elif screened:
+                    values = self._settled_distances(part, gate, nearest[rows], columns[rows], errors[rows])
+                else:
+                    values = distances[rows]
+                ranks.append(rank_p_values(values, sorted_gate=gate))
+            if self.name == "fused":
+                ranks = [rank_p_values(1.0 - np.minimum.reduce(ranks), sorted_gate=self.gate_values)]
+            p_values[rows] = ranks[0]
+
+        run_blocks(rank, even_blocks(len(evidence), least=_RANKED_ROWS, most=16 * _RANKED_ROWS))
+        return p_values
+
+    def _settled_distances(
+        self, evidence: Evidence, gate: FloatArray, nearest: FloatArray, columns: IntArray, errors: FloatArray
+    ) -> FloatArray:
+        """`distance` from what `ScreenedAnchors.nearest` found, in float64 where the gate rank could depend on it."""
+        values = _averaged(nearest[:, : self.n_neighbors], average=self.average)
+        low, high = (np.searchsorted(gate, values - RANK_TOLERANCE + shift, side="left") for shift in (-errors, errors))
+        unclear = np.flatnonzero(low != high)
+        exact = distances_to(evidence.embeddings[unclear], self.reference, columns[unclear])
+        values[unclear] = _averaged(exact[:, : self.n_neighbors], average=self.average)
+        if nearest.shape[1] < len(self.reference):
+            # A column that was not found lies beyond the last that was, up to the error of float32.
+            again = unclear[exact[:, self.n_neighbors - 1] > nearest[unclear, -1] - errors[unclear]]
+            values[again] = self.values(evidence[again], "distance")
+        return values
 
     def without_own_rows(self) -> SupportAudit:
         """The audit for images that may be in the reference: each leaves its own row out (SITE.md S17)."""

@@ -16,6 +16,7 @@ import numpy as np
 from calcode import __version__
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import CalcodeWarning, NotFittedError, RoleError
+from calcode.kernels import even_blocks, run_blocks
 from calcode.method import roles, tail
 from calcode.method.audit import SupportAudit
 from calcode.method.bandwidth import MIN_EXAMPLES, BandwidthTrial, CrossFit, choose_bandwidth
@@ -30,6 +31,8 @@ from calcode.method.singles import NOT_CERTIFIED, SinglesCertificate, with_secon
 
 #: The step that makes what is missing, where it is not the last one.
 _MADE_BY = {"audit_": "fit_audit", "bandwidth_": "discover_tail"}
+#: Images whose sets a core makes together, at least.
+_BLOCK_ROWS = 512
 
 
 class Calcode(Settings):
@@ -303,8 +306,19 @@ class Calcode(Settings):
         """
         self.evidence_format_.require(evidence, role="evidence")
         self.role_hashes_.require_disjoint("test", roles.identities(evidence))
-        p_audit = np.ones(len(evidence.embeddings)) if self.audit_ is None else self.audit_.p_values(evidence)
-        return self._decisions(evidence, p_audit=p_audit)
+        localized, guarded = self.thresholds(evidence.embeddings)
+        p_audit = self.audit_p_values(evidence)
+        blocks = list(even_blocks(len(evidence), least=_BLOCK_ROWS, most=16 * _BLOCK_ROWS))
+        if len(blocks) <= 1:
+            return self._decisions(evidence, p_audit, localized, guarded)
+        _ = self.digest_  # made once, not by every thread
+        decided: dict[int, Decisions] = {}
+
+        def decide_block(rows: slice) -> None:
+            decided[rows.start] = self._decisions(evidence[rows], p_audit[rows], localized[rows], guarded[rows])
+
+        run_blocks(decide_block, blocks)
+        return Decisions.concatenate([decided[rows.start] for rows in blocks])
 
     def certify_singles(self, evidence: Evidence, risk: float = 0.05, confidence: float = 0.9) -> SinglesCertificate:
         """Check on a sample of its own how often answers of one label are wrong (SITE.md S17).
@@ -335,7 +349,7 @@ class Calcode(Settings):
             p_audit = self.audit_.without_own_rows().p_values(sample)
         before, self.certificate_ = self.certificate_, None
         try:
-            decisions = self._decisions(sample, p_audit=p_audit)
+            decisions = self._decisions(sample, p_audit, *self.thresholds(sample.embeddings))
             before = SinglesCertificate.check(decisions, sample, risk=risk, confidence=confidence)
         finally:
             self.certificate_ = before
@@ -343,11 +357,12 @@ class Calcode(Settings):
         vars(self).pop("digest_", None)
         return self.certificate_
 
-    def _decisions(self, evidence: Evidence, *, p_audit: FloatArray) -> Decisions:
+    def _decisions(
+        self, evidence: Evidence, p_audit: FloatArray, localized: FloatArray, guarded: FloatArray
+    ) -> Decisions:
         robust = robust_probabilities(evidence.prompt_logits, trim=self.settings_.trim)
         scores = aps_scores(robust)
         supported = np.asarray(p_audit >= self.settings_.deferral_level)
-        localized, guarded = self.prepare()._search.thresholds(evidence.embeddings)
         localized_sets = label_sets(scores, localized[:, None])
         top_label = robust.argmax(axis=1)
         if self.settings_.keep_top:

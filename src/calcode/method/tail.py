@@ -18,6 +18,8 @@ from calcode.method.quantiles import conformal_rank, kth_smallest, smallest_fini
 ProtectRule = Literal["discovered", "all", "none"]
 ReasonName = Literal["undercovered", "too few", "requested", "all classes"]
 
+#: Weights that are computed again together, at most: 64 MiB of float64.
+_SETTLED_NUMBERS = 1 << 23
 #: Slack of the comparison with the discovery bound.
 _BOUND_TOLERANCE = 1e-12
 
@@ -218,7 +220,7 @@ class GuardedThresholds:
     """Finds tau(x) and the guarded thresholds (Eq. 15) of a calibrated rule and its guards, for any number of images.
 
     A first look in float32 gives the thresholds; images for which its error could change one are computed again in
-    float64. Under `exact` with 32,768 calibration images or more, all are computed in float64 at once.
+    float64. Under `exact` with more than 32,768 calibration images, all are computed in float64 at once.
 
     Parameters
     ----------
@@ -244,7 +246,7 @@ class GuardedThresholds:
                 kernels.ScreenedAnchors(rule.embeddings),
                 kernels.CutSearch(rules, n_columns=len(rule.scores)),
             )
-        elif rule.level == "upper" or len(rule.scores) < kernels.TILED_FROM:
+        elif rule.level == "upper" or len(rule.scores) <= kernels.KEPT_COLUMNS:
             own = [image_level_rule(rule, members=None)]
             own += [image_level_rule(local, members=members) for local, members in self._local]
             search = kernels.ImageLevelSearch(own, n_columns=len(rule.scores), exact=rule.level == "exact")
@@ -261,27 +263,24 @@ class GuardedThresholds:
         if self._screen is not None:
             anchors, search = self._screen
 
-            def look(block: slice) -> None:
-                for part, weigh, doubt in anchors.weighing(
-                    embeddings[block], bandwidth=self._rule.bandwidth, tiled=search.tiled
-                ):
-                    rows = slice(block.start + part.start, block.start + part.stop)
-                    positions, settled = search.screened(weigh, doubt)
-                    found[rows] = self._scores[positions]
-                    again[rows] = ~settled
+            def look(rows: slice) -> None:
+                weights, doubt = anchors.weights(embeddings[rows], bandwidth=self._rule.bandwidth)
+                positions, settled = search.screened(weights, doubt)
+                found[rows] = self._scores[positions]
+                again[rows] = ~settled
 
-            tiled = kernels.slices(len(embeddings), step=kernels.TILED_ROWS)
-            whole = kernels.product_blocks(len(embeddings), n_columns=anchors.width)
-            kernels.run_blocks(look, tiled if search.tiled else whole)
+            kernels.run_blocks(look, kernels.shared_blocks(len(embeddings)))
         if again.any():
             unclear = np.flatnonzero(again)
 
             def settle(block: slice) -> None:
                 chosen = unclear[block]
                 distances = kernels.cosine_distances(embeddings[chosen], self._rule.embeddings)
-                found[chosen] = self._settled(kernels.kernel_weights(distances * (1.0 / self._rule.bandwidth)))
+                distances *= 1.0 / self._rule.bandwidth
+                found[chosen] = self._settled(kernels.kernel_weights(distances))
 
-            kernels.run_blocks(settle, kernels.row_blocks(len(unclear), n_columns=len(self._rule.scores)))
+            most = max(1, _SETTLED_NUMBERS // len(self._rule.scores))
+            kernels.run_blocks(settle, kernels.even_blocks(len(unclear), least=min(32, most), most=min(128, most)))
         localized, local = found[:, 0], iter(found[:, 1:].T)
         guarded = np.repeat(localized[:, None], self._n_classes, axis=1)
         for guard in self._guards:
@@ -292,9 +291,9 @@ class GuardedThresholds:
     def _settled(self, weights: FloatArray) -> FloatArray:
         """Thresholds of every rule from float64 weights; (m, n) in, (m, rules) out."""
         if self._screen is not None and isinstance(search := self._screen[1], kernels.CutSearch):
-            padded = np.zeros((len(weights), search.width))
-            padded[:, : weights.shape[1]] = weights
-            positions, _ = search.positions(lambda rows, tile: padded[rows, tile], n_rows=len(weights))
+            if weights.shape[1] < search.width:
+                weights = np.pad(weights, ((0, 0), (0, search.width - weights.shape[1])))
+            positions, _ = search.positions(kernels.KeptWeights(weights), n_rows=len(weights))
             return self._scores[positions]
         columns = [self._rule.thresholds_from_weights(weights)[0]]
         for rule, members in self._local:
