@@ -74,6 +74,8 @@ def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json" if docs else None,
+        # It would send messages and stacks of errors, and asks the environment three times in every request.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.service = service
     app.state.demo = bool(more)

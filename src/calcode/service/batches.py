@@ -77,7 +77,7 @@ def cases_from_arrow(
     width, numbers = pc.list_value_length(vectors), vectors.flatten()
     vectors_of: Sequence[NDArray[np.float32] | None]
     if vectors.null_count == 0 and numbers.null_count == 0 and len(width.unique()) == 1:
-        whole = numbers.to_numpy(zero_copy_only=False).astype(np.float32)
+        whole = numbers.to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
         vectors_of = list(whole.reshape(len(vectors), width[0].as_py()))
     else:
         given = [None if entry is None or None in entry else entry for entry in vectors.to_pylist()]
