@@ -289,7 +289,7 @@ def test_an_idle_service_holds_no_case_in_memory(site: Site) -> None:
     with running(site) as (_, call):
         call("POST", "/v1/decisions", json=body(embeddings(1)[0], image_id="1", group="Anna"))
         for _ in range(100):
-            held = [thing for thing in gc.get_objects() if isinstance(thing, Case)]
+            held = [thing for thing in gc.get_objects() if isinstance(thing, Case) and thing.group == "Anna"]
             if not held:
                 break
             time.sleep(0.05)
