@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 #: Images decided at a time, at most and at least. Every engine cuts a file at the same rows.
 LARGEST_BLOCK, _SMALLEST_BLOCK = 4096, 512
 #: Distances that a block takes: with many calibration images fewer rows, so that no core waits long for the last.
-_BLOCK_DISTANCES = 1 << 25
+_BLOCK_DISTANCES = 3 << 24
 
 
 def decide_file(
@@ -118,7 +118,7 @@ def overlapped(
     items : iterable
         Taken when there is room, in the thread of the caller.
     workers : int
-        At most one more result than this is held, not counting the one in use.
+        At most twice as many items are at work or done, not counting the one in use: a slow one keeps nobody waiting.
 
     Examples
     --------
@@ -130,7 +130,7 @@ def overlapped(
         try:
             for item in items:
                 pending.append(pool.submit(work, item))
-                if len(pending) > workers:
+                if len(pending) >= 2 * workers:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
@@ -210,7 +210,7 @@ class DecideJob:
         if Path(out).resolve() in read:
             raise FeatureFileError(f"out: {out} is a file that is read here; write to another one")
         # Fewer images at a time for a model with many: with 2,000 calibration and 2,000 reference images 4,096, with
-        # 20,000 of each 512, wherever the model runs.
+        # 20,000 of each 1,024, wherever the model runs.
         points = len(fitted.bag_ if isinstance(fitted, SiteModel) else fitted.rule_.scores)
         points += 0 if fitted.audit_ is None else len(fitted.audit_.reference)
         rows = _BLOCK_DISTANCES // max(1, points) // _SMALLEST_BLOCK * _SMALLEST_BLOCK

@@ -416,5 +416,8 @@ def fused_rank(values: dict[str, FloatArray], *, sorted_gate: dict[str, FloatArr
 
 
 def _averaged(nearest: FloatArray, *, average: AverageName) -> FloatArray:
-    distance: FloatArray = np.median(nearest, axis=1) if average == "median" else nearest.mean(axis=1)
+    """Median or mean of distances that ascend in every row."""
+    count = nearest.shape[1]
+    chosen = nearest if average == "mean" else nearest[:, (count - 1) // 2 : count // 2 + 1]
+    distance: FloatArray = chosen.mean(axis=1)
     return distance
