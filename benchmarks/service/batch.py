@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from cost import MODELS, demo_site, stream
 
-from calcode.kernels.threads import products_on_one_core
+from calcode.kernels.threads import products_on_one_core, stay_on_this_core
 from calcode.service import batches
 from calcode.service.app import make_app
 from calcode.service.people import make_token
@@ -79,6 +79,7 @@ def main() -> None:
     parser.add_argument("--model", choices=list(MODELS), default="demo")
     options = parser.parse_args()
     rounds, rows = options.rounds, stream(options.model)
+    stay_on_this_core()
     forms = {"arrow": (arrow, batches.ARROW), "ndjson": (ndjson, batches.NDJSON)}
     spent: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as name, Service(demo_site(Path(name), options.model)) as service:

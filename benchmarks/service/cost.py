@@ -29,7 +29,7 @@ from speed.cohort import Size
 
 from calcode.cohorts import write_prompts
 from calcode.demo.cohorts import demo_features, fitted_on
-from calcode.kernels.threads import products_on_one_core
+from calcode.kernels.threads import products_on_one_core, stay_on_this_core
 from calcode.service import schema
 from calcode.service.admission import DecisionRequest
 from calcode.service.database import Database
@@ -112,12 +112,13 @@ def main() -> None:
     parser.add_argument("--model", choices=list(MODELS), default="demo")
     options = parser.parse_args()
     rounds, rows = options.rounds, stream(options.model)
+    stay_on_this_core()
     with tempfile.TemporaryDirectory() as name, Service(demo_site(Path(name), options.model)) as service:
         line, admission = service.models["default"].champion, service.admission["default"]
         counter = 0
 
         def bare(n: int) -> None:
-            # As in the service: threads of BLAS would spin after each product, which is no work.
+            # On one core, as in the service: threads of BLAS would spin after each product, which is no work.
             with products_on_one_core():
                 line.model.decide(line.evidence(rows[start : start + n]))
 
