@@ -48,9 +48,10 @@ used. Memory is the growth of the process while building, without the reference 
 
 ## Very many calibration images
 
-With fewer than {tiled:,} calibration images, whole rows of weights are computed. From there on the levels
-`loo`, `certified` and `upper` go through the images in tiles, so that memory does not grow with their number
-(`calcode.kernels.masses`). `exact` then keeps whole rows in float64, for a few images at a time.
+Weights are computed and summed in tiles of columns, which a core's cache holds (`calcode.kernels.masses`). With up
+to {tiled:,} calibration images they are kept until a threshold is found. With more, the levels `loo`, `certified` and
+`upper` weigh the tile in which an image reaches its cut again, and `exact` keeps whole rows in float64, for a few
+images at a time.
 """
 
 
@@ -331,9 +332,9 @@ two: reading the file, and the whole decision above. The CPU columns are the sam
 
 **`fit`** on the CPU and on the device. *Cores' worth* is the rate of `decide` in memory on all cores of the
 CPU, divided by the rate on one; *in processes* the same with one process for every core, which share nothing
-but the machine; *of bare products* that of a float32 product alone. Such machines are
-shared: on two others the same code gave 9.1 and 9.1 with 20,000 images, 10.1 and 12.5 with 100,000
-(benchmarks/NOTES.md).
+but the machine; *of bare products* that of a float32 product alone. Such machines are shared, and one core alone
+runs faster or slower by a third from one minute to the next: each figure is the middle of five turns
+(benchmarks/NOTES.md has those of other machines).
 
 {table(heads["fits"], fits)}
 
