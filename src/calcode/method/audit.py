@@ -417,7 +417,5 @@ def fused_rank(values: dict[str, FloatArray], *, sorted_gate: dict[str, FloatArr
 
 def _averaged(nearest: FloatArray, *, average: AverageName) -> FloatArray:
     """Median or mean of distances that ascend in every row."""
-    count = nearest.shape[1]
-    chosen = nearest if average == "mean" else nearest[:, (count - 1) // 2 : count // 2 + 1]
-    distance: FloatArray = chosen.mean(axis=1)
-    return distance
+    middle = slice((nearest.shape[1] - 1) // 2, nearest.shape[1] // 2 + 1)
+    return np.asarray((nearest if average == "mean" else nearest[:, middle]).mean(axis=1))
