@@ -188,16 +188,16 @@ def even_blocks(n_rows: int, *, least: int, most: int) -> Iterator[slice]:
 
 
 def shared_blocks(n_rows: int) -> Iterator[slice]:
-    """Slices for `run_blocks`, smaller towards the end, so that no core waits long for another.
+    """Slices for `run_blocks`, smaller towards the end, so that no core waits long for another; of few rows one.
 
     Examples
     --------
-    >>> list(shared_blocks(100))
-    [slice(0, 100, None)]
+    >>> list(shared_blocks(500))
+    [slice(0, 500, None)]
     """
     threads, start = _threads_here(), 0
     while start < n_rows:
-        even = _SHARED_ROWS if threads == 1 else (n_rows - start) // (2 * threads)
+        even = _SHARED_ROWS if threads == 1 or n_rows <= _SHARED_ROWS else (n_rows - start) // (2 * threads)
         stop = min(start + min(_SHARED_ROWS, max(_BLOCK_ROWS, even)), n_rows)
         yield slice(start, stop)
         start = stop
