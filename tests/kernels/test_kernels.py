@@ -18,6 +18,7 @@ from calcode.kernels import (
     ScreenedAnchors,
     cosine_distances,
     distances_to,
+    even_blocks,
     first_reaching,
     kernel_weights,
     mass_error,
@@ -25,9 +26,11 @@ from calcode.kernels import (
     prefix_masses,
     row_blocks,
     run_blocks,
+    shared_blocks,
     slices,
     smallest_columns,
 )
+from calcode.kernels.threads import scratch
 
 seeds = st.integers(0, 2**20)
 
@@ -249,3 +252,29 @@ def test_an_error_in_a_block_is_handed_on_and_lifts_the_limit() -> None:
     with pytest.raises(ValueError, match="this block"):
         run_blocks(work, [slice(0, 1), slice(1, 2)])
     assert blas_threads() == before
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16])
+@pytest.mark.parametrize("n", [0, 1, 511, 513, 2000, 40_960])
+def test_every_row_is_in_one_block(n: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calcode.kernels.threads.thread_count", lambda: threads)
+    for blocks in (list(shared_blocks(n)), list(even_blocks(n, least=100, most=300))):
+        assert [block.start for block in blocks] == [0, *(block.stop for block in blocks[:-1])][: len(blocks)]
+        assert sum(block.stop - block.start for block in blocks) == n
+    sizes = [block.stop - block.start for block in shared_blocks(n)]
+    assert max(sizes, default=0) <= 512
+    assert threads == 1 or n < 2000 or sizes[-1] <= 128  # nobody waits for a large last one
+
+
+def test_a_block_inside_another_keeps_to_its_thread_and_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads in (1, 2):
+        monkeypatch.setattr("calcode.kernels.threads.thread_count", lambda threads=threads: threads)
+
+        def outer(rows: slice) -> None:
+            here, memory = threading.get_ident(), scratch("test", 8)
+            inner: list[int] = []
+            run_blocks(lambda rows: inner.append(threading.get_ident()), slices(4, step=1))
+            assert inner == [here] * 4
+            assert np.shares_memory(memory, scratch("test", 8))
+
+        run_blocks(outer, slices(3, step=1))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -184,3 +186,19 @@ def test_equal_aurocs_go_to_the_earlier_diagnostic() -> None:
     )
     assert audit.aurocs == {"distance": 0.5, "prompt": 0.5}
     assert audit.name == "distance"
+
+
+@pytest.mark.parametrize("copies", [1, 60])
+def test_ranks_that_float32_cannot_tell_apart_are_those_of_float64(copies: int) -> None:
+    """Gate values a hair beside those of the images; with copies, more neighbours are equally near than are kept."""
+    rng = np.random.default_rng(copies)
+    centres = np.repeat(rng.normal(size=(900 // copies, 12)), copies, axis=0)
+    reference = World(dimension=12).draw(len(centres), seed=1)
+    moved = centres + (0.3 if copies == 1 else 2e-7) * rng.normal(size=centres.shape)
+    reference = reference._replace(embeddings=moved / np.linalg.norm(moved, axis=1, keepdims=True))
+    validation, gate, images = (World(dimension=12).draw(300, seed=seed) for seed in (2, 3, 4))
+    audit = SupportAudit.fit(reference=reference, validation=validation, gate=gate, candidates=("distance",))
+    values = audit.values(images, "distance")
+    beside = np.sort(values + rng.choice([-4e-9, 4e-9], size=len(values)))
+    audit = replace(audit, gate_values=beside)
+    np.testing.assert_array_equal(audit.p_values(images), rank_p_values(values, sorted_gate=beside))

@@ -58,6 +58,20 @@ def test_one_image_alone_gets_the_decision_it_gets_in_company(settings: dict) ->
                 np.testing.assert_array_equal(getattr(alone, name)[0], getattr(together, name)[i], err_msg=name)
 
 
+def test_images_shared_out_to_threads_get_the_decisions_they_get_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fit_quietly(Calcode(protect="all", class_local_min=30), World().roles())
+    images = World().draw(1700, seed=77, name="new")
+    parts = [model.decide(images[start : start + 100]) for start in range(0, 1700, 100)]
+    monkeypatch.setattr("calcode.kernels.threads.thread_count", lambda: 3)
+    shared = model.decide(images)
+    for name in ("action", "reason", "label", "sets", "localized_sets", "p_audit", "threshold", "scores", "ids"):
+        expected = np.concatenate([getattr(part, name) for part in parts])
+        if name == "scores":  # one label's probability may be rounded differently in another batch
+            np.testing.assert_allclose(shared.scores, expected, atol=1e-12)
+        else:
+            np.testing.assert_array_equal(getattr(shared, name), expected)
+
+
 @given(seed=st.integers(0, 30), level=st.sampled_from(LEVELS))
 def test_permuting_classes_permutes_columns(seed: int, level: str) -> None:
     order = np.random.default_rng(seed).permutation(WORLD.n_classes)
