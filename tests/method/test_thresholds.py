@@ -134,6 +134,31 @@ def test_wide_kernels_weigh_no_filler_and_round_no_threshold_away(
         in_tiles(monkeypatch, columns=64)
 
 
+@pytest.mark.parametrize("level", ["loo", "certified", "upper", "exact"])
+@pytest.mark.parametrize("bandwidth", [1e-5, 1e-7, 1e-9])
+def test_a_narrow_kernel_reaches_the_copy_of_an_image(level: str, bandwidth: float) -> None:
+    """Float32 sees a copy up to 1e-6 away, which is many such bandwidths."""
+    roles = World().roles(n=200)
+    calibration = roles["calibration"][np.repeat(np.arange(40), 5)]
+    model = Calcode(level=level, bandwidth=bandwidth, miscoverage=0.3, protect="all", class_local_min=30)
+    fit_quietly(model, roles | {"calibration": calibration})
+    localized, guarded = model.thresholds(calibration.embeddings)
+    assert np.isfinite(localized).mean() > 0.5
+    np.testing.assert_array_equal(localized, model.rule_.thresholds(calibration.embeddings))
+    assert (guarded >= localized[:, None]).all()
+
+
+@pytest.mark.parametrize("level", ["loo", "certified", "upper", "exact"])
+def test_without_an_accepted_calibration_image_every_set_is_full(level: str) -> None:
+    roles = World().roles(n=60, n_test=5)
+    mean = roles["reference"].embeddings.mean(axis=0)
+    opposite = np.tile(-mean / np.linalg.norm(mean), (60, 1))
+    model = Calcode(level=level, audit=("distance",), bandwidth=0.1, protect="all")
+    fit_quietly(model, roles | {"calibration": roles["calibration"]._replace(embeddings=opposite)})
+    assert len(model.rule_.scores) == 0
+    assert model.decide(roles["test"]).sets.all()
+
+
 def test_guards_of_any_size_are_those_of_float64() -> None:
     """A class whose count is no multiple of a chunk, among many points."""
     rng = np.random.default_rng(0)

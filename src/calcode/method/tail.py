@@ -20,6 +20,8 @@ ReasonName = Literal["undercovered", "too few", "requested", "all classes"]
 
 #: Weights that are computed again together, at most: 64 MiB of float64.
 _SETTLED_NUMBERS = 1 << 23
+#: Kernels narrower than this are weighed in float64 alone: float32 can put a copy of an image out of their reach.
+_NARROWEST_SCREENED = 1e-5
 #: Slack of the comparison with the discovery bound.
 _BOUND_TOLERANCE = 1e-12
 
@@ -220,7 +222,8 @@ class GuardedThresholds:
     """Finds tau(x) and the guarded thresholds (Eq. 15) of a calibrated rule and its guards, for any number of images.
 
     A first look in float32 gives the thresholds; images for which its error could change one are computed again in
-    float64. Under `exact` with more than 32,768 calibration images, all are computed in float64 at once.
+    float64. Under `exact` with more than 32,768 calibration images, and with a kernel too narrow for float32, all are
+    computed in float64 at once.
 
     Parameters
     ----------
@@ -233,23 +236,20 @@ class GuardedThresholds:
         self._rule = rule
         self._guards = guards
         self._n_classes = n_classes
-        #: The class-local rules of the guards that search, after the rule for all classes.
-        self._local = [(guard.local, guard.members) for guard in guards if guard.local is not None and guard.searches]
+        #: The rule for all classes, then the class-local rules of the guards that search, each with its members.
+        local = [(guard.local, guard.members) for guard in guards if guard.local is not None and guard.searches]
+        self._searched: list[tuple[LocalizedRule, IntArray | None]] = [(rule, None), *local]
         # Fillers and the column after the last have no score.
         self._scores = np.append(rule.scores, np.full(kernels.CHUNK, np.inf))
         #: How thresholds are found in float32.
         self._screen: tuple[kernels.ScreenedAnchors, kernels.CutSearch | kernels.ImageLevelSearch] | None = None
-        if rule.level in ("loo", "certified"):
-            rules = [kernels.CutRule(members=None, cut=rule.cut)]
-            rules += [kernels.CutRule(members=members, cut=local.cut) for local, members in self._local]
-            self._screen = (
-                kernels.ScreenedAnchors(rule.embeddings),
-                kernels.CutSearch(rules, n_columns=len(rule.scores)),
-            )
-        elif rule.level == "upper" or len(rule.scores) <= kernels.KEPT_COLUMNS:
-            own = [image_level_rule(rule, members=None)]
-            own += [image_level_rule(local, members=members) for local, members in self._local]
-            search = kernels.ImageLevelSearch(own, n_columns=len(rule.scores), exact=rule.level == "exact")
+        n, screens = len(rule.scores), rule.bandwidth >= _NARROWEST_SCREENED and not rule.always_infinite
+        if screens and rule.level in ("loo", "certified"):
+            cuts = [kernels.CutRule(members=members, cut=each.cut) for each, members in self._searched]
+            self._screen = kernels.ScreenedAnchors(rule.embeddings), kernels.CutSearch(cuts, n_columns=n)
+        elif screens and (rule.level == "upper" or n <= kernels.KEPT_COLUMNS):
+            levels = [image_level_rule(each, members=members) for each, members in self._searched]
+            search = kernels.ImageLevelSearch(levels, n_columns=n, exact=rule.level == "exact")
             self._screen = kernels.ScreenedAnchors(rule.embeddings), search
 
     def thresholds(self, embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -258,8 +258,8 @@ class GuardedThresholds:
         These are max(tau(x), tau_y(x)) for protected classes, with tau_y(x) the larger of the class-global and the
         class-local threshold, and tau(x) for the others.
         """
-        found = np.empty((len(embeddings), 1 + len(self._local)))
-        again = np.ones(len(embeddings), dtype=np.bool_)
+        found = np.full((len(embeddings), len(self._searched)), np.inf)
+        again = np.full(len(embeddings), not self._rule.always_infinite)
         if self._screen is not None:
             anchors, search = self._screen
 
@@ -295,9 +295,10 @@ class GuardedThresholds:
                 weights = np.pad(weights, ((0, 0), (0, search.width - weights.shape[1])))
             positions, _ = search.positions(kernels.KeptWeights(weights), n_rows=len(weights))
             return self._scores[positions]
-        columns = [self._rule.thresholds_from_weights(weights)[0]]
-        for rule, members in self._local:
-            columns.append(rule.thresholds_from_weights(np.take(weights, members, axis=1))[0])
+        columns = []
+        for rule, members in self._searched:
+            own = weights if members is None else np.take(weights, members, axis=1)
+            columns.append(rule.thresholds_from_weights(own)[0])
         return np.stack(columns, axis=1)
 
 
