@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calcode.kernels import (
-    SCREENING_ERROR,
     PairDistances,
     ScreenedAnchors,
     cosine_distances,
@@ -74,10 +73,20 @@ def test_screened_distances_stay_far_inside_their_error(d: int, crowding: float)
     far = np.concatenate([queries, -queries[:20]])
     distances = screened.query_rows(far) @ screened.columns
     error = np.abs(distances[:, :300] - cosine_distances(far, anchors))
-    assert error.max() < SCREENING_ERROR / 2
+    assert error.max() < 5e-6
     nearest, _, bounds = screened.nearest(far, n_neighbors=10)
-    np.testing.assert_allclose(nearest[:, :10], nearest_distances(far, anchors, n_neighbors=10), atol=SCREENING_ERROR)
+    np.testing.assert_allclose(nearest[:, :10], nearest_distances(far, anchors, n_neighbors=10), atol=1e-5)
     assert (error.max(axis=1) < bounds).all()
+
+
+@pytest.mark.parametrize("d", [384, 512, 1280])
+def test_errors_of_quantised_embeddings_stay_inside_their_bounds(d: int) -> None:
+    """Coordinates of one size: a product rounds every addition the same way."""
+    for share in (0.2, 0.34, 0.46, 0.54, 0.66):
+        points = np.where(np.arange(320)[:, None] < 320 * share, 1.0, -1.0) * np.full(d, d**-0.5)
+        nearest, columns, bounds = ScreenedAnchors(points).nearest(points, n_neighbors=10)
+        exact = 1.0 - np.einsum("id,ijd->ij", points, points[columns])
+        assert (np.abs(nearest - exact) < bounds[:, None]).all()
 
 
 @pytest.mark.parametrize("n", [5, 64, 65, 300])

@@ -26,13 +26,12 @@ from calcode.kernels.masses import (
     weights_from_squares,
 )
 from calcode.kernels.neighbours import NeighbourGraph, library_installed, restore_graph, search_graph
-from calcode.kernels.screened import KEPT_COLUMNS, SCREENING_ERROR, ScreenedAnchors
+from calcode.kernels.screened import KEPT_COLUMNS, ScreenedAnchors
 from calcode.kernels.threads import even_blocks, product_blocks, row_blocks, run_blocks, shared_blocks, slices
 
 __all__ = [
     "CHUNK",
     "KEPT_COLUMNS",
-    "SCREENING_ERROR",
     "CutRule",
     "CutSearch",
     "ImageLevelRule",

@@ -18,15 +18,17 @@ from numpy.typing import NDArray
 
 from calcode.arrays import FloatArray, IntArray
 from calcode.kernels.distances import smallest_columns
-from calcode.kernels.masses import CHUNK, TILE, kernel_weights
+from calcode.kernels.masses import CHUNK, TILE, cosine_distances, kernel_weights
 from calcode.kernels.threads import run_blocks, scratch, shared_blocks, slices
 
 SingleArray = NDArray[np.float32]
 
-#: Bound on what float32 changes in any cosine distance; seen: 6e-7, and 6e-6 where points lie opposite the mean.
-SCREENING_ERROR = 1e-5
-#: The same over the average squared length of both around the mean; seen: 5e-7, 8e-7 for copies, 1.9e-6 opposite it.
+#: Bound on what float32 changes in a cosine distance, over the average squared length of both around the mean; seen:
+#: 5e-7, 8e-7 for copies, 1.9e-6 opposite the mean.
 _RELATIVE_ERROR = 2e-6
+#: A sample of anchors with larger errors than this has coarser bounds: where all coordinates are of one size, as those
+#: of quantised embeddings, every addition is rounded the same way; seen: 7e-6.
+_USUAL_ERROR = 5e-7
 #: Points whose weights are kept for the search that looks into them; of more, some are weighed again.
 KEPT_COLUMNS = 1 << 15
 #: Columns whose smallest distances are sought together.
@@ -67,6 +69,10 @@ class ScreenedAnchors:
         columns[dimension, n:] = _FAR
         columns[dimension + 1, :n] = 1.0
         self.columns = columns
+        # At least 32 anchors of all lengths, the longest among them, show how much larger than usual errors are.
+        sample = anchors[np.argsort(squares)[:: -max(1, n // 32)]]
+        seen = np.abs(self.query_rows(sample) @ columns[:, :n] - cosine_distances(sample, anchors)).max(initial=0.0)
+        self._coarseness = max(1.0, float(seen) / (_USUAL_ERROR * self._widest + 1e-300))
 
     def query_rows(self, queries: FloatArray, *, scale: float = 1.0) -> SingleArray:
         """What the columns are multiplied with for `scale` times the distances; (m, d) in, (m, d + 2) out."""
@@ -83,7 +89,8 @@ class ScreenedAnchors:
         # Margins, as `first_reaching` gives them, up to which float64 must decide. A distance that is off by e moves a
         # weight by about 2 (d / h) (e / h) of itself, and e grows with the squared lengths around the mean; weights and
         # their sums are rounded too, whatever the bandwidth. `mass_error` is what is left of each.
-        doubt = 1.0 + np.asarray(prepared[:, -1], dtype=np.float64) + 0.5 * self._widest / bandwidth
+        # Errors that are larger because all are rounded the same way do not average out either.
+        doubt = 1.0 + self._coarseness**2 * (prepared[:, -1].astype(np.float64) + 0.5 * self._widest / bandwidth)
         if np.isinf(bandwidth):
             doubt[:] = 0.0  # weights of one, and whole numbers of them, are exact
         return ScreenedWeights(prepared, self.columns), doubt
@@ -106,7 +113,7 @@ class ScreenedAnchors:
 
         def search(block: slice) -> None:
             prepared = self.query_rows(queries[block])
-            errors[block] = _RELATIVE_ERROR * (prepared[:, -1] + 0.5 * self._widest)
+            errors[block] = _RELATIVE_ERROR * self._coarseness * (prepared[:, -1] + 0.5 * self._widest)
             nearest[block], columns[block] = self._smallest(prepared, count=count)
 
         run_blocks(search, shared_blocks(len(queries)))
@@ -144,8 +151,7 @@ class ScreenedWeights:
     def __init__(self, rows: SingleArray, columns: SingleArray) -> None:
         self._rows = rows
         self._columns = columns
-        m, width = len(rows), columns.shape[1]
-        self._kept = scratch("weights", m, width) if width <= KEPT_COLUMNS else None
+        self._kept = scratch("weights", len(rows), columns.shape[1]) if columns.shape[1] <= KEPT_COLUMNS else None
 
     def tile(self, columns: slice) -> SingleArray:
         """See `TileWeights`."""
