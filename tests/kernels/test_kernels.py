@@ -89,6 +89,15 @@ def test_errors_of_quantised_embeddings_stay_inside_their_bounds(d: int) -> None
         assert (np.abs(nearest - exact) < bounds[:, None]).all()
 
 
+def test_copies_of_one_image_are_not_in_doubt() -> None:
+    """Their float32 distances are zero; what float64 rounds in them is no error of float32."""
+    rng = np.random.default_rng(0)
+    for moved in (0.0, 1e-7):
+        points = np.repeat(unit(rng, 1, 24), 50, axis=0) + moved * rng.normal(size=(50, 24))
+        points /= np.linalg.norm(points, axis=1, keepdims=True)
+        assert ScreenedAnchors(points).weights(points, bandwidth=0.1)[1].max() < 1.1
+
+
 @pytest.mark.parametrize("n", [5, 64, 65, 300])
 def test_the_nearest_of_many_columns_are_found_tile_by_tile(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(n)

@@ -72,7 +72,8 @@ class ScreenedAnchors:
         # At least 32 anchors of all lengths, the longest among them, show how much larger than usual errors are.
         sample = anchors[np.argsort(squares)[:: -max(1, n // 32)]]
         seen = np.abs(self.query_rows(sample) @ columns[:, :n] - cosine_distances(sample, anchors)).max(initial=0.0)
-        self._coarseness = max(1.0, float(seen) / (_USUAL_ERROR * self._widest + 1e-300))
+        # Among anchors that are nearly the same, float64 rounds as coarsely: that is none of float32's doing.
+        self._coarseness = max(1.0, float(seen) / (_USUAL_ERROR * max(self._widest, 1e-9)))
 
     def query_rows(self, queries: FloatArray, *, scale: float = 1.0) -> SingleArray:
         """What the columns are multiplied with for `scale` times the distances; (m, d) in, (m, d + 2) out."""
