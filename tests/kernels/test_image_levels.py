@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from calcode.kernels import KeptWeights, ScreenedAnchors, cosine_distances, kernel_weights, slices
+from calcode.kernels import KeptWeights, ScreenedAnchors, ScreenedWeights, cosine_distances, kernel_weights, slices
 from calcode.kernels.image_levels import ImageLevelRule, ImageLevelSearch
 from calcode.method.localized import LocalizedRule, first_positions
 from calcode.method.quantiles import conformal_rank
@@ -72,7 +72,9 @@ def test_what_is_settled_is_the_threshold_of_float64(
     anchors = ScreenedAnchors(rule.embeddings)
     n_settled = 0
     for block in slices(len(images), step=128):
-        positions, settled = search.screened(*anchors.weights(images[block], bandwidth=bandwidth))
+        weighed = ScreenedWeights(anchors, images[block], bandwidth=bandwidth)
+        positions, margins = search.positions(weighed)
+        settled = (margins > weighed.doubt[:, None]).all(axis=1)
         found = np.append(rule.scores, np.full(anchors.width - n + 1, np.inf))[positions]
         np.testing.assert_array_equal(found[settled], expected[block][settled])
         n_settled += int(settled.sum())
@@ -82,6 +84,8 @@ def test_what_is_settled_is_the_threshold_of_float64(
 
 class OffWeights(KeptWeights):
     """Given weights in the place of screened ones."""
+
+    doubt: np.ndarray
 
     def whole(self) -> np.ndarray:
         return self._weights
@@ -109,7 +113,10 @@ def test_the_margin_is_what_protects_a_threshold(level: str) -> None:
     wrong = np.clip(weights * (1.0 + doubt * 1.2e-6 * sign), 0.0, 1.0)
     for part in slices(3000, step=1000):
         off = wrong[part].astype(np.float32)
-        positions, settled = search.screened(OffWeights(off), np.full(1000, doubt))  # type: ignore[arg-type]
+        given = OffWeights(off)
+        given.doubt = np.full(1000, doubt)
+        positions, margins = search.positions(given)  # type: ignore[arg-type]
+        settled = (margins > doubt).all(axis=1)
         differs = np.append(rule.scores, np.inf)[np.minimum(positions[:, 0], n)] != expected[part]
         assert differs.any()
         assert settled.mean() > 0.5

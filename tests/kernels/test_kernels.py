@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from calcode.kernels import (
     PairDistances,
     ScreenedAnchors,
+    ScreenedWeights,
     cosine_distances,
     distances_to,
-    even_blocks,
     first_reaching,
     kernel_weights,
     mass_error,
@@ -117,8 +117,8 @@ def weighed(anchors: np.ndarray, queries: np.ndarray, *, bandwidth: float) -> It
     """Row slices, float32 weights and doubts, as a threshold search gets them."""
     screened = ScreenedAnchors(anchors)
     for rows in slices(len(queries), step=512):
-        weights, doubt = screened.weights(queries[rows], bandwidth=bandwidth)
-        yield rows, weights.whole(), doubt
+        weights = ScreenedWeights(screened, queries[rows], bandwidth=bandwidth)
+        yield rows, weights.whole(), weights.doubt
 
 
 def largest_share_of_doubt(anchors: np.ndarray, queries: np.ndarray, *, bandwidth: float) -> float:
@@ -276,7 +276,7 @@ def test_an_error_in_a_block_is_handed_on_and_lifts_the_limit() -> None:
 @pytest.mark.parametrize("n", [0, 1, 511, 513, 2000, 40_960])
 def test_every_row_is_in_one_block(n: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("calcode.kernels.threads.thread_count", lambda: threads)
-    for blocks in (list(shared_blocks(n)), list(even_blocks(n, least=100, most=300))):
+    for blocks in (list(shared_blocks(n)), list(shared_blocks(n, least=10, most=300))):
         assert [block.start for block in blocks] == [0, *(block.stop for block in blocks[:-1])][: len(blocks)]
         assert sum(block.stop - block.start for block in blocks) == n
     sizes = [block.stop - block.start for block in shared_blocks(n)]

@@ -76,7 +76,7 @@ def test_rules_searched_together_are_those_searched_alone(
     with pytest.MonkeyPatch.context() as patch:
         in_tiles(patch, columns=columns)
         search = CutSearch([CutRule(members=None, cut=cut), CutRule(members=members, cut=cut)], n_columns=n)
-        positions, margins = search.positions(KeptWeights(weights), n_rows=7)
+        positions, margins = search.positions(KeptWeights(weights))
     for index, own in enumerate((np.arange(n), members)):
         if math.isinf(cut):
             assert (positions[:, index] == width).all()
@@ -111,7 +111,7 @@ def test_what_float32_gets_wrong_is_settled_in_float64(tiled: bool, monkeypatch:
     wrong = search.thresholds(embeddings)
     assert any((one != other).any() for one, other in zip(wrong, expected, strict=True))
     assert search._screen is not None
-    monkeypatch.setattr(search._screen[0], "_widest", 1e6)  # as if the points lay so far apart
+    monkeypatch.setattr(search._screen[0], "widest", 1e6)  # as if the points lay so far apart
     for one, other in zip(search.thresholds(embeddings), expected, strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -26,8 +26,8 @@ from calcode.kernels.masses import (
     weights_from_squares,
 )
 from calcode.kernels.neighbours import NeighbourGraph, library_installed, restore_graph, search_graph
-from calcode.kernels.screened import KEPT_COLUMNS, ScreenedAnchors
-from calcode.kernels.threads import even_blocks, product_blocks, row_blocks, run_blocks, shared_blocks, slices
+from calcode.kernels.screened import KEPT_COLUMNS, ScreenedAnchors, ScreenedWeights
+from calcode.kernels.threads import product_blocks, row_blocks, run_blocks, shared_blocks, slices
 
 __all__ = [
     "CHUNK",
@@ -41,10 +41,10 @@ __all__ = [
     "PairDistances",
     "PairMasses",
     "ScreenedAnchors",
+    "ScreenedWeights",
     "Weights",
     "cosine_distances",
     "distances_to",
-    "even_blocks",
     "first_reaching",
     "kernel_weights",
     "library_installed",

@@ -73,30 +73,30 @@ class ImageLevelSearch:
         self._rules = [LevelWindow.of_rule(rule, n_columns=n_columns, exact=exact) for rule in rules]
         self._exact = exact
 
-    def screened(self, weights: ScreenedWeights, doubt: FloatArray) -> tuple[IntArray, BoolArray]:
-        """Columns of the thresholds, at least the number of points where there is none, and which rows are certain.
+    def positions(self, weights: ScreenedWeights) -> tuple[IntArray, FloatArray]:
+        """Columns of the thresholds, and how clearly; see `CutSearch.positions`.
 
         Parameters
         ----------
         weights : ScreenedWeights
-        doubt : ndarray of shape (m,)
-            Error of a mass, in units of `mass_error` (`ScreenedAnchors.weights`).
+            Of m images.
 
         Returns
         -------
         positions : ndarray of shape (m, rules)
-        settled : ndarray of bool, shape (m,)
+            At least the number of points where there is no threshold.
+        margins : ndarray of shape (m, rules)
         """
         if self._exact:
-            return self._counted(weights.whole(), doubt)
+            return self._counted(weights.whole(), weights.doubt)
         cuts = np.stack([window.upper_cuts(weights.some(window.columns)) for window in self._rules], axis=1)
-        positions, margins = self._sums.positions(weights, n_rows=len(doubt), cuts=cuts)
+        positions, margins = self._sums.positions(weights, cuts=cuts)
         # The cut has an error of its own; in units of the smallest error of a mass.
-        error = doubt[:, None] * WEIGHT_ERROR * np.array([window.steepest for window in self._rules]) + _ROUNDING
-        settled = margins > doubt[:, None] + error / mass_error(np.array(np.inf))
-        return positions, np.asarray(settled.all(axis=1))
+        steepest = np.array([window.steepest for window in self._rules])
+        error = weights.doubt[:, None] * WEIGHT_ERROR * steepest + _ROUNDING
+        return positions, margins - error / mass_error(np.array(np.inf))
 
-    def _counted(self, weights: Weights, doubt: FloatArray) -> tuple[IntArray, BoolArray]:
+    def _counted(self, weights: Weights, doubt: FloatArray) -> tuple[IntArray, FloatArray]:
         m, n_groups, n_rules = len(weights), self._sums.width // CHUNK, len(self._rules)
         sums = np.zeros((-(-n_groups // _TRIANGLE) * _TRIANGLE, m, n_rules), dtype=weights.dtype)
         self._sums.group_sums(weights, slice(0, self._sums.width), out=sums[:n_groups])
@@ -104,16 +104,15 @@ class ImageLevelSearch:
         ends = np.matmul(np.tri(_TRIANGLE), sums.reshape(-1, _TRIANGLE, m * n_rules).astype(np.float64))
         ends[1:] += np.cumsum(ends[:-1, -1], axis=0)[:, None]
         ends = ends.reshape(-1, m, n_rules)[:n_groups]
-        positions = np.empty((len(weights), len(self._rules)), dtype=np.int64)
-        settled = np.ones(len(weights), dtype=np.bool_)
+        positions, margins = np.empty((m, n_rules), dtype=np.int64), np.empty((m, n_rules))
         for index, window in enumerate(self._rules):
             mass = 1.0 + ends[-1, :, index]
             members = self._sums.members[weights.dtype][:, index]
             masses = _PrefixMasses(weights, ends[:, :, index], members)
             error = doubt * mass_error(mass) + WEIGHT_ERROR * doubt * window.steepest + _ROUNDING
             positions[:, index], certain = window.counted_positions(weights, masses, mass=mass, error=error)
-            settled &= certain
-        return positions, settled
+            margins[:, index] = np.where(certain, np.inf, -np.inf)
+        return positions, margins
 
 
 class _PrefixMasses:

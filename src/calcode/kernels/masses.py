@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.kernels.threads import scratch, slices
+from calcode.arrays import FloatArray, IntArray
+from calcode.kernels.threads import scratch
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +42,7 @@ class TileWeights(Protocol):
     """Kernel weights of some images to all points. Every tile is asked for once, then groups of columns in any tile."""
 
     dtype: np.dtype[Any]
+    n_rows: int
 
     def tile(self, columns: slice) -> Weights:
         """Of all images to the points of a tile; shape (m, points). The memory may serve the next tile too."""
@@ -60,7 +61,7 @@ class KeptWeights:
     """
 
     def __init__(self, weights: Weights) -> None:
-        self.dtype = weights.dtype
+        self.dtype, self.n_rows = weights.dtype, len(weights)
         self._weights = weights
 
     def tile(self, columns: slice) -> Weights:
@@ -69,7 +70,7 @@ class KeptWeights:
 
     def groups(self, rows: IntArray, groups: IntArray) -> Weights:
         """See `TileWeights`."""
-        return self._weights.reshape(len(self._weights), -1, CHUNK)[rows, groups]
+        return self._weights.reshape(self.n_rows, -1, CHUNK)[rows, groups]
 
 
 def cosine_distances(left: FloatArray, right: FloatArray) -> FloatArray:
@@ -198,53 +199,50 @@ def first_reaching(weights: Weights, *, cuts: FloatArray) -> tuple[IntArray, Flo
     m, n = weights.shape
     if n == 0:
         return np.zeros(m, dtype=np.int64), np.full(m, np.inf)
-    width = CHUNK if n % CHUNK == 0 else n
-    chunks = weights.reshape(m * (n // width), width)
-    if width == CHUNK:
-        sums = (chunks @ np.ones(width, dtype=weights.dtype)).reshape(m, -1)
-        ends = np.cumsum(sums, axis=1, dtype=np.float64)
+    chunks = weights.reshape(m, -1, CHUNK if n % CHUNK == 0 else n)
+    if n % CHUNK == 0:
+        sums = chunks @ np.ones(CHUNK, dtype=weights.dtype)
     else:
-        ends = weights.sum(axis=1, dtype=np.float64, keepdims=True)
-    scale = 1.0 + ends[:, -1]
+        sums = weights.sum(axis=1, dtype=np.float64, keepdims=True)
+    scale = 1.0 + sums.sum(axis=1, dtype=np.float64)
     bounds = np.broadcast_to(cuts, (m,)) * scale
-    n_chunks = n // width
-    chunk = np.minimum(np.count_nonzero(ends < bounds[:, None], axis=1), n_chunks - 1)
-    rows = np.arange(m)
-    before = np.where(chunk > 0, ends[rows, chunk - 1], 0.0)
-    step, margins = reached_column(chunks[rows * n_chunks + chunk], before=before, bounds=bounds)
-    return chunk * width + step, margins / scale / mass_error(scale)
+    chunk, before, _ = reached(sums.T, before=np.zeros(m), bounds=bounds)
+    there = np.minimum(chunk, chunks.shape[1] - 1)
+    own = chunks[np.arange(m), there]
+    own[chunk > there] = 0.0
+    step, _, margins = reached(own.T, before=before, bounds=bounds)
+    return np.minimum(chunk * chunks.shape[2] + step, n), margins / scale / mass_error(scale)
 
 
-def reached_column(weights: Weights, *, before: FloatArray, bounds: FloatArray) -> tuple[IntArray, FloatArray]:
-    """First of some consecutive columns at which the mass reaches its bound, and the distance to the nearer mass.
+def reached(parts: Weights, *, before: FloatArray, bounds: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
+    """First of consecutive parts with which a mass reaches its bound, the mass before it, and how clearly.
 
     Parameters
     ----------
-    weights : ndarray of shape (m, w)
-    before : ndarray of shape (m,)
-        Mass of the columns that come before these.
-    bounds : ndarray of shape (m,)
+    parts : ndarray of shape (parts, ...)
+        Masses of the parts.
+    before, bounds : ndarray
+        Mass before the first part, and what the mass must reach.
 
     Returns
     -------
-    columns : ndarray of shape (m,)
-        w where the bound is not reached.
-    margins : ndarray of shape (m,)
-        Not normalised.
+    numbers : ndarray of int
+        The number of parts where the bound is not reached.
+    before : ndarray
+        Mass before the part.
+    margins : ndarray
+        Distance from the bound to the nearer of the masses before the part and with it.
     """
-    m, width = weights.shape
-    rows = np.arange(m)
-    inside = np.empty((m, width + 1))
-    inside[:, 0] = before
-    np.cumsum(weights, axis=1, dtype=np.float64, out=inside[:, 1:])
-    inside[:, 1:] += before[:, None]
-    step = np.count_nonzero(inside[:, 1:] < bounds[:, None], axis=1)
-    short = inside[rows, step]
+    ends = np.empty((len(parts) + 1, *bounds.shape))
+    ends[0] = before
+    np.cumsum(parts, axis=0, dtype=np.float64, out=ends[1:])
+    ends[1:] += before
+    numbers = np.count_nonzero(ends[1:] < bounds, axis=0)
+    short = np.take_along_axis(ends, numbers[None], axis=0)[0]
     # No mass lies below: that is exact and cannot cross the cut.
-    margins = np.where(short > 0.0, bounds - short, np.inf)
-    reached = np.flatnonzero(step < width)
-    margins[reached] = np.minimum(margins[reached], inside[reached, step[reached] + 1] - bounds[reached])
-    return step, margins
+    below = np.where(short > 0.0, bounds - short, np.inf)
+    last = np.take_along_axis(ends, np.minimum(numbers + 1, len(parts))[None], axis=0)[0]
+    return numbers, short, np.minimum(below, np.where(numbers < len(parts), last - bounds, np.inf))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -290,14 +288,7 @@ class CutSearch:
         }
         self._everything = len(rules) == 1 and rules[0].members is None and self.width == n_columns
 
-    def screened(self, weights: TileWeights, doubt: FloatArray) -> tuple[IntArray, BoolArray]:
-        """`positions`, and the rows in which errors of `doubt`, shape (m,), leave every one of them where it is."""
-        positions, margins = self.positions(weights, n_rows=len(doubt))
-        return positions, np.asarray((margins > doubt[:, None]).all(axis=1))
-
-    def positions(
-        self, weights: TileWeights, *, n_rows: int, cuts: FloatArray | None = None
-    ) -> tuple[IntArray, FloatArray]:
+    def positions(self, weights: TileWeights, *, cuts: FloatArray | None = None) -> tuple[IntArray, FloatArray]:
         """Columns at which the cuts are reached, and how clearly.
 
         The mass is F(t) = (sum of the weights up to t) / (1 + sum of all weights): the missing 1 sits at +inf.
@@ -305,44 +296,49 @@ class CutSearch:
         Parameters
         ----------
         weights : TileWeights
-        n_rows : int
-        cuts : ndarray of shape (n_rows, rules), optional
+            Of m images.
+        cuts : ndarray of shape (m, rules), optional
             Instead of those of the rules.
 
         Returns
         -------
-        positions : ndarray of shape (n_rows, rules)
+        positions : ndarray of shape (m, rules)
             `width` where a cut is never reached.
-        margins : ndarray of shape (n_rows, rules)
+        margins : ndarray of shape (m, rules)
             Distance from the cut to the nearer of the masses on either side of it, in units of `mass_error`: a
             change of every mass by less than that leaves the position where it is.
         """
-        n_groups, each = self.width // CHUNK, (n_rows, len(self._cuts))
+        n_groups, each = self.width // CHUNK, (weights.n_rows, len(self._cuts))
         shape = -(-n_groups // _RUN), _RUN, *each
         sums = scratch("sums", *shape) if weights.dtype == np.float32 else np.empty(shape)
         groups = sums.reshape(-1, *each)
         groups[n_groups:] = 0.0
         masses = np.empty((len(sums), *each))
-        for tile in slices(self.width, step=TILE):
-            self.group_sums(weights.tile(tile), tile, out=groups[tile.start // CHUNK : tile.stop // CHUNK])
+        for start in range(0, self.width, TILE):
+            tile = slice(start, min(start + TILE, self.width))
+            part = weights.tile(tile)
+            self.group_sums(part, tile, out=groups[tile.start // CHUNK : tile.stop // CHUNK])
             runs = slice(tile.start // CHUNK // _RUN, -(-tile.stop // CHUNK // _RUN))
             np.sum(sums[runs], axis=1, dtype=np.float64, out=masses[runs])
         scale = 1.0 + masses.sum(axis=0)
         with np.errstate(invalid="ignore"):  # a cut of +inf is never reached, however little mass there is
             bounds = (self._cuts if cuts is None else cuts) * scale
-        # The run of groups in which a bound is reached, then the group, then the column.
-        run, before = _reached_part(masses, before=np.zeros(each), bounds=bounds)
+        # The run of groups in which a bound is reached, then the group, then the column. Beyond the last lies nothing.
+        run, before, _ = reached(masses, before=np.zeros(each), bounds=bounds)
         rows, rules = np.indices(each)
-        group, before = _reached_part(sums[run, :, rows, rules].transpose(2, 0, 1), before=before, bounds=bounds)
+        inside = sums[np.minimum(run, len(sums) - 1), :, rows, rules]
+        inside[run == len(sums)] = 0.0
+        group, before, _ = reached(inside.transpose(2, 0, 1), before=before, bounds=bounds)
         group = (_RUN * run + group).ravel()
         there = np.minimum(group, n_groups - 1)
-        own = weights.groups(rows.ravel(), there)
+        only = part.reshape(len(part), -1, CHUNK) if self.width <= TILE else None
+        own = weights.groups(rows.ravel(), there) if only is None else only[rows.ravel(), there]
         if not self._everything:
             own = own * self.members[weights.dtype].reshape(n_groups, CHUNK, -1)[there, :, rules.ravel()]
         own[group > there] = 0.0
-        step, margins = reached_column(own, before=before.ravel(), bounds=bounds.ravel())
-        positions = np.where(step < CHUNK, CHUNK * group + step, self.width)
-        return positions.reshape(bounds.shape), margins.reshape(bounds.shape) / scale / mass_error(scale)
+        step, _, margins = reached(own.T, before=before.ravel(), bounds=bounds.ravel())
+        positions = np.minimum(CHUNK * group + step, self.width)
+        return positions.reshape(each), margins.reshape(each) / scale / mass_error(scale)
 
     def group_sums(self, weights: Weights, tile: slice, *, out: Weights) -> None:
         """Masses of every group of a tile under every rule; (m, columns) in, (groups, m, rules) out."""
@@ -353,20 +349,3 @@ class CutSearch:
         else:
             members = self.members[weights.dtype][tile].reshape(width // CHUNK, CHUNK, -1)
             np.matmul(groups.transpose(1, 0, 2), members, out=out)
-
-
-def _reached_part(parts: Weights, *, before: FloatArray, bounds: FloatArray) -> tuple[IntArray, FloatArray]:
-    """First of consecutive parts in which a mass reaches its bound, the last where none does, and the mass before it.
-
-    Parameters
-    ----------
-    parts : ndarray of shape (parts, m, rules)
-        Masses of the parts.
-    before, bounds : ndarray of shape (m, rules)
-        Mass before the first part, and what the mass must reach.
-    """
-    ends = np.cumsum(parts, axis=0, dtype=np.float64)
-    ends += before
-    number = np.minimum(np.count_nonzero(ends < bounds, axis=0), len(parts) - 1)
-    earlier = np.take_along_axis(ends, np.maximum(number - 1, 0)[None], axis=0)[0]
-    return number, np.where(number > 0, earlier, before)

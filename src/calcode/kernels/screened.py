@@ -51,6 +51,10 @@ class ScreenedAnchors:
     ----------
     columns : ndarray of float32, shape (d + 2, width)
         One column per anchor, then fillers.
+    widest : float
+        The largest squared length around the mean.
+    coarseness : float
+        How much larger than usual the errors of float32 are among the anchors, at least 1.
     """
 
     def __init__(self, anchors: FloatArray) -> None:
@@ -61,7 +65,7 @@ class ScreenedAnchors:
         self._mean = anchors.mean(axis=0)
         centred = anchors - self._mean
         squares = np.einsum("ij,ij->i", centred, centred)
-        self._widest = float(squares.max(initial=0.0))
+        self.widest = float(squares.max(initial=0.0))
         # One column per anchor: -b, then what multiplies 1, then what multiplies |a|^2 / 2.
         columns = np.zeros((dimension + 2, self.width), dtype=np.float32)
         columns[:dimension, :n] = -centred.T
@@ -73,7 +77,7 @@ class ScreenedAnchors:
         sample = anchors[np.argsort(squares)[:: -max(1, n // 32)]]
         seen = np.abs(self.query_rows(sample) @ columns[:, :n] - cosine_distances(sample, anchors)).max(initial=0.0)
         # Among anchors that are nearly the same, float64 rounds as coarsely: that is none of float32's doing.
-        self._coarseness = max(1.0, float(seen) / (_USUAL_ERROR * max(self._widest, 1e-9)))
+        self.coarseness = max(1.0, float(seen) / (_USUAL_ERROR * max(self.widest, 1e-9)))
 
     def query_rows(self, queries: FloatArray, *, scale: float = 1.0) -> SingleArray:
         """What the columns are multiplied with for `scale` times the distances; (m, d) in, (m, d + 2) out."""
@@ -83,18 +87,6 @@ class ScreenedAnchors:
         rows[:, -1] = 0.5 * scale * np.einsum("ij,ij->i", centred, centred)
         rows[:, :-2] = np.multiply(centred, scale, out=centred)
         return rows
-
-    def weights(self, queries: FloatArray, *, bandwidth: float) -> tuple[ScreenedWeights, FloatArray]:
-        """Kernel weights of some queries, (m, d), and how far float32 is to be trusted, the `doubt` of each, (m,)."""
-        prepared = self.query_rows(queries, scale=1.0 / bandwidth)
-        # Margins, as `first_reaching` gives them, up to which float64 must decide. A distance that is off by e moves a
-        # weight by about 2 (d / h) (e / h) of itself, and e grows with the squared lengths around the mean; weights and
-        # their sums are rounded too, whatever the bandwidth. `mass_error` is what is left of each.
-        # Errors that are larger because all are rounded the same way do not average out either.
-        doubt = 1.0 + self._coarseness**2 * (prepared[:, -1].astype(np.float64) + 0.5 * self._widest / bandwidth)
-        if np.isinf(bandwidth):
-            doubt[:] = 0.0  # weights of one, and whole numbers of them, are exact
-        return ScreenedWeights(prepared, self.columns), doubt
 
     def nearest(self, queries: FloatArray, *, n_neighbors: int) -> tuple[FloatArray, IntArray, FloatArray]:
         """The smallest screened distances of each query, their columns, and a bound on what float32 changed in them.
@@ -114,7 +106,7 @@ class ScreenedAnchors:
 
         def search(block: slice) -> None:
             prepared = self.query_rows(queries[block])
-            errors[block] = _RELATIVE_ERROR * self._coarseness * (prepared[:, -1] + 0.5 * self._widest)
+            errors[block] = _RELATIVE_ERROR * self.coarseness * (prepared[:, -1] + 0.5 * self.widest)
             nearest[block], columns[block] = self._smallest(prepared, count=count)
 
         run_blocks(search, shared_blocks(len(queries)))
@@ -142,22 +134,37 @@ class ScreenedWeights:
 
     Parameters
     ----------
-    rows : ndarray of float32, shape (m, d + 2)
-        What `ScreenedAnchors.query_rows` gives for distances over the bandwidth.
-    columns : ndarray of float32, shape (d + 2, width)
+    anchors : ScreenedAnchors
+    queries : ndarray of shape (m, d)
+        Unit rows.
+    bandwidth : float
+
+    Attributes
+    ----------
+    doubt : ndarray of shape (m,)
+        Margins, as `CutSearch.positions` gives them, up to which float64 must decide.
     """
 
     dtype = np.dtype(np.float32)
 
-    def __init__(self, rows: SingleArray, columns: SingleArray) -> None:
-        self._rows = rows
-        self._columns = columns
-        self._kept = scratch("weights", len(rows), columns.shape[1]) if columns.shape[1] <= KEPT_COLUMNS else None
+    def __init__(self, anchors: ScreenedAnchors, queries: FloatArray, *, bandwidth: float) -> None:
+        self.n_rows = len(queries)
+        self._columns = anchors.columns
+        self._rows = anchors.query_rows(queries, scale=1.0 / bandwidth)
+        # A distance that is off by e moves a weight by about 2 (d / h) (e / h) of itself, and e grows with the squared
+        # lengths around the mean; weights and their sums are rounded too, whatever the bandwidth. `mass_error` is what
+        # is left of each.
+        # Errors that are larger because all are rounded the same way do not average out either.
+        lengths = self._rows[:, -1].astype(np.float64) + 0.5 * anchors.widest / bandwidth
+        self.doubt = 1.0 + anchors.coarseness**2 * lengths
+        if np.isinf(bandwidth):
+            self.doubt[:] = 0.0  # weights of one, and whole numbers of them, are exact
+        self._kept = scratch("weights", self.n_rows, anchors.width) if anchors.width <= KEPT_COLUMNS else None
 
     def tile(self, columns: slice) -> SingleArray:
         """See `TileWeights`."""
         n = columns.stop - columns.start
-        memory = scratch("weights", len(self._rows), n) if self._kept is None else self._kept[:, columns]
+        memory = scratch("weights", self.n_rows, n) if self._kept is None else self._kept[:, columns]
         return kernel_weights(np.matmul(self._rows, self._columns[:, columns], out=memory))
 
     def whole(self) -> SingleArray:
@@ -174,7 +181,7 @@ class ScreenedWeights:
     def groups(self, rows: IntArray, groups: IntArray) -> SingleArray:
         """See `TileWeights`."""
         if self._kept is not None:
-            return self._kept.reshape(len(self._kept), -1, CHUNK)[rows, groups]
+            return self._kept.reshape(self.n_rows, -1, CHUNK)[rows, groups]
         found = np.empty((len(rows), CHUNK), dtype=np.float32)
         tiles = groups * CHUNK // TILE
         for number in np.unique(tiles).tolist():

@@ -23,8 +23,6 @@ _BLOCK_NUMBERS = 1 << 19
 _BLOCK_ROWS = 128
 #: Numbers of one product: 8 MiB of float32.
 _PRODUCT_NUMBERS = 1 << 21
-#: Rows that a core takes at a time as long as there are many: a product runs at its best.
-_SHARED_ROWS = 512
 #: Numbers in a block that has these rows, at most: 64 MiB of float64.
 _LARGEST_BLOCK = 1 << 23
 
@@ -93,11 +91,6 @@ def stay_on_this_core() -> None:
     _thread.stays = True
 
 
-def _threads_here() -> int:
-    """Threads that `run_blocks` may use when it is called now."""
-    return 1 if getattr(_thread, "stays", False) else thread_count()
-
-
 def scratch(name: str, *shape: int) -> NDArray[np.float32]:
     """Memory for one purpose, its content undefined; the next call of this thread for it gives the same memory.
 
@@ -155,7 +148,7 @@ def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
     [0, 1, 4, 9]
     """
     parts, stays = list(blocks), getattr(_thread, "stays", False)
-    threads = min(_threads_here(), len(parts))
+    threads = 1 if stays else min(thread_count(), len(parts))
     # Two layers of threads would fight for the cores: blocks side by side, each product on one core. A single
     # block keeps to that too, because BLAS threads go on spinning for a while after a product of their own.
     with products_on_one_core():
@@ -176,28 +169,24 @@ def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
                 vars(_thread).pop("scratch", None)
 
 
-def even_blocks(n_rows: int, *, least: int, most: int) -> Iterator[slice]:
-    """One slice for every core, unless that would be fewer than `least` rows or more than `most`.
-
-    Examples
-    --------
-    >>> list(even_blocks(5, least=3, most=3))
-    [slice(0, 3, None), slice(3, 5, None)]
-    """
-    return slices(n_rows, step=min(most, max(least, -(-n_rows // _threads_here()))))
-
-
-def shared_blocks(n_rows: int) -> Iterator[slice]:
+def shared_blocks(n_rows: int, *, least: int = 128, most: int = 512) -> Iterator[slice]:
     """Slices for `run_blocks`, smaller towards the end, so that no core waits long for another; of few rows one.
+
+    Parameters
+    ----------
+    n_rows : int
+    least, most : int
+        Rows of a slice. Those of a product are many enough for it to run at its best.
 
     Examples
     --------
     >>> list(shared_blocks(500))
     [slice(0, 500, None)]
     """
-    threads, start = _threads_here(), 0
+    threads = 1 if getattr(_thread, "stays", False) else thread_count()
+    start = 0
     while start < n_rows:
-        even = _SHARED_ROWS if threads == 1 or n_rows <= _SHARED_ROWS else (n_rows - start) // (2 * threads)
-        stop = min(start + min(_SHARED_ROWS, max(_BLOCK_ROWS, even)), n_rows)
+        even = most if threads == 1 or n_rows <= 4 * least else (n_rows - start) // (2 * threads)
+        stop = min(start + min(most, max(least, even)), n_rows)
         yield slice(start, stop)
         start = stop

@@ -16,10 +16,10 @@ from calcode.kernels import (
     NeighbourGraph,
     ScreenedAnchors,
     distances_to,
-    even_blocks,
     nearest_distances,
     run_blocks,
     search_graph,
+    shared_blocks,
 )
 from calcode.method.evidence import Evidence, one_per_group, prompt_probabilities, robust_probabilities
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 BASE_DIAGNOSTICS = ("distance", "energy", "msp", "prompt")
 DIAGNOSTICS = (*BASE_DIAGNOSTICS, "fused")
 FusedRule = Literal["paper", "split"]
+#: Distances, columns and errors, as `ScreenedAnchors.nearest` gives them.
+Nearest = tuple[FloatArray, IntArray, FloatArray]
 AverageName = Literal["median", "mean"]
 
 #: B >= B(x) is tested with this slack, so that rounding in a product cannot change a p-value.
@@ -319,40 +321,45 @@ class SupportAudit:
         """`distance` of every image, whatever the audit uses (SITE.md S7); float64, shape (n,)."""
         return self.values(evidence, "distance")
 
-    def p_values(self, evidence: Evidence) -> FloatArray:
+    def p_values(self, evidence: Evidence, *, nearest: Nearest | None = None) -> FloatArray:
         """p_audit(x) of Eq. 9, equal to that of float64 values; shape (n,).
 
         Distances are looked at in float32 first; where a gate value lies within reach of the error, in float64.
+
+        Parameters
+        ----------
+        evidence : Evidence
+        nearest : tuple, optional
+            What `ScreenedAnchors.nearest` has found for these images already.
         """
         gates = self.gate_base if self.name == "fused" else {self.name: self.gate_values}
         screened = self.graph is None and self.own_rows_count and self.device is None
-        if "distance" in gates and screened:
-            nearest, columns, errors = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
-        elif "distance" in gates:
-            distances = self.values(evidence, "distance")
-        p_values = np.empty(len(evidence))
+        if nearest is None and screened and "distance" in gates:
+            nearest = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
+        blocks = list(shared_blocks(len(evidence.embeddings), least=_RANKED_ROWS, most=16 * _RANKED_ROWS))
+        if screened and len(blocks) > 1:
+            p_values = np.empty(len(evidence))
 
-        def rank(rows: slice) -> None:
-            part, ranks = evidence[rows], []
-            for name, gate in gates.items():
-                if name != "distance":
-                    values = self.values(part, name)
-                elif screened:
-                    values = self._settled_distances(part, gate, nearest[rows], columns[rows], errors[rows])
-                else:
-                    values = distances[rows]
-                ranks.append(rank_p_values(values, sorted_gate=gate))
-            if self.name == "fused":
-                ranks = [rank_p_values(1.0 - np.minimum.reduce(ranks), sorted_gate=self.gate_values)]
-            p_values[rows] = ranks[0]
+            def rank(rows: slice) -> None:
+                found = None if nearest is None else (nearest[0][rows], nearest[1][rows], nearest[2][rows])
+                p_values[rows] = self.p_values(evidence[rows], nearest=found)
 
-        run_blocks(rank, even_blocks(len(evidence), least=_RANKED_ROWS, most=16 * _RANKED_ROWS))
-        return p_values
+            run_blocks(rank, blocks)
+            return p_values
+        ranks = []
+        for name, gate in gates.items():
+            if name == "distance" and nearest is not None:
+                values = self._settled_distances(evidence, gate, nearest)
+            else:
+                values = self.values(evidence, name)
+            ranks.append(rank_p_values(values, sorted_gate=gate))
+        if self.name != "fused":
+            return ranks[0]
+        return rank_p_values(1.0 - np.minimum.reduce(ranks), sorted_gate=self.gate_values)
 
-    def _settled_distances(
-        self, evidence: Evidence, gate: FloatArray, nearest: FloatArray, columns: IntArray, errors: FloatArray
-    ) -> FloatArray:
+    def _settled_distances(self, evidence: Evidence, gate: FloatArray, found: Nearest) -> FloatArray:
         """`distance` from what `ScreenedAnchors.nearest` found, in float64 where the gate rank could depend on it."""
+        nearest, columns, errors = found
         values = _averaged(nearest[:, : self.n_neighbors], average=self.average)
         low, high = (np.searchsorted(gate, values - RANK_TOLERANCE + shift, side="left") for shift in (-errors, errors))
         unclear = np.flatnonzero(low != high)

@@ -264,10 +264,10 @@ class GuardedThresholds:
             anchors, search = self._screen
 
             def look(rows: slice) -> None:
-                weights, doubt = anchors.weights(embeddings[rows], bandwidth=self._rule.bandwidth)
-                positions, settled = search.screened(weights, doubt)
+                weights = kernels.ScreenedWeights(anchors, embeddings[rows], bandwidth=self._rule.bandwidth)
+                positions, margins = search.positions(weights)
                 found[rows] = self._scores[positions]
-                again[rows] = ~settled
+                again[rows] = (margins <= weights.doubt[:, None]).any(axis=1)
 
             kernels.run_blocks(look, kernels.shared_blocks(len(embeddings)))
         if again.any():
@@ -279,8 +279,8 @@ class GuardedThresholds:
                 distances *= 1.0 / self._rule.bandwidth
                 found[chosen] = self._settled(kernels.kernel_weights(distances))
 
-            most = max(1, _SETTLED_NUMBERS // len(self._rule.scores))
-            kernels.run_blocks(settle, kernels.even_blocks(len(unclear), least=min(32, most), most=min(128, most)))
+            most = min(128, max(1, _SETTLED_NUMBERS // len(self._rule.scores)))
+            kernels.run_blocks(settle, kernels.shared_blocks(len(unclear), least=min(32, most), most=most))
         localized, local = found[:, 0], iter(found[:, 1:].T)
         guarded = np.repeat(localized[:, None], self._n_classes, axis=1)
         for guard in self._guards:
@@ -293,7 +293,7 @@ class GuardedThresholds:
         if self._screen is not None and isinstance(search := self._screen[1], kernels.CutSearch):
             if weights.shape[1] < search.width:
                 weights = np.pad(weights, ((0, 0), (0, search.width - weights.shape[1])))
-            positions, _ = search.positions(kernels.KeptWeights(weights), n_rows=len(weights))
+            positions, _ = search.positions(kernels.KeptWeights(weights))
             return self._scores[positions]
         columns = []
         for rule, members in self._searched:
