@@ -95,7 +95,7 @@ def test_copies_of_one_image_are_not_in_doubt() -> None:
     for moved in (0.0, 1e-7):
         points = np.repeat(unit(rng, 1, 24), 50, axis=0) + moved * rng.normal(size=(50, 24))
         points /= np.linalg.norm(points, axis=1, keepdims=True)
-        assert ScreenedAnchors(points).weights(points, bandwidth=0.1)[1].max() < 1.1
+        assert ScreenedWeights(ScreenedAnchors(points), points, bandwidth=0.1).doubt.max() < 1.1
 
 
 @pytest.mark.parametrize("n", [5, 64, 65, 300])
