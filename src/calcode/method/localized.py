@@ -52,6 +52,8 @@ class LocalizedRule:
         What the mass F(t) must reach, see above; nan for `exact` and `upper`.
     below, total : ndarray of shape (n,)
         A_i and B_i of METHOD.md 5.
+    always_infinite : bool
+        Whether there are too few points for any finite threshold.
 
     Examples
     --------
@@ -72,11 +74,7 @@ class LocalizedRule:
     cut: float
     below: FloatArray
     total: FloatArray
-
-    @property
-    def always_infinite(self) -> bool:
-        """Whether there are too few points for any finite threshold."""
-        return conformal_rank(len(self.scores), miscoverage=self.miscoverage) > len(self.scores)
+    always_infinite: bool
 
     @classmethod
     def fit(
@@ -135,6 +133,7 @@ class LocalizedRule:
             cut=cut,
             below=below,
             total=total,
+            always_infinite=rank > len(scores),
         )
 
     def masses_hold(self) -> bool:
