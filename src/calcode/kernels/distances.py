@@ -83,7 +83,8 @@ def smallest_columns(values: NDArray[Any], *, count: int) -> IntArray:
     """The columns of the `count` smallest values of each row, smallest first.
 
     Columns are put into groups by taking the minimum of sixteen strides. The `count` groups with the smallest
-    minima hold the `count` smallest values: a value elsewhere has `count` values before it.
+    minima hold the `count` smallest values: a value elsewhere has `count` values before it. For few columns that costs
+    more than it saves.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ def smallest_columns(values: NDArray[Any], *, count: int) -> IntArray:
 
     Returns
     -------
-    ndarray of shape (m, count)
+    ndarray of int, shape (m, count)
 
     Examples
     --------
@@ -102,10 +103,8 @@ def smallest_columns(values: NDArray[Any], *, count: int) -> IntArray:
     """
     m, n = values.shape
     n_groups = n // _STRIDES
-    if n_groups <= count:
-        columns = np.broadcast_to(np.arange(n), (m, n))
-        candidates = values
-    else:
+    candidates, columns = values, None
+    if 2 * n_groups > 3 * count:
         minima = values[:, : n_groups * _STRIDES].reshape(m, _STRIDES, n_groups).min(axis=1)
         groups = np.argpartition(minima, count - 1, axis=1)[:, :count]
         grouped = (groups[:, None, :] + n_groups * np.arange(_STRIDES)[:, None]).reshape(m, -1)
@@ -114,7 +113,8 @@ def smallest_columns(values: NDArray[Any], *, count: int) -> IntArray:
         candidates = np.take_along_axis(values, columns, axis=1)
     best = np.argpartition(candidates, count - 1, axis=1)[:, :count]
     order = np.argsort(np.take_along_axis(candidates, best, axis=1), axis=1)
-    return np.take_along_axis(columns, np.take_along_axis(best, order, axis=1), axis=1)
+    best = np.take_along_axis(best, order, axis=1)
+    return best if columns is None else np.take_along_axis(columns, best, axis=1)
 
 
 def distances_to(queries: FloatArray, reference: FloatArray, columns: IntArray) -> FloatArray:

@@ -363,6 +363,8 @@ class SupportAudit:
         values = _averaged(nearest[:, : self.n_neighbors], average=self.average)
         low, high = (np.searchsorted(gate, values - RANK_TOLERANCE + shift, side="left") for shift in (-errors, errors))
         unclear = np.flatnonzero(low != high)
+        if len(unclear) == 0:
+            return values
         exact = distances_to(evidence.embeddings[unclear], self.reference, columns[unclear])
         values[unclear] = _averaged(exact[:, : self.n_neighbors], average=self.average)
         if nearest.shape[1] < len(self.reference):
