@@ -28,7 +28,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 from calcode.engines import device_blocks  # noqa: E402
 from calcode.engines.device import DeviceDecider  # noqa: E402
 from calcode.kernels.device import prefix_sums  # noqa: E402
-from calcode.kernels.device_points import DevicePoints  # noqa: E402
+from calcode.kernels.device_points import DISTANCE_DOUBT, DevicePoints  # noqa: E402
 
 
 def assert_same(found: Decisions, expected: Decisions) -> None:
@@ -192,3 +192,36 @@ def test_a_model_fitted_on_the_device_is_that_of_the_cpu(settings: dict[str, Any
     np.testing.assert_allclose(there.bandwidth_, here.bandwidth_, rtol=1e-9)
     np.testing.assert_allclose(there.rule_.below, here.rule_.below, rtol=1e-9)
     assert_same(there.decide(ROLES["test"]), here.decide(ROLES["test"]))
+
+
+@pytest.mark.parametrize("bandwidth", [1e-5, 1e-7])
+@pytest.mark.parametrize("level", ["loo", "certified", "upper", "exact"])
+def test_a_narrow_kernel_reaches_the_copy_of_an_image_on_the_device_too(level: str, bandwidth: float) -> None:
+    copies = ROLES["calibration"].without_identity()[np.repeat(np.arange(40), 5)]
+    settings = {"level": level, "bandwidth": bandwidth, "miscoverage": 0.3, "protect": "all", "class_local_min": 10}
+    model = fit_quietly(Calcode(**settings), ROLES | {"calibration": copies})
+    assert np.isfinite(model.decide(copies.without_identity()).threshold).any()
+    assert_same(DeviceDecider(model, device=DEVICE).decide(copies), model.decide(copies))
+
+
+@pytest.mark.parametrize("level", ["loo", "certified", "upper", "exact"])
+def test_without_an_accepted_calibration_image_the_device_fills_every_set(level: str) -> None:
+    mean = ROLES["reference"].embeddings.mean(axis=0)
+    calibration = ROLES["calibration"]
+    opposite = np.tile(-mean / np.linalg.norm(mean), (len(calibration), 1))
+    model = Calcode(level=level, audit=("distance",), bandwidth=0.1, protect="all")
+    fit_quietly(model, ROLES | {"calibration": calibration._replace(embeddings=opposite)})
+    assert len(model.rule_.scores) == 0
+    assert_same(DeviceDecider(model, device=DEVICE).decide(ROLES["test"]), model.decide(ROLES["test"]))
+
+
+@pytest.mark.parametrize("d", [512, 1152])
+def test_errors_of_quantised_points_stay_inside_their_bounds(d: int) -> None:
+    """Coordinates of one size: a product may round every addition the same way."""
+    for share in (0.2, 0.34, 0.46, 0.54, 0.66):
+        points = np.where(np.arange(320)[:, None] < 320 * share, 1.0, -1.0) * np.full(d, d**-0.5)
+        on_device, queries = DevicePoints(points, device=DEVICE), torch.tensor(points, device=DEVICE)
+        found, columns = on_device.nearest(queries, count=10)
+        exact = 1.0 - np.einsum("id,ijd->ij", points, points[columns.cpu().numpy()])
+        bounds = DISTANCE_DOUBT * on_device.lengths(queries).cpu().numpy()
+        assert (np.abs(found.cpu().numpy() - exact) < bounds[:, None]).all()

@@ -17,6 +17,7 @@ from calcode.arrays import FloatArray, IntArray
 from calcode.kernels.device_points import GROUP, DevicePoints, Precision
 from calcode.kernels.image_levels import WEIGHT_ERROR, ImageLevelRule, LevelWindow
 from calcode.kernels.masses import mass_error
+from calcode.kernels.screened import NARROWEST_SCREENED
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +91,7 @@ class DeviceThresholds:
         self._masks = torch.as_tensor(masks, device=self.points.device)
         self._cuts = torch.tensor([rule.cut for rule in rules], dtype=torch.float64, device=self.points.device)
         self._windows: list[LevelWindow] = []
-        if rules[0].level == "upper":
+        if rules[0].level == "upper" and self.points.n:
             self._windows = [
                 LevelWindow.of_rule(rule.counted, n_columns=self.points.n, exact=False)
                 for rule in rules
@@ -119,9 +120,9 @@ class DeviceThresholds:
         """
         import torch
 
-        found = torch.empty((len(queries), len(self._rules)), dtype=torch.float64, device=queries.device)
-        left = torch.ones(len(queries), dtype=torch.bool, device=queries.device)
-        if self._rules[0].level != "exact":
+        found = torch.full((len(queries), len(self._rules)), np.inf, dtype=torch.float64, device=queries.device)
+        left = torch.full((len(queries),), self.points.n > 0, device=queries.device)  # no point, no finite threshold
+        if self.points.n and self._rules[0].level != "exact" and self._scale <= 1.0 / NARROWEST_SCREENED:
             for rows in self.points.blocks(len(queries), dtype=torch.float32):
                 found[rows], lowest, highest = self._look(queries[rows], dtype=torch.float32)
                 left[rows] = ~settled(lowest, highest, rows)

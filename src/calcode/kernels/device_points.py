@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from calcode.arrays import FloatArray
+from calcode.kernels.screened import USUAL_ERROR
 from calcode.kernels.threads import slices
 
 if TYPE_CHECKING:
@@ -76,6 +77,11 @@ class DevicePoints:
         rows[: self.n, self._dimension + 2 :] = 1.0
         self._rows = rows
         self._single = rows.to(torch.float32).T.contiguous()
+        # As in `ScreenedAnchors`: points of all lengths show how much larger than usual errors are.
+        sample = there[half.argsort(descending=True)[:: max(1, self.n // 32)]]
+        single, double = (self.distances(sample, dtype=kind)[:, : self.n] for kind in (torch.float32, torch.float64))
+        seen = float((single - double).abs().max()) if self.n else 0.0
+        self._coarseness = max(1.0, seen / (USUAL_ERROR * max(2.0 * self._widest, 1e-9)))
         self._block_numbers: int = _HOST_NUMBERS
         if self.device.type == "cuda":
             # What torch keeps from earlier work, a fit for instance, would count as taken.
@@ -85,7 +91,7 @@ class DevicePoints:
 
     def block_rows(self, dtype: torch.dtype) -> int:
         """How many rows are multiplied with the points together: as many as memory allows, fewer in float64."""
-        rows: int = self._block_numbers // (1 if dtype.itemsize == 4 else 4) // self.width
+        rows: int = self._block_numbers // (1 if dtype.itemsize == 4 else 4) // max(1, self.width)
         return max(1, rows // 512 * 512 or rows)
 
     def blocks(self, n_rows: int, *, dtype: torch.dtype) -> Iterator[slice]:
@@ -106,9 +112,12 @@ class DevicePoints:
             return rows.to(torch.float32) @ self._single
 
     def lengths(self, queries: torch.Tensor) -> torch.Tensor:
-        """What rounding scales with: |a|^2 / 2 of each row plus the largest of the points; float64, shape (m,)."""
+        """What rounding scales with: |a|^2 / 2 of each row plus the largest of the points; float64, shape (m,).
+
+        More where the points are rounded more coarsely than usual: such errors do not average out either.
+        """
         centred = queries - self._mean
-        return 0.5 * (centred * centred).sum(1) + self._widest
+        return self._coarseness**2 * (0.5 * (centred * centred).sum(1) + self._widest)
 
     def nearest(self, queries: torch.Tensor, *, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The smallest distances of each row in float32, and the columns that hold them.

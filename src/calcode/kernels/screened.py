@@ -28,7 +28,9 @@ SingleArray = NDArray[np.float32]
 _RELATIVE_ERROR = 2e-6
 #: A sample of anchors with larger errors than this has coarser bounds: where all coordinates are of one size, as those
 #: of quantised embeddings, every addition is rounded the same way; seen: 7e-6.
-_USUAL_ERROR = 5e-7
+USUAL_ERROR = 5e-7
+#: Kernels narrower than this are weighed in float64 alone: float32 can put a copy of an image out of their reach.
+NARROWEST_SCREENED = 1e-5
 #: Points whose weights are kept for the search that looks into them; of more, some are weighed again.
 KEPT_COLUMNS = 1 << 15
 #: Columns whose smallest distances are sought together.
@@ -77,7 +79,7 @@ class ScreenedAnchors:
         sample = anchors[np.argsort(squares)[:: -max(1, n // 32)]]
         seen = np.abs(self.query_rows(sample) @ columns[:, :n] - cosine_distances(sample, anchors)).max(initial=0.0)
         # Among anchors that are nearly the same, float64 rounds as coarsely: that is none of float32's doing.
-        self.coarseness = max(1.0, float(seen) / (_USUAL_ERROR * max(self.widest, 1e-9)))
+        self.coarseness = max(1.0, float(seen) / (USUAL_ERROR * max(self.widest, 1e-9)))
 
     def query_rows(self, queries: FloatArray, *, scale: float = 1.0) -> SingleArray:
         """What the columns are multiplied with for `scale` times the distances; (m, d) in, (m, d + 2) out."""

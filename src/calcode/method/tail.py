@@ -20,8 +20,6 @@ ReasonName = Literal["undercovered", "too few", "requested", "all classes"]
 
 #: Weights that are computed again together, at most: 64 MiB of float64.
 _SETTLED_NUMBERS = 1 << 23
-#: Kernels narrower than this are weighed in float64 alone: float32 can put a copy of an image out of their reach.
-_NARROWEST_SCREENED = 1e-5
 #: Slack of the comparison with the discovery bound.
 _BOUND_TOLERANCE = 1e-12
 
@@ -243,7 +241,7 @@ class GuardedThresholds:
         self._scores = np.append(rule.scores, np.full(kernels.CHUNK, np.inf))
         #: How thresholds are found in float32.
         self._screen: tuple[kernels.ScreenedAnchors, kernels.CutSearch | kernels.ImageLevelSearch] | None = None
-        n, screens = len(rule.scores), rule.bandwidth >= _NARROWEST_SCREENED and not rule.always_infinite
+        n, screens = len(rule.scores), rule.bandwidth >= kernels.NARROWEST_SCREENED and not rule.always_infinite
         if screens and rule.level in ("loo", "certified"):
             cuts = [kernels.CutRule(members=members, cut=each.cut) for each, members in self._searched]
             self._screen = kernels.ScreenedAnchors(rule.embeddings), kernels.CutSearch(cuts, n_columns=n)
