@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import tracemalloc
 from collections.abc import Iterator
 
 import numpy as np
@@ -111,6 +112,18 @@ def test_the_nearest_of_many_columns_are_found_tile_by_tile(n: int, monkeypatch:
     exact = nearest_distances(queries, anchors, n_neighbors=16)
     assert (np.abs(tiled[0] - exact) <= tiled[2][:, None]).all()
     np.testing.assert_allclose(distances_to(queries, anchors, tiled[1]), exact, atol=1e-15)
+
+
+def test_many_neighbours_are_gathered_in_bounded_memory() -> None:
+    rng = np.random.default_rng(0)
+    reference, queries = unit(rng, 2000, 64), unit(rng, 64, 64)
+    columns = np.tile(np.arange(2000), (64, 1))
+    tracemalloc.start()
+    found = distances_to(queries, reference, columns)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 2**20  # all at once would be 63 MiB
+    np.testing.assert_allclose(found, np.sort(cosine_distances(queries, reference), axis=1), atol=1e-14)
 
 
 def weighed(anchors: np.ndarray, queries: np.ndarray, *, bandwidth: float) -> Iterator[tuple]:

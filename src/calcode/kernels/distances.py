@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 #: Columns are compared in this many equal strides.
 _STRIDES = 16
-#: Queries whose rows of the reference are gathered at once.
-_GATHERED_ROWS = 64
+#: Numbers of the reference that are gathered at once: 2 MiB of float64.
+_GATHERED_NUMBERS = 1 << 18
 #: Largest pairwise matrix that is kept (256 MiB); a larger one is multiplied on every pass.
 _KEPT_NUMBERS = 1 << 25
 
@@ -134,7 +134,7 @@ def distances_to(queries: FloatArray, reference: FloatArray, columns: IntArray) 
     ndarray of shape (m, L)
     """
     distances = np.empty(columns.shape)
-    for rows in slices(len(queries), step=_GATHERED_ROWS):
+    for rows in slices(len(queries), step=max(1, _GATHERED_NUMBERS // (columns.shape[1] * reference.shape[1]))):
         distances[rows] = 1.0 - np.matmul(reference[columns[rows]], queries[rows, :, None])[:, :, 0]
     distances.sort(axis=1)
     return distances
