@@ -238,10 +238,11 @@ def reached(parts: Weights, *, before: FloatArray, bounds: FloatArray) -> tuple[
     np.cumsum(parts, axis=0, dtype=np.float64, out=ends[1:])
     ends[1:] += before
     numbers = np.count_nonzero(ends[1:] < bounds, axis=0)
-    short = np.take_along_axis(ends, numbers[None], axis=0)[0]
+    flat, columns = ends.reshape(len(ends), -1), np.arange(bounds.size).reshape(bounds.shape)
+    short = flat[numbers, columns]
     # No mass lies below: that is exact and cannot cross the cut.
     below = np.where(short > 0.0, bounds - short, np.inf)
-    last = np.take_along_axis(ends, np.minimum(numbers + 1, len(parts))[None], axis=0)[0]
+    last = flat[np.minimum(numbers + 1, len(parts)), columns]
     return numbers, short, np.minimum(below, np.where(numbers < len(parts), last - bounds, np.inf))
 
 
