@@ -332,8 +332,10 @@ class CutSearch:
         group, before, _ = reached(inside.transpose(2, 0, 1), before=before, bounds=bounds)
         group = (_RUN * run + group).ravel()
         there = np.minimum(group, n_groups - 1)
-        only = part.reshape(len(part), -1, CHUNK) if self.width <= TILE else None
-        own = weights.groups(rows.ravel(), there) if only is None else only[rows.ravel(), there]
+        if self.width > TILE:
+            own = weights.groups(rows.ravel(), there)
+        else:  # the only tile is at hand
+            own = part.reshape(len(part), -1, CHUNK)[rows.ravel(), there]
         if not self._everything:
             own = own * self.members[weights.dtype].reshape(n_groups, CHUNK, -1)[there, :, rules.ravel()]
         own[group > there] = 0.0

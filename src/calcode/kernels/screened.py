@@ -155,8 +155,7 @@ class ScreenedWeights:
         self._rows = anchors.query_rows(queries, scale=1.0 / bandwidth)
         # A distance that is off by e moves a weight by about 2 (d / h) (e / h) of itself, and e grows with the squared
         # lengths around the mean; weights and their sums are rounded too, whatever the bandwidth. `mass_error` is what
-        # is left of each.
-        # Errors that are larger because all are rounded the same way do not average out either.
+        # is left of each. Errors that are larger because all are rounded the same way do not average out either.
         lengths = self._rows[:, -1].astype(np.float64) + 0.5 * anchors.widest / bandwidth
         self.doubt = 1.0 + anchors.coarseness**2 * lengths
         if np.isinf(bandwidth):
