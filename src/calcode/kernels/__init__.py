@@ -27,12 +27,13 @@ from calcode.kernels.masses import (
 )
 from calcode.kernels.neighbours import NeighbourGraph, library_installed, restore_graph, search_graph
 from calcode.kernels.screened import KEPT_COLUMNS, NARROWEST_SCREENED, ScreenedAnchors, ScreenedWeights
-from calcode.kernels.threads import product_blocks, row_blocks, run_blocks, shared_blocks, slices
+from calcode.kernels.threads import PRODUCT_NUMBERS, product_blocks, row_blocks, run_blocks, shared_blocks, slices
 
 __all__ = [
     "CHUNK",
     "KEPT_COLUMNS",
     "NARROWEST_SCREENED",
+    "PRODUCT_NUMBERS",
     "CutRule",
     "CutSearch",
     "ImageLevelRule",

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from calcode.arrays import FloatArray, IntArray
 from calcode.kernels.distances import smallest_columns
 from calcode.kernels.masses import CHUNK, TILE, cosine_distances, kernel_weights
-from calcode.kernels.threads import run_blocks, scratch, shared_blocks, slices
+from calcode.kernels.threads import PRODUCT_NUMBERS, run_blocks, scratch, shared_blocks, slices
 
 SingleArray = NDArray[np.float32]
 
@@ -111,7 +111,8 @@ class ScreenedAnchors:
             errors[block] = _RELATIVE_ERROR * self.coarseness * (prepared[:, -1] + 0.5 * self.widest)
             nearest[block], columns[block] = self._smallest(prepared, count=count)
 
-        run_blocks(search, shared_blocks(len(queries)))
+        most = max(512, PRODUCT_NUMBERS // max(1, self.width))
+        run_blocks(search, shared_blocks(len(queries), most=most))
         return nearest, columns, errors
 
     def _smallest(self, prepared: SingleArray, *, count: int) -> tuple[SingleArray, IntArray]:

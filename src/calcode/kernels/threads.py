@@ -21,8 +21,8 @@ _BLOCK_NUMBERS = 1 << 19
 #: A product with fewer rows than this reads its other factor too often: at 20,000 columns 26 rows take half as
 #: long again as 104 (benchmarks/NOTES.md).
 _BLOCK_ROWS = 128
-#: Numbers of one product: 8 MiB of float32.
-_PRODUCT_NUMBERS = 1 << 21
+#: Numbers of one product where columns are few: 8 MiB of float32.
+PRODUCT_NUMBERS = 1 << 21
 #: Numbers in a block that has these rows, at most: 64 MiB of float64.
 _LARGEST_BLOCK = 1 << 23
 
@@ -130,7 +130,7 @@ def row_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:
 def product_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:
     """Row slices large enough for a product to run at its best, small enough for memory to stay bounded."""
     # Few rows against many columns would read the columns from memory again and again.
-    step = max(_PRODUCT_NUMBERS, min(512 * n_columns, 8 * _PRODUCT_NUMBERS)) // max(1, n_columns)
+    step = max(PRODUCT_NUMBERS, min(512 * n_columns, 8 * PRODUCT_NUMBERS)) // max(1, n_columns)
     return slices(n_rows, step=max(1, step))
 
 

@@ -267,7 +267,8 @@ class GuardedThresholds:
                 found[rows] = self._scores[positions]
                 again[rows] = (margins <= weights.doubt[:, None]).any(axis=1)
 
-            kernels.run_blocks(look, kernels.shared_blocks(len(embeddings)))
+            most = max(512, kernels.PRODUCT_NUMBERS // anchors.width)
+            kernels.run_blocks(look, kernels.shared_blocks(len(embeddings), most=most))
         if again.any():
             unclear = np.flatnonzero(again)
 
