@@ -11,7 +11,7 @@ import numpy as np
 from calcode.arrays import FloatArray
 from calcode.baselines.protocol import Roles
 from calcode.baselines.support import top_one_errors
-from calcode.method.audit import SupportAudit, auroc, neighbour_distance, rank_p_values
+from calcode.method.audit import Nearest, SupportAudit, auroc, neighbour_distance, rank_p_values
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.metrics.wording import counted, listed, signed, signed_points
 from calcode.report.parts import Column, Part, Text
@@ -94,8 +94,8 @@ class DisagreementAudit(SupportAudit):
         fused: FloatArray = np.maximum(self.fused_base.statistic(evidence), own)
         return fused
 
-    def p_values(self, evidence: Evidence) -> FloatArray:
-        """Gate ranks of the statistic."""
+    def p_values(self, evidence: Evidence, *, nearest: Nearest | None = None) -> FloatArray:
+        """Gate ranks of the statistic, which looks for neighbours of its own."""
         return rank_p_values(self.statistic(evidence), sorted_gate=self.gate_values)
 
 
