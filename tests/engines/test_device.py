@@ -135,14 +135,23 @@ def test_prefix_sums_are_running_sums(length: int) -> None:
     np.testing.assert_allclose(prefix_sums(torch.tensor(values)).numpy(), np.cumsum(values, axis=0), rtol=1e-13)
 
 
-def test_a_file_is_decided_as_on_the_cpu(clinic: Clinic, tmp_path: Path) -> None:
+@pytest.mark.parametrize("row_group", [7, 500, 1 << 20])
+def test_a_file_is_decided_as_on_the_cpu(
+    clinic: Clinic, tmp_path: Path, row_group: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Parquet to Parquet on the device: the file of the local engine but for thresholds between two scores."""
-    expected, found = tmp_path / "cpu.parquet", tmp_path / "device.parquet"
-    here = decide_file(clinic.model, clinic.features, expected, role="test")
+    monkeypatch.setattr(device_blocks, "_FIRST_SPAN", 20)
+    expected, found, features = tmp_path / "cpu.parquet", tmp_path / "device.parquet", tmp_path / "features.parquet"
+    pq.write_table(pq.read_table(clinic.features), features, row_group_size=row_group)
+    shutil.copy(clinic.features.with_suffix(".prompts.safetensors"), features.with_suffix(".prompts.safetensors"))
+    here = decide_file(clinic.model, features, expected, role="test")
     seen: list[int] = []
-    there = decide_file(clinic.model, clinic.features, found, role="test", device=DEVICE, progress=seen.append)
+    there = decide_file(clinic.model, features, found, role="test", device=DEVICE, progress=seen.append)
     assert (there.actions, there.set_sizes) == (here.actions, here.set_sizes)
-    assert sum(seen) == open_features(clinic.features).n_rows
+    # Whole row groups, of at least twenty rows, more and more of them; the last ones are what is left.
+    assert sum(seen) == open_features(features).n_rows
+    assert seen[0] == min(sum(seen), -(-20 // row_group) * row_group)
+    assert row_group > 100 or (len(seen) > 5 and seen[-2] > seen[0])
     columns = ["id", "action", "reason", "label", "released_set", "p_audit", "model_digest"]
     assert read_decisions(found).select(columns).equals(read_decisions(expected).select(columns))
 

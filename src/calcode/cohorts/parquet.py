@@ -94,6 +94,8 @@ class RowReader:
     ----------
     n_rows : int
         Rows of the file.
+    first_rows : ndarray of int
+        First row of each row group, then `n_rows`.
     schema : pyarrow.Schema
     columns : list of str
         May be set before the first rows are read.
@@ -121,21 +123,12 @@ class RowReader:
         self.schema: pyarrow.Schema = self._file.schema_arrow
         metadata = self._file.metadata
         sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        self._first_rows = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-        self.n_rows = int(self._first_rows[-1])
+        self.first_rows = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        self.n_rows = int(self.first_rows[-1])
         self._batches: Iterator[pyarrow.RecordBatch] = iter(())
         self._held: list[pyarrow.RecordBatch] = []
         # Nothing is held yet: the first range jumps to its row group.
         self._held_from = self._held_to = -1
-
-    def spans(self, *, at_least: int) -> list[tuple[int, int]]:
-        """All rows in runs of whole row groups, each of `at_least` rows but for the last; one huge group is one run."""
-        spans, start = [], 0
-        for stop in self._first_rows[1:].tolist():
-            if stop - start >= at_least or stop == self.n_rows:
-                spans.append((start, stop))
-                start = stop
-        return [span for span in spans if span[0] < span[1]]
 
     def table(self, start: int, stop: int) -> pyarrow.Table:
         """Rows `start` to `stop` of the file, the latter not included."""
@@ -145,15 +138,15 @@ class RowReader:
             return self.schema.empty_table().select(self.columns)
         if not 0 <= start < stop <= self.n_rows:
             raise FeatureFileError(f"{self._path}: it has {self.n_rows} rows, not {start} to {stop}")
-        group = int(np.searchsorted(self._first_rows, start, side="right")) - 1
-        if start < self._held_from or self._first_rows[group] > self._held_to:
+        group = int(np.searchsorted(self.first_rows, start, side="right")) - 1
+        if start < self._held_from or self.first_rows[group] > self._held_to:
             self._batches = self._file.iter_batches(
                 batch_size=self._batch_size,
-                row_groups=list(range(group, len(self._first_rows) - 1)),
+                row_groups=list(range(group, len(self.first_rows) - 1)),
                 columns=self.columns,
             )
             self._held = []
-            self._held_from = self._held_to = int(self._first_rows[group])
+            self._held_from = self._held_to = int(self.first_rows[group])
         with damage_named(self._path):
             while self._held_to < stop:
                 batch = next(self._batches, None)

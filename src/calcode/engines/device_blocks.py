@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import pyarrow
     import torch
 
-#: Rows that are read and decided on together, unless the device holds fewer: the first block is ready early.
-_LARGEST_SPAN = 1 << 15
+#: Rows that are read and decided on together, at least at first and later.
+_FIRST_SPAN, _LARGEST_SPAN = 1 << 12, 1 << 15
 #: Threads that read: more would wait for the interpreter.
 _READERS = 8
 #: Threads that feed the device: while one waits for an answer, the other has its next kernels there.
@@ -90,11 +90,16 @@ class DeviceBlocks:
         self._thread = local()
         self._opened: list[RowReader] = []
         with closing(RowReader(job.features_path, columns=job.columns)) as reader:
-            spans = reader.spans(at_least=min(_LARGEST_SPAN, self._decider.block_rows))
+            ranges, start = [], 0
+            for stop in reader.first_rows[1:].tolist():
+                # Whole row groups, few at first, so that the device soon has something to do.
+                if stop - start >= min(_LARGEST_SPAN, max(_FIRST_SPAN, start // _READERS)) or stop == reader.n_rows:
+                    ranges.append(range(start, stop))
+                    start = stop
             # The format is checked on the first row: the others come from the same file.
             first = self._evidence(reader.table(0, 1))
             self.model.evidence_format_.require(first, role="evidence")
-        self.ranges = tuple(range(*span) for span in spans)
+        self.ranges = tuple(rows for rows in ranges if rows)
         self.stages: tuple[tuple[Callable[[Any], Any], int], ...] = (
             (self.read, min(_READERS, available_cores())),
             (self.decide, _DECIDERS),

@@ -37,6 +37,8 @@ KEPT_COLUMNS = 1 << 15
 _SEARCHED_COLUMNS = 1 << 14
 #: Columns that are found beyond the nearest: float64 may have them in another order.
 _SPARE = 6
+#: Anchors that are prepared together: a core's cache holds them while they are turned into columns.
+_PREPARED_ROWS = 256
 #: Distance of a filler column: it is never among the nearest.
 _FAR = 1e6
 
@@ -65,16 +67,19 @@ class ScreenedAnchors:
         # Filled up so that sums over chunks are one product.
         self.width = -(-n // CHUNK) * CHUNK
         self._mean = anchors.mean(axis=0)
-        centred = anchors - self._mean
-        squares = np.einsum("ij,ij->i", centred, centred)
-        self.widest = float(squares.max(initial=0.0))
         # One column per anchor: -b, then what multiplies 1, then what multiplies |a|^2 / 2.
         columns = np.zeros((dimension + 2, self.width), dtype=np.float32)
-        columns[:dimension, :n] = -centred.T
+        squares = np.empty(n)
+        for start in range(0, n, _PREPARED_ROWS):
+            rows = slice(start, min(start + _PREPARED_ROWS, n))
+            centred = anchors[rows] - self._mean
+            squares[rows] = np.einsum("ij,ij->i", centred, centred)
+            columns[:dimension, rows] = -centred.T
         columns[dimension, :n] = 0.5 * squares
         columns[dimension, n:] = _FAR
         columns[dimension + 1, :n] = 1.0
         self.columns = columns
+        self.widest = float(squares.max(initial=0.0))
         # At least 32 anchors of all lengths, the longest among them, show how much larger than usual errors are.
         sample = anchors[np.argsort(squares)[:: -max(1, n // 32)]]
         seen = np.abs(self.query_rows(sample) @ columns[:, :n] - cosine_distances(sample, anchors)).max(initial=0.0)

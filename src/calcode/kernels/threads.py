@@ -190,3 +190,18 @@ def shared_blocks(n_rows: int, *, least: int = 128, most: int = 512) -> Iterator
         stop = min(start + min(most, max(least, even)), n_rows)
         yield slice(start, stop)
         start = stop
+
+
+def core_blocks(n_rows: int, *, least: int) -> Iterator[slice]:
+    """Slices for `run_blocks`, one for each core: work of many short calls waits for the interpreter after each.
+
+    Parameters
+    ----------
+    n_rows : int
+    least : int
+        Rows of a slice, at least; at most sixteen times as many.
+    """
+    threads = 1 if getattr(_thread, "stays", False) else thread_count()
+    step = min(max(least, -(-n_rows // threads)), 16 * least)
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))

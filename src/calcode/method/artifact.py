@@ -9,7 +9,8 @@ import hashlib
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,27 +46,31 @@ class Sha256(str):
 
 
 class Artifact(NamedTuple):
-    """The content of a model file: one whose digest was found right, or one that is about to be written."""
+    """The content of a model file: of one that was read, for use within `making_sense`, or of one to be written.
+
+    `content` has the SHA-256 of what was read once it is found; it must be the `digest` that the file carries.
+    """
 
     path: Path
     key: str
     metadata: dict[str, Any]
     tensors: dict[str, AnyArray]
     digest: str
+    content: Future[str] | None = None
 
 
 def write_artifact(path: Path, *, key: str, metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> None:
     """Write the file under a temporary name and rename it, so that no half file is ever seen."""
     from safetensors.numpy import save
 
-    complete = metadata | {"digest": content_digest(tensors, metadata)}
+    complete = metadata | {"digest": content_digest(sorted(tensors.items()), metadata).result()}
     content = save(tensors, metadata={key: canonical_json(numbers_out(complete))})
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
 def read_artifact(path: Path, *, key: str | None = None) -> Artifact:
-    """Read a model file, of the kind `key` or of either, and check it against the SHA-256 that it carries."""
+    """Read a model file, of the kind `key` or of either; its SHA-256 is still being found (`making_sense`)."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -85,13 +90,12 @@ def read_artifact(path: Path, *, key: str | None = None) -> Artifact:
                 raise ArtifactError(
                     f"{path}: newer, format {version} while this version reads up to {FORMATS[found]}; upgrade calcode"
                 )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        digest = metadata.pop("digest", None)
-        if digest != content_digest(tensors, metadata):
-            raise ArtifactError(f"{path}: altered, its content does not match its SHA-256; take the original file")
+            digest, tensors = metadata.pop("digest", None), dict[str, AnyArray]()
+            each = ((name, tensors.setdefault(name, file.get_tensor(name))) for name in sorted(file.keys()))
+            content = content_digest(each, metadata)
         if key not in (None, found):
             raise ArtifactError(f"{path}: a {_KINDS[found]} where a {_KINDS[key]} is needed; pass the other file")
-        return Artifact(path, found, metadata, tensors, digest)
+        return Artifact(path, found, metadata, tensors, digest, content)
     except (SafetensorError, OSError) as error:
         raise ArtifactError(f"{path}: truncated, or not a safetensors file ({error}); take the original") from error
     except CalcodeError as error:
@@ -101,8 +105,9 @@ def read_artifact(path: Path, *, key: str | None = None) -> Artifact:
 
 
 @contextmanager
-def making_sense(what: str) -> Iterator[None]:
-    """Whatever turns out to be wrong with the content of a file as an `ArtifactError` that begins with `what`."""
+def making_sense(artifact: Artifact, *, fault: str) -> Iterator[None]:
+    """Whatever turns out to be wrong with the content of a file as an `ArtifactError`, first of all another SHA-256."""
+    what = f"{artifact.path}: {fault}"
     try:
         yield
     except EngineError:
@@ -113,16 +118,21 @@ def making_sense(what: str) -> Iterator[None]:
         raise ArtifactError(
             f"{what}, {error} is missing or malformed ({type(error).__name__}); take the original file"
         ) from error
+    finally:
+        if artifact.content is not None and artifact.content.result() != artifact.digest:
+            raise ArtifactError(f"{what}, its content does not match its SHA-256; take the original file")
 
 
-def content_digest(tensors: dict[str, AnyArray], metadata: dict[str, Any]) -> str:
-    """SHA-256 over the canonical JSON and the tensors' bytes."""
+def content_digest(tensors: Iterable[tuple[str, AnyArray]], metadata: dict[str, Any]) -> Future[str]:
+    """SHA-256 over the canonical JSON and the tensors' bytes, by name, found by another thread."""
     digest = hashlib.sha256(canonical_json(numbers_out(metadata)).encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype.str} {tensor.shape}".encode())
-        digest.update(np.ascontiguousarray(tensor).data)
-    return digest.hexdigest()
+    pool = ThreadPoolExecutor(1)
+    for name, tensor in tensors:
+        pool.submit(digest.update, f"{name} {tensor.dtype.str} {tensor.shape}".encode())
+        pool.submit(digest.update, np.ascontiguousarray(tensor).data)
+    found = pool.submit(digest.hexdigest)
+    pool.shutdown(wait=False)
+    return found
 
 
 def plain_metadata(metadata: dict[str, Any]) -> dict[str, Any]:

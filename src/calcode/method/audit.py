@@ -12,15 +12,8 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import CalcodeWarning
-from calcode.kernels import (
-    NeighbourGraph,
-    ScreenedAnchors,
-    distances_to,
-    nearest_distances,
-    run_blocks,
-    search_graph,
-    shared_blocks,
-)
+from calcode.kernels import NeighbourGraph, ScreenedAnchors, distances_to, nearest_distances, search_graph
+from calcode.kernels.threads import core_blocks, run_blocks
 from calcode.method.evidence import Evidence, one_per_group, prompt_probabilities, robust_probabilities
 
 if TYPE_CHECKING:
@@ -336,7 +329,7 @@ class SupportAudit:
         screened = self.graph is None and self.own_rows_count and self.device is None
         if nearest is None and screened and "distance" in gates:
             nearest = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
-        blocks = list(shared_blocks(len(evidence.embeddings), least=_RANKED_ROWS, most=16 * _RANKED_ROWS))
+        blocks = list(core_blocks(len(evidence.embeddings), least=_RANKED_ROWS))
         if screened and len(blocks) > 1:
             p_values = np.empty(len(evidence))
 

@@ -16,7 +16,7 @@ import numpy as np
 from calcode import __version__
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import CalcodeWarning, NotFittedError, RoleError
-from calcode.kernels import run_blocks, shared_blocks
+from calcode.kernels.threads import core_blocks, run_blocks
 from calcode.method import roles, tail
 from calcode.method.audit import SupportAudit
 from calcode.method.bandwidth import MIN_EXAMPLES, BandwidthTrial, CrossFit, choose_bandwidth
@@ -309,7 +309,7 @@ class Calcode(Settings):
         n = len(evidence.embeddings)
         localized, guarded = self.prepare()._search.thresholds(evidence.embeddings)
         p_audit = np.ones(n) if self.audit_ is None else self.audit_.p_values(evidence)
-        blocks = list(shared_blocks(n, least=_BLOCK_ROWS, most=16 * _BLOCK_ROWS))
+        blocks = list(core_blocks(n, least=_BLOCK_ROWS))
         if len(blocks) <= 1:
             return self._decisions(evidence, p_audit, localized, guarded)
         _ = self.digest_  # made once, not by every thread

@@ -87,7 +87,7 @@ def load_model(path: str | Path) -> Calcode | SiteModel:
 
 def model_digest(model: Calcode) -> str:
     """SHA-256 over the tensors' bytes and the canonical JSON of a fitted model."""
-    return content_digest(_tensors(model), _metadata(model))
+    return content_digest(sorted(_tensors(model).items()), _metadata(model)).result()
 
 
 def save_model(model: Calcode, path: Path) -> None:
@@ -158,7 +158,7 @@ def model_from(artifact: Artifact, *, fault: str = "altered") -> Calcode:
         What to say of a model that makes no sense.
     """
     metadata, tensors = artifact.metadata, dict(artifact.tensors)
-    with making_sense(f"{artifact.path}: {fault}"):
+    with making_sense(artifact, fault=fault):
         # Settings, classes and every tensor by itself.
         values = metadata["settings"]
         if metadata["format"] == 1:

@@ -152,20 +152,17 @@ class RoleHashes:
         """Raise `RoleError` naming the ids or groups, as `identities` gives them, that another role holds already."""
         for kind, values in named.items():
             digests = self._hashed(values)
-            if self._in_any_role.get(kind, frozenset()).isdisjoint(digests):
-                continue
-            hashed = dict(zip(digests, values, strict=True))
             for (other, other_kind), known in self.hashes.items():
-                if other_kind != kind or other == role:
+                if other_kind != kind or other == role or known.isdisjoint(digests):
                     continue
+                hashed = dict(zip(digests, values, strict=True))
                 shared = sorted(hashed[key] for key in hashed.keys() & known)
-                if shared:
-                    more = f" and {len(shared) - _SHOWN} more" if len(shared) > _SHOWN else ""
-                    raise RoleError(
-                        f"{kind}: {len(shared)} of the {role} role are in the {other} role too "
-                        f"({', '.join(shared[:_SHOWN])}{more}); the roles must share neither images nor groups: split "
-                        "by group, or drop these rows"
-                    )
+                more = f" and {len(shared) - _SHOWN} more" if len(shared) > _SHOWN else ""
+                raise RoleError(
+                    f"{kind}: {len(shared)} of the {role} role are in the {other} role too "
+                    f"({', '.join(shared[:_SHOWN])}{more}); the roles must share neither images nor groups: split "
+                    "by group, or drop these rows"
+                )
 
     def holds(self, kind: str, values: Iterable[str]) -> list[bool]:
         """Whether each id ("ids") or group ("groups") was in any role; an empty value was in none."""

@@ -81,7 +81,7 @@ _FREE = frozenset({"format", "versions", "notice"})
 
 def site_digest(model: FittedSite) -> str:
     """SHA-256 over the tensors' bytes and the canonical JSON of a fitted site model."""
-    return content_digest(_tensors(model), _metadata(model))
+    return content_digest(sorted(_tensors(model).items()), _metadata(model)).result()
 
 
 def save_site(model: FittedSite, path: Path) -> None:
@@ -94,7 +94,7 @@ def save_site(model: FittedSite, path: Path) -> None:
 
 def site_from(artifact: Artifact, *, fault: str = "altered") -> SiteModel:
     """The site model in a file, after the check that its parts make sense together; `fault` as in `model_from`."""
-    with making_sense(f"{artifact.path}: {fault}"):
+    with making_sense(artifact, fault=fault):
         model = _restore(artifact.metadata, dict(artifact.tensors))
     model._digest = artifact.digest
     return model
