@@ -79,6 +79,11 @@ class DeviceBlocks:
         assert job.model is not None
         self._job = job
         self.model = job.model
+        # Nothing is written before it is known that all images are new, which takes a while: it begins first.
+        self._checking = ThreadPoolExecutor(1, thread_name_prefix="calcode-identities")
+        self._checked = (
+            [] if isinstance(self.model, SiteModel) else [self._checking.submit(require_new_images, job, self.model)]
+        )
         self._decider = DeviceDecider(self.model, device=job.device)
         self._device = torch.device(job.device)
         chosen = [job.features.classes.index(name) for name in self.model.classes_]
@@ -104,10 +109,6 @@ class DeviceBlocks:
             (self.read, min(_READERS, available_cores())),
             (self.decide, _DECIDERS),
             (self.table, 1),
-        )
-        self._checking = ThreadPoolExecutor(1, thread_name_prefix="calcode-identities")
-        self._checked = (
-            [] if isinstance(self.model, SiteModel) else [self._checking.submit(require_new_images, job, self.model)]
         )
         self._usual_interval = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH_INTERVAL)
