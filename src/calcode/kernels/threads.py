@@ -21,6 +21,8 @@ _BLOCK_NUMBERS = 1 << 19
 #: A product with fewer rows than this reads its other factor too often: at 20,000 columns 26 rows take half as
 #: long again as 104 (benchmarks/NOTES.md).
 _BLOCK_ROWS = 128
+#: Rows of a slice whose work is many short calls, at least and at most.
+_FEW_ROWS, _MANY_ROWS = 512, 8192
 #: Numbers of one product where columns are few: 8 MiB of float32.
 PRODUCT_NUMBERS = 1 << 21
 #: Numbers in a block that has these rows, at most: 64 MiB of float64.
@@ -192,16 +194,15 @@ def shared_blocks(n_rows: int, *, least: int = 128, most: int = 512) -> Iterator
         start = stop
 
 
-def core_blocks(n_rows: int, *, least: int) -> Iterator[slice]:
+def core_blocks(n_rows: int) -> Iterator[slice]:
     """Slices for `run_blocks`, one for each core: work of many short calls waits for the interpreter after each.
 
-    Parameters
-    ----------
-    n_rows : int
-    least : int
-        Rows of a slice, at least; at most sixteen times as many.
+    Examples
+    --------
+    >>> list(core_blocks(400))
+    [slice(0, 400, None)]
     """
     threads = 1 if getattr(_thread, "stays", False) else thread_count()
-    step = min(max(least, -(-n_rows // threads)), 16 * least)
+    step = min(max(_FEW_ROWS, -(-n_rows // threads)), _MANY_ROWS)
     for start in range(0, n_rows, step):
         yield slice(start, min(start + step, n_rows))

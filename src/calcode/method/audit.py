@@ -30,8 +30,6 @@ AverageName = Literal["median", "mean"]
 RANK_TOLERANCE = 1e-9
 #: An image's cosine distance to itself is at most this.
 _OWN_ROW_DISTANCE = 1e-12
-#: Images that a core ranks together, at least.
-_RANKED_ROWS = 512
 #: Probabilities are floored here inside logarithms.
 LOG_FLOOR = 1e-12
 
@@ -329,7 +327,7 @@ class SupportAudit:
         screened = self.graph is None and self.own_rows_count and self.device is None
         if nearest is None and screened and "distance" in gates:
             nearest = self._anchors.nearest(evidence.embeddings, n_neighbors=self.n_neighbors)
-        blocks = list(core_blocks(len(evidence.embeddings), least=_RANKED_ROWS))
+        blocks = list(core_blocks(len(evidence.embeddings)))
         if screened and len(blocks) > 1:
             p_values = np.empty(len(evidence))
 

@@ -31,8 +31,6 @@ from calcode.method.singles import NOT_CERTIFIED, SinglesCertificate, with_secon
 
 #: The step that makes what is missing, where it is not the last one.
 _MADE_BY = {"audit_": "fit_audit", "bandwidth_": "discover_tail"}
-#: Images whose sets a core makes together, at least.
-_BLOCK_ROWS = 512
 
 
 class Calcode(Settings):
@@ -309,7 +307,7 @@ class Calcode(Settings):
         n = len(evidence.embeddings)
         localized, guarded = self.prepare()._search.thresholds(evidence.embeddings)
         p_audit = np.ones(n) if self.audit_ is None else self.audit_.p_values(evidence)
-        blocks = list(core_blocks(n, least=_BLOCK_ROWS))
+        blocks = list(core_blocks(n))
         if len(blocks) <= 1:
             return self._decisions(evidence, p_audit, localized, guarded)
         _ = self.digest_  # made once, not by every thread
