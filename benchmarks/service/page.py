@@ -83,7 +83,7 @@ def table(runs: list[Run]) -> str:
     def row(what: str, command: str, *figures: Callable[[Run], float], aim: str = "", digits: int = 2) -> None:
         results = [run["result"] for run in runs if run["command"] == command]
         if results:
-            measured = ", ".join(spread([figure(result) for result in results], digits) for figure in figures)
+            measured = "; ".join(spread([figure(result) for result in results], digits) for figure in figures)
             rows.append(f"| {what} | `{command}` | {measured} | {aim} |")
 
     def cost(part: str) -> list[Callable[[Run], float]]:
