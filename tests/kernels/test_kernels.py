@@ -90,6 +90,29 @@ def test_errors_of_quantised_embeddings_stay_inside_their_bounds(d: int) -> None
         assert (np.abs(nearest - exact) < bounds[:, None]).all()
 
 
+def test_masses_over_copies_stay_inside_their_bounds() -> None:
+    """Errors of copies are the same and do not average out; the scores stand in the worst possible order."""
+    worst = 0.0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        signs = np.where(rng.random((10, 512)) < 0.03, -1.0, 1.0) * rng.choice([-1.0, 1.0], size=512)
+        points, queries = (
+            signs[rng.integers(10, size=n)] * np.where(rng.random((n, 1)) < 0.1, -1.0, 1.0) * 512**-0.5
+            for n in (400, 10)
+        )
+        found = ScreenedWeights(ScreenedAnchors(points), queries, bandwidth=0.1)
+        single = found.whole()[:, :400].astype(np.float64)
+        double = kernel_weights(cosine_distances(queries, points) * 10.0)
+        order = np.argsort((single - double) / np.maximum(double, 1e-300), axis=1)
+        masses = [
+            np.take_along_axis(weights, order, axis=1).cumsum(axis=1) / (1.0 + weights.sum(axis=1, keepdims=True))
+            for weights in (single, double)
+        ]
+        bounds = found.doubt * mass_error(1.0 + double.sum(axis=1))
+        worst = max(worst, float((np.abs(masses[0] - masses[1]).max(axis=1) / bounds).max()))
+    assert worst < 1.0
+
+
 def test_copies_of_one_image_are_not_in_doubt() -> None:
     """Their float32 distances are zero; what float64 rounds in them is no error of float32."""
     rng = np.random.default_rng(0)

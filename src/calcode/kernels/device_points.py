@@ -78,10 +78,13 @@ class DevicePoints:
         self._rows = rows
         self._single = rows.to(torch.float32).T.contiguous()
         # As in `ScreenedAnchors`: points of all lengths show how much larger than usual errors are.
-        sample = there[half.argsort(descending=True)[:: max(1, self.n // 32)]]
+        order = half.argsort(descending=True)
+        sample = there[order[:: max(1, self.n // 32)]]
         single, double = (self.distances(sample, dtype=kind)[:, : self.n] for kind in (torch.float32, torch.float64))
         seen = float((single - double).abs().max()) if self.n else 0.0
         self._coarseness = max(1.0, seen / (USUAL_ERROR * max(2.0 * self._widest, 1e-9)))
+        if int((half[order].diff() < -1e-12 * self._widest).sum()) < self.n // 2:
+            self._coarseness *= 3.0
         self._block_numbers: int = _HOST_NUMBERS
         if self.device.type == "cuda":
             # What torch keeps from earlier work, a fit for instance, would count as taken.

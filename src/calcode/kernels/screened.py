@@ -81,10 +81,13 @@ class ScreenedAnchors:
         self.columns = columns
         self.widest = float(squares.max(initial=0.0))
         # At least 32 anchors of all lengths, the longest among them, show how much larger than usual errors are.
-        sample = anchors[np.argsort(squares)[:: -max(1, n // 32)]]
+        order = np.argsort(squares)
+        sample = anchors[order[:: -max(1, n // 32)]]
         seen = np.abs(self.query_rows(sample) @ columns[:, :n] - cosine_distances(sample, anchors)).max(initial=0.0)
         # Among anchors that are nearly the same, float64 rounds as coarsely: that is none of float32's doing.
         self.coarseness = max(1.0, float(seen) / (USUAL_ERROR * max(self.widest, 1e-9)))
+        if np.count_nonzero(np.diff(squares[order]) > 1e-12 * self.widest) < n // 2:
+            self.coarseness *= 3.0  # most are copies, whose errors are the same and do not average out
 
     def query_rows(self, queries: FloatArray, *, scale: float = 1.0) -> SingleArray:
         """What the columns are multiplied with for `scale` times the distances; (m, d) in, (m, d + 2) out."""
