@@ -21,7 +21,8 @@ def test_results_come_in_the_order_of_the_items() -> None:
 
 def test_workers_keep_to_one_core_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inside a worker blocks run in its own thread; elsewhere they do not."""
-    monkeypatch.setattr("calcode.kernels.threads.thread_count", lambda: 4)
+    monkeypatch.setattr("calcode.kernels.threads.available_cores", lambda: 4)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
 
     def threads_used(_: int) -> set[int]:
         used: set[int] = set()

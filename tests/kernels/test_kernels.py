@@ -274,7 +274,8 @@ def blas_threads() -> int:
 
 def test_blocks_run_from_several_threads_leave_the_matrix_library_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is one for the process: callers must not restore each other's."""
-    monkeypatch.setattr("calcode.kernels.threads.thread_count", lambda: 2)
+    monkeypatch.setattr("calcode.kernels.threads.available_cores", lambda: 2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
     inside: list[int] = []
 
     def call() -> None:
@@ -311,7 +312,8 @@ def test_an_error_in_a_block_is_handed_on_and_lifts_the_limit() -> None:
 @pytest.mark.parametrize("threads", [1, 2, 16])
 @pytest.mark.parametrize("n", [0, 1, 511, 513, 2000, 40_960])
 def test_every_row_is_in_one_block(n: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calcode.kernels.threads.thread_count", lambda: threads)
+    monkeypatch.setattr("calcode.kernels.threads.available_cores", lambda: threads)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     for blocks in (list(shared_blocks(n)), list(shared_blocks(n, least=10, most=300)), list(core_blocks(n))):
         assert [block.start for block in blocks] == [0, *(block.stop for block in blocks[:-1])][: len(blocks)]
         assert sum(block.stop - block.start for block in blocks) == n
@@ -323,7 +325,8 @@ def test_every_row_is_in_one_block(n: int, threads: int, monkeypatch: pytest.Mon
 
 def test_a_block_inside_another_keeps_to_its_thread_and_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     for threads in (1, 2):
-        monkeypatch.setattr("calcode.kernels.threads.thread_count", lambda threads=threads: threads)
+        monkeypatch.setattr("calcode.kernels.threads.available_cores", lambda threads=threads: threads)
+        monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
 
         def outer(rows: slice) -> None:
             here, memory = threading.get_ident(), scratch("test", 8)

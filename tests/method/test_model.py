@@ -62,7 +62,8 @@ def test_images_shared_out_to_threads_get_the_decisions_they_get_alone(monkeypat
     model = fit_quietly(Calcode(protect="all", class_local_min=30), World().roles())
     images = World().draw(1700, seed=77, name="new")
     parts = [model.decide(images[start : start + 100]) for start in range(0, 1700, 100)]
-    monkeypatch.setattr("calcode.kernels.threads.thread_count", lambda: 3)
+    monkeypatch.setattr("calcode.kernels.threads.available_cores", lambda: 3)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
     shared = model.decide(images)
     for name in ("action", "reason", "label", "sets", "localized_sets", "p_audit", "threshold", "scores", "ids"):
         expected = np.concatenate([getattr(part, name) for part in parts])

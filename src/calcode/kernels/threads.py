@@ -35,8 +35,8 @@ def available_cores() -> int:
 
 
 def thread_count() -> int:
-    """Cores this process may use, or fewer where OMP_NUM_THREADS says so."""
-    cores = available_cores()
+    """Cores this process may use, or fewer where OMP_NUM_THREADS says so; one in a thread that stays on its core."""
+    cores = 1 if getattr(_thread, "stays", False) else available_cores()
     asked = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, int(asked)) if asked.isascii() and asked.isdigit() and int(asked) > 0 else cores
 
@@ -150,7 +150,7 @@ def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
     [0, 1, 4, 9]
     """
     parts, stays = list(blocks), getattr(_thread, "stays", False)
-    threads = 1 if stays else min(thread_count(), len(parts))
+    threads = min(thread_count(), len(parts))
     # Two layers of threads would fight for the cores: blocks side by side, each product on one core. A single
     # block keeps to that too, because BLAS threads go on spinning for a while after a product of their own.
     with products_on_one_core():
@@ -185,8 +185,7 @@ def shared_blocks(n_rows: int, *, least: int = 128, most: int = 512) -> Iterator
     >>> list(shared_blocks(500))
     [slice(0, 500, None)]
     """
-    threads = 1 if getattr(_thread, "stays", False) else thread_count()
-    start = 0
+    threads, start = thread_count(), 0
     while start < n_rows:
         even = most if threads == 1 or n_rows <= 4 * least else (n_rows - start) // (2 * threads)
         stop = min(start + min(most, max(least, even)), n_rows)
@@ -202,7 +201,6 @@ def core_blocks(n_rows: int) -> Iterator[slice]:
     >>> list(core_blocks(400))
     [slice(0, 400, None)]
     """
-    threads = 1 if getattr(_thread, "stays", False) else thread_count()
-    step = min(max(_FEW_ROWS, -(-n_rows // threads)), _MANY_ROWS)
+    step = min(max(_FEW_ROWS, -(-n_rows // thread_count())), _MANY_ROWS)
     for start in range(0, n_rows, step):
         yield slice(start, min(start + step, n_rows))
