@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -30,27 +31,16 @@ _ENDLESS = 2**62
 
 
 @dataclass(slots=True, kw_only=True)
-class Event:
-    """Something that happened, before it is a record.
+class Event(Fact):
+    """Something that happened; the log gives it its place and time, and an id where it has none.
 
     Attributes
     ----------
-    kind, actor, subject : str
-        What happened, who did it, and what it is about (a decision, a model, an account).
-    body : mapping
-        JSON values; nothing about a person.
     parts : sequence of SecretPart
         The personal content that the body commits to.
-    id : str
-        The id of a decision is that of its event; given by the log where it is empty.
     """
 
-    kind: str
-    actor: str
-    subject: str = ""
-    body: Mapping[str, Any]
     parts: Sequence[SecretPart] = ()
-    id: str = ""
 
 
 class Log:
@@ -72,12 +62,11 @@ class Log:
         with self.database.writing() as connection:
             yield Transaction(connection, self)
 
-    def now(self) -> tuple[str, float, float]:
-        """UTC time, seconds since the machine started, and by how much the wall clock jumped since the last call."""
-        wall, mono = time.time(), time.monotonic()
-        before, self._offset = self._offset, wall - mono
-        jump = 0.0 if before is None else self._offset - before
-        return utc(wall), round(mono, 6), jump if abs(jump) > _JUMP_SECONDS else 0.0
+    def jump(self, offset: float) -> float:
+        """By how much the wall clock jumped since the last call; `offset` is its distance from the monotonic one."""
+        before, self._offset = self._offset, offset
+        jump = 0.0 if before is None else offset - before
+        return jump if abs(jump) > _JUMP_SECONDS else 0.0
 
     # ------------------------------------------------------------------ reading
 
@@ -181,7 +170,13 @@ class StoredKey(NamedTuple):
 
 
 class Transaction:
-    """A transaction that can append to the log."""
+    """A transaction that can append to the log; all that it appends has one time.
+
+    Attributes
+    ----------
+    wall, at : float and str
+        Wall clock, in seconds and as the log writes it.
+    """
 
     def __init__(self, connection: Connection, log: Log) -> None:
         self.connection = connection
@@ -191,6 +186,9 @@ class Transaction:
         self._seq, self._head = int(seq), str(head)
         #: Position of the deployment in force: a change between two blocks shows here.
         self.deployed = int(deployed)
+        # After the lock: a later record has a later time.
+        self.wall, self._mono = time.time(), time.monotonic()
+        self.at = utc(self.wall)
 
     def decisions_with(self, keys: Sequence[str]) -> dict[str, StoredKey]:
         """The decisions that were made for these keys before."""
@@ -224,7 +222,7 @@ class Transaction:
         """Add events to the chain and carry them out in the derived tables."""
         if not events:
             return []
-        at, clock, jump = self._log.now()
+        at, clock, jump = self.at, round(self._mono, 6), self._log.jump(self.wall - self._mono)
         if jump:
             jumped = Event(kind="clock_jumped", actor="service", body={"seconds": round(jump, 3)})
             events = [jumped, *events]
@@ -232,11 +230,16 @@ class Transaction:
         # 48 bits of time, then 80 random ones: unique, and an index of them grows at its end.
         made, chance = f"{time.time_ns() // 1_000_000:012x}", os.urandom(10 * len(events)).hex()
         written: list[tuple[str, str, str]] = []
+        parts: list[tuple[Any, ...]] = []
         for number, entry in enumerate(events):
             if entry.kind not in projections.KINDS:
                 raise ValueError(f"kind: {entry.kind!r} is not a kind of event")
             if not entry.id:
                 entry.id = made + chance[20 * number : 20 * number + 20]
+            entry.seq, entry.at = first + number, at
+            for name, _, salt, content, media_type, delete_after in entry.parts:
+                # SQLite's driver takes a bytearray as it is; for bytes it looks for an adapter, at the cost of the row.
+                parts.append((entry.seq, name, bytearray(salt), bytearray(content), media_type, delete_after))
             text = body_text(entry.kind, entry.body, id=entry.id, boot=boot, mono=clock, subject=entry.subject)
             written.append((entry.kind, entry.actor, text))
         hashes = chain_hashes(written, prev=self._head, seq=first, at=at)
@@ -249,24 +252,16 @@ class Transaction:
             for (seq, _, kind, actor, text, prev, own), entry in zip(records, events, strict=True)
         ]
         insert_rows(self.connection, EVENT, rows)
-        # SQLite's driver takes a bytearray as it is; for bytes it looks for an adapter, which costs as much as the row.
-        parts = [
-            (seq, part.name, bytearray(part.salt), bytearray(part.content), part.media_type, part.delete_after)
-            for seq, entry in enumerate(events, first)
-            for part in entry.parts
-        ]
         if parts:
             insert_rows(self.connection, SECRET_PART, parts)
-        facts = [
-            Fact(seq, entry.id, at, entry.kind, entry.actor, entry.subject, entry.body)
-            for seq, entry in enumerate(events, first)
-        ]
-        projections.apply(self.connection, facts)
+        projections.apply(self.connection, events)
         self._seq, self._head = records[-1].seq, hashes[-1]
         update_rows(self.connection, HEAD, ("seq", "hash"), ("one",), [(self._seq, self._head, 1)])
         return records[1:] if jump else records
 
 
+# A block asks for the same two times again and again.
+@lru_cache(maxsize=16)
 def utc(seconds: float) -> str:
     """A wall-clock time as the log writes it.
 
@@ -275,5 +270,10 @@ def utc(seconds: float) -> str:
     >>> utc(0.5)
     '1970-01-01T00:00:00.500000Z'
     """
-    # Faster than `strftime`, and needed several times in every block.
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+    whole, micro = divmod(round(seconds * 1e6), 1_000_000)
+    return f"{_second(whole)}.{micro:06d}Z"
+
+
+@lru_cache(maxsize=16)
+def _second(whole: int) -> str:
+    return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")

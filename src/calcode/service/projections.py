@@ -54,17 +54,29 @@ PLAIN_KINDS = frozenset(
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Fact:
-    """An event as the projections see it."""
+    """An event as the projections see it.
 
-    seq: int
-    id: str
-    at: str
+    Attributes
+    ----------
+    kind, actor, subject : str
+        What happened, who did it, and what it is about (a decision, a model, an account).
+    body : mapping
+        JSON values; nothing about a person.
+    id : str
+        The id of a decision is that of its event.
+    seq, at : int and str
+        Position in the log and wall clock.
+    """
+
     kind: str
     actor: str
-    subject: str
+    subject: str = ""
     body: Mapping[str, Any]
+    id: str = ""
+    seq: int = 0
+    at: str = ""
 
 
 class Insert(NamedTuple):
@@ -391,11 +403,5 @@ def rebuild(connection: Connection) -> int:
         rows = connection.execute(select(*columns).where(EVENT.c.seq > seen).order_by(EVENT.c.seq).limit(1000)).all()
         if not rows:
             return seen
-        apply(
-            connection,
-            [
-                Fact(seq, id, at, kind, actor, subject, json.loads(body))
-                for seq, id, at, kind, actor, subject, body in rows
-            ],
-        )
+        apply(connection, [Fact(**{**row._mapping, "body": json.loads(row.body)}) for row in rows])
         seen = rows[-1].seq

@@ -116,14 +116,12 @@ class Visits:
     transaction : Transaction
     groups : set of str
         Pseudonyms of the patients.
-    now : str
-        Time as the log writes it.
     """
 
-    def __init__(self, transaction: Transaction, groups: Set[str], *, now: str) -> None:
+    def __init__(self, transaction: Transaction, groups: Set[str]) -> None:
         self._seen = transaction.groups_among(groups)
         self._open = transaction.open_visits(self._seen)
-        self._now = now
+        self._wall, self._now = transaction.wall, transaction.at
 
     def place(self, group: str | None, study: str | None, *, visit_minutes: float) -> Place:
         """Where an image stands; the next one of its patient is judged after it.
@@ -140,7 +138,7 @@ class Visits:
             self._seen.add(group)
             if visit_minutes == 0:
                 return Place(representative=True, visit=None)
-            self._open[group] = (study, later(self._now, minutes=visit_minutes))
+            self._open[group] = (study, utc(self._wall + 60.0 * visit_minutes))
         first_study, until = self._open.get(group, (None, ""))
         inside = study == first_study and self._now <= until
         return Place(representative=False, visit=until if inside else None)

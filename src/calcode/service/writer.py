@@ -9,7 +9,7 @@ import json
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from calcode.service.alarms import answer_under_alarm
 from calcode.service.audit.chain import Record
 from calcode.service.database import STORAGE_ERRORS, storage_fault
 from calcode.service.line import LineModel
-from calcode.service.log import Event, Log, Transaction, utc
+from calcode.service.log import Event, Log, Transaction
 from calcode.service.metrics import Metrics
 from calcode.service.models import InForce, Models
 from calcode.service.problems import Problem
@@ -229,8 +229,7 @@ class Writer:
         in_force: Mapping[str, InForce],
     ) -> list[Answer | Problem]:
         known = transaction.decisions_with([case.key for case in cases])
-        now = utc(time.time())
-        visits = Visits(transaction, {case.group_digest for case in cases if case.group_digest is not None}, now=now)
+        visits = Visits(transaction, {case.group_digest for case in cases if case.group_digest is not None})
         answers: list[Answer | Problem | None] = [None] * len(cases)
         events: list[Event] = []
         first: dict[str, int] = {}
@@ -255,15 +254,15 @@ class Writer:
                         classes=force.champion.prompts.classes,
                     )
                 place = visits.place(case.group_digest, case.study_digest, visit_minutes=policy.visit_minutes)
-                events.append(_decision_event(case, outcome, place=place, policy=policy, now=now))
+                events.append(_decision_event(case, outcome, place=place, policy=policy, now=transaction.at))
         if not events:
             return [answer for answer in answers if answer is not None]
         for record, event in zip(transaction.append(events), events, strict=True):
             if event.kind == "decision":
                 answers[first[event.body["key"]]] = Answer(record, event.id, event.body)
-        counts = Counter([(event.body.get("line", ""), event.body.get("action", "refused")) for event in events])
-        for (line, action), n in counts.items():
-            self._metrics.decided(line, action).inc(n)
+        said = [(event.body.get("line", ""), event.body.get("action", "refused")) for event in events]
+        for line, action in set(said):
+            self._metrics.decided(line, action).inc(said.count((line, action)))
         for row, case in enumerate(cases):
             if answers[row] is None:
                 # The same key twice in one block: the second one gets the answer of the first.
@@ -366,7 +365,8 @@ def _outcomes(line: LineModel, cases: Sequence[Case]) -> list[dict[str, Any] | P
     try:
         return list(
             line.answers(
-                np.stack([case.embedding for case in cases]),
+                # Half the time of `stack`, which looks at every row by itself.
+                np.concatenate([case.embedding for case in cases]).reshape(len(cases), -1),
                 groups=[case.group for case in cases],
                 group_digests=[case.group_digest for case in cases],
             )
