@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import random
+import re
 import sqlite3
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from service.sites import Site, embeddings, make_site, running
-from sqlalchemy import select, text
+from sqlalchemy import Connection, Select, or_, select, text
 from sqlalchemy.exc import DBAPIError
 
 from calcode.files import canonical_json
@@ -30,7 +31,7 @@ from calcode.service.people import make_token, revoke_token, set_roles
 from calcode.service.problems import Problem
 from calcode.service.sampling import Policy, close_visits, later, policy_event, policy_in_force
 from calcode.service.service import Service
-from calcode.service.tables import DECISION, DERIVED, EVENT, HEAD, REVIEW, SECRET_PART, TASK, WORKING
+from calcode.service.tables import DECISION, DERIVED, EVENT, HEAD, REVIEW, SECRET_PART, TASK, WORKING, of_kinds
 
 
 def note(n: int) -> Event:
@@ -257,6 +258,33 @@ def test_projections_rebuilt_from_the_log_equal_the_live_ones(
         assert contents(service.database) == live
         with service.database.reading() as connection:
             assert connection.execute(select(HEAD.c.deployed)).scalar_one() == deployed
+
+
+def test_the_index_of_kinds_is_used_however_many_decisions_there_are(log: Log) -> None:
+    """An index that leaves rows out is taken only by a query that is seen to leave them out too."""
+    newest = select(EVENT.c.body).where(of_kinds("started")).order_by(EVENT.c.seq.desc()).limit(1)
+    wanted = select(EVENT.c.seq).where(EVENT.c.seq > 5, of_kinds("measured", "review_saved"))
+    decisions = select(EVENT.c.seq).where(of_kinds("decision")).order_by(EVENT.c.seq.desc()).limit(1)
+    study = select(DECISION.c.id).where(DECISION.c.study_digest == "s")
+    either = select(DECISION.c.id).where(or_(DECISION.c.group_digest.in_(["s"]), DECISION.c.study_digest.in_(["s"])))
+    with log.database.reading() as connection:
+        if not log.database.sqlite:
+            # Of an empty table everything is read, whatever indexes it has.
+            connection.execute(text("SET LOCAL enable_seqscan = off"))
+        assert "event_kind" in plan_of(connection, newest)
+        assert "event_kind" in plan_of(connection, wanted)
+        assert "event_kind" not in plan_of(connection, decisions)
+        assert "decision_study" in plan_of(connection, study)
+        assert {"decision_study", "decision_group"} <= set(re.findall(r"decision_[a-z]+", plan_of(connection, either)))
+
+
+def plan_of(connection: Connection, query: Select[Any]) -> str:
+    """How the database carries a query out, with parameters as they are bound when the service asks."""
+    compiled = query.compile(dialect=connection.dialect, compile_kwargs={"render_postcompile": True})
+    names, sqlite = compiled.positiontup, connection.dialect.name == "sqlite"
+    values = compiled.params if names is None else tuple(compiled.params[name] for name in names)
+    rows = connection.exec_driver_sql(f"EXPLAIN {'QUERY PLAN ' if sqlite else ''}{compiled}", values)
+    return "\n".join(str(row[-1]) for row in rows)
 
 
 def test_a_log_of_the_first_version_upgrades_and_replays_to_the_same_rows(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, select
 
 from calcode.service.log import Event, Transaction
-from calcode.service.tables import DECISION, EVENT, OUTBOX, REVIEW, SECRET_PART, TASK
+from calcode.service.tables import DECISION, EVENT, OUTBOX, REVIEW, SECRET_PART, TASK, of_kinds
 
 
 def blind_why(why: str) -> str:
@@ -106,7 +106,7 @@ def reveal(transaction: Transaction, decision: str, *, reviewer: str) -> None:
 
 def _was_shown(connection: Connection, decision: str, reviewer: str) -> bool:
     query = select(EVENT.c.seq).where(
-        EVENT.c.kind == "answer_revealed", EVENT.c.subject == decision, EVENT.c.actor == reviewer
+        of_kinds("answer_revealed"), EVENT.c.subject == decision, EVENT.c.actor == reviewer
     )
     return connection.execute(query.limit(1)).first() is not None
 

@@ -19,7 +19,7 @@ from calcode.service.alarms import open_alarms
 from calcode.service.labels import reviewed_cases
 from calcode.service.line import LineModel
 from calcode.service.protocol import Protocol
-from calcode.service.tables import DECISION, EVENT, MODEL, RECALIBRATION, SHADOW_DECISION
+from calcode.service.tables import DECISION, EVENT, MODEL, RECALIBRATION, SHADOW_DECISION, of_kinds
 
 #: One minus the confidence of the lower bound of coverage.
 _ALPHA = 0.05
@@ -127,7 +127,7 @@ def failed_gates(
     if n_alarms:
         failed.append(f"{counted(n_alarms, 'alarm')} must be closed first, by an engineer and a clinician.")
     tested = connection.execute(
-        select(EVENT.c.at).where(EVENT.c.kind == "backup_verified").order_by(EVENT.c.seq.desc())
+        select(EVENT.c.at).where(of_kinds("backup_verified")).order_by(EVENT.c.seq.desc())
     ).scalar()
     limit = datetime.now(UTC) - timedelta(days=protocol.restore_test_days)
     if tested is None or datetime.fromisoformat(tested) < limit:
@@ -144,7 +144,7 @@ def _added_at(connection: Connection, line: str, digest: str) -> int:
     """The record that added a model to a line."""
     rows = connection.execute(
         select(EVENT.c.seq, EVENT.c.body)
-        .where(EVENT.c.kind == "model_added", EVENT.c.subject == digest)
+        .where(of_kinds("model_added"), EVENT.c.subject == digest)
         .order_by(EVENT.c.seq.desc())
     )
     return int(next(seq for seq, body in rows if json.loads(body)["line"] == line))

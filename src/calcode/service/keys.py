@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 from calcode.errors import ServiceError
 from calcode.method.signatures import read_private_key, write_private_key
 from calcode.service.settings import SiteSettings
-from calcode.service.tables import DECISION, DEPLOYMENT, EVENT
+from calcode.service.tables import DECISION, DEPLOYMENT, EVENT, of_kinds
 from calcode.site import uniform
 
 #: Block of SHA-256, in bytes.
@@ -119,7 +119,7 @@ def require_same_coins(connection: Connection, site: SiteSettings, secret: SiteS
     ServiceError
         For another secret, for a line with a new name, and for a log of the time before lines had keys of their own.
     """
-    query = select(EVENT.c.body).where(EVENT.c.kind == "started").order_by(EVENT.c.seq.desc()).limit(1)
+    query = select(EVENT.c.body).where(of_kinds("started")).order_by(EVENT.c.seq.desc()).limit(1)
     body = connection.execute(query).scalar()
     if body is None:
         return

@@ -21,7 +21,7 @@ from calcode.service.people import Principal
 from calcode.service.problems import Problem
 from calcode.service.projections import KINDS
 from calcode.service.requests import ServiceHere
-from calcode.service.tables import CHECKPOINT, DECISION, EVENT
+from calcode.service.tables import CHECKPOINT, DECISION, EVENT, of_kinds
 
 router = page_router()
 _Auditor = Annotated[Principal, Depends(page_role_on_all_lines("auditor"))]
@@ -48,7 +48,7 @@ def log_page(
     not_by_a_reader(principal)
     query = select(EVENT).order_by(EVENT.c.seq.desc()).limit(_PAGE + 1)
     if kind:
-        query = query.where(EVENT.c.kind == kind)
+        query = query.where(of_kinds(kind))
     if before:
         query = query.where(EVENT.c.seq < before)
     with service.database.reading() as connection:

@@ -17,7 +17,7 @@ from calcode.service.protocol import parse_protocol
 from calcode.service.recalibration import recalibrate, report_of, shadow_comparison
 from calcode.service.requests import ServiceHere, line_of
 from calcode.service.service import Service
-from calcode.service.tables import DECISION, DEPLOYMENT, EVENT, MODEL, SHADOW_DECISION
+from calcode.service.tables import DECISION, DEPLOYMENT, EVENT, MODEL, SHADOW_DECISION, of_kinds
 from calcode.service.wording import promises_in_words
 
 router = page_router()
@@ -40,7 +40,7 @@ def _line_models(connection: Connection, service: Service, line: str) -> dict[st
     rows = connection.execute(select(MODEL).where(MODEL.c.line == line)).all()
     events = connection.execute(
         select(EVENT.c.subject, EVENT.c.at, EVENT.c.kind, EVENT.c.actor, EVENT.c.body)
-        .where(EVENT.c.kind.in_(("model_added", "approval")))
+        .where(of_kinds("model_added", "approval"))
         .order_by(EVENT.c.seq)
     ).all()
     # The newest of each step of a model: when it was added, who proposed it, who approved it.

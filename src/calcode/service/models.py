@@ -23,7 +23,7 @@ from calcode.service.problems import Problem
 from calcode.service.protocol import parse_protocol
 from calcode.service.sampling import Policy, policy_in_force, policy_of
 from calcode.service.settings import LineSettings
-from calcode.service.tables import DEPLOYMENT, EVENT, HEAD, MODEL, PROTOCOL
+from calcode.service.tables import DEPLOYMENT, EVENT, HEAD, MODEL, PROTOCOL, of_kinds
 
 
 class InForce(NamedTuple):
@@ -240,7 +240,7 @@ class Models:
         connection = transaction.connection
         approvals = connection.execute(
             select(EVENT.c.actor, EVENT.c.body)
-            .where(EVENT.c.kind == "approval", EVENT.c.subject == digest)
+            .where(of_kinds("approval"), EVENT.c.subject == digest)
             .order_by(EVENT.c.seq.desc())
         )
         proposers = [row.actor for row in approvals if json.loads(row.body).get("line", self.line) == self.line]

@@ -29,7 +29,17 @@ from calcode.service.log import Event, Log, Transaction
 from calcode.service.models import Models, latest_protocol
 from calcode.service.protocol import parse_protocol
 from calcode.service.sampling import settled_upto
-from calcode.service.tables import DECISION, DEPLOYMENT, EVENT, MONITOR, REVIEW, SECRET_PART, SHADOW_DECISION, TASK
+from calcode.service.tables import (
+    DECISION,
+    DEPLOYMENT,
+    EVENT,
+    MONITOR,
+    REVIEW,
+    SECRET_PART,
+    SHADOW_DECISION,
+    TASK,
+    of_kinds,
+)
 
 #: Of the saved state; another one is not read, and the log is replayed.
 STATE_VERSION = 2
@@ -228,7 +238,7 @@ class LineMonitors:
         """Append the measurements unless another process has been here."""
         last = transaction.connection.execute(
             select(EVENT.c.body)
-            .where(EVENT.c.kind == "measured", EVENT.c.subject == self.line)
+            .where(of_kinds("measured"), EVENT.c.subject == self.line)
             .order_by(EVENT.c.seq.desc())
             .limit(1)
         ).scalar()
@@ -240,7 +250,7 @@ class LineMonitors:
     def fold(self) -> list[tuple[str, str, Alarm]]:
         """Take in the records after `upto`; every alarm of the line so far, with its bag and model."""
         columns = [EVENT.c[name] for name in ("seq", "at", "kind", "subject", "body")]
-        wanted = EVENT.c.kind.in_(("measured", *_LABEL_KINDS))
+        wanted = of_kinds("measured", *_LABEL_KINDS)
         while True:
             query = select(*columns).where(EVENT.c.seq > self.upto, wanted).order_by(EVENT.c.seq).limit(_PAGE)
             with self._log.database.reading() as connection:

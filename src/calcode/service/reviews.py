@@ -18,7 +18,7 @@ from calcode.service.labels import checked_label, reviews_of, second_drawn, stan
 from calcode.service.log import Event, Transaction
 from calcode.service.problems import Problem
 from calcode.service.sampling import due_at, task_event
-from calcode.service.tables import DECISION, EVENT, REVIEW, TASK
+from calcode.service.tables import DECISION, EVENT, REVIEW, TASK, of_kinds
 
 LEASE_SECONDS = 15 * 60.0
 
@@ -169,7 +169,7 @@ def save(
     row = _unread(connection, task, reviewer)
     opened_at = connection.execute(
         select(EVENT.c.at)
-        .where(EVENT.c.kind == "case_viewed", EVENT.c.subject == row.decision, EVENT.c.actor == reviewer)
+        .where(of_kinds("case_viewed"), EVENT.c.subject == row.decision, EVENT.c.actor == reviewer)
         .order_by(EVENT.c.seq.desc())
         .limit(1)
     ).scalar()

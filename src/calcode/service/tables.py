@@ -14,6 +14,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Connection,
     Float,
     Index,
@@ -22,6 +23,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    and_,
     text,
 )
 
@@ -38,8 +40,11 @@ def _seq(name: str = "seq", *, key: bool = True) -> Column[int]:
     return Column(name, kind, primary_key=key, autoincrement=False, nullable=False)
 
 
-_SEEN = "kind IN ('case_viewed', 'answer_revealed')"
-_OPEN_VISIT = "visit_until IS NOT NULL"
+def _partial(name: str, *columns: str, where: str) -> Index:
+    """An index of the rows that are looked for in it; the others, most of them, pay nothing for it."""
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+
+
 EVENT = Table(
     "event",
     METADATA,
@@ -52,9 +57,10 @@ EVENT = Table(
     _text("body"),
     _text("prev"),
     _text("hash"),
-    Index("event_kind", "kind", "seq"),
+    # Used by `of_kinds`.
+    _partial("event_kind", "kind", "seq", where="kind <> 'decision'"),
     # Who saw which case and which answer.
-    Index("event_seen", "subject", "actor", sqlite_where=text(_SEEN), postgresql_where=text(_SEEN)),
+    _partial("event_seen", "subject", "actor", where="kind IN ('case_viewed', 'answer_revealed')"),
 )
 #: One row: where the chain ends, and the last event (`deployed`) that changed what a line answers: model, policy.
 #: PostgreSQL's writers queue for its lock.
@@ -107,8 +113,8 @@ DECISION = Table(
     # Until when the patient's first visit is open, for the images that belong to it; NULL once it is closed.
     _text("visit_until", null=True),
     Index("decision_group", "group_digest"),
-    Index("decision_study", "study_digest"),
-    Index("decision_visit", "visit_until", sqlite_where=text(_OPEN_VISIT), postgresql_where=text(_OPEN_VISIT)),
+    _partial("decision_study", "study_digest", where="study_digest IS NOT NULL"),
+    _partial("decision_visit", "visit_until", where="visit_until IS NOT NULL"),
 )
 SHADOW_DECISION = Table(
     "shadow_decision",
@@ -317,6 +323,15 @@ DERIVED = (
 )
 #: Working state in derived tables: no events, forgotten by a rebuild.
 WORKING = frozenset({TASK.c.lease_by, TASK.c.lease_until, OUTBOX.c.attempts, OUTBOX.c.next_at, OUTBOX.c.fault})
+
+
+def of_kinds(*kinds: str) -> ColumnElement[bool]:
+    """Events of these kinds, asked for as their index is written, so that it is used however long the log is.
+
+    Decisions are not in that index: they are most of the log, and found by its order.
+    """
+    wanted = EVENT.c.kind.in_(kinds)
+    return wanted if "decision" in kinds else and_(wanted, text("event.kind <> 'decision'"))
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
