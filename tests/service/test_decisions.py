@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import gc
 import json
@@ -188,6 +189,45 @@ def test_a_full_queue_is_busy_and_writes_nothing(tmp_path: Path) -> None:
         assert (counted.actor, counted.body["counts"]) == ("test-program", {"503": 1})
         gate.set()
         assert all(len(future.result(240)) == 1 for future in futures)
+
+
+def test_a_request_that_nobody_waits_for_any_more_is_recorded_and_the_next_are_answered(site: Site) -> None:
+    """A stop in a hurry cancels requests, and ends their loop, while the writer has them."""
+    gate, inside = threading.Event(), threading.Event()
+
+    def block(_: Any) -> None:
+        inside.set()
+        gate.wait(240)
+
+    with running(site) as (service, call):
+        admission = service.admission["skin"]
+        wanted = [parse_request(json.dumps(body(row, image_id=str(i))).encode()) for i, row in enumerate(embeddings(3))]
+        cases = [admission.case(entry, admission.vector(entry), key=None, actor="t") for entry in wanted]
+
+        async def given_up() -> list[Any]:
+            first, *others = [asyncio.create_task(service.writer.decided([case])) for case in cases[:2]]
+            await asyncio.sleep(0)
+            first.cancel()
+            gate.set()
+            return await asyncio.gather(*others)
+
+        async def left() -> None:
+            waiting = asyncio.create_task(service.writer.decided(cases[2:]))
+            await asyncio.sleep(0)
+            del waiting
+
+        service.writer.change(block)
+        assert inside.wait(240)
+        ((second,),) = asyncio.run(given_up())
+        assert second.body["action"] in ("label", "set", "defer")
+        gate.clear()
+        inside.clear()
+        service.writer.change(block)
+        assert inside.wait(240)
+        asyncio.run(left())
+        gate.set()
+        assert call("POST", "/v1/decisions", json=body(embeddings(1)[0], image_id="next")).status_code == 200
+        assert kinds(service).count("decision") == 4
 
 
 def test_a_model_that_fails_defers_that_image_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

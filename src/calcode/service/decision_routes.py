@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -119,7 +118,7 @@ async def decide(request: Request) -> Response:
     except Problem as problem:
         await refused(service, actor, problem)
         raise
-    (answer,) = await asyncio.wrap_future(service.writer.submit([case]))
+    (answer,) = await service.writer.decided([case])
     status, body_sent = _sent(answer, service)
     headers = answer.headers if isinstance(answer, Problem) else {}
     if isinstance(answer, Answer) and answer.replay:
@@ -153,7 +152,7 @@ async def refused(service: Service, actor: str, problem: Problem) -> None:
     """Record a refusal before it is answered; a busy service still refuses."""
     if problem.status in (413, 422):
         event = refusal(actor, problem)
-        await asyncio.wrap_future(service.writer.change(lambda transaction: transaction.append([event])))
+        await service.writer.changed(lambda transaction: transaction.append([event]))
 
 
 @router.post(
@@ -225,11 +224,11 @@ async def decide_batch(request: Request) -> Response:
 async def _decided(service: Service, rows: Sequence[Case | Problem], actor: str) -> list[Answer | Problem]:
     """Answers of one piece of a batch in the order of its rows."""
     cases = [row for row in rows if isinstance(row, Case)]
-    decided = await asyncio.wrap_future(service.writer.submit(cases)) if cases else []
+    decided = await service.writer.decided(cases) if cases else []
     answers = iter(decided)
     bad = [refusal(actor, row) for row in rows if isinstance(row, Problem)]
     if bad:
-        await asyncio.wrap_future(service.writer.change(lambda transaction: transaction.append(bad)))
+        await service.writer.changed(lambda transaction: transaction.append(bad))
     return [row if isinstance(row, Problem) else next(answers) for row in rows]
 
 

@@ -5,6 +5,7 @@ While a block is being committed the next one fills: group commit without a time
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -12,7 +13,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -63,10 +66,13 @@ class Answer:
 
 @dataclass(slots=True)
 class _Job:
-    """Cases of one request, or a change that wants a transaction of its own."""
+    """Cases of one request, or a change that wants a transaction of its own.
+
+    A thread waits for `done` of one kind, a coroutine for the other.
+    """
 
     cases: Sequence[Case]
-    done: Future[Any]
+    done: Future[Any] | asyncio.Future[Any]
     change: Callable[[Transaction], Any] | None = None
 
 
@@ -115,13 +121,29 @@ class Writer:
 
     def submit(self, cases: Sequence[Case]) -> Future[list[Answer | Problem]]:
         """Queue the cases of one request; the future holds their answers once they are durable."""
-        return self._put(_Job(cases, Future()))
+        done: Future[list[Answer | Problem]] = Future()
+        self._put(_Job(cases, done))
+        return done
 
     def change(self, change: Callable[[Transaction], Any]) -> Future[Any]:
         """Queue a change that is no decision; it gets a transaction of its own."""
-        return self._put(_Job((), Future(), change))
+        done: Future[Any] = Future()
+        self._put(_Job((), done, change))
+        return done
 
-    def _put(self, job: _Job) -> Future[Any]:
+    async def decided(self, cases: Sequence[Case]) -> list[Answer | Problem]:
+        """The answers to one request's cases, for a coroutine: one call wakes all that a block answers."""
+        done: asyncio.Future[list[Answer | Problem]] = asyncio.get_running_loop().create_future()
+        self._put(_Job(cases, done))
+        return await done
+
+    async def changed(self, change: Callable[[Transaction], Any]) -> Any:
+        """What a change that is no decision gives, for a coroutine."""
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._put(_Job((), done, change))
+        return await done
+
+    def _put(self, job: _Job) -> None:
         with self._filled:
             if self._stopping or self._n_waiting + len(job.cases) > max(self._limit, len(job.cases)):
                 raise Problem(
@@ -132,7 +154,6 @@ class Writer:
             self._waiting.append(job)
             self._n_waiting += len(job.cases)
             self._filled.notify()
-        return job.done
 
     def _take(self) -> list[_Job]:
         """What is waiting, at most a block of cases; a change goes alone."""
@@ -176,7 +197,7 @@ class Writer:
                 with self._log.transaction() as transaction:
                     result = jobs[0].change(transaction)
                 self._committed(started)
-                jobs[0].done.set_result(result)
+                _hand_back(jobs, [result])
                 return True
             answers = self._decide_and_record(cases)
             self._committed(started)
@@ -184,18 +205,14 @@ class Writer:
             status, sentence = storage_fault(error)
             self.fault = sentence
             _LOGGER.error("not_written", extra={"status": status, "error": type(error).__name__})
-            for job in jobs:
-                job.done.set_exception(Problem(status, sentence, headers={"Retry-After": "2"}))
+            _hand_back(jobs, [Problem(status, sentence, headers={"Retry-After": "2"}) for _ in jobs])
             return True
         except Exception as error:
             _LOGGER.error("change_failed", extra={"error": type(error).__name__})
-            for job in jobs:
-                job.done.set_exception(error)
+            _hand_back(jobs, [error] * len(jobs))
             return True
-        start = 0
-        for job in jobs:
-            job.done.set_result(answers[start : start + len(job.cases)])
-            start += len(job.cases)
+        left = iter(answers)
+        _hand_back(jobs, [list(islice(left, len(job.cases))) for job in jobs])
         self._shadow(cases, answers)
         return True
 
@@ -309,6 +326,37 @@ class Writer:
                 transaction.append(events)
         except STORAGE_ERRORS as error:
             self.fault = storage_fault(error)[1]
+
+
+def _hand_back(jobs: Sequence[_Job], outcomes: Sequence[Any]) -> None:
+    """Give each job what came of it; an exception is raised where it is waited for.
+
+    The coroutines of a block are woken together: one by one, each would interrupt its loop and take part in its turn.
+    """
+    coroutines: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        if isinstance(job.done, asyncio.Future):
+            coroutines.setdefault(job.done.get_loop(), []).append((job.done, outcome))
+        else:
+            _settle(job.done, outcome)
+    for loop, waiting in coroutines.items():
+        # A loop that was closed has nobody left who waits.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(_settle_all, waiting)
+
+
+def _settle_all(waiting: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+    for done, outcome in waiting:
+        _settle(done, outcome)
+
+
+def _settle(done: Future[Any] | asyncio.Future[Any], outcome: Any) -> None:
+    if done.cancelled():
+        return
+    if isinstance(outcome, Exception):
+        done.set_exception(outcome)
+    else:
+        done.set_result(outcome)
 
 
 def _decision_event(case: Case, outcome: dict[str, Any], *, place: Place, policy: Policy, now: str) -> Event:
