@@ -15,12 +15,13 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         decisions = Counter("calcode_decisions", "Decisions recorded", ["line", "action"], registry=registry)
-        #: The count of a line and an action, found again without a search: it is in the way of every answer.
-        self.decided = cache(decisions.labels)
-        self.requests = Counter("calcode_requests", "Requests answered", ["route", "status"], registry=registry)
-        self.request_seconds = Histogram(
+        requests = Counter("calcode_requests", "Requests answered", ["route", "status"], registry=registry)
+        seconds = Histogram(
             "calcode_request_seconds", "From request to answer", ["route"], buckets=_SECONDS, registry=registry
         )
+        #: By line and action, by route and status, by route: found again without a search, which every answer pays for.
+        self.decided, self.requests = cache(decisions.labels), cache(requests.labels)
+        self.request_seconds = cache(seconds.labels)
         self.commit_seconds = Histogram(
             "calcode_commit_seconds", "Deciding and committing one block", buckets=_SECONDS, registry=registry
         )
