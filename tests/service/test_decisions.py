@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import gc
 import json
 import subprocess
@@ -257,6 +258,21 @@ def test_a_model_that_fails_defers_that_image_alone(site: Site, monkeypatch: pyt
         assert alone.headers["Idempotent-Replay"] == "true"
         assert "secret detail" not in alone.text
         assert service.log.verify().broken is None
+
+
+def test_numbers_that_are_not_finite_are_an_error_of_the_model(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Service(site.settings) as service:
+        (models,) = service.models.values()
+        champion, nobody = models.champion, [None] * 3
+        decisions = champion.model.decide(champion.evidence(embeddings(3)))
+        for column in ("scores", "p_audit"):
+            for value in (np.nan, np.inf, -np.inf):
+                numbers = getattr(decisions, column).copy()
+                numbers.flat[-1] = value
+                broken = dataclasses.replace(decisions, **{column: numbers})
+                monkeypatch.setattr(type(champion.model), "decide", lambda *_, broken=broken: broken)
+                with pytest.raises(FloatingPointError, match="not finite"):
+                    champion.answers(embeddings(3), groups=nobody, group_digests=nobody)
 
 
 def test_a_row_that_the_model_refuses_does_not_spoil_its_block(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

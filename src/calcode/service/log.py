@@ -276,4 +276,4 @@ def utc(seconds: float) -> str:
 
 @lru_cache(maxsize=16)
 def _second(whole: int) -> str:
-    return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return datetime.fromtimestamp(whole, UTC).isoformat().removesuffix("+00:00")

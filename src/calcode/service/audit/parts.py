@@ -66,6 +66,8 @@ def content_digest(content: bytes) -> str:
     >>> content_digest(bytes(5000)) == hashlib.sha256(bytes(5000)).hexdigest()
     True
     """
+    if len(content) <= _KEPT:
+        return hashlib.sha256(content).hexdigest()
     state = hashlib.sha256(content[:_KEPT])
     for start in range(_KEPT, len(content), _KEPT):
         state.update(content[start : start + _KEPT])
