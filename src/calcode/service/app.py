@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calcode import __version__
@@ -105,24 +105,26 @@ def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
 
 
 class _DecisionsFirst:
-    """Calls the endpoint of one image at once: the framework's way to it costs as much as its token and its body.
+    """Calls the endpoints that decide at once: the framework's way to them costs as much as a token and a body.
 
-    The endpoint asks for the token and reads the body itself. The same route among the others describes it.
+    They ask for the token and read the body themselves. The same routes among the others describe them.
     """
-
-    _ROUTE = Route("/v1/decisions", decision_routes.decide, methods=["POST"])
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        own = (decision_routes.decide, decision_routes.decide_batch)
+        routes = [route for route in decision_routes.router.routes if isinstance(route, APIRoute)]
+        self._routes = {route.path: route for route in routes if route.endpoint in own}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] != self._ROUTE.path or scope["method"] != "POST":
+        route = self._routes.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if route is None:
             await self._app(scope, receive, send)
             return
-        scope["route"] = self._ROUTE  # metrics find it there, as any other
+        scope["route"] = route  # metrics find it there, as any other
         request = Request(scope, receive, send)
         try:
-            response = await decision_routes.decide(request)
+            response: Response = await route.endpoint(request)
         except Problem as problem:
             response = await _refused(request, problem)
         await response(scope, receive, send)
