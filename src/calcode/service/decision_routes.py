@@ -111,12 +111,12 @@ def _sent(answer: Answer | Problem, service: Service) -> tuple[int, dict[str, An
 async def decide(request: Request) -> Response:
     """Decide on one image; the answer is sent when the decision is on the disk."""
     # Asked here and not by a dependency, which would cost a quarter of the request.
-    service, actor = service_of(request), signed_in(request, "program").subject
+    service, principal = service_of(request), signed_in(request, "program")
     try:
         body = await limited_body(request, service.site.limits.body_bytes)
-        case = await _admitted(service, body, request)
+        case = await _admitted(service, principal, body, request)
     except Problem as problem:
-        await refused(service, actor, problem)
+        await refused(service, principal.subject, problem)
         raise
     (answer,) = await service.writer.decided([case])
     status, body_sent = _sent(answer, service)
@@ -127,8 +127,7 @@ async def decide(request: Request) -> Response:
     return Response(encoded(body_sent), status_code=status, media_type=media, headers=headers)
 
 
-async def _admitted(service: Service, body: bytes, request: Request) -> Case:
-    principal: Principal = request.state.principal
+async def _admitted(service: Service, principal: Principal, body: bytes, request: Request) -> Case:
     wanted = parse_request(body)
     admission = service.admission[line_of(service, principal, wanted.line)]
     key = request.headers.get("idempotency-key")
