@@ -96,6 +96,11 @@ class Database:
 
 
 def _prepare_sqlite(engine: Engine, *, synchronous: str) -> None:
+    import sqlite3
+
+    # The driver looks in three places for somebody to adapt None, which takes as long as two texts. Here is somebody.
+    sqlite3.register_adapter(type(None), {None: None}.get)
+
     @event.listens_for(engine, "connect")
     def connected(connection: Any, _: Any) -> None:
         # The driver's own idea of transactions is switched off; what `Database` begins is the only one.
