@@ -11,6 +11,7 @@ from datetime import date, timedelta
 from functools import lru_cache
 from itertools import repeat
 from json.encoder import encode_basestring as quoted
+from math import inf
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
@@ -200,7 +201,7 @@ class Admission:
             raise Problem(422, f"embedding: {vector.size} numbers, this line takes {self.dimension}.")
         # `dot` would give the interpreter's lock away, and get it back after the writer's turn.
         squared = float(vector @ vector)
-        if not 1e-12 < squared < float("inf"):
+        if not 1e-12 < squared < inf:
             raise Problem(422, "embedding: not finite in float32, or of length zero.")
         return vector
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +17,8 @@ from calcode.method.model import Calcode
 from calcode.method.quantiles import conformal_quantile
 from calcode.site.levels import labels_needed
 
-#: Bits of the keyed hash that make a uniform number.
-_COIN_BITS = 53
+#: First eight bytes of a keyed hash, and how many numbers its first 53 bits make.
+_WORD, _COINS = struct.Struct(">Q"), 2.0**53
 #: How much the mean of e_y adds to the gain, so that ties go to the class that says more.
 _TIE_WEIGHT = 0.001
 
@@ -43,7 +44,7 @@ def uniform(digest: bytes) -> float:
     >>> uniform(bytes([128] + [0] * 31))
     0.5
     """
-    return (int.from_bytes(digest[:7], "big") >> (56 - _COIN_BITS)) / 2.0**_COIN_BITS
+    return (_WORD.unpack_from(digest)[0] >> 11) / _COINS
 
 
 def representatives(
