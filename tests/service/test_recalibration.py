@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import textwrap
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -185,7 +187,7 @@ def test_the_protocols_of_the_docs_and_of_the_example_are_protocols() -> None:
         assert plan.at_cases == [100, 200, 400]
 
 
-def test_the_calendar_is_another_time(tmp_path: Path) -> None:
+def test_the_calendar_is_another_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     protocol = PROTOCOL.format(on_alarm="defer").replace("at_cases = [60, 120]", "at_dates = [2031-01-01, 2032-01-01]")
     with Service(clinic_site(tmp_path, protocol=protocol).settings) as service:
         clinic = Clinic(service)
@@ -194,7 +196,7 @@ def test_the_calendar_is_another_time(tmp_path: Path) -> None:
         n = len(clinic.drawn())
         assert "the next time is 2031-01-01" in refusal(service)
         # The day comes; what is decided on it is for the next bag.
-        service.log.now = lambda: ("2031-01-01T08:00:00.000000Z", 1.0, 0.0)  # type: ignore[method-assign]
+        monkeypatch.setattr(time, "time", lambda: datetime(2031, 1, 1, 8, tzinfo=UTC).timestamp())
         clinic.send(30)
         clinic.read()
         report = recalibrate(service, "skin", actor="engineer")

@@ -44,7 +44,8 @@ def uniform(digest: bytes) -> float:
     >>> uniform(bytes([128] + [0] * 31))
     0.5
     """
-    return (_WORD.unpack_from(digest)[0] >> 11) / _COINS
+    word: int = _WORD.unpack_from(digest)[0]
+    return (word >> 11) / _COINS
 
 
 def representatives(
