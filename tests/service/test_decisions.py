@@ -19,13 +19,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service.sites import Site, embeddings, make_site, running
+from service.sites import Site, embeddings, make_site, running, wait_until
 from sqlalchemy import select
 
 from calcode import Calcode
 from calcode.files import canonical_json
 from calcode.method.signatures import read_public_key
-from calcode.service import batches, bodies, line
+from calcode.service import batches, bodies, line, writer
 from calcode.service.admission import Case, parse_request
 from calcode.service.audit.notes import open_checkpoint
 from calcode.service.bodies import body_text
@@ -229,6 +229,32 @@ def test_a_request_that_nobody_waits_for_any_more_is_recorded_and_the_next_are_a
         gate.set()
         assert call("POST", "/v1/decisions", json=body(embeddings(1)[0], image_id="next")).status_code == 200
         assert kinds(service).count("decision") == 4
+
+
+@pytest.mark.parametrize("patience", [None, 240.0])
+def test_answers_leave_before_the_next_block_unless_their_loop_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: float | None
+) -> None:
+    with running(make_site(tmp_path, lines="[limits]\nblock = 1")) as (service, _):
+        admission = service.admission["skin"]
+        wanted = [parse_request(json.dumps(body(row, image_id=str(i))).encode()) for i, row in enumerate(embeddings(2))]
+        cases = [admission.case(entry, admission.vector(entry), key=None, actor="t") for entry in wanted]
+        if patience is not None:
+            monkeypatch.setattr(writer, "_LEAVING_SECONDS", patience)
+
+        async def first() -> int:
+            await service.writer.decided(cases[:1])
+            if patience is None:
+                # Nothing else runs in this loop until the second image is decided.
+                wait_until(lambda: kinds(service).count("decision") == 2)
+            else:
+                time.sleep(0.5)
+            return kinds(service).count("decision")
+
+        async def both() -> int:
+            return (await asyncio.gather(first(), service.writer.decided(cases[1:])))[0]
+
+        assert asyncio.run(both()) == (2 if patience is None else 1)
 
 
 def test_a_model_that_fails_defers_that_image_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The one thread that decides and writes (SERVICE.md 3, steps 3 to 9): a block is answered when the disk has it.
 
-While a block is being committed the next one fills: group commit without a timer.
+While a block is being committed the next one fills: group commit without a timer. The answers to a block leave before
+the next one is begun: they are ready, and who has them sends the next case meanwhile.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from calcode.service.tables import EVENT
 _LOGGER = logging.getLogger("calcode.service")
 #: How often a block is decided again because the champion changed or a key was taken by another process meanwhile.
 _ATTEMPTS = 5
+#: How long the next block lets answers leave, where their loop is busy with something else.
+_LEAVING_SECONDS = 0.01
 
 
 # Not frozen: setting the fields of a frozen one costs as much as a hash.
@@ -329,7 +332,7 @@ class Writer:
 
 
 def _hand_back(jobs: Sequence[_Job], outcomes: Sequence[Any]) -> None:
-    """Give each job what came of it; an exception is raised where it is waited for.
+    """Give each job what came of it, and let coroutines go on; an exception is raised where it is waited for.
 
     The coroutines of a block are woken together: one by one, each would interrupt its loop and take part in its turn.
     """
@@ -340,14 +343,19 @@ def _hand_back(jobs: Sequence[_Job], outcomes: Sequence[Any]) -> None:
         else:
             _settle(job.done, outcome)
     for loop, waiting in coroutines.items():
+        left = threading.Event()
         # A loop that was closed has nobody left who waits.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(_settle_all, waiting)
+            loop.call_soon_threadsafe(_settle_all, waiting, left)
+            # The next block would take the interpreter from them, and be smaller than it could be.
+            left.wait(_LEAVING_SECONDS)
 
 
-def _settle_all(waiting: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+def _settle_all(waiting: Sequence[tuple[asyncio.Future[Any], Any]], left: threading.Event) -> None:
     for done, outcome in waiting:
         _settle(done, outcome)
+    # Its turn comes after those of the coroutines that were woken here.
+    asyncio.get_running_loop().call_soon(left.set)
 
 
 def _settle(done: Future[Any] | asyncio.Future[Any], outcome: Any) -> None:
