@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import gc
 import json
 import random
 import tempfile
@@ -87,6 +88,9 @@ def main() -> None:
             token = make_token(transaction, subject="bench", roles=["program"], days=1, actor="bench")
         service.tokens.reload()
         line, app, loop = service.models["default"].champion, make_app(service), asyncio.new_event_loop()
+        # As `serve` does.
+        gc.collect()
+        gc.freeze()
         jobs = ["bare", *forms] * rounds
         random.Random(0).shuffle(jobs)
         for number, job in enumerate(jobs):
