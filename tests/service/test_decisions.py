@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service.sites import Site, embeddings, make_site, running, wait_until
+from service.sites import Site, embeddings, make_site, running, token_for, wait_until
 from sqlalchemy import select
 
 from calcode import Calcode
@@ -27,6 +27,7 @@ from calcode.files import canonical_json
 from calcode.method.signatures import read_public_key
 from calcode.service import batches, bodies, line, writer
 from calcode.service.admission import Case, parse_request
+from calcode.service.app import make_app
 from calcode.service.audit.notes import open_checkpoint
 from calcode.service.bodies import body_text
 from calcode.service.keys import SiteSecret, checkpoint_key
@@ -164,6 +165,27 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -
     with running(make_site(tmp_path, lines="[limits]\nbody_bytes = 2000")) as (service, call):
         assert call("POST", "/v1/decisions", content=b"x" * 3000).status_code == 413
         assert kinds(service).count("refused") == 1
+
+
+def test_a_sender_who_leaves_before_the_body_is_whole_is_no_error_of_the_service(site: Site) -> None:
+    sent: list[Any] = []
+    received = iter([{"type": "http.request", "body": b'{"emb', "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Any:
+        return next(received)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    with running(site) as (service, _):
+        token = token_for(service.log, "program")
+        service.tokens.reload()
+        scope = {"type": "http", "method": "POST", "path": "/v1/decisions", "query_string": b"", "root_path": ""}
+        headers = [(b"authorization", f"Bearer {token}".encode()), (b"content-length", b"5000")]
+        before = kinds(service)
+        asyncio.run(make_app(service)({**scope, "client": ("127.0.0.1", 1), "headers": headers}, receive, send))
+        assert sent[0]["status"] == 400
+        assert kinds(service) == before
 
 
 def test_a_full_queue_is_busy_and_writes_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
+from starlette.requests import ClientDisconnect
 
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
@@ -96,14 +97,17 @@ ServiceHere = Annotated[Service, Depends(service_of)]
 
 
 async def limited_body(request: Request, limit: int) -> bytes:
-    """The body, or 413 as soon as it is larger than the limit."""
+    """The body, or 413 as soon as it is larger than the limit; 400, which nobody reads, where its sender has gone."""
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > limit:
         raise Problem(413, f"The body is larger than {limit:,} bytes.")
     pieces, size = [], 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > limit:
-            raise Problem(413, f"The body is larger than {limit:,} bytes.")
-        pieces.append(piece)
+    try:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > limit:
+                raise Problem(413, f"The body is larger than {limit:,} bytes.")
+            pieces.append(piece)
+    except ClientDisconnect:
+        raise Problem(400, "The connection ended before the body did.") from None
     return b"".join(pieces)
