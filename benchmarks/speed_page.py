@@ -308,7 +308,7 @@ def gpu_part() -> str:
                 "faster by",
                 "difference of the level",
                 "cores' worth",
-                "in an earlier run",
+                "in earlier runs",
                 "in processes",
                 "of bare products",
             ),
@@ -341,8 +341,10 @@ two: reading the file, and the whole decision above. The CPU columns are the sam
 **`fit`** on the CPU and on the device. *Cores' worth* is the rate of `decide` in memory on all cores of the
 CPU, divided by the rate on one; *in processes* the same with one process for every core, which share nothing
 but the machine; *of bare products* that of a float32 product alone. Such machines are shared, and one core alone
-runs faster or slower by a third from one minute to the next: each figure is the middle of five turns,
-and other machines of this kind showed 9.4 to 11.5 with 20,000 images (benchmarks/NOTES.md).
+runs faster or slower by a third from one minute to the next, which decides the quotient: each figure is the middle of
+five turns on the machine of the last run, and other machines showed 9.4 to 12.4 with 20,000 images. Threads do as well
+as processes that share nothing, so it is the machine and not the interpreter that keeps the figure below 16
+(benchmarks/NOTES.md).
 
 {table(heads["fits"], fits)}
 
