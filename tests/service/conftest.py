@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import uuid
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,16 @@ pytest.importorskip("sqlalchemy")
 from service.sites import Site, free_port, make_site
 from sqlalchemy import create_engine, text
 
+from calcode.errors import CalcodeWarning
 from calcode.service import schema
 from calcode.service.database import Database
 from calcode.service.log import Log
+
+
+@pytest.fixture(autouse=True)
+def rows_of_any_length() -> None:
+    """What a service that outlives a test has set when it loaded its model; pytest takes it back after each test."""
+    warnings.filterwarnings("ignore", message=".* rows are not of unit length", category=CalcodeWarning)
 
 
 @pytest.fixture

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -294,3 +297,17 @@ def test_a_log_of_one_line_upgrades_with_its_rows(database_url: str | None, tmp_
         assert connection.execute(select(POLICY.c.line)).scalar() == "skin"
         assert connection.execute(text("SELECT lines FROM account")).scalar() is None
     database.close()
+
+
+def test_threads_that_look_at_images_at_the_same_time_do_not_warn_of_each_others_rows(three: Site) -> None:
+    """The writer, the monitors and a recalibration all make evidence."""
+    warnings.simplefilter("error")
+    usual = sys.getswitchinterval()
+    with running(three) as (service, _), ThreadPoolExecutor(8) as pool:
+        champion, rows = service.models["north"].champion, 3.0 * embeddings(2)
+        sys.setswitchinterval(1e-6)
+        try:
+            made = list(pool.map(lambda _: champion.evidence(rows), range(6000)))
+        finally:
+            sys.setswitchinterval(usual)
+    assert all(len(evidence) == 2 for evidence in made)

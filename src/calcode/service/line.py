@@ -73,19 +73,16 @@ class LineModel:
         labels: Sequence[int] | None = None,
     ) -> Evidence:
         """Evidence of stored embeddings; shape (n, d) in."""
-        with warnings.catch_warnings():
-            # float32 rows are of unit length only roughly, and are renormalised here as everywhere.
-            warnings.simplefilter("ignore", CalcodeWarning)
-            return Evidence.from_text(
-                embeddings=embeddings,
-                text=self.prompts.text,
-                temperature=self.prompts.temperature,
-                labels=labels,
-                classes=self.prompts.classes,
-                groups=groups,
-                prompt_digest=self.prompts.digest,
-                backbone=self.backbone,
-            )
+        return Evidence.from_text(
+            embeddings=embeddings,
+            text=self.prompts.text,
+            temperature=self.prompts.temperature,
+            labels=labels,
+            classes=self.prompts.classes,
+            groups=groups,
+            prompt_digest=self.prompts.digest,
+            backbone=self.backbone,
+        )
 
     def answers(
         self, embeddings: NDArray[np.float32], *, groups: Sequence[str | None], group_digests: Sequence[str | None]
@@ -188,6 +185,9 @@ def load_line_model(path: Path, *, prompts: Prompts, backbone: str | None, trust
         Keys that must have signed the file; None takes unsigned files.
     """
     model = load_model(path)
+    # float32 rows are of unit length only roughly, and are renormalised here as everywhere. Said once for all threads:
+    # they share the filters, and each would restore another one's.
+    warnings.filterwarnings("ignore", message=".* rows are not of unit length", category=CalcodeWarning)
     if trusted is not None:
         require_signature(path, digest=model.digest_, trusted=trusted)
     kind = "home" if isinstance(model, Calcode) else "site"
