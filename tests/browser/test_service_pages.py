@@ -33,7 +33,8 @@ from calcode.service.tables import DECISION, REVIEW, SECRET_PART, TASK
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
-pytestmark = pytest.mark.timeout(900)
+# The service outlives a test, and keeps the filter that it set when it loaded its model; pytest takes it back.
+pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:.* rows are not of unit length")]
 EVERYTHING = ("clinician", "approver", "engineer", "auditor", "admin")
 PASSWORD = "correct horse battery"
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
