@@ -270,10 +270,4 @@ def utc(seconds: float) -> str:
     >>> utc(0.5)
     '1970-01-01T00:00:00.500000Z'
     """
-    whole, micro = divmod(round(seconds * 1e6), 1_000_000)
-    return f"{_second(whole)}.{micro:06d}Z"
-
-
-@lru_cache(maxsize=16)
-def _second(whole: int) -> str:
-    return datetime.fromtimestamp(whole, UTC).isoformat().removesuffix("+00:00")
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
