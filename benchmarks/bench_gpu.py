@@ -348,7 +348,8 @@ def main() -> None:
         return
     result = json.loads(RESULT.read_text()) if RESULT.exists() and options.parts != list(PARTS) else {}
     result |= {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    result |= {name: value for name, value in vars(options).items() if name != "parts"}
+    sizes = sorted({*result.get("sizes", []), *options.sizes})
+    result |= {name: value for name, value in vars(options).items() if name != "parts"} | {"sizes": sizes}
     world = World(torch, dimension=options.dimension)
     for size in options.sizes:
         roles = {
