@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
-import gc
 import json
 import random
 import tempfile
@@ -88,9 +87,7 @@ def main() -> None:
             token = make_token(transaction, subject="bench", roles=["program"], days=1, actor="bench")
         service.tokens.reload()
         line, app, loop = service.models["default"].champion, make_app(service), asyncio.new_event_loop()
-        # As `serve` does.
-        gc.collect()
-        gc.freeze()
+        service.settle()
         jobs = ["bare", *forms] * rounds
         random.Random(0).shuffle(jobs)
         for number, job in enumerate(jobs):

@@ -11,7 +11,6 @@ dimensions), or one of the paper's size with the dimensions of a larger backbone
 from __future__ import annotations
 
 import argparse
-import gc
 import itertools
 import json
 import random
@@ -117,9 +116,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, Service(demo_site(Path(name), options.model)) as service:
         line, admission = service.models["default"].champion, service.admission["default"]
         counter = 0
-        # As `serve` does.
-        gc.collect()
-        gc.freeze()
+        service.settle()
 
         def bare(n: int) -> None:
             # On one core, as in the service: threads of BLAS would spin after each product, which is no work.

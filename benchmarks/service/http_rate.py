@@ -15,6 +15,8 @@ import json
 import multiprocessing
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -43,48 +45,71 @@ def run_service(site: SiteSettings, synchronous: str, told: Connection) -> None:
     serve(site, listening=listening)
 
 
-async def client(port: int, token: str, name: int, rows: list[bytes], end: float) -> int:
-    """Send one image after the other over one connection until the time is over; the number of answers."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    first = "POST /v1/decisions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-    head = f"{first}Authorization: Bearer {token}\r\n".encode()
-    sent = 0
-    while time.perf_counter() < end:
-        who = b'"group":"%d-%d","image_id":"%d-%d"' % (name, sent, name, sent)
-        body = b'{"embedding_f32":"%b",%b}' % (rows[(name * 977 + sent) % len(rows)], who)
-        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        answered = await reader.readuntil(b"\r\n\r\n")
+class Client:
+    """Sends one image after the other over one connection.
+
+    Parameters
+    ----------
+    port : int
+    token : str
+    """
+
+    def __init__(self, port: int, token: str) -> None:
+        self._port = port
+        first = "POST /v1/decisions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        self._head = f"{first}Authorization: Bearer {token}\r\n".encode()
+
+    async def connect(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+
+    async def decided(self, embedding: bytes, name: str) -> None:
+        """Wait for the answer to the image of a patient who has the same name."""
+        body = b'{"embedding_f32":"%b","group":"%b","image_id":"%b"}' % (embedding, name.encode(), name.encode())
+        self._writer.write(self._head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        answered = await self._reader.readuntil(b"\r\n\r\n")
         assert answered.startswith(b"HTTP/1.1 200"), answered
-        await reader.readexactly(int(answered.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
-        sent += 1
-    writer.close()
-    return sent
+        await self._reader.readexactly(int(answered.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
+
+
+@contextmanager
+def served(site: SiteSettings, synchronous: str) -> Iterator[tuple[int, int, str]]:
+    """A service in a process of its own: the process, its port and a token."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    process = context.Process(target=run_service, args=(site, synchronous, there))
+    process.start()
+    port, token = here.recv()
+    yield process.pid or 0, port, token
+    process.terminate()
+    process.join()
+
+
+async def answers(port: int, token: str, rows: list[bytes], *, clients: int, seconds: float) -> int:
+    """How many answers so many clients get in a time."""
+    end = time.perf_counter() + seconds
+
+    async def one(name: int) -> int:
+        client, sent = Client(port, token), 0
+        await client.connect()
+        while time.perf_counter() < end:
+            await client.decided(rows[(name * 977 + sent) % len(rows)], f"{name}-{sent}")
+            sent += 1
+        return sent
+
+    return sum(await asyncio.gather(*map(one, range(clients))))
 
 
 def turn(
     site: SiteSettings, synchronous: str, rows: list[bytes], *, clients: int, seconds: float
 ) -> tuple[float, float]:
     """Decisions per second, and CPU seconds of the service for each."""
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe()
-    process = context.Process(target=run_service, args=(site, synchronous, there))
-    process.start()
-    port, token = here.recv()
-
-    async def all_clients() -> int:
-        end = time.perf_counter() + seconds
-        return sum(await asyncio.gather(*(client(port, token, name, rows, end) for name in range(clients))))
-
-    before = cpu_seconds(process.pid)
-    began = time.perf_counter()
-    done = asyncio.run(all_clients())
-    rate, spent = done / (time.perf_counter() - began), (cpu_seconds(process.pid) - before) / done
-    process.terminate()
-    process.join()
-    return rate, spent
+    with served(site, synchronous) as (pid, port, token):
+        before, began = cpu_seconds(pid), time.perf_counter()
+        done = asyncio.run(answers(port, token, rows, clients=clients, seconds=seconds))
+        return done / (time.perf_counter() - began), (cpu_seconds(pid) - before) / done
 
 
-def cpu_seconds(pid: int | None) -> float:
+def cpu_seconds(pid: int) -> float:
     """CPU that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

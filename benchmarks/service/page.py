@@ -2,9 +2,9 @@
 
     python benchmarks/service/page.py [--rounds 3] [--keep]
 
-Every command runs in a process of its own, one after the other: cost and batches with each model so many times, the
-rates once, those over HTTP also on a slower disk where strace is installed, which makes every fdatasync take longer.
-`--keep` writes the table from what `benchmarks/results/service.json` has.
+Every command runs in a process of its own, one after the other: cost, batches and waiting with each model so many
+times, the rates once, those over HTTP also on a slower disk where strace is installed, which makes every fdatasync take
+longer. `--keep` writes the table from what `benchmarks/results/service.json` has.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def commands(rounds: int) -> Iterator[tuple[list[str], list[str]]]:
         for model in MODELS:
             yield [], ["cost.py", "--model", model]
             yield [], ["batch.py", "--model", model]
+            yield [], ["latency.py", "--model", model]
     for model in ("demo", "paper-512"):
         yield [], ["rate.py", "--model", model]
         yield [], ["http_rate.py", "--model", model]
@@ -109,6 +110,10 @@ def table(runs: list[Run]) -> str:
         name = f"python benchmarks/service/batch.py --model {model}"
         what = f"batch of 256, share of bare `decide`'s rate: Arrow, NDJSON; {words}"
         row(what, name, share("arrow"), share("ndjson"), aim="0.5")
+    for model, words in MODELS.items():
+        name = f"python benchmarks/service/latency.py --model {model}"
+        what = f"one client over HTTP, milliseconds to the answer, and over those of its parts; {words}"
+        row(what, name, lambda result: float(result["ms"]["durable"]), lambda result: result["of the aim"], aim="; 1.2")
     for model, words in MODELS.items():
         name = f"python benchmarks/service/rate.py --model {model}"
         what = f"32 clients without HTTP: group commit over commit each, and as a share of not durable; {words}"

@@ -70,6 +70,7 @@ def main() -> None:
     for kind, site, synchronous in in_turns(options.rounds, options.model):
         service_module.Database = lambda url, mode=synchronous: Database(url, synchronous=mode)
         with Service(site) as service:
+            service.settle()
             turn = decisions_per_second(service, rows, clients=options.clients, seconds=options.seconds)
             rates[kind].append(asyncio.run(turn))
     middle = {kind: float(np.median(values)) for kind, values in rates.items()}

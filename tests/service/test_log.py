@@ -10,6 +10,7 @@ import re
 import sqlite3
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,6 +52,43 @@ def contents(database: Database) -> dict[str, list[tuple[Any, ...]]]:
             columns = [column for column in table.columns if column not in WORKING]
             found[table.name] = sorted(map(tuple, connection.execute(select(*columns)).all()), key=repr)
     return found
+
+
+def grown(log: Log) -> int:
+    """Bytes of SQLite's write-ahead log; 0 for PostgreSQL."""
+    return log.database.file.with_name("log.sqlite-wal").stat().st_size if log.database.sqlite else 0
+
+
+def test_room_on_the_disk_is_made_and_leaves_no_trace(log: Log, tmp_path: Path) -> None:
+    append(log, note(1), note(2))
+    before = contents(log.database)
+    log.database.make_room()
+    size = grown(log)
+    append(log, note(3))
+    assert log.verify().size == 3
+    assert contents(log.database) == before
+    if not log.database.sqlite:
+        return
+    assert size > 30_000_000
+    for number in range(50):
+        append(log, note(number))
+    assert grown(log) == size
+    # What a crash leaves: nobody takes back or copies back what stands in the files.
+    for name in ("log.sqlite", "log.sqlite-wal"):
+        (tmp_path / f"crashed-{name}").write_bytes((tmp_path / name).read_bytes())
+    crashed = Log(Database(f"sqlite:///{tmp_path / 'crashed-log.sqlite'}"))
+    assert (crashed.verify().size, crashed.verify().broken) == (53, None)
+    with crashed.database.reading() as connection:
+        assert "room" not in set(connection.execute(text("SELECT name FROM sqlite_master")).scalars())
+    crashed.database.close()
+
+
+def test_no_room_is_made_on_a_disk_with_little_left(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(log, note(1))
+    size = grown(log)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=900_000_000))
+    log.database.make_room()
+    assert grown(log) == size
 
 
 def test_records_follow_each_other_and_verify(log: Log) -> None:

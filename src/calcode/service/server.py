@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Callable, Sequence
 
@@ -50,9 +49,7 @@ def serve(
     """
     set_up_logs()
     with Service(site) as service:
-        # Modules and models are no garbage: looking through them again and again costs a twelfth of a block.
-        gc.collect()
-        gc.freeze()
+        service.settle()
         config = uvicorn.Config(
             make_app(service, more=more),
             host=site.host,
