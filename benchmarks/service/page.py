@@ -4,7 +4,8 @@
 
 Every command runs in a process of its own, one after the other: cost, batches and waiting with each model so many
 times, the rates once, those over HTTP also on a slower disk where strace is installed, which makes every fdatasync take
-longer. `--keep` writes the table from what `benchmarks/results/service.json` has.
+longer. `--keep` writes the table from what `benchmarks/results/service.json` has. Machines differ more than versions:
+what the run before found is kept beside it.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def measure(rounds: int) -> None:
         )
         runs.append({"command": shown, "result": json.loads(done.stdout)})
     machine = {"cores": len(os.sched_getaffinity(0)), "python": sys.version.split()[0], "on": time.strftime("%Y-%m-%d")}
-    RESULT.write_text(json.dumps({"machine": machine, "runs": runs}, indent=2) + "\n")
+    before = {name: value for name, value in json.loads(RESULT.read_text()).items() if name != "before"}
+    RESULT.write_text(json.dumps({"machine": machine, "runs": runs, "before": before}, indent=2) + "\n")
 
 
 def spread(values: list[float], digits: int = 2) -> str:
@@ -77,15 +79,18 @@ def spread(values: list[float], digits: int = 2) -> str:
     return middle if len(values) == 1 else f"{middle} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 
-def table(runs: list[Run]) -> str:
-    """The figures as a table."""
-    rows = ["| | command | measured | aim |", "|---|---|---|---|"]
+def table(runs: list[Run], earlier: list[Run]) -> str:
+    """The figures as a table, beside them those of the run before."""
+    rows = ["| | command | measured | the run before | aim |", "|---|---|---|---|---|"]
 
     def row(what: str, command: str, *figures: Callable[[Run], float], aim: str = "", digits: int = 2) -> None:
-        results = [run["result"] for run in runs if run["command"] == command]
-        if results:
-            measured = "; ".join(spread([figure(result) for result in results], digits) for figure in figures)
-            rows.append(f"| {what} | `{command}` | {measured} | {aim} |")
+        def measured(runs: list[Run]) -> str:
+            results = [run["result"] for run in runs if run["command"] == command]
+            parts = [spread([figure(result) for result in results], digits) for figure in figures] if results else []
+            return "; ".join(parts)
+
+        if measured(runs):
+            rows.append(f"| {what} | `{command}` | {measured(runs)} | {measured(earlier)} | {aim} |")
 
     def cost(part: str) -> list[Callable[[Run], float]]:
         return [lambda result, size=size: float(result["cpu"][size][part]) for size in ("1", "64", "256")]
@@ -139,8 +144,9 @@ def main() -> None:
     options = parser.parse_args()
     if not options.keep:
         measure(options.rounds)
-    before, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table(json.loads(RESULT.read_text())['runs'])}\n\n{END}{rest.split(END)[1]}")
+    kept = json.loads(RESULT.read_text())
+    head, rest = PAGE.read_text().split(BEGIN)
+    PAGE.write_text(f"{head}{BEGIN}\n\n{table(kept['runs'], kept['before']['runs'])}\n\n{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":
