@@ -2,10 +2,11 @@
 
     python benchmarks/service/cost.py [--rounds 40] [--model paper-512]
 
-Prints ratios: bare decide = 1. `durable` is from an embedding in memory to a record on the disk, admission included;
-`admission` is its first part (key, coin, pseudonyms, commitments); `rows alone` inserts and commits the same rows into
-another SQLite file, with nothing else around it. The model is that of the demonstration (2,000 images per role, 128
-dimensions), or one of the paper's size with the dimensions of a larger backbone (`speed/sizes.py`).
+Prints ratios: bare decide = 1. `durable` is from an embedding in memory to a record on the disk and an answer in the
+caller's thread, admission and both changes of threads included; `admission` is its first part (key, coin, pseudonyms,
+commitments); `writer` is what the thread that decides, records and commits spends; `rows alone` inserts and commits the
+same rows into another SQLite file, with nothing else around it. The model is that of the demonstration (2,000 images
+per role, 128 dimensions), or one of the paper's size with the dimensions of a larger backbone (`speed/sizes.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import random
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -40,6 +42,7 @@ from calcode.service.writer import Answer
 
 #: The demonstration's, and models of the paper's size.
 MODELS = {"demo": None, "paper-512": Size(dimension=512), "paper-1152": Size(dimension=1152)}
+PARTS = ("admission", "writer", "rows alone", "durable")
 
 
 def demo_site(folder: Path, model: str = "demo") -> SiteSettings:
@@ -115,6 +118,9 @@ def main() -> None:
     stay_on_this_core()
     with tempfile.TemporaryDirectory() as name, Service(demo_site(Path(name), options.model)) as service:
         line, admission = service.models["default"].champion, service.admission["default"]
+        (writer,) = [thread for thread in threading.enumerate() if thread.name == "writer"]
+        assert writer.ident is not None
+        clock = time.pthread_getcpuclockid(writer.ident)
         counter = 0
         service.settle()
 
@@ -123,18 +129,18 @@ def main() -> None:
             with products_on_one_core():
                 line.model.decide(line.evidence(rows[start : start + n]))
 
-        def durable(n: int) -> float:
+        def durable(n: int) -> dict[str, float]:
             nonlocal counter
-            began = time.process_time()
+            began, written = time.process_time(), time.clock_gettime(clock)
             cases = []
             for row in rows[start : start + n]:
                 counter += 1
-                request = DecisionRequest(embedding_f32="", group=f"patient-{counter}", image_id=str(counter))
+                request = DecisionRequest(embedding_f32=b"", group=f"patient-{counter}", image_id=str(counter))
                 cases.append(admission.case(request, admission.checked(row), key=None, actor="bench"))
             admitted = time.process_time() - began
             answers = service.writer.submit(cases).result()
             assert all(isinstance(answer, Answer) for answer in answers)
-            return admitted
+            return {"admission": admitted, "writer": time.clock_gettime(clock) - written}
 
         spent: dict[tuple[str, int], list[float]] = {}
         jobs = [(kind, n) for kind in ("bare", "durable") for n in (1, 64, 256) for _ in range(rounds)]
@@ -142,16 +148,16 @@ def main() -> None:
         for kind, n in jobs:
             start = random.randrange(len(rows) - n)
             began = time.process_time()
-            admitted = (bare if kind == "bare" else durable)(n)
-            spent.setdefault((kind, n), []).append(time.process_time() - began)
-            if admitted is not None:
-                spent.setdefault(("admission", n), []).append(admitted)
+            parts = (bare if kind == "bare" else durable)(n) or {}
+            parts[kind] = time.process_time() - began
+            for part, seconds in parts.items():
+                spent.setdefault((part, n), []).append(seconds)
         for n in (1, 64, 256):
             spent["rows alone", n] = rows_alone(service, Path(name) / f"rows{n}.sqlite", block=n, blocks=rounds)
         result = {}
         for n in (1, 64, 256):
             base = float(np.median(spent["bare", n]))
-            ratios = {kind: float(np.median(spent[kind, n])) / base for kind in ("admission", "rows alone", "durable")}
+            ratios = {kind: float(np.median(spent[kind, n])) / base for kind in PARTS}
             result[n] = {"bare_ms": round(base * 1e3, 3), **{kind: round(value, 2) for kind, value in ratios.items()}}
         began = time.process_time()
         verdict = service.log.verify()

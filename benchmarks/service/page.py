@@ -109,6 +109,7 @@ def table(runs: list[Run], earlier: list[Run]) -> str:
         name = f"python benchmarks/service/cost.py --model {model}"
         what = f"CPU of a durable decision over a bare `decide`: alone, in blocks of 64, of 256; {words}"
         row(what, name, *cost("durable"), aim="1.5, 2, 2.5")
+        row("of that, the writer's thread: decision, record, chain, SQLite", name, *cost("writer"))
         row("of that, admission: keys, coin, pseudonyms, commitments", name, *cost("admission"))
         row("of that, SQLite: the same rows with nothing else", name, *cost("rows alone"))
     for model, words in MODELS.items():

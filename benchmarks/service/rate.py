@@ -36,7 +36,7 @@ async def decisions_per_second(service: Service, rows: np.ndarray, *, clients: i
         count = 0
         while time.perf_counter() < began + seconds:
             key = f"{number}-{count}-{time.time_ns()}"
-            request = DecisionRequest(embedding_f32="", image_id=key, group=key)
+            request = DecisionRequest(embedding_f32=b"", image_id=key, group=key)
             row = rows[(number * 977 + count) % len(rows)]
             case = service.admission["default"].case(request, row, key=None, actor="bench")
             await service.writer.decided([case])

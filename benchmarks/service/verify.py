@@ -44,7 +44,7 @@ def fill(site: SiteSettings, n: int) -> None:
         admission = service.admission["default"]
         for start in range(0, n, len(rows)):
             requests = [
-                DecisionRequest(embedding_f32="", group=f"patient-{i}", image_id=str(i))
+                DecisionRequest(embedding_f32=b"", group=f"patient-{i}", image_id=str(i))
                 for i in range(start, start + len(rows))
             ]
             cases = [

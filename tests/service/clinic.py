@@ -107,7 +107,7 @@ class Clinic:
             for row in rows:
                 name = f"{self.line}-{self.seed}-{self._sent}"
                 self._sent += 1
-                request = DecisionRequest(embedding_f32="", group=f"patient {name}", image_id=f"image {name}")
+                request = DecisionRequest(embedding_f32=b"", group=f"patient {name}", image_id=f"image {name}")
                 cases.append(admission.case(request, row, key=None, actor="clinic"))
             for row, answer in enumerate(self.service.writer.submit(cases).result()):
                 ids.append(answer.id)

@@ -59,7 +59,7 @@ def test_threads_of_blas_do_not_spin_beside_a_service(tmp_path: Path) -> None:
         "import numpy as np; blas = ThreadpoolController().select(user_api='blas').limit(limits=2)\n"
         "with Service(read_site(sys.argv[1])) as service:\n"
         "    admission = service.admission['skin']; row = np.ones(admission.dimension, dtype=np.float32)\n"
-        "    case = admission.case(DecisionRequest(embedding_f32='', image_id='one'), row, key=None, actor='me')\n"
+        "    case = admission.case(DecisionRequest(embedding_f32=b'', image_id='one'), row, key=None, actor='me')\n"
         "    service.writer.submit([case]).result()\n"
         "    print(min(library['num_threads'] for library in ThreadpoolController().info()))\n"
         "print(max(library['num_threads'] for library in ThreadpoolController().info()))\n"
@@ -134,6 +134,8 @@ def test_the_same_key_twice_in_one_block_is_decided_once(site: Site) -> None:
         ({"embedding": [1e300] * 16}, "embedding: not finite in float32, or of length zero."),
         ({"embedding": [True] * 16}, "embedding.0: Input should be a valid number."),
         ({"embedding_f32": "###"}, "embedding_f32: not base64"),
+        ({"embedding_f32": 5}, "embedding_f32: not base64"),
+        ({"embedding_f32": "AAAA"}, "embedding_f32: not base64 of little-endian float32"),
         ({}, "give exactly one of embedding"),
         ({"embedding": [1.0] * 16, "embedding_f32": "AAAA"}, "give exactly one of embedding"),
         ({"embedding": [1.0] * 16, "weight": 3}, "body: a field that is not known"),

@@ -53,7 +53,7 @@ def _cases(service: Service, lines: list[str]) -> list[Case]:
     made = []
     for row, line in enumerate(lines):
         admission = service.admission[line]
-        request = DecisionRequest(embedding_f32="", group=f"patient-{row % 7}", image_id=f"image-{row}")
+        request = DecisionRequest(embedding_f32=b"", group=f"patient-{row % 7}", image_id=f"image-{row}")
         made.append(admission.case(request, embeddings(30)[row], key=None, actor="test"))
     return made
 

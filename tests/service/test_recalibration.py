@@ -353,7 +353,7 @@ def test_gates_count_labels_after_the_cut_off_and_never_set_size(tmp_path: Path)
         # Nor by patients of the model's own data, nor by cases that chance did not draw, whoever labels them.
         rows, labels, _ = clinic.draw(40)
         requests = [
-            DecisionRequest(embedding_f32="", group=f"calibration-patient-{i}", image_id=f"known {i}")
+            DecisionRequest(embedding_f32=b"", group=f"calibration-patient-{i}", image_id=f"known {i}")
             for i in range(40)
         ]
         case = service.admission["skin"].case
@@ -475,7 +475,7 @@ def test_three_sites_each_learn_their_own_way(tmp_path: Path) -> None:
         vector, _, _ = clinics["north"].draw(1)
         cases = []
         for name in names:
-            wanted = DecisionRequest(embedding_f32="", group="the same patient", image_id="the same image", line=name)
+            wanted = DecisionRequest(embedding_f32=b"", group="the same patient", image_id="the same image", line=name)
             cases.append(service.admission[name].case(wanted, vector[0], key=f"same-{name}", actor="clinic"))
         same = [answer.body["u"] for answer in service.writer.submit(cases).result()]
         secret = site_secret(site.settings)

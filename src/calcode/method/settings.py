@@ -19,8 +19,8 @@ from calcode.method.audit import DIAGNOSTICS, FusedRule
 from calcode.method.localized import LEVELS, LevelName
 from calcode.method.tail import ProtectRule
 
-#: Far below any distance that float64 can tell from zero, far above what would overflow 1 / h.
-_SMALLEST_BANDWIDTH = 1e-100
+#: Float64 puts an image up to 1e-15 away from itself: over a smaller bandwidth its own weight would not be 1.
+_SMALLEST_BANDWIDTH = 1e-13
 #: Of a count without a bound of its own.
 _MOST = 2**32 - 1
 
@@ -126,7 +126,10 @@ class Kind:
         if self.inside and number in (self.low, self.high):
             raise SettingsError(f"{name}: {value!r} must lie strictly between {self.low:g} and {self.high:g}")
         if self.type == "width" and number < _SMALLEST_BANDWIDTH:
-            raise SettingsError(f"{name}: {value!r} must be positive (use inf to turn localization off)")
+            raise SettingsError(
+                f"{name}: {value!r} must be at least {_SMALLEST_BANDWIDTH:g}, or rounding would decide how near images "
+                "are (use inf to turn localization off)"
+            )
         return number
 
     def parse(self, name: str, text: Any) -> Any:

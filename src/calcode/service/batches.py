@@ -33,7 +33,7 @@ def cases_from_ndjson(
     most : int
         Rows that are taken at most.
     """
-    lines = [line for line in body.splitlines() if line.strip()]
+    lines = [line for line in body.splitlines() if line and not line.isspace()]
     _require_rows(len(lines), most)
     rows: list[Case | Problem] = []
     for number, line in enumerate(lines):
@@ -91,7 +91,7 @@ def cases_from_arrow(
             if texts is None:
                 # One by one, as those of a JSON request: each that is not taken gets its own sentence.
                 own = {name: values[number] for name, values in columns.items()}
-                request: DecisionRequest | Texts = request_of({"embedding_f32": "", **own})
+                request: DecisionRequest | Texts = request_of({"embedding_f32": b"", **own})
             else:
                 request = texts[number]
             admission = admitting(request.line)
