@@ -6,11 +6,14 @@ import asyncio
 import base64
 import dataclasses
 import gc
+import itertools
 import json
+import random
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ from calcode.service.app import make_app
 from calcode.service.audit.notes import open_checkpoint
 from calcode.service.bodies import body_text
 from calcode.service.keys import SiteSecret, checkpoint_key
+from calcode.service.problems import Problem
 from calcode.service.proofs import Proof, check_proof
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, EVENT, SECRET_PART, TASK
@@ -123,7 +127,7 @@ def test_the_same_key_twice_in_one_block_is_decided_once(site: Site) -> None:
         assert (first.replay, second.replay) == (False, True)
         assert first.record == second.record
         assert third.status == 409
-        assert kinds(service).count("decision") == 1
+        assert (kinds(service).count("decision"), kinds(service).count("refused")) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -362,25 +366,32 @@ def test_a_batch_gives_a_line_for_every_row_in_order(site: Site) -> None:
         assert single.json() == answers[3]
         too_many = {"content": "{}\n" * 4097, "headers": {"Content-Type": batches.NDJSON}}
         assert call("POST", "/v1/decisions/batch", **too_many).status_code == 422
+        assert kinds(service).count("refused") == 2
         assert call("POST", "/v1/decisions/batch", content="x").status_code == 415
+        long = {"Content-Type": batches.NDJSON, "Idempotency-Key": "k" * 201}
+        assert call("POST", "/v1/decisions/batch", content="{}", headers=long).status_code == 422
+        assert kinds(service).count("refused") == 4
         assert service.log.verify().broken is None
+
+
+def arrow_stream(columns: Mapping[str, Any], *, compression: str | None = None) -> bytes:
+    """Columns as an Arrow stream."""
+    table, sink = pa.table(dict(columns)), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
 
 
 def test_an_arrow_batch_says_what_ndjson_says(site: Site) -> None:
     rows = embeddings(20)
-    table = pa.table(
-        {
-            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 16),
-            "image_id": [f"i{i}" for i in range(20)],
-            "group": [f"p{i // 2}" for i in range(19)] + [None],
-        }
-    )
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
+    columns = {
+        "embedding": pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 16),
+        "image_id": [f"i{i}" for i in range(20)],
+        "group": [f"p{i // 2}" for i in range(19)] + [None],
+    }
     with running(site) as (_, call):
         headers = {"Content-Type": batches.ARROW}
-        answer = call("POST", "/v1/decisions/batch", content=sink.getvalue().to_pybytes(), headers=headers)
+        answer = call("POST", "/v1/decisions/batch", content=arrow_stream(columns), headers=headers)
         assert answer.status_code == 200, answer.text
         decided = pa.ipc.open_stream(answer.content).read_all().to_pylist()
         again = call("POST", "/v1/decisions", json=body(rows[4], image_id="i4", group="p2")).json()
@@ -417,27 +428,75 @@ def test_a_bad_row_of_an_arrow_batch_gets_the_sentence_it_gets_as_ndjson(site: S
     ]
     columns = {name: [text.get(name) for text in texts] for name in ("image_id", "group", "site", "prompt_digest")}
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 16)
-    numbers = pa.table({"embedding": vectors, "image_id": [f"n{i}" for i in range(6)], "device": [1, *[None] * 5]})
     lines = "\n".join(json.dumps({**body(row), **text}) for row, text in zip(rows, texts, strict=True))
     with running(site) as (service, call):
-
-        def arrow_said(table: pa.Table) -> list[tuple[int | None, str | None]]:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, table.schema) as writer:
-                writer.write_table(table)
-            send = {"content": sink.getvalue().to_pybytes(), "headers": {"Content-Type": batches.ARROW}}
-            answers = pa.ipc.open_stream(call("POST", "/v1/decisions/batch", **send).content).read_all()
-            return list(zip(answers["status"].to_pylist(), answers["detail"].to_pylist(), strict=True))
-
-        said = arrow_said(pa.table({"embedding": vectors, **columns}))
+        send = {"content": arrow_stream({"embedding": vectors, **columns}), "headers": {"Content-Type": batches.ARROW}}
+        table = pa.ipc.open_stream(call("POST", "/v1/decisions/batch", **send).content).read_all()
+        said = list(zip(table["status"].to_pylist(), table["detail"].to_pylist(), strict=True))
         answers = call("POST", "/v1/decisions/batch", content=lines, headers={"Content-Type": batches.NDJSON}).text
         told = [json.loads(answer) for answer in answers.splitlines()]
         assert said == [(answer.get("status"), answer.get("detail")) for answer in told]
         assert [status for status, _ in said] == [None, 422, 422, 422, 422, 422]
         assert len({sentence for _, sentence in said}) == 6
-        # What an Arrow column can hold and a text is not.
-        assert arrow_said(numbers) == [(422, "device: Input should be a valid string."), *[(None, None)] * 4, said[5]]
-        assert len(stored(service, DECISION)) == 5
+        assert len(stored(service, DECISION)) == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"device": pa.array([1, 2])}, "device: a column of plain texts is needed."),
+        ({"group": pa.array(["a", "b"]).dictionary_encode()}, "group: a column of plain texts is needed."),
+        ({"study": pa.array([0, 1], type=pa.timestamp("s"))}, "study: a column of plain texts is needed."),
+        ({"age": pa.array([1, 2])}, "each once and no others."),
+    ],
+)
+def test_columns_that_are_no_texts_refuse_an_arrow_batch(
+    site: Site, columns: dict[str, pa.Array], sentence: str
+) -> None:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(embeddings(2).ravel()), 16)
+    with running(site) as (service, call):
+        content = arrow_stream({"embedding": vectors, "image_id": ["1", "2"], **columns})
+        answer = call("POST", "/v1/decisions/batch", content=content, headers={"Content-Type": batches.ARROW})
+        assert (answer.status_code, answer.json()["detail"].endswith(sentence)) == (422, True), answer.text
+        assert kinds(service).count("refused") == 1
+
+
+def test_a_compressed_arrow_batch_is_refused_before_it_is_unpacked(site: Site) -> None:
+    """A body of some kilobytes would become gigabytes."""
+    zeros = pa.ListArray.from_arrays(pa.array([0, 4_000_000]), pa.array(np.zeros(4_000_000, dtype=np.float32)))
+    tables = [
+        {"embedding": zeros, "image_id": ["1"]},
+        {"embedding": zeros, "group": pa.array(["a"]).dictionary_encode()},
+    ]
+    with running(site) as (_, call):
+        for columns, codec in itertools.product(tables, ("zstd", "lz4")):
+            content = arrow_stream(columns, compression=codec)
+            assert len(content) < 200_000
+            answer = call("POST", "/v1/decisions/batch", content=content, headers={"Content-Type": batches.ARROW})
+            assert answer.json()["detail"] == "body: the Arrow stream is compressed; send it without."
+
+
+def test_damaged_arrow_batches_are_refused_and_never_followed(site: Site) -> None:
+    """Any byte may be wrong: an offset that points elsewhere would otherwise end the process or show other memory."""
+    lists = pa.array(embeddings(3).tolist(), type=pa.list_(pa.float32()))
+    whole = arrow_stream({"embedding": lists, "image_id": ["one", "two", "three"], "group": ["a", None, "c"]})
+    rng = random.Random(5)
+    with running(site) as (service, _):
+        admission = service.admission["skin"]
+
+        def rows_of(content: bytes) -> list[Case | Problem]:
+            try:
+                return batches.cases_from_arrow(content, lambda line: admission, key="k", actor="t", most=64)
+            except Problem as problem:
+                return [problem]
+
+        assert [type(row) for row in rows_of(whole)] == [Case] * 3
+        far = (2_000_000_000).to_bytes(4, "little")
+        places = [(place, far) for place in range(0, len(whole) - 4, 4)]
+        places += [(rng.randrange(len(whole)), bytes([rng.randrange(256)])) for _ in range(3000)]
+        read = [rows_of(whole[:place] + patch + whole[place + len(patch) :]) for place, patch in places]
+        assert all(isinstance(row, Case | Problem) for rows in read for row in rows)
+        assert sum(isinstance(rows[0], Problem) for rows in read) > 1000
 
 
 def test_the_coin_is_one_per_patient_and_that_of_the_contract(site: Site) -> None:

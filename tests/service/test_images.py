@@ -17,6 +17,7 @@ from service.sites import Site, running
 from calcode.backbones import load_backbone
 from calcode.backbones.backbone import encode_images
 from calcode.service.operations import erase, opened
+from calcode.service.service import Service
 
 pytest.importorskip("onnxruntime")
 
@@ -33,6 +34,11 @@ def png(seed: int, size: tuple[int, int] = (40, 30)) -> bytes:
     return sink.getvalue()
 
 
+def pictures(service: Service) -> set[Path]:
+    """The files that the service keeps."""
+    return set((Path(service.site.data) / "images").iterdir())
+
+
 def test_a_picture_is_decided_like_its_embedding_kept_and_erased(picture_site: Site) -> None:
     content = png(1)
     with running(picture_site) as (service, call):
@@ -44,7 +50,8 @@ def test_a_picture_is_decided_like_its_embedding_kept_and_erased(picture_site: S
         plain = call("POST", "/v1/decisions", json={"embedding": vector.tolist(), "image_id": "2"}).json()
         assert answer.json()["set"] == plain["set"]
         assert answer.json()["p_audit"] == plain["p_audit"]
-        kept = Path(service.site.data) / "images" / hashlib.sha256(content).hexdigest()
+        (kept,) = pictures(service)
+        assert kept.name.startswith(hashlib.sha256(content).hexdigest())
         assert kept.read_bytes() == content
         assert kept.stat().st_mode & 0o077 == 0
     with opened(picture_site.settings) as log:
@@ -78,17 +85,47 @@ def test_pictures_that_cannot_be_decoded_are_refused_and_not_kept(picture_site: 
     bomb = io.BytesIO()
     Image.new("1", (20_000, 20_000)).save(bomb, "PNG")
     with running(picture_site) as (service, call):
-        before = sorted(path.name for path in (Path(service.site.data) / "images").iterdir())
+        before = pictures(service)
         for content in (b"no picture", png(2)[:200], bomb.getvalue()):
             sent = {"image": base64.b64encode(content).decode(), "image_id": "x"}
             answer = call("POST", "/v1/decisions", json=sent)
             assert answer.status_code == 422, answer.text
             assert answer.json()["detail"].startswith("image: ")
-        assert call("POST", "/v1/decisions", json={"image": "###", "image_id": "x"}).status_code == 422
-        assert sorted(path.name for path in (Path(service.site.data) / "images").iterdir()) == before
+        for text in ("###", "\u00e9"):
+            assert call("POST", "/v1/decisions", json={"image": text, "image_id": "x"}).status_code == 422
+        assert pictures(service) == before
         assert (
             call("POST", "/v1/decisions", json={**sent, "image": base64.b64encode(png(3)).decode()}).status_code == 200
         )
+
+
+def test_a_request_without_a_record_of_its_own_leaves_no_picture(picture_site: Site) -> None:
+    """Nobody could erase it later: it belongs to no case."""
+    sent = {"image": base64.b64encode(png(11)).decode(), "image_id": "first"}
+    with running(picture_site) as (service, call):
+        before = pictures(service)
+        for refused in ({"image": sent["image"]}, {**sent, "prompt_digest": "0" * 64}):
+            assert call("POST", "/v1/decisions", json=refused).status_code == 422
+        assert pictures(service) == before
+        assert call("POST", "/v1/decisions", json=sent).status_code == 200
+        (kept,) = pictures(service) - before
+        again = call("POST", "/v1/decisions", json=sent)
+        assert again.headers["Idempotent-Replay"] == "true"
+        other = call("POST", "/v1/decisions", json={**sent, "image": base64.b64encode(png(12)).decode()})
+        assert other.status_code == 409
+        assert pictures(service) == {*before, kept}
+
+
+def test_erasing_one_case_leaves_the_same_picture_of_another(picture_site: Site) -> None:
+    sent = {"image": base64.b64encode(png(13)).decode()}
+    with running(picture_site) as (service, call):
+        ids = [
+            call("POST", "/v1/decisions", json={**sent, "image_id": name, "group": name}).json()["id"]
+            for name in ("berta", "clara")
+        ]
+        erase(picture_site.settings, service.log, group="berta", decision=None, why="test")
+        shown = [call("GET", f"/v1/decisions/{id}/image", as_="clinician").status_code for id in ids]
+        assert shown == [404, 200]
 
 
 def test_a_dicom_file_sent_by_http_is_kept_without_identifiers(picture_site: Site) -> None:

@@ -176,6 +176,7 @@ def test_a_result_about_nothing_is_refused(ward: Ward, sent: dict[str, str], sen
     assert sentence in answer.json()["detail"]
     assert "S-secret" not in answer.text
     assert ward.rows(REVIEW) == []
+    assert len(ward.rows(EVENT, kind="refused")) == 1
 
 
 BAD_FILE = "study,label,source\nS-1,c0,\nS-9,c0,\nS-2,melanoma,\n,c1,\nS-1,c2,\nS-2,c1,gossip\n"

@@ -217,6 +217,25 @@ def test_a_jump_of_the_clock_is_an_event_and_reorders_nothing(log: Log, monkeypa
     assert log.verify().broken is None
 
 
+def test_a_jump_that_a_failed_transaction_saw_is_told_by_the_next(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(log, note(1))
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+
+    def fails() -> None:
+        with log.transaction() as transaction:
+            transaction.append([note(2)])
+            raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="gone"):
+        fails()
+    with log.transaction():
+        pass
+    append(log, note(3))
+    append(log, note(4))
+    assert [row.kind for page in log.pages() for row in page] == ["export", "clock_jumped", "export", "export"]
+
+
 def test_unknown_kinds_are_refused(log: Log) -> None:
     with pytest.raises(ValueError, match="not a kind"):
         append(log, Event(kind="gossip", actor="test", body={}))

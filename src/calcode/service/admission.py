@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -199,12 +198,24 @@ class Admission:
     def checked(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
         """The vector, or a problem."""
         if vector.shape != (self.dimension,):
-            raise Problem(422, f"embedding: {vector.size} numbers, this line takes {self.dimension}.")
+            given = "1 number" if vector.size == 1 else f"{vector.size} numbers"
+            raise Problem(422, f"embedding: {given}, this line takes {self.dimension}.")
         # `dot` would give the interpreter's lock away, and get it back after the writer's turn.
         squared = float(vector @ vector)
         if not 1e-12 < squared < inf:
             raise Problem(422, "embedding: not finite in float32, or of length zero.")
         return vector
+
+    def key(self, request: DecisionRequest | Texts, key: str | None) -> str:
+        """The idempotency key of a request that this line takes; `key` is that of the header."""
+        if request.prompt_digest not in (None, self.prompt_digest):
+            raise Problem(422, f"prompt_digest: this line has the prompts {self.prompt_digest[:16]}...")
+        if key is not None:
+            return key
+        if request.image_id is None:
+            raise Problem(422, "Send an Idempotency-Key header or an image_id: a repeated request needs it.")
+        # The secret is the line's, so the same name on another line is another key.
+        return f"image_id\n{request.image_id}"
 
     def case(
         self,
@@ -214,16 +225,10 @@ class Admission:
         key: str | None,
         actor: str,
         traceparent: str | None = None,
-        image: bytes | None = None,
+        image: str | None = None,
     ) -> Case:
-        """The case of a request whose embedding is known."""
-        if request.prompt_digest not in (None, self.prompt_digest):
-            raise Problem(422, f"prompt_digest: this line has the prompts {self.prompt_digest[:16]}...")
-        if key is None:
-            if request.image_id is None:
-                raise Problem(422, "Send an Idempotency-Key header or an image_id: a repeated request needs it.")
-            # The secret is the line's, so the same name on another line is another key.
-            key = f"image_id\n{request.image_id}"
+        """The case of a request whose embedding is known; `image` is the name under which the picture is kept."""
+        key = self.key(request, key)
         pseudonym, group, study, image_id = self.secret.pseudonym, request.group, request.study, request.image_id
         who = []
         if group is not None:
@@ -242,9 +247,9 @@ class Admission:
             day = _day(keep.identity_days)
             parts.append(secret_part("identity", identity, media_type="application/json", delete_after=day))
         if image is not None:
-            # The picture is a file under its own digest; the part that is deleted names it.
-            named = hashlib.sha256(image).hexdigest().encode()
-            parts.append(secret_part("image", named, media_type="text/x-file", delete_after=_day(keep.image_days)))
+            # The picture is a file; the part that is deleted names it.
+            day = _day(keep.image_days)
+            parts.append(secret_part("image", image.encode(), media_type="text/x-file", delete_after=day))
         image_draw, second_draw = self.secret.draws(key)
         return Case(
             line=self.line,

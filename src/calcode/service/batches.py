@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,13 @@ from numpy.typing import NDArray
 from calcode.service.admission import Admission, Case, DecisionRequest, Texts, parse_request, request_of, texts_of
 from calcode.service.problems import Problem
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
+#: Kinds of IPC messages that have buffers, by their number in Arrow's format.
+_DICTIONARY, _BATCH = 2, 3
 #: The admission of the line that a row names, or a problem.
 Admitting = Callable[[str | None], Admission]
 
@@ -57,20 +63,21 @@ def cases_from_arrow(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    try:
-        with pa.ipc.open_stream(body) as stream:
-            table = stream.read_all()
-    except (pa.ArrowException, OSError) as error:
-        raise Problem(422, "body: not an Arrow stream.") from error
+    table = _table_of(body)
     _require_rows(table.num_rows, most)
-    foreign = set(table.column_names) - {"embedding", *Texts._fields}
-    if foreign or "embedding" not in table.column_names:
-        raise Problem(422, f"columns: 'embedding' and any of {', '.join(Texts._fields)} are taken, no others.")
+    names, known = table.column_names, {"embedding", *Texts._fields}
+    if len(set(names)) < len(names) or not {"embedding"} <= set(names) <= known:
+        sentence = f"columns: 'embedding' and any of {', '.join(Texts._fields)} are taken, each once and no others."
+        raise Problem(422, sentence)
     vectors = table["embedding"].combine_chunks()
     kind = vectors.type
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     if not any(test(kind) for test in lists) or not pa.types.is_floating(kind.value_type):
         raise Problem(422, "embedding: a column of lists of float numbers is needed.")
+    for name in set(names) - {"embedding"}:
+        # Others, such as dictionaries, may repeat one long text for every row.
+        if table.schema.field(name).type not in (pa.string(), pa.large_string(), pa.null()):
+            raise Problem(422, f"{name}: a column of plain texts is needed.")
     columns = {name: table[name].to_pylist() for name in table.column_names if name != "embedding"}
     texts = texts_of(columns, table.num_rows)
     # The rows as float32; None where a row or one of its numbers is missing.
@@ -101,6 +108,58 @@ def cases_from_arrow(
         except Problem as problem:
             rows.append(problem)
     return rows
+
+
+def _table_of(body: bytes) -> pa.Table:
+    """The rows of an Arrow stream that says nothing wrong about itself and takes no more memory than it is long."""
+    import pyarrow as pa
+
+    try:
+        messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(body))
+        if any(_is_compressed(message.metadata.to_pybytes()) for message in messages):
+            raise Problem(422, "body: the Arrow stream is compressed; send it without.")
+        with pa.ipc.open_stream(body) as stream:
+            table = stream.read_all()
+        # Offsets may point anywhere: to follow one that is wrong would end the process.
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
+        raise Problem(422, "body: not an Arrow stream.") from error
+    return table
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    """Whether the buffers of an IPC message are compressed: few bytes may then stand for all memory.
+
+    pyarrow does not tell before it has unpacked them. So the flatbuffer is read: field 2 of a message is its header,
+    field 3 of a record batch its compression. A batch of a dictionary holds a record batch in field 1.
+
+    Parameters
+    ----------
+    metadata : bytes
+        The flatbuffer, which pyarrow has verified.
+    """
+
+    def number(form: str, at: int) -> int:
+        return int(struct.unpack_from(form, metadata, at)[0])
+
+    def field(table: int, index: int) -> int:
+        """Where a field of a table is; 0 where the table has none."""
+        fields = table - number("<i", table)
+        inside = 4 + 2 * index < number("<H", fields)
+        offset = number("<H", fields + 4 + 2 * index) if inside else 0
+        return table + offset if offset else 0
+
+    def followed(place: int) -> int:
+        return place + number("<I", place)
+
+    message = followed(0)
+    kind, header = field(message, 1), field(message, 2)
+    if not kind or not header:
+        return False
+    batch = followed(header)
+    if metadata[kind] == _DICTIONARY and field(batch, 1):
+        return bool(field(followed(field(batch, 1)), 3))
+    return metadata[kind] == _BATCH and bool(field(batch, 3))
 
 
 def answers_to_arrow(answers: Sequence[dict[str, Any]]) -> bytes:

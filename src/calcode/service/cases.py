@@ -1,4 +1,4 @@
-"""What a reader sees of a case: its image where one was sent, else a link into the site's own viewer."""
+"""The picture of a case: kept with its record, shown to its reader; without one, a link into the site's own viewer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from urllib.parse import quote
 import numpy as np
 from sqlalchemy import Connection, select
 
+from calcode.service.admission import Case
+from calcode.service.problems import Problem
 from calcode.service.tables import SECRET_PART
+from calcode.service.writer import Answer
 
 
 def picture_file(connection: Connection, seq: int, folder: Path) -> Path | None:
@@ -28,6 +31,17 @@ def picture_file(connection: Connection, seq: int, folder: Path) -> Path | None:
     name = connection.execute(query).scalar()
     path = None if name is None else folder / bytes(name).decode()
     return path if path is not None and path.is_file() else None
+
+
+def drop_unrecorded(folder: Path, case: Case, answer: Answer | Problem) -> None:
+    """Delete the picture of a request that made no record: it was refused, or had been answered before.
+
+    Where a request ends in another way, nobody knows whether there is a record; `calcode service retain` finds out.
+    """
+    if isinstance(answer, Problem) or answer.replay:
+        for part in case.parts:
+            if part.name == "image":
+                (folder / part.content.decode()).unlink(missing_ok=True)
 
 
 def picture_png(path: Path) -> bytes | None:

@@ -18,6 +18,7 @@ from calcode.service.admission import Admission, Case, DecisionRequest, parse_re
 from calcode.service.audit.chain import Record
 from calcode.service.blindness import may_still_read, reveal
 from calcode.service.bodies import encoded
+from calcode.service.cases import drop_unrecorded
 from calcode.service.explanation import Explanation, explanation_of
 from calcode.service.people import Principal
 from calcode.service.problems import MEDIA_TYPE, Problem, responses
@@ -83,7 +84,8 @@ def _sent(answer: Answer | Problem, service: Service) -> tuple[int, dict[str, An
     body = answer_of(answer, service)
     if body["reason"] == "error":
         sentence = "An internal error: the case is deferred to a clinician, and the deferral is recorded."
-        return 500, Problem(500, sentence, extra={"decision": body}).body()
+        deferred = {"title": "Deferred after an internal error", "decision": body}
+        return 500, Problem(500, sentence, extra=deferred).body()
     return 200, body
 
 
@@ -119,6 +121,7 @@ async def decide(request: Request) -> Response:
         await refused(service, principal.subject, problem)
         raise
     (answer,) = await service.writer.decided([case])
+    drop_unrecorded(service.site.path("images"), case, answer)
     status, body_sent = _sent(answer, service)
     headers = answer.headers if isinstance(answer, Problem) else {}
     if isinstance(answer, Answer) and answer.replay:
@@ -130,16 +133,14 @@ async def decide(request: Request) -> Response:
 async def _admitted(service: Service, principal: Principal, body: bytes, request: Request) -> Case:
     wanted = parse_request(body)
     admission = service.admission[line_of(service, principal, wanted.line)]
-    key = request.headers.get("idempotency-key")
-    if key is not None and not 1 <= len(key) <= 200:
-        raise Problem(422, "Idempotency-Key: 1 to 200 characters.")
-    image = None
+    key, image = _key_of(request), None
     if wanted.image is not None:
         images = service.images.get(admission.line)
         if images is None:
             raise Problem(422, "image: this line has no image tower; send the embedding.")
-        image, vector = await images.embedded(wanted.image)
-        vector = admission.checked(vector)
+        # Before the picture is kept: nobody could delete one that belongs to no decision.
+        admission.key(wanted, key)
+        image, vector = await images.embedded(wanted.image, admission.checked)
     else:
         vector = admission.vector(wanted)
     # Of the W3C's form or not at all: what stands in the log cannot be deleted.
@@ -147,9 +148,16 @@ async def _admitted(service: Service, principal: Principal, body: bytes, request
     return admission.case(wanted, vector, key=key, actor=principal.subject, traceparent=trace and trace[0], image=image)
 
 
+def _key_of(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 1 <= len(key) <= 200:
+        raise Problem(422, "Idempotency-Key: 1 to 200 characters.")
+    return key
+
+
 async def refused(service: Service, actor: str, problem: Problem) -> None:
     """Record a refusal before it is answered; a busy service still refuses."""
-    if problem.status in (413, 422):
+    if problem.status in (413, 415, 422):
         event = refusal(actor, problem)
         await service.writer.changed(lambda transaction: transaction.append([event]))
 
@@ -181,8 +189,8 @@ async def decide_batch(request: Request) -> Response:
     """Decide on up to 4,096 images; a bad row is refused alone."""
     service, actor = service_of(request), signed_in(request, "program").subject
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
-    key = request.headers.get("idempotency-key")
     try:
+        key = _key_of(request)
         if kind not in (batches.NDJSON, batches.ARROW):
             raise Problem(415, f"Send {batches.NDJSON} or {batches.ARROW}.")
         body = await limited_body(request, service.site.limits.batch_bytes)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,9 @@ from calcode.errors import OutputError
 from calcode.files import replacing
 from calcode.service.problems import Problem
 
+#: A vector, or a problem where a line does not take it.
+Checked = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+
 
 class Images:
     """The tower of a line, and the folder of the pictures it has seen.
@@ -32,7 +34,7 @@ class Images:
     ----------
     tower : Backbone
     folder : Path
-        Pictures are kept here under their SHA-256, for the reviewer; deleted one by one.
+        Pictures are kept here for the reviewer, a file for every request: deleting one takes nothing from another case.
     deidentify : bool
         Keep only the pixels of a DICOM file and what decodes them.
     pool : WorkerPool
@@ -43,11 +45,11 @@ class Images:
         self._tower, self._folder, self._pool, self._deidentify = tower, folder, pool, deidentify
         self._turn = threading.Lock()
 
-    async def embedded(self, encoded: str) -> tuple[bytes, NDArray[np.float32]]:
-        """A picture given in base64 as it is kept, and its embedding of shape (d,)."""
+    async def embedded(self, encoded: str, checked: Checked) -> tuple[str, NDArray[np.float32]]:
+        """A picture given in base64: the name under which it is kept, and its embedding of shape (d,)."""
         try:
             content = base64.b64decode(encoded, validate=True)
-        except binascii.Error:
+        except ValueError:
             raise Problem(422, "image: not base64.") from None
         if self._deidentify and content[128:132] == b"DICM":
             # Without pydicom no DICOM file can be decoded, and what cannot be decoded is not kept.
@@ -55,22 +57,23 @@ class Images:
                 from calcode.service.hospital.objects import without_identifiers
 
                 content = without_identifiers(content, pseudonym=hashlib.sha256(content).hexdigest())
-        return content, await asyncio.to_thread(self.embed, content)
+        return await asyncio.to_thread(self.embed, content, checked)
 
-    def embed(self, content: bytes) -> NDArray[np.float32]:
-        """Keep a picture and embed it; shape (d,). One at a time."""
+    def embed(self, content: bytes, checked: Checked) -> tuple[str, NDArray[np.float32]]:
+        """Keep a picture and embed it: its name and a vector of shape (d,). One at a time."""
+        name = f"{hashlib.sha256(content).hexdigest()}-{os.urandom(8).hex()}"
         try:
             # Under its final name only if it could be decoded.
-            with replacing(self._folder / hashlib.sha256(content).hexdigest()) as temporary, self._turn:
+            with replacing(self._folder / name) as temporary, self._turn:
                 temporary.write_bytes(content)
                 (picture,) = self._pool.results(self._pool.submit([os.fspath(temporary)]))
                 if isinstance(picture, Unreadable):
                     raise Problem(422, f"image: {picture.reason}.")
-                vector: NDArray[np.float32] = encode_images(self._tower, [picture])[0]
+                vector = checked(encode_images(self._tower, [picture])[0])
         except OutputError:
             sentence = "The picture cannot be written (disk full?): nothing was decided. Repeat the request later."
             raise Problem(507, sentence, headers={"Retry-After": "2"}) from None
-        return vector
+        return name, vector
 
 
 @contextmanager

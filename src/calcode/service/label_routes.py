@@ -13,6 +13,7 @@ from calcode.service.decision_routes import refused
 from calcode.service.label_files import GivenLabel, LabelledLine, read_label_file, receive_labels
 from calcode.service.people import Principal
 from calcode.service.problems import Problem, responses
+from calcode.service.refusals import refusal
 from calcode.service.requests import ServiceHere, limited_body, line_of, role, service_of
 from calcode.service.sampling import Policy, policy_event
 from calcode.service.service import Service
@@ -77,7 +78,13 @@ def label(
     wanted: LabelRequest, service: ServiceHere, principal: Annotated[Principal, Depends(role("program"))]
 ) -> list[dict[str, str]]:
     """Record a result. The same one again changes nothing; another one supersedes it."""
-    return _received(service, principal, [GivenLabel(**wanted.model_dump())])
+    try:
+        return _received(service, principal, [GivenLabel(**wanted.model_dump())])
+    except Problem as problem:
+        if problem.status == 422:
+            event = refusal(principal.subject, problem)
+            service.change(lambda t: t.append([event]))
+        raise
 
 
 @router.post(

@@ -188,6 +188,8 @@ def load_line_model(path: Path, *, prompts: Prompts, backbone: str | None, trust
     # float32 rows are of unit length only roughly, and are renormalised here as everywhere. Said once for all threads:
     # they share the filters, and each would restore another one's.
     warnings.filterwarnings("ignore", message=".* rows are not of unit length", category=CalcodeWarning)
+    # Of an embedding whose length is beyond float32, which is refused.
+    warnings.filterwarnings("ignore", message="overflow encountered in matmul", category=RuntimeWarning)
     if trusted is not None:
         require_signature(path, digest=model.digest_, trusted=trusted)
     kind = "home" if isinstance(model, Calcode) else "site"

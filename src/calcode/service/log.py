@@ -60,12 +60,15 @@ class Log:
     def transaction(self) -> Iterator[Transaction]:
         """Events and what they change, all or nothing; durable when the block has ended."""
         with self.database.writing() as connection:
-            yield Transaction(connection, self)
+            transaction = Transaction(connection, self)
+            yield transaction
+        # Only now is a jump in the log: one that a failed transaction saw is told by the next.
+        if not transaction.jump:
+            self._offset = transaction.offset
 
     def jump(self, offset: float) -> float:
-        """By how much the wall clock jumped since the last call; `offset` is its distance from the monotonic one."""
-        before, self._offset = self._offset, offset
-        jump = 0.0 if before is None else offset - before
+        """By how much the wall clock jumped since the last record; `offset` is its distance from the monotonic one."""
+        jump = 0.0 if self._offset is None else offset - self._offset
         return jump if abs(jump) > _JUMP_SECONDS else 0.0
 
     # ------------------------------------------------------------------ reading
@@ -176,6 +179,10 @@ class Transaction:
     ----------
     wall, at : float and str
         Wall clock, in seconds and as the log writes it.
+    offset : float
+        Its distance from the monotonic clock.
+    jump : float
+        By how much it jumped, until the first record says so.
     """
 
     def __init__(self, connection: Connection, log: Log) -> None:
@@ -189,6 +196,8 @@ class Transaction:
         # After the lock: a later record has a later time.
         self.wall, self._mono = time.time(), time.monotonic()
         self.at = utc(self.wall)
+        self.offset = self.wall - self._mono
+        self.jump = log.jump(self.offset)
 
     def decisions_with(self, keys: Sequence[str]) -> dict[str, StoredKey]:
         """The decisions that were made for these keys before."""
@@ -222,7 +231,8 @@ class Transaction:
         """Add events to the chain and carry them out in the derived tables."""
         if not events:
             return []
-        at, clock, jump = self.at, round(self._mono, 6), self._log.jump(self.wall - self._mono)
+        at, clock = self.at, round(self._mono, 6)
+        jump, self.jump = self.jump, 0.0
         if jump:
             jumped = Event(kind="clock_jumped", actor="service", body={"seconds": round(jump, 3)})
             events = [jumped, *events]

@@ -20,7 +20,7 @@ _TITLES = {
     415: "Unsupported media type",
     422: "Refused",
     429: "Too many requests",
-    500: "Deferred after an internal error",
+    500: "Internal error",
     501: "Not configured",
     503: "Busy",
     507: "Disk full",

@@ -211,7 +211,9 @@ class Writer:
             _hand_back(jobs, [Problem(status, sentence, headers={"Retry-After": "2"}) for _ in jobs])
             return True
         except Exception as error:
-            _LOGGER.error("change_failed", extra={"error": type(error).__name__})
+            # A problem is an answer: something was asked for that may not be.
+            if not isinstance(error, Problem):
+                _LOGGER.error("change_failed", extra={"error": type(error).__name__})
             _hand_back(jobs, [error] * len(jobs))
             return True
         left = iter(answers)
@@ -257,7 +259,9 @@ class Writer:
             if case.key in known:
                 answers[row] = self._stored(transaction, case, known[case.key], events)
             elif case.key in first:
-                continue
+                # The same key twice in one block: the second one gets the answer of the first, which is not there yet.
+                if cases[first[case.key]].content != case.content:
+                    answers[row] = _conflict(case, events)
             elif isinstance(outcome, Problem):
                 answers[row] = outcome
                 events.append(refusal(case.actor, outcome))
@@ -285,17 +289,14 @@ class Writer:
             self._metrics.decided(line, action).inc(said.count((line, action)))
         for row, case in enumerate(cases):
             if answers[row] is None:
-                # The same key twice in one block: the second one gets the answer of the first.
-                twin, answer = cases[first[case.key]], answers[first[case.key]]
+                answer = answers[first[case.key]]
                 assert isinstance(answer, Answer)
-                answers[row] = replace(answer, replay=True) if twin.content == case.content else _conflict()
+                answers[row] = replace(answer, replay=True)
         return [answer for answer in answers if answer is not None]
 
     def _stored(self, transaction: Transaction, case: Case, row: Any, events: list[Event]) -> Answer | Problem:
         if row.content != case.content:
-            problem = _conflict()
-            events.append(refusal(case.actor, problem))
-            return problem
+            return _conflict(case, events)
         columns = [EVENT.c[name] for name in Record._fields]
         stored = transaction.connection.execute(select(*columns).where(EVENT.c.seq == row.seq)).one()
         return Answer(Record._make(stored), row.id, json.loads(stored.body), replay=True)
@@ -398,8 +399,11 @@ def _decision_event(case: Case, outcome: dict[str, Any], *, place: Place, policy
     return Event(kind="decision", actor=case.actor, body=body, parts=case.parts)
 
 
-def _conflict() -> Problem:
-    return Problem(409, "This key was used before for another content; send a new key.")
+def _conflict(case: Case, events: list[Event]) -> Problem:
+    """A key that was used for another content; the refusal is recorded."""
+    problem = Problem(409, "This key was used before for another content; send a new key.")
+    events.append(refusal(case.actor, problem))
+    return problem
 
 
 def _by_line(models: Mapping[str, LineModel], cases: Sequence[Case]) -> list[dict[str, Any] | Problem]:

@@ -24,6 +24,7 @@ from calcode.errors import ServiceError
 from calcode.files import canonical_json
 from calcode.service.admission import Case, DecisionRequest
 from calcode.service.audit.parts import secret_part
+from calcode.service.cases import drop_unrecorded
 from calcode.service.database import STORAGE_ERRORS, storage_fault
 from calcode.service.hospital.conformance import (
     CANNOT_UNDERSTAND,
@@ -189,6 +190,7 @@ class _Gateway:
                 self._refused(actor, problem)
                 raise
             (answer,) = self._service.writer.submit([case]).result()
+            drop_unrecorded(self._service.site.path("images"), case, answer)
             if isinstance(answer, Problem):
                 raise answer
             status.Status = SUCCESS
@@ -207,11 +209,11 @@ class _Gateway:
         service, admission = self._service, self._service.admission[line]
         name = admission.secret.pseudonym("object", hashlib.sha256(content).hexdigest())
         image = take_apart(content, pseudonym=name, deidentify=self._settings.deidentify)
-        vector = admission.checked(service.images[line].embed(image.stored))
+        kept, vector = service.images[line].embed(image.stored, admission.checked)
         request = DecisionRequest(
             image="", group=image.patient, study=image.study, image_id=image.instance, device=device
         )
-        case = admission.case(request, vector, key=None, actor=actor, image=image.stored)
+        case = admission.case(request, vector, key=None, actor=actor, image=kept)
         # The object itself, not its embedding, says whether it is the same: a tower may change between two sendings.
         same = canonical_json([image.pixels, image.patient, image.study, image.instance, line])
         case.content = hashlib.sha256(same.encode()).hexdigest()
