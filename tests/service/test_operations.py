@@ -96,8 +96,19 @@ def test_every_earlier_schema_upgrades_to_the_newest_with_its_records(
         assert connection.execute(select(EVENT.c.id)).scalars().all() == ["i"]
         context = MigrationContext.configure(connection, opts={"compare_type": False})
         assert compare_metadata(context, METADATA) == []
-    with pytest.raises(DBAPIError, match="never changed"), database.writing() as connection:
-        connection.execute(text("DELETE FROM event"))
+    # SQLite's REPLACE deletes the old row without asking the triggers of UPDATE and DELETE.
+    insert, conflict = (
+        ("INSERT OR REPLACE", "") if database.sqlite else ("INSERT", "ON CONFLICT (seq) DO UPDATE SET id = 'x'")
+    )
+    columns = ", ".join(column.name for column in EVENT.columns)
+    forged = f"{insert} INTO event ({columns}) SELECT {columns.replace('actor', repr('evil'))} FROM event WHERE true"
+    for statement in ("DELETE FROM event", "UPDATE event SET actor = 'evil'", f"{forged} {conflict}"):
+        with pytest.raises(DBAPIError, match="never changed"), database.writing() as connection:
+            connection.execute(text(statement))
+    with Log(database).transaction() as transaction:
+        transaction.append([Event(kind="export", actor="a", body={}) for _ in range(3)])
+    verdict = Log(database).verify()
+    assert (verdict.size, verdict.broken) == (4, None)
     database.close()
 
 

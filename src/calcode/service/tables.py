@@ -380,7 +380,7 @@ def _insertion(table: Table, dialect: str) -> str:
 
 
 def install_guards(connection: Connection) -> None:
-    """Triggers that refuse to change or delete a record of the log."""
+    """Triggers that refuse to change or delete a record of the log; schema 0005 adds the one against REPLACE."""
     if connection.dialect.name == "sqlite":
         for verb in ("UPDATE", "DELETE"):
             connection.execute(
