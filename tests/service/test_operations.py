@@ -294,6 +294,66 @@ def parts(site: Site) -> list[tuple[int, str]]:
         return [(row.seq, row.name) for row in connection.execute(select(SECRET_PART.c.seq, SECRET_PART.c.name))]
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            "UPDATE secret_part SET content = zeroblob(64) WHERE seq = {} AND name = 'embedding'",
+            "part 'embedding' of record {} was",
+        ),
+        (
+            "UPDATE secret_part SET salt = zeroblob(16) WHERE seq = {} AND name = 'identity'",
+            "part 'identity' of record {} was",
+        ),
+        (
+            "UPDATE secret_part SET content = 'text' WHERE seq = {} AND name = 'identity'",
+            "part 'identity' of record {} was",
+        ),
+        (
+            "INSERT INTO secret_part SELECT seq, 'x', salt, content, '', NULL FROM secret_part WHERE seq = {} LIMIT 1",
+            "record {} has a personal part 'x'",
+        ),
+    ],
+)
+def test_a_personal_part_that_was_changed_is_found(site: Site, change: str, sentence: str) -> None:
+    """The chain holds the digest of a part, not its content: it stays whole."""
+    answers = filled(site, 6)
+    backup = site.folder / "backup.sqlite"
+    seq = answers[3]["seq"]
+    with opened(site.settings) as log, log.database.writing() as connection:
+        connection.execute(SECRET_PART.delete().where(SECRET_PART.c.seq == answers[1]["seq"]))
+    assert RUN(app, ["log", "verify", str(site.file)]).exit_code == 0, "what was erased is no finding"
+    with opened(site.settings) as log:
+        with log.database.writing() as connection:
+            # A later one too: the first is named.
+            for at in (answers[4]["seq"], seq):
+                connection.execute(text(change.format(at)))
+        assert log.verify().broken is None
+    RUN(app, ["service", "backup", str(site.file), str(backup)])
+    for command in (["log", "verify", str(site.file)], ["service", "restore-test", str(site.file), str(backup)]):
+        found = RUN(app, command)
+        assert found.exit_code == 1
+        assert found.output.startswith("bad: ")
+        assert sentence.format(seq) in found.output
+        assert len(found.output.splitlines()) == 1
+
+
+def test_personal_parts_are_compared_on_both_databases(log: Log) -> None:
+    from calcode.service import commitments
+    from calcode.service.audit.parts import secret_part
+
+    for number in range(3):
+        part = secret_part("comment", b"text" * 2000, media_type="text/plain")
+        event = Event(kind="export", actor="a", body={"parts": {"comment": part.digest}, "n": number}, parts=(part,))
+        with log.transaction() as transaction:
+            transaction.append([event])
+    assert commitments.changed_parts(log) == []
+    with log.database.writing() as connection:
+        connection.execute(SECRET_PART.update().where(SECRET_PART.c.seq == 2).values(content=b"other"))
+    (found,) = commitments.changed_parts(log)
+    assert found.startswith("the personal part 'comment' of record 2 was changed")
+
+
 def test_erasing_a_patient_removes_every_trace_but_the_record(site: Site) -> None:
     answers = filled(site)
     files = sorted(Path(site.settings.data).glob("log.sqlite*"))

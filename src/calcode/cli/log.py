@@ -27,6 +27,8 @@ def verify(
 ) -> None:
     """Recompute every hash of the log and compare it with signed checkpoints; exit code 1 if it is not whole.
 
+    Personal content is compared with the digests that the records hold of it; what was erased is not missed.
+
     Examples
     --------
     calcode log verify site.toml --checkpoints /mnt/notes
@@ -37,6 +39,7 @@ def verify(
     from calcode.metrics.wording import counted
     from calcode.service.checkpoint_targets import notes_in
     from calcode.service.checkpoints import check_against
+    from calcode.service.commitments import changed_parts
     from calcode.service.keys import checkpoint_key
     from calcode.service.operations import opened
     from calcode.service.settings import read_site
@@ -50,7 +53,7 @@ def verify(
             with log.database.reading() as connection:
                 notes = [tuple(row) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))]
         public = checkpoint_key(settings).public_key() if key is None else read_public_key(key)
-        found = check_against(log, notes, public)
+        found = check_against(log, notes, public) + changed_parts(log)
         size = log.head()[0]
     covered = max((at for at, _ in notes), default=0)
     whole = f"Whole: {counted(size, 'record')}, {counted(len(notes), 'checkpoint')}, "

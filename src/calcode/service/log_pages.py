@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row, or_, select
 from calcode.files import canonical_json
 from calcode.service.checkpoint_targets import targets_of
 from calcode.service.checkpoints import check_against
+from calcode.service.commitments import changed_parts
 from calcode.service.keys import checkpoint_key
 from calcode.service.log import Event
 from calcode.service.log_routes import not_by_a_reader
@@ -104,10 +105,10 @@ def patient(service: ServiceHere, principal: _Auditor, form: Form) -> Response:
 
 @router.post("/log/verify")
 def verify(request: Request, service: ServiceHere, principal: _Auditor, form: Form) -> Response:
-    """Recompute every hash, and compare with every checkpoint of the database."""
+    """Recompute every hash, and compare with every checkpoint and every personal part of the database."""
     with service.database.reading() as connection:
         notes = [(row.size, row.note) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))]
-    found = check_against(service.log, notes, checkpoint_key(service.site).public_key())
+    found = check_against(service.log, notes, checkpoint_key(service.site).public_key()) + changed_parts(service.log)
     context = {"verdict": found, "n_notes": len(notes), "size": service.log.head()[0]}
     return render(request, "log_verified.html", context)
 

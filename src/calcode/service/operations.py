@@ -16,6 +16,7 @@ from calcode.errors import ServiceError
 from calcode.files import file_sha256, replacing
 from calcode.service import projections, schema
 from calcode.service.checkpoints import check_against
+from calcode.service.commitments import changed_parts
 from calcode.service.database import Database
 from calcode.service.keys import checkpoint_key, site_secret
 from calcode.service.log import Event, Log, utc
@@ -85,7 +86,7 @@ def restore_test(site: SiteSettings, live: Log, backup: str) -> tuple[int, list[
         try:
             with restored.database.reading() as connection:
                 notes = [tuple(row) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))]
-            found = check_against(restored, notes, checkpoint_key(site).public_key())
+            found = check_against(restored, notes, checkpoint_key(site).public_key()) + changed_parts(restored)
             size, head = restored.head()
             if size and live.hashes(after=size - 1, upto=size) != [head]:
                 found.append(f"record {size} is another one in the live log: this is a backup of something else")
