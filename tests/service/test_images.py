@@ -13,11 +13,14 @@ import pytest
 from PIL import Image
 from service.pictures import TOWER, make_picture_site
 from service.sites import Site, running
+from sqlalchemy import func, select
 
 from calcode.backbones import load_backbone
 from calcode.backbones.backbone import encode_images
-from calcode.service.operations import erase, opened
+from calcode.service.log import Transaction
+from calcode.service.operations import erase, opened, retain
 from calcode.service.service import Service
+from calcode.service.tables import DECISION, SECRET_PART
 
 pytest.importorskip("onnxruntime")
 
@@ -56,6 +59,34 @@ def test_a_picture_is_decided_like_its_embedding_kept_and_erased(picture_site: S
         assert kept.stat().st_mode & 0o077 == 0
     with opened(picture_site.settings) as log:
         assert erase(picture_site.settings, log, group="anna", decision=None, why="test") == 3
+    assert not kept.exists()
+
+
+def test_a_picture_of_two_patients_stays_until_both_are_erased(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are named by their content: the same one has one file."""
+    site, content = make_picture_site(tmp_path), png(4)
+    with running(site) as (_, call):
+        for group in ("anna", "berta", "clara"):
+            sent = {"image": base64.b64encode(content).decode(), "group": group, "image_id": group}
+            assert call("POST", "/v1/decisions", json=sent).status_code == 200
+    kept = site.settings.path("images") / hashlib.sha256(content).hexdigest()
+    with opened(site.settings) as log:
+        erase(site.settings, log, group="anna", decision=None, why="test")
+        assert kept.exists()
+        with log.database.writing() as connection:
+            only = (
+                SECRET_PART.c.name == "image",
+                SECRET_PART.c.seq == select(func.min(DECISION.c.seq) + 1).scalar_subquery(),
+            )
+            connection.execute(SECRET_PART.update().where(*only).values(delete_after="2000-01-01"))
+        assert retain(site.settings, log) == 1
+        assert kept.exists()
+        with monkeypatch.context() as broken:
+            broken.setattr(Transaction, "append", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                erase(site.settings, log, group="clara", decision=None, why="test")
+        assert kept.exists(), "nothing was erased"
+        erase(site.settings, log, group="clara", decision=None, why="test")
     assert not kept.exists()
 
 

@@ -41,15 +41,19 @@ def init(site: SiteFile, as_json: AsJson = False) -> None:
     from calcode.service import schema
     from calcode.service.audit.notes import verifier_key
     from calcode.service.database import Database
-    from calcode.service.keys import checkpoint_key, site_secret
+    from calcode.service.keys import checkpoint_key, make_missing_keys, site_secret
     from calcode.service.settings import read_site
 
     settings = read_site(site)
+    if settings.checkpoints.key is not None:
+        checkpoint_key(settings)  # first: it may be missing, and then nothing should be half made
     Path(settings.data).mkdir(parents=True, exist_ok=True, mode=0o700)
-    key = checkpoint_key(settings).public_key()  # first: it may be missing, and then nothing should be half made
     with closing(Database(settings.database_url)) as database:
         schema.upgrade(database)
+        with database.reading() as connection:
+            make_missing_keys(connection, settings)
     site_secret(settings)
+    key = checkpoint_key(settings).public_key()
     facts = {"data": settings.data, "key": public_text(key), "verifier_key": verifier_key(settings.name, key)}
     tell(
         "service init",

@@ -7,6 +7,7 @@ import hmac
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import Connection, select
@@ -93,15 +94,44 @@ class SiteSecret:
         return uniform(digest), uniform(digest[8:])
 
 
-def site_secret(site: SiteSettings) -> SiteSecret:
-    """The secret in the data folder, made there the first time."""
+def make_missing_keys(connection: Connection, site: SiteSettings) -> None:
+    """Make the two secrets in the data folder where they are missing, as long as no service has started on the log.
+
+    A log that was begun has secrets of its own: new ones would be others, and hide that those are gone.
+    """
+    if _last_start(connection) is not None:
+        return
     path = site.path("secret.key")
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
             stream.write(os.urandom(32))
             stream.flush()
             os.fsync(stream.fileno())
+    if site.checkpoints.key is None and not site.path("checkpoint.key").exists():
+        write_private_key(site.path("checkpoint.key"))
+
+
+def _last_start(connection: Connection) -> Any:
+    """What the last start of a service recorded; None for a log that no service has begun."""
+    query = select(EVENT.c.body).where(of_kinds("started")).order_by(EVENT.c.seq.desc()).limit(1)
+    body = connection.execute(query).scalar()
+    return None if body is None else json.loads(body)
+
+
+def site_secret(site: SiteSettings) -> SiteSecret:
+    """The secret in the data folder.
+
+    Raises
+    ------
+    ServiceError
+        If it is missing or not whole.
+    """
+    path = site.path("secret.key")
+    if not path.exists():
+        raise ServiceError(
+            f"{path}: no such file, which holds the secret of all coins and pseudonyms; put the copy from outside this "
+            "machine there. Before the first start, 'calcode service init SITE' makes it"
+        )
     key = path.read_bytes()
     if len(key) != 32:
         raise ServiceError(f"{path}: {len(key)} bytes, a secret has 32; put the original file back")
@@ -119,11 +149,9 @@ def require_same_coins(connection: Connection, site: SiteSettings, secret: SiteS
     ServiceError
         For another secret, for a line with a new name, and for a log of the time before lines had keys of their own.
     """
-    query = select(EVENT.c.body).where(of_kinds("started")).order_by(EVENT.c.seq.desc()).limit(1)
-    body = connection.execute(query).scalar()
-    if body is None:
+    last = _last_start(connection)
+    if last is None:
         return
-    last = json.loads(body)
     if last["secret_sha256"] != secret.digest:
         raise ServiceError(
             f"{site.path('secret.key')}: not the secret that this log began with; every coin and pseudonym would "
@@ -143,12 +171,18 @@ def require_same_coins(connection: Connection, site: SiteSettings, secret: SiteS
         raise ServiceError(
             f"{site.data}: this log was begun by a version in which lines had no keys of their own; here its patients' "
             "coins would be tossed again and its requests decided twice. Keep it to read, verify and export, and begin "
-            "a new log: another name and another data folder"
+            "a new log: another name, another data folder and another folder for its checkpoints"
         )
 
 
 def checkpoint_key(site: SiteSettings) -> Ed25519PrivateKey:
-    """The key that signs checkpoints, made in the data folder where the site file names none."""
+    """The key that signs checkpoints: the one that the site file names, or the one in the data folder.
+
+    Raises
+    ------
+    ServiceError
+        If it is missing.
+    """
     if site.checkpoints.key is not None:
         if not Path(site.checkpoints.key).exists():
             raise ServiceError(
@@ -158,5 +192,8 @@ def checkpoint_key(site: SiteSettings) -> Ed25519PrivateKey:
         return read_private_key(Path(site.checkpoints.key))
     path = site.path("checkpoint.key")
     if not path.exists():
-        write_private_key(path)
+        raise ServiceError(
+            f"{path}: no such file, which holds the key that signs checkpoints; put the copy from outside this machine "
+            "there. Before the first start, 'calcode service init SITE' makes it"
+        )
     return read_private_key(path)

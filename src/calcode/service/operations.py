@@ -17,8 +17,8 @@ from calcode.files import file_sha256, replacing
 from calcode.service import projections, schema
 from calcode.service.checkpoints import check_against
 from calcode.service.commitments import changed_parts
-from calcode.service.database import Database
-from calcode.service.keys import checkpoint_key, site_secret
+from calcode.service.database import Database, driver_pages
+from calcode.service.keys import checkpoint_key, require_same_coins, site_secret
 from calcode.service.log import Event, Log, utc
 from calcode.service.settings import SiteSettings
 from calcode.service.tables import CHECKPOINT, DECISION, DERIVED, EVENT, SECRET_PART, WORKING
@@ -129,10 +129,11 @@ def retain(site: SiteSettings, log: Log) -> int:
             limit = utc((datetime.now(UTC) - timedelta(days=site.retention.comment_days)).timestamp())
             old = select(EVENT.c.seq).where(EVENT.c.at < limit)
             due |= (SECRET_PART.c.name == "comment") & SECRET_PART.c.seq.in_(old)
-        n = _delete(site, transaction.connection, due)
+        n, pictures = _delete(transaction.connection, due)
         if n:
             body = {"why": "retention", "parts": n, "day": today}
             transaction.append([Event(kind="erasure", actor="operator", body=body)])
+    _remove_pictures(site, log, pictures)
     _forget(log)
     return n
 
@@ -141,19 +142,27 @@ def erase(site: SiteSettings, log: Log, *, group: str | None, decision: str | No
     """Delete all personal content of a patient or of one decision, readers' comments too; the number of parts.
 
     The records stay, with commitments that nobody can open any more.
+
+    Raises
+    ------
+    ServiceError
+        If there is no such patient or decision, or the secret is not the one that this log's pseudonyms came from.
     """
     if (group is None) == (decision is None):
         raise ServiceError("erase: name a group or a decision")
-    secret = site_secret(site)
     with log.transaction() as transaction:
         connection = transaction.connection
-        # Also of lines that the site file no longer names: their pseudonyms are other ones.
-        lines = {line.name for line in site.lines} | set(
-            connection.execute(select(DECISION.c.line).distinct()).scalars()
-        )
-        digests = [secret.for_line(line).pseudonym("group", group) for line in sorted(lines)] if group else []
+        digests = [] if group is None else _pseudonyms(site, connection, group)
         condition = DECISION.c.id == decision if group is None else DECISION.c.group_digest.in_(digests)
         chosen = connection.execute(select(DECISION.c.seq, DECISION.c.id).where(condition)).all()
+        if not chosen:
+            # Not recorded either: what was typed may be a name, and a record is for ever.
+            raise ServiceError(
+                "erase: no decision has this id; nothing was deleted. Answers and 'calcode log export' name ids"
+                if group is None
+                else "erase: no decision of this patient is in the log; nothing was deleted. Name the patient as "
+                "requests do"
+            )
         comments = (
             select(SECRET_PART.c.seq)
             .join(EVENT, EVENT.c.seq == SECRET_PART.c.seq)
@@ -161,20 +170,46 @@ def erase(site: SiteSettings, log: Log, *, group: str | None, decision: str | No
         )
         said = connection.execute(comments).scalars().all()
         seqs = [*(row.seq for row in chosen), *said]
-        n = sum(_delete(site, connection, SECRET_PART.c.seq == seq) for seq in seqs)
+        deleted = [_delete(connection, SECRET_PART.c.seq == seq) for seq in seqs]
+        n = sum(parts for parts, _ in deleted)
         body = {"why": why, "parts": n, "decisions": len(chosen)}
         subjects = [decision] if decision is not None else digests
         transaction.append([Event(kind="erasure", actor="operator", subject=name, body=body) for name in subjects])
+    _remove_pictures(site, log, {name for _, pictures in deleted for name in pictures})
     _forget(log)
     return n
 
 
-def _delete(site: SiteSettings, connection: Connection, condition: object) -> int:
+def _pseudonyms(site: SiteSettings, connection: Connection, group: str) -> list[str]:
+    """A patient's pseudonyms on all lines, also on those that the site file no longer names."""
+    secret = site_secret(site)
+    # Under another secret the patient would not be found, and seem to have been erased.
+    require_same_coins(connection, site, secret)
+    lines = {line.name for line in site.lines} | set(connection.execute(select(DECISION.c.line).distinct()).scalars())
+    return [secret.for_line(line).pseudonym("group", group) for line in sorted(lines)]
+
+
+def _delete(connection: Connection, condition: object) -> tuple[int, set[str]]:
+    """Delete parts; their number, and the names of the pictures that they were about."""
     chosen = and_(condition)  # type: ignore[arg-type]
     pictures = connection.execute(select(SECRET_PART.c.content).where(chosen, SECRET_PART.c.name == "image")).scalars()
-    for name in [bytes(content).decode() for content in pictures]:
+    names = {bytes(content).decode() for content in pictures}
+    return int(connection.execute(SECRET_PART.delete().where(chosen)).rowcount), names
+
+
+def _remove_pictures(site: SiteSettings, log: Log, names: set[str]) -> None:
+    """Remove the files of deleted pictures, after COMMIT: what was rolled back would miss them.
+
+    A file is named by its content: two patients with the same picture share it, and the other one's stays.
+    """
+    if not names:
+        return
+    left = set(names)
+    with log.database.reading() as connection:
+        for rows in driver_pages(connection, "SELECT content FROM secret_part WHERE name = ?", "image", size=1000):
+            left.difference_update(bytes(content).decode() for (content,) in rows)
+    for name in left:
         (site.path("images") / name).unlink(missing_ok=True)
-    return int(connection.execute(SECRET_PART.delete().where(chosen)).rowcount)
 
 
 def _forget(log: Log) -> None:

@@ -24,7 +24,7 @@ from calcode.service.admission import Admission
 from calcode.service.alarms import open_alarms
 from calcode.service.checkpoints import Checkpoints
 from calcode.service.database import STORAGE_ERRORS, Database, only_service
-from calcode.service.keys import checkpoint_key, require_same_coins, site_secret
+from calcode.service.keys import checkpoint_key, make_missing_keys, require_same_coins, site_secret
 from calcode.service.log import Event, Log, Transaction, utc
 from calcode.service.metrics import Metrics
 from calcode.service.models import Models, latest_protocol, model_row
@@ -80,9 +80,10 @@ class Service:
             if schema.current(self.database) is None:
                 schema.upgrade(self.database)
             schema.require_current(self.database)
-            self.secret = site_secret(site)
             self.log = Log(self.database)
             with self.database.reading() as connection:
+                make_missing_keys(connection, site)
+                self.secret = site_secret(site)
                 require_same_coins(connection, site, self.secret)
             self.checkpoints = Checkpoints(
                 self.log, origin=site.name, key=checkpoint_key(site), settings=site.checkpoints
