@@ -115,12 +115,84 @@ def test_every_earlier_schema_upgrades_to_the_newest_with_its_records(
 def test_a_database_of_another_version_is_refused_with_the_remedy(site: Site) -> None:
     with Service(site.settings):
         pass
-    database = Database(site.settings.database_url)
-    with database.writing() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    database.close()
+
+    def set_version(version: str) -> None:
+        database = Database(site.settings.database_url)
+        with database.writing() as connection:
+            connection.execute(text(f"UPDATE alembic_version SET version_num = '{version}'"))
+        database.close()
+
+    set_version("0004")
     with pytest.raises(ServiceError, match="calcode service upgrade"), Service(site.settings):
         pass
+    set_version("9999")
+    newer = "its schema 9999 is newer than this version of calcode, .*; install the version"
+    with pytest.raises(ServiceError, match=newer), Service(site.settings):
+        pass
+    upgraded = RUN(app, ["service", "upgrade", str(site.file)])
+    assert upgraded.exit_code == 1
+    assert re.search(newer, " ".join(upgraded.output.split()))
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("word:SECRET", "database: not a URL; write postgresql"),
+        ("postgresql+psycopg://u:SECRET@h:port/x", "database: not a URL; write postgresql"),
+        ("mysql://u:SECRET@h/x", "database: mysql is not a database that the service knows; write postgresql"),
+        ("postgresql+asyncpg://u:SECRET@h/x", "database: postgresql+asyncpg is not a database that the service knows"),
+        (
+            "postgresql://u:SECRET@127.0.0.1:1/x",
+            "postgresql+psycopg://u:***@127.0.0.1:1/x: the database cannot be read",
+        ),
+        (
+            "postgresql+psycopg://u:SECRET@127.0.0.1:1/x?password=SECRET",
+            "postgresql+psycopg://u:***@127.0.0.1:1/x: the database cannot be read",
+        ),
+    ],
+)
+def test_a_database_that_cannot_be_opened_is_named_without_its_password(
+    tmp_path: Path, url: str, sentence: str
+) -> None:
+    pytest.importorskip("psycopg")
+    site = make_site(tmp_path, database=url)
+    Path(site.settings.data).mkdir(mode=0o700)
+    for command in (
+        ["serve", str(site.file)],
+        *(["service", name, str(site.file)] for name in ("init", "upgrade", "doctor")),
+        ["service", "token", str(site.file), "pacs", "--role", "program"],
+    ):
+        refused = RUN(app, command)
+        assert refused.exit_code == 1, refused.output
+        assert sentence in " ".join(refused.output.split())
+        assert "SECRET" not in refused.output
+
+
+def test_a_schema_of_postgresql_is_refused_without_the_password(tmp_path: Path, postgres: Server) -> None:
+    site = make_site(tmp_path, database=postgres.new_database().replace("://postgres@", "://postgres:SECRET@"))
+    refused = RUN(app, ["service", "token", str(site.file), "pacs", "--role", "program"])
+    assert refused.exit_code == 1
+    assert "postgresql+psycopg://postgres:***@127.0.0.1" in refused.output
+    assert "SECRET" not in refused.output
+
+
+def test_a_file_that_is_no_database_is_named(site: Site) -> None:
+    filled(site, 1)
+    for content in (b"no database at all", b""):
+        (site.folder / "backup").write_bytes(content)
+        refused = RUN(app, ["service", "restore-test", str(site.file), str(site.folder / "backup")])
+        assert refused.exit_code == 1
+        assert f"{site.folder / 'backup'}: cannot be read as a backup of a log" in " ".join(refused.output.split())
+    for file in site.settings.path(".").glob("log.sqlite*"):
+        file.write_bytes(b"no database at all")
+    for command in (
+        ["serve", str(site.file)],
+        ["log", "verify", str(site.file)],
+        ["service", "upgrade", str(site.file)],
+    ):
+        refused = RUN(app, command)
+        assert refused.exit_code == 1, refused.output
+        assert f"{site.settings.path('log.sqlite')}: the database cannot be read" in " ".join(refused.output.split())
 
 
 def test_the_service_runs_on_a_postgresql_role_that_cannot_change_records(tmp_path: Path, postgres: Server) -> None:
@@ -205,6 +277,20 @@ def test_before_the_first_start_the_doctor_looks_at_the_model_that_will_answer(t
     assert f"model: {site.settings.lines[0].name}: {prompts}: no such file" in missing.output
 
 
+def test_before_init_the_doctor_says_what_is_missing_and_makes_nothing(site: Site) -> None:
+    absent = RUN(app, ["service", "doctor", str(site.file)])
+    assert absent.exit_code == 1
+    assert absent.output == (
+        f"bad      data: {site.settings.data}: there is no such folder; make or mount it, or before the first start "
+        "run: calcode service init SITE\n"
+    )
+    Path(site.settings.data).mkdir(mode=0o700)
+    empty = RUN(app, ["service", "doctor", str(site.file)])
+    assert empty.exit_code == 1
+    assert f"bad      database: {site.settings.path('log.sqlite')}: no log yet" in empty.output
+    assert list(Path(site.settings.data).iterdir()) == []
+
+
 def test_a_signing_key_that_is_missing_is_named_before_anything_is_made(tmp_path: Path) -> None:
     site = make_site(tmp_path, lines='[checkpoints]\nkey = "nowhere.key"')
     refused = RUN(app, ["service", "init", str(site.file)])
@@ -218,6 +304,10 @@ def test_a_verification_against_a_folder_that_is_not_there_is_refused(site: Site
     refused = RUN(app, ["log", "verify", str(site.file), "--checkpoints", str(site.folder / "typo")])
     assert refused.exit_code == 2
     assert "Whole" not in refused.output
+    (site.folder / "empty").mkdir()
+    refused = RUN(app, ["log", "verify", str(site.file), "--checkpoints", str(site.folder / "empty")])
+    assert refused.exit_code == 1
+    assert refused.output.startswith(f"bad: {site.folder / 'empty'}: no checkpoint is there")
 
 
 def test_the_doctor_doubts_a_disk_that_is_too_fast(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +348,7 @@ def test_a_backup_under_load_restores_to_a_verified_prefix(site: Site) -> None:
     copy.database.close()
 
 
-@pytest.mark.parametrize("damage", ["projection", "record", "foreign"])
+@pytest.mark.parametrize("damage", ["projection", "record", "foreign", "empty"])
 def test_a_bad_backup_is_not_recorded_as_good(
     site: Site, tmp_path_factory: pytest.TempPathFactory, damage: str
 ) -> None:
@@ -270,6 +360,10 @@ def test_a_bad_backup_is_not_recorded_as_good(
         filled(other, 2)
         shutil.copy(site.settings.path("checkpoint.key"), other.settings.path("checkpoint.key"))
         RUN(app, ["service", "backup", str(other.file), str(backup)])
+    elif damage == "empty":
+        other = make_site(tmp_path_factory.mktemp("other"))
+        assert RUN(app, ["service", "init", str(other.file)]).exit_code == 0
+        assert RUN(app, ["service", "backup", str(other.file), str(backup)]).exit_code == 0
     else:
         engine = create_engine(f"sqlite:///{backup}")
         with engine.begin() as connection:
@@ -377,6 +471,56 @@ def test_erasing_a_patient_removes_every_trace_but_the_record(site: Site) -> Non
     assert RUN(app, ["service", "erase", str(site.file), "--why", "x"]).exit_code == 1
 
 
+def test_an_erasure_that_finds_nobody_is_an_error_and_leaves_no_record(site: Site) -> None:
+    answers = filled(site, 2)
+    before = parts(site)
+    for wrong in (["--group", "mistyped"], ["--group", ""], ["--decision", "Anna Example"], ["--decision", ""]):
+        refused = RUN(app, ["service", "erase", str(site.file), *wrong, "--why", "request"])
+        assert refused.exit_code == 1
+        assert "nothing was deleted" in " ".join(refused.output.split())
+    secret = site.settings.path("secret.key")
+    kept = secret.read_bytes()
+    for content in (None, os.urandom(32)):
+        secret.unlink() if content is None else secret.write_bytes(content)
+        refused = RUN(app, ["service", "erase", str(site.file), "--group", "p0", "--why", "request"])
+        assert refused.exit_code == 1
+        assert str(secret) in refused.output.replace("\n", "")
+        assert secret.exists() == (content is not None)
+    # One case is found by its id, whatever became of the secret.
+    done = RUN(app, ["service", "erase", str(site.file), "--decision", answers[0]["id"], "--why", "request"])
+    assert done.output.startswith("Deleted 2 parts")
+    secret.write_bytes(kept)
+    assert parts(site) == [part for part in before if part[0] != answers[0]["seq"]]
+    with opened(site.settings) as log, log.database.reading() as connection:
+        events = connection.execute(select(EVENT).where(EVENT.c.kind == "erasure")).all()
+    assert [event.subject for event in events] == [answers[0]["id"]]
+
+
+def test_commands_that_read_make_no_keys(site: Site) -> None:
+    answers = filled(site, 2)
+    backup = site.folder / "backup.sqlite"
+    assert RUN(app, ["service", "backup", str(site.file), str(backup)]).exit_code == 0
+    (site.folder / "labels.csv").write_text(f"decision,label\n{answers[0]['id']},c0\n")
+    for name in ("secret.key", "checkpoint.key"):
+        site.settings.path(name).rename(site.folder / name)
+    file = str(site.file)
+    for command, missing in (
+        (["log", "verify", file], "checkpoint.key"),
+        (["service", "restore-test", file, str(backup)], "checkpoint.key"),
+        (["service", "doctor", file], "secret.key"),
+        (["service", "doctor", file], "checkpoint.key"),
+        (["service", "labels", file, str(site.folder / "labels.csv")], "secret.key"),
+        (["service", "init", file], "secret.key"),
+        (["serve", file], "secret.key"),
+    ):
+        refused = RUN(app, command)
+        assert refused.exit_code == 1, refused.output
+        said = refused.output.replace("\n", " ")
+        assert re.search(rf"/{missing}: +no such file, .*put +the +copy +from +outside", said), said
+        assert not list(site.settings.path(".").glob("*.key"))
+    assert RUN(app, ["log", "verify", file, "--key", str(site.settings.path("checkpoint.key.pub"))]).exit_code == 0
+
+
 def test_retention_deletes_what_is_due_and_nothing_else(tmp_path: Path) -> None:
     site = make_site(tmp_path, lines="[retention]\nidentity_days = 200")
     today = datetime.now(UTC)
@@ -415,6 +559,9 @@ def test_verify_prove_check_and_export(tmp_path: Path) -> None:
         assert RUN(app, ["log", "check", str(tmp_path / "proof.json"), "--key", key]).exit_code == 0
         (tmp_path / "proof.json").write_text(proof.output.replace('\\"action\\"', '\\"axtion\\"'))
         assert RUN(app, ["log", "check", str(tmp_path / "proof.json"), "--key", key]).exit_code == 1
+        (tmp_path / "proof.json").write_text(json.dumps({**json.loads(proof.output), "path": ["broken"]}))
+        broken = RUN(app, ["log", "check", str(tmp_path / "proof.json"), "--key", key])
+        assert (broken.exit_code, broken.output[:13]) == (1, "Error: proof:")
     else:
         assert "No checkpoint covers this record yet" in proof.output
     assert RUN(app, ["log", "export", str(site.file), str(tmp_path / "d.parquet")]).exit_code == 0

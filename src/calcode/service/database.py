@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from calcode.errors import ServiceError
 
@@ -22,6 +22,27 @@ _BUSY_MS = 10_000
 _PAGE, _LOG_PAGES = 8192, 4000
 #: How many times as much must be free where the write-ahead log is to grow at once.
 _SPARE = 30
+#: How a URL may begin.
+_SQLITE, _POSTGRESQL = ("sqlite", "sqlite+pysqlite"), ("postgresql+psycopg", "postgresql")
+
+
+def parsed_url(url: str) -> URL:
+    """A database's URL, if it is one of a database that the service knows; errors do not repeat it or its password."""
+    example = f"write {_POSTGRESQL[0]}://user@host/name in the site file, or leave database out for SQLite"
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise ServiceError(f"database: not a URL; {example}") from None
+    if parsed.drivername not in (*_SQLITE, *_POSTGRESQL):
+        raise ServiceError(f"database: {parsed.drivername} is not a database that the service knows; {example}")
+    # Without a driver SQLAlchemy would choose one, another in each version.
+    return parsed if parsed.drivername in _SQLITE else parsed.set(drivername=_POSTGRESQL[0])
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of an SQLite URL; None for PostgreSQL."""
+    parsed = parsed_url(url)
+    return Path(str(parsed.database)) if parsed.drivername in _SQLITE else None
 
 
 class Database:
@@ -37,11 +58,15 @@ class Database:
 
     def __init__(self, url: str, *, synchronous: str = "FULL") -> None:
         self.url = url
+        parsed = parsed_url(url)
         self._turn = threading.Lock()
         self._idle: Connection | None = None
         # No parameter may reach an error message: they are personal data.
-        self._writer = create_engine(url, pool_size=1, max_overflow=0, hide_parameters=True)
-        self._reader = create_engine(url, pool_size=4, hide_parameters=True)
+        try:
+            self._writer = create_engine(parsed, pool_size=1, max_overflow=0, hide_parameters=True)
+        except ModuleNotFoundError as error:
+            raise ServiceError(f"{error.name}: not installed; pip install 'calcode[service,postgres]'") from error
+        self._reader = create_engine(parsed, pool_size=4, hide_parameters=True)
         self.sqlite = self._writer.dialect.name == "sqlite"
         #: What the driver raises where it is called without SQLAlchemy.
         self.driver_error: type[Exception] = self._writer.dialect.loaded_dbapi.Error
@@ -107,6 +132,11 @@ class Database:
     def file(self) -> Path:
         """The SQLite file."""
         return Path(str(self._writer.url.database))
+
+    @property
+    def where(self) -> str:
+        """The database as messages name it: without its password, which may also be an option of the URL."""
+        return str(self.file) if self.sqlite else self._writer.url.set(query={}).render_as_string(hide_password=True)
 
     def close(self) -> None:
         """Give all connections back."""

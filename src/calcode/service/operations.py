@@ -6,18 +6,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy import Connection, and_, select
+from sqlalchemy.exc import DBAPIError
 
 from calcode.errors import ServiceError
 from calcode.files import file_sha256, replacing
 from calcode.service import projections, schema
 from calcode.service.checkpoints import check_against
 from calcode.service.commitments import changed_parts
-from calcode.service.database import Database, driver_pages
+from calcode.service.database import Database, driver_pages, sqlite_file
 from calcode.service.keys import checkpoint_key, require_same_coins, site_secret
 from calcode.service.log import Event, Log, utc
 from calcode.service.settings import SiteSettings
@@ -27,12 +29,12 @@ from calcode.service.tables import CHECKPOINT, DECISION, DERIVED, EVENT, SECRET_
 @contextmanager
 def opened(site: SiteSettings) -> Iterator[Log]:
     """The log of a site, for a command beside the service; it may run meanwhile."""
+    # Before it is opened, which would make the file.
+    file = sqlite_file(site.database_url)
+    if file is not None and not file.exists():
+        raise ServiceError(f"{file}: no log yet; start the service once, or run: calcode service init SITE")
     database = Database(site.database_url)
     try:
-        if database.sqlite and not database.file.exists():
-            raise ServiceError(
-                f"{database.file}: no log yet; start the service once, or run: calcode service init SITE"
-            )
         schema.require_current(database)
         yield Log(database)
     finally:
@@ -76,32 +78,47 @@ def restore_test(site: SiteSettings, live: Log, backup: str) -> tuple[int, list[
     found : list of str
         What is wrong with it; nothing if it is good.
     """
+    key = checkpoint_key(site).public_key()
     with tempfile.TemporaryDirectory(dir=site.data) as folder:
-        url = backup
+        url, name = backup, backup
         if "://" not in backup:
             copy = Path(folder) / "log.sqlite"
             shutil.copyfile(backup, copy)
             url = f"sqlite:///{copy}"
-        restored = Log(Database(url))
-        try:
-            with restored.database.reading() as connection:
-                notes = [tuple(row) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))]
-            found = check_against(restored, notes, checkpoint_key(site).public_key()) + changed_parts(restored)
-            size, head = restored.head()
-            if size and live.hashes(after=size - 1, upto=size) != [head]:
-                found.append(f"record {size} is another one in the live log: this is a backup of something else")
-            if not found and restored.database.sqlite:
-                before = derived_rows(restored.database)
-                with restored.database.writing() as connection:
-                    projections.rebuild(connection)
-                after = derived_rows(restored.database)
-                found = [f"table {name} differs from the log" for name in before if before[name] != after[name]]
-        finally:
-            restored.database.close()
+        with closing(Database(url)) as database:
+            if url == backup:
+                name = database.where
+            try:
+                size, found = _examined(Log(database), live, key)
+            except DBAPIError as error:
+                reason = " ".join(str(error.orig).split())
+                raise ServiceError(
+                    f"{name}: cannot be read as a backup of a log ({reason}); name a file of 'calcode service backup', "
+                    "or the URL of a PostgreSQL database that a dump was restored into"
+                ) from error
     body = {"records": size, "good": not found, "found": found}
     if not found:
         with live.transaction() as transaction:
             transaction.append([Event(kind="backup_verified", actor="operator", body=body)])
+    return size, found
+
+
+def _examined(restored: Log, live: Log, key: Ed25519PublicKey) -> tuple[int, list[str]]:
+    """The number of records in a restored log, and what is wrong with it."""
+    with restored.database.reading() as connection:
+        notes = [(row.size, row.note) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))]
+    found = check_against(restored, notes, key) + changed_parts(restored)
+    size, head = restored.head()
+    if not size:
+        found.append("it holds no record: nothing could be restored from it")
+    elif live.hashes(after=size - 1, upto=size) != [head]:
+        found.append(f"record {size} is another one in the live log: this is a backup of something else")
+    if not found and restored.database.sqlite:
+        before = derived_rows(restored.database)
+        with restored.database.writing() as connection:
+            projections.rebuild(connection)
+        after = derived_rows(restored.database)
+        found = [f"table {name} differs from the log" for name in before if before[name] != after[name]]
     return size, found
 
 

@@ -56,8 +56,8 @@ def check_proof(proof: Proof, key: Ed25519PublicKey) -> str:
     if record_hash(**fields) != proof.hash:
         raise ServiceError("proof: the record was changed, its content does not have its hash")
     checkpoint = open_checkpoint(proof.checkpoint, key)
-    path = [base64.b64decode(node) for node in proof.path]
     try:
+        path = [base64.b64decode(node, validate=True) for node in proof.path]
         root = root_from_proof(proof.hash, index=proof.seq - 1, size=checkpoint.size, proof=path)
     except ValueError as error:
         raise ServiceError(f"proof: {error}") from error

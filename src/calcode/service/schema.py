@@ -6,9 +6,10 @@ from contextlib import closing
 from pathlib import Path
 
 from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError
 
 from calcode.errors import ServiceError
-from calcode.service.database import Database
+from calcode.service.database import Database, parsed_url
 
 
 def upgrade(database: Database, *, to: str = "head") -> None:
@@ -19,11 +20,16 @@ def upgrade(database: Database, *, to: str = "head") -> None:
     database : Database
     to : str
         A revision; "head" is the newest.
+
+    Raises
+    ------
+    ServiceError
+        For a database that cannot be read, or that a newer version of calcode has made.
     """
     from alembic import command
     from alembic.config import Config
 
-    _require_utf8(database)
+    _require_known(database, current(database))
     with database.writing() as connection:
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
@@ -34,20 +40,47 @@ def upgrade(database: Database, *, to: str = "head") -> None:
 def require_current(database: Database) -> None:
     """Raise if the database is older or newer than this version of calcode."""
     found, newest = current(database), revisions()[-1]
+    if found is None:
+        raise ServiceError(f"{database.where}: no log yet; start the service once, or run: calcode service init SITE")
+    _require_known(database, found)
     if found != newest:
         raise ServiceError(
-            f"{database.url}: its schema is {found or 'empty'}, this version of calcode needs {newest}; make a backup "
-            "and run: calcode service upgrade SITE"
+            f"{database.where}: its schema is {found}, this version of calcode needs {newest}; make a backup and run: "
+            "calcode service upgrade SITE"
+        )
+
+
+def _require_known(database: Database, found: str | None) -> None:
+    known = revisions()
+    if found is not None and found not in known:
+        raise ServiceError(
+            f"{database.where}: its schema {found} is newer than this version of calcode, which knows {known[-1]}; "
+            "install the version that the service ran with last, or a newer one"
         )
 
 
 def current(database: Database) -> str | None:
-    """The version of a database's schema; None for an empty database."""
+    """The version of a database's schema; None for an empty database.
+
+    Raises
+    ------
+    ServiceError
+        If the database cannot be reached or read.
+    """
     from alembic.migration import MigrationContext
 
     _require_utf8(database)
-    with database.reading() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
+    try:
+        with database.reading() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+    except DBAPIError as error:
+        raise ServiceError(_unreadable(database, error.orig)) from error
+
+
+def _unreadable(database: Database, reason: object) -> str:
+    said = " ".join(str(reason).split())
+    remedy = "restore a backup" if database.sqlite else "start it, or correct database in the site file"
+    return f"{database.where}: the database cannot be read ({said}); {remedy}"
 
 
 def _require_utf8(database: Database) -> None:
@@ -57,13 +90,13 @@ def _require_utf8(database: Database) -> None:
     """
     if database.sqlite:
         return
-    engine = create_engine(database.url)
+    engine = create_engine(parsed_url(database.url))
     arguments, options = engine.dialect.create_connect_args(engine.url)
     try:
         with closing(engine.dialect.connect(*arguments, **options)) as connection:
             found = connection.info.parameter_status("server_encoding")
-    except database.driver_error:
-        return  # who cannot connect at all is told so by the first query
+    except database.driver_error as error:
+        raise ServiceError(_unreadable(database, error)) from error
     if found != "UTF8":
         name = engine.url.database
         raise ServiceError(
