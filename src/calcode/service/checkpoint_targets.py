@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import smtplib
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +17,8 @@ from calcode.files import replacing
 from calcode.service.settings import CheckpointSettings, MailSettings
 
 _SUFFIX = ".checkpoint"
+#: Names that `note_file` gives.
+_NAME = re.compile(r"([0-9]{12,})\.checkpoint")
 #: What a line of syslog with a checkpoint holds before the note, which is a JSON string there.
 _MARK = "calcode-checkpoint "
 #: Facility authpriv, severity info (RFC 5424).
@@ -55,12 +58,12 @@ class FolderTarget:
             raise ServiceError(
                 f"{self._folder}: no such folder for checkpoints; make it, or take it out of the site file"
             )
-        return max((int(file.name.removesuffix(_SUFFIX)) for file in self._folder.glob(f"*{_SUFFIX}")), default=0)
+        return max((size for size, _ in _note_files(self._folder)), default=0)
 
     def send(self, notes: Sequence[tuple[int, str]]) -> None:
         """Write a file for each note, whole or not at all."""
         for size, note in notes:
-            with replacing(self._folder / f"{size:012d}{_SUFFIX}") as temporary:
+            with replacing(note_file(self._folder, size)) as temporary:
                 temporary.write_text(note)
 
 
@@ -134,11 +137,45 @@ def targets_of(settings: CheckpointSettings) -> list[Target]:
     return targets
 
 
+def note_file(folder: Path, size: int) -> Path:
+    """Where a folder has the checkpoint of a size."""
+    return folder / f"{size:012d}{_SUFFIX}"
+
+
+def _note_files(folder: Path) -> list[tuple[int, Path]]:
+    """The files that the service wrote into a folder, smallest first; a person's copies beside them are none."""
+    found = ((_NAME.fullmatch(file.name), file) for file in folder.iterdir())
+    return sorted((int(match[1]), file) for match, file in found if match is not None)
+
+
 def notes_in(place: Path) -> list[tuple[int, str]]:
-    """Sizes and texts of the notes in a folder or in a file of syslog lines, smallest first."""
+    """Sizes and texts of the notes in a folder or in a file of syslog lines, smallest first.
+
+    Raises
+    ------
+    ServiceError
+        For a file or a line that cannot be read.
+    """
     if place.is_file():
-        found = [line.split(_MARK, 1)[1] for line in place.read_text().splitlines() if _MARK in line]
-        notes = [str(json.JSONDecoder().raw_decode(text)[0]) for text in found]
-        return sorted((int(note.splitlines()[1]), note) for note in notes)
-    files = sorted(place.glob(f"*{_SUFFIX}"))
-    return [(int(file.name.removesuffix(_SUFFIX)), file.read_text()) for file in files]
+        return sorted(_syslog_notes(place))
+    notes = []
+    for size, file in _note_files(place):
+        try:
+            notes.append((size, file.read_text()))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ServiceError(f"{file}: cannot be read ({error}); see to it, or move it out of the folder") from error
+    return notes
+
+
+def _syslog_notes(file: Path) -> Iterator[tuple[int, str]]:
+    # Other programs write there too, in whatever encoding.
+    for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
+        if _MARK not in line:
+            continue
+        try:
+            note = str(json.JSONDecoder().raw_decode(line.split(_MARK, 1)[1])[0])
+            yield int(note.splitlines()[1]), note
+        except (ValueError, IndexError) as error:
+            raise ServiceError(
+                f"{file}: line {number} holds no whole checkpoint; take it out if syslog cut it off"
+            ) from error

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from calcode.errors import ServiceError
 from calcode.service.audit.notes import Checkpoint, open_checkpoint, sign_checkpoint
 from calcode.service.audit.tree import TreeHead
-from calcode.service.checkpoint_targets import MailTarget, notes_in, targets_of
+from calcode.service.checkpoint_targets import MailTarget, note_file, notes_in, targets_of
 from calcode.service.log import Event, Log
 from calcode.service.settings import CheckpointSettings
 from calcode.service.tables import CHECKPOINT
@@ -52,34 +52,44 @@ class Checkpoints:
         ServiceError
             For a restored old backup, a standby that lacked records, or a log that was changed.
         """
-        key = self._key.public_key()
-        with self._log.database.reading() as connection:
-            notes = {"the database": list(connection.execute(select(CHECKPOINT.c.note)).scalars())}
-        for folder in self._folders:
-            if folder.is_dir():
-                notes[str(folder)] = [note for _, note in notes_in(folder)]
-        known = {
-            source: [open_checkpoint(note, key, source=source) for note in texts] for source, texts in notes.items()
-        }
+        known = self._known()
         size, _ = self._log.head()
-        for source, checkpoints in known.items():
-            longest = max((entry.size for entry in checkpoints), default=0)
-            if longest > size:
-                raise ServiceError(
-                    f"the log ends at {size:,}, a checkpoint in {source} says {longest:,}: {longest - size:,} records "
-                    "are missing. Restore a newer backup, or start a new log under a new name"
-                )
-        by_size = {entry.size: (entry, source) for source, found in known.items() for entry in found}
-        for at in sorted(by_size):
-            entry, source = by_size[at]
-            self._tree.extend(self._log.hashes(after=self._tree.size, upto=at))
+        longest, source = max(((entry.size, source) for entry, source in known), default=(0, ""))
+        if longest > size:
+            raise ServiceError(
+                f"the log ends at {size:,}, a checkpoint in {source} says {longest:,}: {longest - size:,} records are "
+                "missing. Restore a newer backup, or start a new log: another name, another data folder and another "
+                "folder for its checkpoints"
+            )
+        # Every note, also where several places have one of the same size: any of them may be the one that differs.
+        for entry, source in sorted(known, key=lambda found: found[0].size):
+            if entry.size > self._tree.size:
+                self._tree.extend(self._log.hashes(after=self._tree.size, upto=entry.size))
             if self._tree.root() != entry.root:
                 raise ServiceError(
-                    f"the first {at:,} records are not those of the checkpoint in {source}: the log was changed. "
-                    "'calcode log verify' names the first record"
+                    f"the first {entry.size:,} records are not those of the checkpoint in {source}: the log was "
+                    "changed. 'calcode log verify' names the first record"
                 )
-        self.size = max(by_size, default=0)
+        self.size = longest
         self.sent = self._reached()
+
+    def _known(self) -> list[tuple[Checkpoint, str]]:
+        """The checkpoints of the database and of the folders, and where each was found."""
+        key, database = self._key.public_key(), "the database"
+        with self._log.database.reading() as connection:
+            stored = connection.execute(select(CHECKPOINT.c.note)).scalars()
+            known = [(open_checkpoint(note, key, source=database), database) for note in stored]
+        for folder in filter(Path.is_dir, self._folders):
+            for size, note in notes_in(folder):
+                source = str(note_file(folder, size))
+                try:
+                    known.append((open_checkpoint(note, key, source=source), source))
+                except ServiceError as error:
+                    raise ServiceError(
+                        f"{error}. If it is of another log, give this one a folder of its own; if it was torn by a "
+                        "crash, move it out of the folder"
+                    ) from error
+        return known
 
     def due(self, *, every_records: int, every_seconds: float) -> bool:
         """Whether enough records or enough time have passed."""
@@ -103,6 +113,8 @@ class Checkpoints:
 
     def send(self) -> None:
         """Send every note that a place lacks; a place that does not take them is listed in `down`."""
+        if not self._targets:
+            return
         self.down = []
         with self._log.database.reading() as connection:
             notes = connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note).order_by(CHECKPOINT.c.size)).all()
@@ -124,7 +136,8 @@ class Checkpoints:
                 sizes.append(target.last())
             except (OSError, ServiceError, ValueError):
                 sizes.append(0)
-        return min(sizes, default=self.size)
+        # Without a place elsewhere nothing is covered: who owns this machine could rewrite all of it.
+        return min(sizes, default=0)
 
 
 def check_against(log: Log, notes: Sequence[tuple[int, str]], key: Ed25519PublicKey) -> list[str]:
@@ -146,10 +159,11 @@ def check_against(log: Log, notes: Sequence[tuple[int, str]], key: Ed25519Public
     verdict = log.verify(roots_at=[entry.size for entry in checkpoints])
     if verdict.broken is not None:
         found.append(verdict.broken.why)
+    longest = max((entry.size for entry in checkpoints), default=0)
+    if longest > verdict.size and verdict.broken is None:
+        found.append(f"the log ends at {verdict.size:,}, a checkpoint says {longest:,}")
     for entry in checkpoints:
-        if entry.size > verdict.size and verdict.broken is None:
-            found.append(f"the log ends at {verdict.size:,}, a checkpoint says {entry.size:,}")
-        elif entry.size in verdict.roots and (
+        if entry.size in verdict.roots and (
             verdict.roots[entry.size] != entry.root or verdict.heads[entry.size] != entry.head
         ):
             found.append(f"the first {entry.size:,} records are not those that checkpoint {entry.size} signed")

@@ -16,8 +16,10 @@ from sqlalchemy import select
 from calcode.errors import CalcodeError, ServiceError
 from calcode.service import outbox
 from calcode.service.checkpoint_targets import notes_in
+from calcode.service.checkpoints import check_against
+from calcode.service.commitments import changed_parts
 from calcode.service.database import STORAGE_ERRORS
-from calcode.service.keys import require_same_coins, site_secret
+from calcode.service.keys import checkpoint_key, require_same_coins, site_secret
 from calcode.service.log import Log, utc
 from calcode.service.models import Models, latest_deployment
 from calcode.service.operations import opened
@@ -40,11 +42,15 @@ class Finding(NamedTuple):
 
 def examine(site: SiteSettings) -> list[Finding]:
     """Look at disk, clock, rights, database, checkpoints and models of a site; nothing is changed but a probe file."""
+    if not Path(site.data).is_dir():
+        why = "there is no such folder; make or mount it, or before the first start run: calcode service init SITE"
+        return [Finding("bad", "data", f"{site.data}: {why}")]
     findings = [disk_speed(Path(site.data)), free_space(Path(site.data)), *file_rights(site)]
     try:
         with opened(site) as log:
             findings += [
-                *database_state(log),
+                database_state(log),
+                *log_state(site, log),
                 coin_state(site, log),
                 clock_state(log),
                 exposure(site, log),
@@ -61,13 +67,16 @@ def examine(site: SiteSettings) -> list[Finding]:
 def disk_speed(folder: Path) -> Finding:
     """How long the disk takes to say that it has something."""
     times = []
-    with tempfile.NamedTemporaryFile(dir=folder) as probe:
-        for _ in range(20):
-            probe.write(os.urandom(4096))
-            probe.flush()
-            began = time.perf_counter()
-            os.fsync(probe.fileno())
-            times.append(time.perf_counter() - began)
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as probe:
+            for _ in range(20):
+                probe.write(os.urandom(4096))
+                probe.flush()
+                began = time.perf_counter()
+                os.fsync(probe.fileno())
+                times.append(time.perf_counter() - began)
+    except OSError as error:
+        return Finding("bad", "disk", f"{folder} cannot be written: {error.strerror}")
     middle = statistics.median(times)
     sentence = f"fsync takes {middle * 1e3:.3f} ms"
     if middle < _HONEST_SECONDS:
@@ -92,8 +101,8 @@ def file_rights(site: SiteSettings) -> Iterator[Finding]:
             yield Finding("bad", "rights", f"{path} is open to other users: chmod go-rwx {path}")
 
 
-def database_state(log: Log) -> Iterator[Finding]:
-    """Whether the database waits for the disk, and whether the log holds together."""
+def database_state(log: Log) -> Finding:
+    """Whether the database waits for the disk."""
     database = log.database
     with database.reading() as connection:
         if database.sqlite:
@@ -104,12 +113,35 @@ def database_state(log: Log) -> Iterator[Finding]:
             values = {name: connection.exec_driver_sql(f"SHOW {name}").scalar() for name in names}
             good = all(value == "on" for value in values.values())
             sentence = "PostgreSQL, " + ", ".join(f"{name}={value}" for name, value in values.items())
-    yield Finding("good" if good else "bad", "database", sentence)
-    verdict = log.verify()
-    if verdict.broken is not None:
-        yield Finding("bad", "log", verdict.broken.why)
+    return Finding("good" if good else "bad", "database", sentence)
+
+
+def log_state(site: SiteSettings, log: Log) -> Iterator[Finding]:
+    """Whether the log holds together, and with the checkpoints of the database and of the folders, as at a start."""
+    try:
+        key = checkpoint_key(site).public_key()
+        found = check_against(log, _notes(site, log), key)
+    except CalcodeError as error:
+        yield Finding("bad", "checkpoints", str(error))
+        broken = log.verify().broken
+        found = [] if broken is None else [broken.why]
+    found += changed_parts(log)
+    if found:
+        more = f" (and {len(found) - 1:,} more: calcode log verify)" if len(found) > 1 else ""
+        yield Finding("bad", "log", f"{found[0]}{more}")
     else:
-        yield Finding("good", "log", f"{verdict.size:,} records hold together")
+        yield Finding("good", "log", f"{log.head()[0]:,} records hold together")
+
+
+def _notes(site: SiteSettings, log: Log) -> list[tuple[int, str]]:
+    """Every note that can be read here."""
+    with log.database.reading() as connection:
+        notes = {
+            (int(row.size), str(row.note)) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))
+        }
+    for folder in map(Path, site.checkpoints.folders):
+        notes.update(notes_in(folder) if folder.is_dir() else ())
+    return sorted(notes)
 
 
 def coin_state(site: SiteSettings, log: Log) -> Finding:
@@ -133,7 +165,6 @@ def clock_state(log: Log) -> Finding:
 
 def exposure(site: SiteSettings, log: Log) -> Finding:
     """How much of the log no checkpoint elsewhere covers."""
-    size = log.head()[0]
     elsewhere = [name for name in (site.checkpoints.syslog, site.checkpoints.mail) if name is not None]
     if not site.checkpoints.folders and not elsewhere:
         return Finding(
@@ -146,12 +177,22 @@ def exposure(site: SiteSettings, log: Log) -> Finding:
         if not folder.is_dir() or not os.access(folder, os.W_OK):
             why = "the service may not write there" if folder.is_dir() else "there is no such folder; make or mount it"
             return Finding("bad", "checkpoints", f"{folder} cannot be written: {why}")
-    covered = min(max((at for at, _ in notes_in(Path(name))), default=0) for name in site.checkpoints.folders)
+    try:
+        last = {name: max((at for at, _ in notes_in(Path(name))), default=0) for name in site.checkpoints.folders}
+    except ServiceError as error:
+        return Finding("bad", "checkpoints", str(error))
+    # After the notes: a service that runs meanwhile may have sent one more.
+    size, covered = log.head()[0], min(last.values())
+    for name, at in last.items():
+        if at > size:
+            missing = f"the log ends at {size:,}, a checkpoint in {name} says {at:,}: {at - size:,} records are missing"
+            return Finding("bad", "checkpoints", f"{missing}, and a start is refused; restore a newer backup")
     if not covered:
         return Finding("warning", "checkpoints", f"none was sent so far; the log has {size:,} records")
     with log.database.reading() as connection:
-        at = connection.execute(select(CHECKPOINT.c.at).where(CHECKPOINT.c.size == covered)).scalar()
-    return Finding("good", "checkpoints", f"{size - covered:,} records after the last one sent ({at})")
+        when = connection.execute(select(CHECKPOINT.c.at).where(CHECKPOINT.c.size == covered)).scalar()
+    of = "" if when is None else f" ({when})"
+    return Finding("good", "checkpoints", f"{size - covered:,} records after the last one sent{of}")
 
 
 def model_states(site: SiteSettings, log: Log) -> Iterator[Finding]:

@@ -29,7 +29,9 @@ class Metrics:
         self.ready = Gauge("calcode_ready", "1 if a write was committed within the last 10 seconds", registry=registry)
         self.records = Gauge("calcode_log_records", "Records in the log", registry=registry)
         self.exposed = Gauge(
-            "calcode_exposed_records", "Records after the last checkpoint that was sent", registry=registry
+            "calcode_exposed_records",
+            "Records after the last checkpoint that was sent; all of them where no place for checkpoints is named",
+            registry=registry,
         )
         self.checkpoint_age = Gauge("calcode_checkpoint_age_seconds", "Age of the last checkpoint", registry=registry)
         self.target_down = Gauge(
