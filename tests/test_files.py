@@ -57,7 +57,34 @@ def test_every_file_is_on_the_disk_before_the_first_has_its_name(
     with replacing_together(tmp_path / "a", tmp_path / "b") as temporaries:
         for temporary in temporaries:
             temporary.write_text("new")
-    assert order == ["fsync", "fsync", "replace", "replace"]
+    assert order == ["fsync", "fsync", "replace", "replace", "fsync"]
+
+
+def test_a_new_name_is_on_the_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that loses its power may take a rename back that the folder's fsync has not made durable."""
+    synced: list[str] = []
+    trouble: list[int] = []
+
+    def fsync(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            synced.append((tmp_path / "a").read_text())
+            if trouble:
+                raise OSError(trouble[0], os.strerror(trouble[0]))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+    def write(content: str) -> None:
+        with replacing(tmp_path / "a") as temporary:
+            temporary.write_text(content)
+
+    write("one")
+    # A share of another machine may know no fsync of a folder; a disk that fails is told.
+    trouble.append(errno.EINVAL)
+    write("two")
+    trouble[0] = errno.EIO
+    with pytest.raises(OSError, match="Input/output"):
+        write("three")
+    assert synced == ["one", "two", "three"]
 
 
 def test_files_that_belong_together_appear_together(tmp_path: Path) -> None:

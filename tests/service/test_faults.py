@@ -30,11 +30,16 @@ from service.sites import (
     wait_until,
 )
 from service.visitors import Person
+from typer.testing import CliRunner
 
+from calcode.cli.app import app
 from calcode.service import schema
-from calcode.service.checkpoint_targets import notes_in
+from calcode.service.audit import tree
+from calcode.service.audit.notes import Checkpoint, sign_checkpoint
+from calcode.service.checkpoint_targets import note_file, notes_in
 from calcode.service.checkpoints import check_against
 from calcode.service.database import Database
+from calcode.service.doctor import examine
 from calcode.service.keys import checkpoint_key
 from calcode.service.log import Event, Log
 from calcode.service.service import Service
@@ -203,6 +208,33 @@ def test_a_second_service_on_one_sqlite_file_does_not_start(site: Site) -> None:
     assert "another service runs on this file" in done.stderr
 
 
+@pytest.mark.parametrize("arguments", [["SITE"], ["--demo", "--port", "PORT"]])
+def test_an_address_that_is_taken_is_named(tmp_path: Path, arguments: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        site = make_site(tmp_path)
+        site.file.write_text(site.file.read_text().replace("port = 0", f"port = {port}"))
+        values = {"SITE": str(site.file), "PORT": port}
+        said = CliRunner().invoke(app, ["serve", *(values.get(word, word) for word in arguments)])
+    assert said.exit_code == 1
+    taken = f"Error: 127.0.0.1:{port}: the service cannot listen there (another program listens there)"
+    assert taken in " ".join(said.output.split())
+    assert not site.settings.path("log.sqlite").exists(), "a start that answers nobody leaves nothing"
+
+
+def test_a_host_that_this_machine_has_not_is_named(site: Site) -> None:
+    site.file.write_text(site.file.read_text().replace("port = 0", 'port = 0\nhost = "192.0.2.1"'))
+    said = CliRunner().invoke(app, ["serve", str(site.file)])
+    assert said.exit_code == 1
+    assert "Error: 192.0.2.1:0: the service cannot listen there" in " ".join(said.output.split())
+
+
+def test_the_demonstration_refuses_a_site_file(site: Site) -> None:
+    said = CliRunner().invoke(app, ["serve", "--demo", str(site.file)])
+    assert said.exit_code == 2
+    assert "--demo has a site of its own" in said.output
+
+
 def test_several_services_share_one_postgresql_log(tmp_path: Path, postgres: Server) -> None:
     site = make_site(tmp_path, database=postgres.new_database())
     log = opened(site)
@@ -277,6 +309,10 @@ def test_a_restored_old_backup_is_refused_and_names_the_gap(tmp_path: Path) -> N
     shutil.copy(backup, live)
     with pytest.raises(AssertionError, match=r"the log ends at [\d,]+, a checkpoint in .* says [\d,]+"):
         Process(site).start()
+    # The doctor says what a start says.
+    found = {(entry.level, entry.about): entry.sentence for entry in examine(site.settings)}
+    assert re.match(r"the log ends at [\d,]+, a checkpoint in .* says [\d,]+", found["bad", "checkpoints"])
+    assert re.match(r"the log ends at [\d,]+, a checkpoint says [\d,]+", found["bad", "log"])
 
 
 def test_a_log_shorter_than_its_checkpoints_is_refused_on_postgresql(tmp_path: Path, postgres: Server) -> None:
@@ -316,6 +352,67 @@ def test_a_log_changed_behind_its_checkpoints_is_refused(tmp_path: Path) -> None
     log.database.close()
     with pytest.raises(ValueError, match="the log was changed"), Service(site.settings):
         pass
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_of_two_notes_of_one_size_the_one_that_differs_is_found(tmp_path: Path, order: tuple[str, str]) -> None:
+    site = make_site(tmp_path)
+    with Service(site.settings):
+        pass
+    log, key = opened(site), checkpoint_key(site.settings)
+    size, head = log.head()
+    for name, root in (("a", bytes(32)), ("b", tree.root(log.hashes(upto=size)))):
+        (tmp_path / name).mkdir()
+        note = sign_checkpoint(Checkpoint(origin=site.settings.name, size=size, root=root, head=head), key)
+        note_file(tmp_path / name, size).write_text(note)
+    log.database.close()
+    folders = json.dumps([str(tmp_path / name) for name in order])
+    site = make_site(tmp_path, lines=f"[checkpoints]\nfolders = {folders}")
+    found = rf"not those of the checkpoint in {tmp_path / 'a'}/\d{{12}}\.checkpoint: the log was changed"
+    with pytest.raises(ValueError, match=found), Service(site.settings):
+        pass
+
+
+def test_a_torn_note_is_named_and_a_copy_by_hand_is_not_read(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    site = make_site(tmp_path, lines=f'[checkpoints]\nfolders = ["{notes}"]')
+    with Service(site.settings):
+        pass
+    ((size, note),) = notes_in(notes)
+    for name in (f"copy of {size}.checkpoint", f"{size}.checkpoint", f"{size:012d} (1).checkpoint", "x.checkpoint"):
+        (notes / name).write_text("anything")
+    assert notes_in(notes) == [(size, note)]
+    with Service(site.settings) as service:
+        assert service.checkpoints.sent == size
+    for content in (note[: len(note) // 2].encode(), b"\xff"):
+        note_file(notes, size).write_bytes(content)
+        with pytest.raises(ValueError, match=re.escape(f"{note_file(notes, size)}: ")), Service(site.settings):
+            pass
+    syslog = tmp_path / "messages"
+    syslog.write_bytes(
+        b"\xff other program\nhost calcode: calcode-checkpoint " + json.dumps(note)[:40].encode() + b"\n"
+    )
+    with pytest.raises(ValueError, match=re.escape(f"{syslog}: line 2 holds no whole checkpoint")):
+        notes_in(syslog)
+
+
+def test_without_a_place_for_checkpoints_the_whole_log_is_exposed(site: Site) -> None:
+    from service.sites import running
+
+    with running(site) as (service, call):
+        for number, row in enumerate(embeddings(5).tolist()):
+            assert call("POST", "/v1/decisions", json={"embedding": row, "image_id": str(number)}).status_code == 200
+        event = service.checkpoints.next_event()
+        service.change(lambda transaction: transaction.append([event]))
+        service.checkpoints.send()
+        wait_until(lambda: service.seen_records == service.log.head()[0])
+        size = service.log.head()[0]
+        health = call("GET", "/health/ready", as_=None).json()
+        assert (health["records"], health["exposed_records"]) == (size, size)
+        assert f"calcode_exposed_records {float(size)}".encode() in service.metrics.text()
+    with Service(site.settings) as service:
+        assert service.checkpoints.size > service.checkpoints.sent == 0
 
 
 def test_a_checkpoint_target_that_is_down_is_shown_and_served_later(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ def verify(
                 notes = [tuple(row) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))]
         public = checkpoint_key(settings).public_key() if key is None else read_public_key(key)
         found = check_against(log, notes, public) + changed_parts(log)
+        if checkpoints is not None and not notes:
+            found.append(f"{checkpoints}: no checkpoint is there; name the place that the service sends them to")
         size = log.head()[0]
     covered = max((at for at, _ in notes), default=0)
     whole = f"Whole: {counted(size, 'record')}, {counted(len(notes), 'checkpoint')}, "

@@ -44,6 +44,8 @@ def serve(
     calcode serve --demo --pace 60 --report loop-output
     """
     if demo:
+        if site is not None:
+            raise typer.BadParameter(f"--demo has a site of its own; leave {site} or --demo out", param_hint="SITE")
         from calcode.service.demo import serve_demo
 
         serve_demo(port=port, pace=pace, say=typer.echo, report=report)

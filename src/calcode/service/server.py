@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import socket
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 import uvicorn
 from fastapi import APIRouter
 
+from calcode.errors import ServiceError
 from calcode.service.app import make_app
 from calcode.service.logs import set_up_logs
 from calcode.service.service import Service
@@ -23,13 +27,13 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._listening = listening
 
-    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        await super().startup(sockets)  # type: ignore[arg-type]
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
         if self.servers:
             self._listening(self.servers[0].sockets[0].getsockname()[1])
 
-    async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        await super().shutdown(sockets)  # type: ignore[arg-type]
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
         # Sent again by uvicorn, the signal would end the process before the log has its last record.
         self._captured_signals.clear()
 
@@ -48,7 +52,10 @@ def serve(
         Further pages.
     """
     set_up_logs()
-    with Service(site) as service:
+    # The address first: a start that cannot answer anybody should leave no record.
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(entry) for entry in _bound(site.host, site.port)]
+        service = stack.enter_context(Service(site))
         service.settle()
         config = uvicorn.Config(
             make_app(service, more=more),
@@ -67,4 +74,28 @@ def serve(
             if listening is not None:
                 listening(port, service)
 
-        _Server(config, started).run()
+        _Server(config, started).run(sockets)
+
+
+def _bound(host: str, port: int) -> list[socket.socket]:
+    """Sockets on every address of a host; nobody reaches them before the server listens."""
+    bound: list[socket.socket] = []
+    try:
+        found = dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        for family, kind, protocol, _, address in found:
+            entry = socket.socket(family, kind, protocol)
+            bound.append(entry)
+            # A start soon after an end does not wait for connections that are long closed.
+            entry.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                entry.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            entry.bind(address)
+    except OSError as error:
+        for entry in bound:
+            entry.close()
+        what = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        raise ServiceError(
+            f"{host}:{port}: the service cannot listen there ({what}); stop the other program, or choose another host "
+            "or port in the site file (with --demo: --port)"
+        ) from error
+    return bound
