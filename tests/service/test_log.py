@@ -160,8 +160,8 @@ def test_any_one_change_to_a_log_of_decisions_is_found_at_its_record(site: Site)
         opened(site.settings) as log,
         contextlib.closing(sqlite3.connect(log.database.file, isolation_level=None)) as direct,
     ):
-        direct.execute("DROP TRIGGER event_no_update")
-        direct.execute("DROP TRIGGER event_no_delete")
+        for guard in ("event_no_update", "event_no_delete", "event_no_replace"):
+            direct.execute(f"DROP TRIGGER {guard}")
         columns = [column.name for column in EVENT.columns]
         written = direct.execute(f"SELECT {', '.join(columns)} FROM event ORDER BY seq").fetchall()
         assert sum(row[columns.index("kind")] == "decision" for row in written) == 30
