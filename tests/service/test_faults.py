@@ -210,6 +210,8 @@ def test_a_second_service_on_one_sqlite_file_does_not_start(site: Site) -> None:
 
 @pytest.mark.parametrize("arguments", [["SITE"], ["--demo", "--port", "PORT"]])
 def test_an_address_that_is_taken_is_named(tmp_path: Path, arguments: list[str]) -> None:
+    if "--demo" in arguments:
+        pytest.importorskip("calcode_demo_data")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         site = make_site(tmp_path)

@@ -430,6 +430,8 @@ def test_a_personal_part_that_was_changed_is_found(site: Site, change: str, sent
         assert found.output.startswith("bad: ")
         assert sentence.format(seq) in found.output
         assert len(found.output.splitlines()) == 1
+    (bad,) = [entry.sentence for entry in doctor.examine(site.settings) if entry.level == "bad"]
+    assert sentence.format(seq) in bad
 
 
 def test_personal_parts_are_compared_on_both_databases(log: Log) -> None:

@@ -19,7 +19,7 @@ from calcode.service import app, people, settings
 from calcode.service.admission import DecisionRequest
 from calcode.service.pages import COOKIE, FORM_COOKIE, moment
 from calcode.service.service import Service
-from calcode.service.tables import ACCOUNT, EVENT, SESSION
+from calcode.service.tables import ACCOUNT, EVENT, SECRET_PART, SESSION
 
 PASSWORD = "correct horse battery"
 
@@ -294,6 +294,15 @@ def test_the_log_is_searched_verified_and_downloaded(person: Callable[..., Perso
     assert "a.berg" in page
     verified = auditor.send("/log", "/log/verify", {})
     assert "The log is whole" in verified.text
+    with auditor.service.database.writing() as connection:
+        forged = SECRET_PART.insert().values(
+            seq=1, name="comment", salt=b"", content=b"forged", media_type="text/plain"
+        )
+        connection.execute(forged)
+    verified = auditor.send("/log", "/log/verify", {})
+    assert "record 1 has a personal part" in verified.text
+    with auditor.service.database.writing() as connection:
+        connection.execute(SECRET_PART.delete())
     taken = auditor.send("/log", "/log/download", {})
     lines = taken.text.splitlines()
     assert [line.count('"seq"') for line in lines] == [1] * len(lines)
