@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from service.conftest import Server
@@ -541,6 +542,86 @@ def test_a_damaged_candidate_leaves_the_champion_in_place(site: Site) -> None:
         assert "model: altered" in answer.json()["detail"]
         assert service.models["skin"].champion.digest == before
         assert json.loads(json.dumps(call("GET", "/v1/models", as_="auditor").json()))[0]["state"] == "champion"
+
+
+def test_a_candidate_damaged_after_it_was_added_stays_out_and_decisions_go_on(site: Site) -> None:
+    from service.sites import running
+    from service.test_models import step, upload
+
+    path = another_model(site, "b.safetensors")
+    with running(site) as (service, call):
+        digest = upload(call, path).json()["digest"]
+        damaged(site.settings.path("models") / f"{digest}.safetensors")
+        size = service.log.head()[0]
+        refused = step(call, digest, "shadow", as_="engineer")
+        assert refused.status_code == 409
+        assert f"nothing was changed: {digest}.safetensors: altered" in refused.json()["detail"]
+        assert service.log.head()[0] == size
+        sent = {"embedding": embeddings(1)[0].tolist(), "image_id": "1"}
+        assert call("POST", "/v1/decisions", json=sent).status_code == 200
+        # Added once more, it has a good file.
+        assert upload(call, path).status_code == 200
+        assert step(call, digest, "shadow", as_="engineer").status_code == 200
+
+
+def test_a_damaged_shadow_or_model_before_is_left_out_and_named(
+    tmp_path: Path, database_url: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a process that follows and at the start; only the champion's file can stop a line."""
+    from service.sites import running
+    from service.test_models import restore_tested, step, upload
+
+    from calcode.service.models import Models
+
+    (tmp_path / "protocol.toml").write_text('description = "d"\nmin_shadow_decisions = 0\n')
+    site = make_site(tmp_path, line_lines='protocol = "protocol.toml"', database=database_url)
+    files = site.settings.path("models")
+    promote = (("champion", "engineer"), ("champion", "approver"))
+
+    def decided(call: Any, image: str) -> Any:
+        return call("POST", "/v1/decisions", json={"embedding": embeddings(1)[0].tolist(), "image_id": image}).json()
+
+    with running(site) as (service, call):
+        restore_tested(service)
+        home = service.models["skin"].champion.digest
+        first, second = (
+            upload(call, another_model(site, f"{seed}.safetensors", seed=seed)).json()["digest"] for seed in (1, 2)
+        )
+        # Another process, to whose disk the file came damaged.
+        shutil.copytree(files, tmp_path / "elsewhere")
+        damaged(tmp_path / "elsewhere" / f"{first}.safetensors")
+        other = Models(site.settings.lines[0], service.log, folder=tmp_path / "elsewhere")
+        step(call, first, "shadow", as_="engineer")
+        other.follow()
+        assert (other.champion.digest, other.in_force.shadow) == (home, None)
+        assert [(r.msg, r.model) for r in caplog.records if hasattr(r, "model")] == [("model_not_loaded", first)]
+        # Nobody promotes or goes back to what the next start could not load.
+        damaged(files / f"{first}.safetensors")
+        assert [step(call, first, "champion", as_=role).status_code for _, role in promote] == [200, 409]
+        assert decided(call, "a")["model"] == home
+        damaged(files / f"{first}.safetensors")
+        assert step(call, first, "champion", as_="approver").status_code == 200
+        damaged(files / f"{home}.safetensors")
+        back = call("POST", "/v1/rollback", as_="engineer", json={"why": "too many deferrals"})
+        assert back.status_code == 409
+        assert f"{home}.safetensors" in back.json()["detail"]
+        assert decided(call, "b")["model"] == first
+        step(call, second, "shadow", as_="engineer")
+        damaged(files / f"{second}.safetensors")
+    with running(site) as (service, call):
+        assert decided(call, "c")["model"] == first
+        assert service.models["skin"].in_force.shadow is None
+        assert call("GET", "/health/ready", as_=None).status_code == 200
+        upload(call, site.folder / "model.safetensors")
+        assert call("POST", "/v1/rollback", as_="engineer", json={"why": "too many deferrals"}).status_code == 200
+        assert decided(call, "d")["model"] == home
+
+
+def damaged(file: Path) -> None:
+    """Turn one bit of a file over; twice, and it is as it was."""
+    content = bytearray(file.read_bytes())
+    content[-100] ^= 1
+    file.write_bytes(content)
 
 
 def test_checkpoints_go_to_syslog_and_by_mail_and_verify_the_log_there(tmp_path: Path) -> None:

@@ -33,11 +33,12 @@ from calcode.cli.app import app
 from calcode.errors import ArtifactError
 from calcode.method.evidence import Evidence
 from calcode.method.signatures import read_private_key, sign_file, signature_file, write_private_key
+from calcode.service import projections
 from calcode.service.line import load_line_model
 from calcode.service.log import Event
 from calcode.service.operations import opened
 from calcode.service.service import Service
-from calcode.service.tables import DECISION, DEPLOYMENT, SECRET_PART, SHADOW_DECISION
+from calcode.service.tables import DECISION, DEPLOYMENT, MODEL, SECRET_PART, SHADOW_DECISION
 from calcode.site import SiteModel
 
 PROTOCOL = 'description = "thresholds only"\nmin_shadow_decisions = 5\n'
@@ -132,9 +133,9 @@ def test_from_file_to_champion_and_back(lifecycle: Site) -> None:
     with running(lifecycle) as (service, call):
         first = service.models["skin"].champion.digest
         digest = upload(call, path).json()["digest"]
-        assert upload(call, path).status_code == 409
         assert step(call, digest, "champion", as_="engineer").status_code == 409  # not in the shadow yet
         assert step(call, digest, "shadow", as_="engineer").status_code == 200
+        assert "is shadow now" in upload(call, path).json()["detail"]
         for i, row in enumerate(embeddings(8)):
             call("POST", "/v1/decisions", json={"embedding": row.tolist(), "image_id": f"a{i}"})
         # The last request once more is no new case, for the shadow neither.
@@ -231,6 +232,74 @@ def test_the_protocol_is_in_the_log_before_the_candidate(lifecycle: Site) -> Non
         step(call, digest, "champion", as_="engineer")
         answer = step(call, digest, "champion", as_="approver")
         assert any("younger than the candidate" in gate for gate in answer.json()["gates"])
+
+
+def test_a_candidate_added_again_under_a_newer_protocol_is_tried_anew(lifecycle: Site) -> None:
+    path = another_model(lifecycle, "b.safetensors")
+
+    def sends(call: Any, name: str) -> None:
+        for i, row in enumerate(embeddings(5)):
+            call("POST", "/v1/decisions", json={"embedding": row.tolist(), "image_id": f"{name}{i}"})
+
+    with running(lifecycle) as (service, call):
+        digest = upload(call, path).json()["digest"]
+        step(call, digest, "shadow", as_="engineer")
+        step(call, digest, "champion", as_="engineer")
+        sends(call, "a")
+    (lifecycle.folder / "protocol.toml").write_text(PROTOCOL.replace("thresholds", "other thresholds"))
+    with running(lifecycle) as (service, call):
+        restore_tested(service)
+        refused = step(call, digest, "champion", as_="approver").json()
+        assert refused["gates"] == ["The protocol is younger than the candidate; add the candidate again under it."]
+        assert step(call, digest, "refused", as_="engineer").status_code == 200
+        for _ in range(2):
+            assert upload(call, path).json() == {"digest": digest, "state": "candidate"}
+        step(call, digest, "shadow", as_="engineer")
+        assert "Nobody has proposed" in step(call, digest, "champion", as_="approver").json()["detail"]
+        step(call, digest, "champion", as_="engineer")
+        refused = step(call, digest, "champion", as_="approver").json()
+        assert refused["gates"] == ["0 shadow decisions, the protocol asks for 5."], "the old ones are used up"
+        sends(call, "b")
+        service.change(lambda transaction: None)  # behind the last shadow decision
+        step(call, digest, "refused", as_="engineer")
+        upload(call, path)
+        step(call, digest, "shadow", as_="engineer")
+        step(call, digest, "champion", as_="engineer")
+        assert step(call, digest, "champion", as_="approver").status_code == 200, "one trial under one protocol"
+        kinds = [record.kind for page in service.log.pages() for record in page]
+        assert kinds.count("model_added") == 5
+        with service.database.reading() as connection:
+            before = connection.execute(select(MODEL).order_by(MODEL.c.digest)).all()
+        service.change(lambda transaction: projections.rebuild(transaction.connection))
+        with service.database.reading() as connection:
+            assert connection.execute(select(MODEL).order_by(MODEL.c.digest)).all() == before
+
+
+def test_a_model_that_was_rolled_back_may_answer_again(lifecycle: Site) -> None:
+    (lifecycle.folder / "protocol.toml").write_text(PROTOCOL.replace("5", "0"))
+    path = another_model(lifecycle, "b.safetensors")
+    with running(lifecycle) as (service, call):
+        restore_tested(service)
+        first = service.models["skin"].champion.digest
+
+        def promoted(file: Path) -> str:
+            digest: str = upload(call, file).json()["digest"]
+            for state, role in (("shadow", "engineer"), ("champion", "engineer"), ("champion", "approver")):
+                assert step(call, digest, state, as_=role).status_code == 200
+            return digest
+
+        digest = promoted(path)
+        assert "is champion now" in upload(call, path).json()["detail"]
+        call("POST", "/v1/rollback", as_="engineer", json={"why": "too many deferrals"})
+        assert promoted(path) == service.models["skin"].champion.digest == digest
+        # The one before may be tried again too, and a roll-back then takes it out of the shadow.
+        upload(call, lifecycle.folder / "model.safetensors")
+        step(call, first, "shadow", as_="engineer")
+        call("POST", "/v1/rollback", as_="engineer", json={"why": "too many deferrals"})
+        in_force = service.models["skin"].in_force
+        assert (in_force.champion.digest, in_force.shadow) == (first, None)
+        states = {row["digest"]: row["state"] for row in call("GET", "/v1/models", as_="auditor").json()}
+        assert states == {first: "champion", digest: "retired"}
 
 
 @pytest.mark.timeout(600)

@@ -1,7 +1,8 @@
 """What a candidate must have shown before two people may promote it (SERVICE.md 10, SITE.md S6).
 
-Coverage is counted on drawn cases that were decided after the candidate's cut-off. Set size is never a gate: to keep
-the candidate one likes best would void its promise.
+Coverage is counted on drawn cases that were decided after the candidate's cut-off, and after it was first added under
+the protocol in force: who adds it again begins no second trial. Set size is never a gate: to keep the candidate one
+likes best would void its promise.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from calcode.service.alarms import open_alarms
 from calcode.service.labels import reviewed_cases
 from calcode.service.line import LineModel
 from calcode.service.protocol import Protocol
-from calcode.service.tables import DECISION, EVENT, MODEL, RECALIBRATION, SHADOW_DECISION, of_kinds
+from calcode.service.tables import DECISION, EVENT, MODEL, PROTOCOL, RECALIBRATION, SHADOW_DECISION, of_kinds
 
 #: One minus the confidence of the lower bound of coverage.
 _ALPHA = 0.05
@@ -39,12 +40,8 @@ def shadow_coverage(connection: Connection, line: str, digest: str) -> dict[str,
         and as hits; `classes`: name to labels and covered. Cases that the candidate's audit rejects are left out: it
         promises nothing about them.
     """
-    cut_off = connection.execute(
-        select(RECALIBRATION.c.upto_seq).where(RECALIBRATION.c.line == line, RECALIBRATION.c.model == digest).limit(1)
-    ).scalar()
-    if cut_off is None:
-        # A model from elsewhere knows nothing of this line up to the record that added it.
-        cut_off = _added_at(connection, line, digest)
+    # A model from elsewhere knows nothing of this line, and one made here was added after its last case.
+    cut_off = _tried_since(connection, line, digest)
     rows = connection.execute(select(SHADOW_DECISION).where(SHADOW_DECISION.c.model == digest))
     shadows = {row.decision: row for row in rows}
     classes: dict[str, dict[str, int]] = {}
@@ -92,17 +89,21 @@ def failed_gates(
     protocol_seq : int
         Record that set it.
     loaded : LineModel or None
-        The candidate in memory, if it is in the shadow.
+        The candidate in memory, if its file can be loaded.
     names : mapping of str to str
         Classes spelled out for people.
     """
     failed = []
-    if protocol_seq > _added_at(connection, line, digest):
+    if protocol_seq > added_at(connection, line, digest):
         failed.append("The protocol is younger than the candidate; add the candidate again under it.")
     seen = connection.execute(
         select(func.count())
         .select_from(SHADOW_DECISION.join(DECISION, DECISION.c.id == SHADOW_DECISION.c.decision))
-        .where(SHADOW_DECISION.c.model == digest, DECISION.c.line == line)
+        .where(
+            SHADOW_DECISION.c.model == digest,
+            DECISION.c.line == line,
+            DECISION.c.seq > _tried_since(connection, line, digest),
+        )
     ).scalar_one()
     if seen < protocol.min_shadow_decisions:
         failed.append(f"{seen} shadow decisions, the protocol asks for {protocol.min_shadow_decisions}.")
@@ -140,11 +141,28 @@ def failed_gates(
     return failed
 
 
-def _added_at(connection: Connection, line: str, digest: str) -> int:
-    """The record that added a model to a line."""
+def added_at(connection: Connection, line: str, digest: str) -> int:
+    """The newest record that added a model to a line; what was proposed before it is of an earlier time."""
+    return _additions(connection, line, digest)[-1]
+
+
+def _tried_since(connection: Connection, line: str, digest: str) -> int:
+    """The record after which the shadow answers of a candidate count: its first addition under the protocol in force.
+
+    A protocol that was written with earlier answers in view is not met by them. Adding the candidate again under the
+    same protocol takes nothing away: to try again until a gate is passed would be of use.
+    """
+    in_force = connection.execute(select(func.max(PROTOCOL.c.from_seq)).where(PROTOCOL.c.line.in_((line, ""))))
+    protocol_seq = in_force.scalar() or 0
+    additions = _additions(connection, line, digest)
+    return next((seq for seq in additions if seq > protocol_seq), additions[-1])
+
+
+def _additions(connection: Connection, line: str, digest: str) -> list[int]:
+    """The records that added a model to a line, in order."""
     rows = connection.execute(
         select(EVENT.c.seq, EVENT.c.body)
         .where(of_kinds("model_added"), EVENT.c.subject == digest)
-        .order_by(EVENT.c.seq.desc())
+        .order_by(EVENT.c.seq)
     )
-    return int(next(seq for seq, body in rows if json.loads(body)["line"] == line))
+    return [int(seq) for seq, body in rows if json.loads(body)["line"] == line]

@@ -43,11 +43,13 @@ def _line_models(connection: Connection, service: Service, line: str) -> dict[st
         .where(of_kinds("model_added", "approval"))
         .order_by(EVENT.c.seq)
     ).all()
-    # The newest of each step of a model: when it was added, who proposed it, who approved it.
+    # The newest of each step of a model: when it was added, who proposed it since then, who approved it.
     steps: dict[tuple[str, str], Any] = {}
     for event in events:
         body = json.loads(event.body)
         if body.get("line", line) == line:
+            if event.kind == "model_added":
+                steps = {step: said for step, said in steps.items() if step[0] != event.subject}
             steps[event.subject, body.get("step", "added")] = {
                 "at": event.at,
                 "actor": event.actor,

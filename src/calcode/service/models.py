@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import threading
 from collections.abc import Callable
@@ -12,11 +13,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import Row, select
 
 from calcode.cohorts import read_prompts
-from calcode.errors import ArtifactError
+from calcode.errors import ArtifactError, CalcodeError
 from calcode.files import file_sha256, replacing
 from calcode.method.signatures import signature_file
 from calcode.service.alarms import alarm_in_force
-from calcode.service.gates import failed_gates
+from calcode.service.gates import added_at, failed_gates
 from calcode.service.line import LineModel, load_line_model
 from calcode.service.log import Event, Log, Transaction
 from calcode.service.problems import Problem
@@ -24,6 +25,10 @@ from calcode.service.protocol import parse_protocol
 from calcode.service.sampling import Policy, policy_in_force, policy_of
 from calcode.service.settings import LineSettings
 from calcode.service.tables import DEPLOYMENT, EVENT, HEAD, MODEL, PROTOCOL, of_kinds
+
+_LOGGER = logging.getLogger("calcode.service")
+#: States in which a file may be added once more: nothing is decided with it.
+_IDLE = ("added", "candidate", "refused", "retired")
 
 
 class InForce(NamedTuple):
@@ -81,7 +86,15 @@ class Models:
         return load_line_model(path, prompts=self.prompts, backbone=self.settings.backbone, trusted=self.trusted)
 
     def follow(self) -> None:
-        """Take over deployment and policy in force; the model before stays loaded for a roll-back."""
+        """Take over deployment and policy in force; the model before stays loaded for a roll-back.
+
+        Nobody waits for the shadow, nor for the model before: one whose file is damaged is logged and left out.
+
+        Raises
+        ------
+        CalcodeError
+            If the champion cannot be loaded; whom this process followed so far stays.
+        """
         with self._following:
             with self._log.database.reading() as connection:
                 # Read first: a change that comes between these queries is seen as one, and read again.
@@ -99,17 +112,26 @@ class Models:
                     )
                 }
                 alarm = alarm_in_force(connection, self.line, row.champion, kind=stored[row.champion].kind)
-            for digest in names - self._loaded.keys():
-                self._loaded[digest] = self._checked(stored[digest])
-            self._loaded = {digest: self._loaded[digest] for digest in names}
+            loaded = {row.champion: self._taken(stored[row.champion])}
+            for digest in names - loaded.keys():
+                try:
+                    loaded[digest] = self._taken(stored[digest])
+                except CalcodeError as error:
+                    _LOGGER.error("model_not_loaded", extra={"model": digest, "error": type(error).__name__})
+            self._loaded = loaded
             self._in_force = InForce(
-                champion=self._loaded[row.champion],
-                shadow=None if row.shadow is None else self._loaded[row.shadow],
+                champion=loaded[row.champion],
+                shadow=loaded.get(row.shadow),
                 policy=policy or policy_of(self.settings),
                 alarm=alarm,
                 on_alarm="full_set" if protocol is None else parse_protocol(protocol.text, source="protocol").on_alarm,
                 deployed=deployed,
             )
+
+    def _taken(self, row: Row[Any]) -> LineModel:
+        """A model from memory, where it is there already, or from its file."""
+        earlier = self._earlier.pop(row.digest, None)
+        return self._loaded.get(row.digest) or earlier or self._checked(row)
 
     def _checked(self, row: Row[Any]) -> LineModel:
         loaded = self.load(self.folder / row.file)
@@ -161,7 +183,7 @@ class Models:
             why = "first model of the site file"
             transaction.append(
                 [
-                    self._added(loaded, actor="service"),
+                    self._added(loaded, actor="service", new=True),
                     self._state({loaded.digest: "champion"}, actor="service", why=why, deployment=row),
                 ]
             )
@@ -170,6 +192,8 @@ class Models:
 
     def add(self, path: Path, *, actor: str) -> tuple[str, Callable[[Transaction], None]]:
         """Check a model file (signature, classes, prompts, golden answers) and keep it as a candidate.
+
+        One that was refused, retired or never tried may be added once more: under a newer protocol, or to answer again.
 
         Returns
         -------
@@ -180,10 +204,11 @@ class Models:
         loaded = self._keep(path)
 
         def change(transaction: Transaction) -> None:
-            if model_row(transaction.connection, self.line, loaded.digest) is not None:
-                raise Problem(409, "This model was added before.")
+            row = model_row(transaction.connection, self.line, loaded.digest)
+            if row is not None and row.state not in _IDLE:
+                raise Problem(409, f"This model was added before and is {row.state} now.")
             checked = self._state({loaded.digest: "candidate"}, actor=actor, why="checked")
-            transaction.append([self._added(loaded, actor=actor), checked])
+            transaction.append([self._added(loaded, actor=actor, new=row is None), checked])
 
         return loaded.digest, change
 
@@ -198,9 +223,10 @@ class Models:
                         shutil.copyfile(source, temporary)
         return self.load(target)
 
-    def _added(self, loaded: LineModel, *, actor: str) -> Event:
+    def _added(self, loaded: LineModel, *, actor: str, new: bool) -> Event:
         body = {
             "line": self.line,
+            "new": new,
             "kind": loaded.kind,
             "file": loaded.file.name,
             "file_sha256": file_sha256(loaded.file),
@@ -211,7 +237,7 @@ class Models:
 
     def set_shadow(self, transaction: Transaction, digest: str, *, actor: str, why: str) -> None:
         """Let a candidate decide in the shadow of the champion."""
-        self._require_state(transaction, digest, "candidate")
+        self._require_file(self._require_state(transaction, digest, "candidate"))
         row = latest_deployment(transaction.connection, self.line)
         assert row is not None
         states = {digest: "shadow"} | ({} if row.shadow is None else {row.shadow: "candidate"})
@@ -236,11 +262,14 @@ class Models:
 
     def approve(self, transaction: Transaction, digest: str, *, actor: str, why: str) -> None:
         """Another account approves, the protocol's gates are checked, and the model answers from the next block."""
-        self._require_state(transaction, digest, "shadow")
+        found = self._require_state(transaction, digest, "shadow")
         connection = transaction.connection
         approvals = connection.execute(
             select(EVENT.c.actor, EVENT.c.body)
-            .where(of_kinds("approval"), EVENT.c.subject == digest)
+            # A proposal of before it was added again is used up.
+            .where(
+                of_kinds("approval"), EVENT.c.subject == digest, EVENT.c.seq > added_at(connection, self.line, digest)
+            )
             .order_by(EVENT.c.seq.desc())
         )
         proposers = [row.actor for row in approvals if json.loads(row.body).get("line", self.line) == self.line]
@@ -251,6 +280,7 @@ class Models:
         failed = self.gates(connection, digest)
         if failed:
             raise Problem(409, " ".join(failed), extra={"gates": failed})
+        self._require_file(found)
         row = latest_deployment(connection, self.line)
         assert row is not None
         deployment = {"line": self.line, "champion": digest, "previous": row.champion, "shadow": None}
@@ -268,6 +298,9 @@ class Models:
         row = latest_deployment(connection, self.line)
         if row is None or row.previous is None:
             raise Problem(409, "There is no earlier champion to go back to.")
+        before = model_row(connection, self.line, row.previous)
+        assert before is not None
+        self._require_file(before)
         # One more step back leads to what stood before the restored model when it was promoted.
         earlier = connection.execute(
             select(DEPLOYMENT.c.previous)
@@ -275,7 +308,9 @@ class Models:
             .order_by(DEPLOYMENT.c.from_seq.desc())
         ).scalar()
         states = {row.champion: "retired", row.previous: "champion"}
-        deployment = {"line": self.line, "champion": row.previous, "previous": earlier, "shadow": row.shadow}
+        # Added once more, the model before may be in the shadow meanwhile; it cannot be its own.
+        shadow = None if row.shadow == row.previous else row.shadow
+        deployment = {"line": self.line, "champion": row.previous, "previous": earlier, "shadow": shadow}
         transaction.append([self._state(states, actor=actor, why=why, deployment=deployment)])
         return str(row.previous)
 
@@ -284,13 +319,17 @@ class Models:
         row = latest_protocol(connection, self.line)
         if row is None:
             return ["No protocol is in the log; name a protocol file in the site file."]
+        try:
+            loaded = self.model(digest)
+        except CalcodeError:
+            loaded = None
         return failed_gates(
             connection,
             self.line,
             digest,
             protocol=parse_protocol(row.text, source="protocol"),
             protocol_seq=row.from_seq,
-            loaded=self._loaded.get(digest),
+            loaded=loaded,
             names=self.settings.names,
         )
 
@@ -301,6 +340,19 @@ class Models:
         if row.state not in states:
             raise Problem(409, f"The model is {row.state}, this step needs {' or '.join(states)}.")
         return row
+
+    def _require_file(self, row: Row[Any]) -> None:
+        """Load the file of a model before the record that deploys it.
+
+        Also where it is in memory: other processes and the next start have nothing but the file.
+        """
+        try:
+            self._earlier[row.digest] = self._checked(row)
+        except CalcodeError as error:
+            reason = str(error).replace(f"{self.folder}/", "")
+            raise Problem(
+                409, f"The model's file cannot be used, so nothing was changed: {reason}. Add the model once more."
+            ) from error
 
     def _state(
         self, states: dict[str, str], *, actor: str, why: str, deployment: dict[str, Any] | None = None

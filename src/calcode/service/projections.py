@@ -221,9 +221,8 @@ def _shadow_decision(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Updat
 
 @_rule("model_added")
 def _model_added(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
-    row = {
-        "digest": fact.subject,
-        "line": body["line"],
+    where = {"line": body["line"], "digest": fact.subject}
+    values = {
         "kind": body["kind"],
         "state": "added",
         "added_by": fact.actor,
@@ -232,7 +231,10 @@ def _model_added(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
         "golden": body["golden"],
         "why": "",
     }
-    return [_inserted(MODEL, row)]
+    # Records of before a model could be added once more do not say that it is new.
+    if body.get("new", True):
+        return [_inserted(MODEL, {**where, **values})]
+    return [Update(MODEL, values, where)]
 
 
 @_rule("model_state")

@@ -26,7 +26,7 @@ from calcode.service.bags import BagPlan, plan_bag
 from calcode.service.labels import ReviewedCase
 from calcode.service.line import LineModel
 from calcode.service.log import Event, Log, Transaction
-from calcode.service.models import Models, latest_protocol
+from calcode.service.models import Models, latest_protocol, model_row
 from calcode.service.monitoring import embeddings_of
 from calcode.service.problems import Problem
 from calcode.service.protocol import RecalibrationPlan, parse_protocol
@@ -109,7 +109,9 @@ def candidate(models: Models, log: Log, *, actor: str) -> tuple[dict[str, Any], 
     report = {"line": line, "digest": digest, **report}
 
     def change(transaction: Transaction) -> None:
-        # Pressed twice at once, the same bag gives the same model, and the second one is refused here.
+        # Pressed twice at once, the same bag gives the same model, and the second one is refused.
+        if model_row(transaction.connection, line, digest) is not None:
+            raise Problem(409, "This model was made before.")
         add(transaction)
         body = {"line": line, "report": report}
         transaction.append([Event(kind="recalibration", actor=actor, subject=digest, body=body)])
