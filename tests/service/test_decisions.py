@@ -24,8 +24,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from service.sites import Site, embeddings, make_site, running, token_for, wait_until
 from sqlalchemy import select
+from typer.testing import CliRunner
 
 from calcode import Calcode
+from calcode.cli.app import app
 from calcode.files import canonical_json
 from calcode.method.signatures import read_public_key
 from calcode.service import batches, bodies, line, writer
@@ -559,7 +561,7 @@ def test_a_proof_holds_for_one_decision_and_shows_no_other(site: Site) -> None:
         assert call("GET", path).status_code == 409  # no checkpoint yet
         event = service.checkpoints.next_event()
         service.change(lambda transaction: transaction.append([event]))
-        proof = call("GET", path).json()
+        proof = call("GET", path, as_="auditor").json()
         key = checkpoint_key(service.site).public_key()
         assert "is one of the" in check_proof(Proof(**proof), key)
         text = json.dumps(proof)
@@ -571,6 +573,42 @@ def test_a_proof_holds_for_one_decision_and_shows_no_other(site: Site) -> None:
         assert open_checkpoint(proof["checkpoint"], key).size >= proof["seq"]
         with pytest.raises(ValueError, match="not signed"):
             check_proof(Proof(**proof), read_public_key(site.folder / "signer.key.pub"))
+
+
+def test_a_program_is_not_told_who_was_in_the_models_data_nor_the_coin(site: Site, tmp_path: Path) -> None:
+    """Neither by the explanation nor by the proof, which still proves that the record of its receipt is in the log."""
+    with running(site) as (service, call):
+        answer = call(
+            "POST", "/v1/decisions", json=body(embeddings(1)[0], group="calibration-patient-3", image_id="a")
+        ).json()
+        event = service.checkpoints.next_event()
+        service.change(lambda transaction: transaction.append([event]))
+        path = f"/v1/decisions/{answer['id']}"
+        people = {role: call("GET", f"{path}/proof", as_=role).json() for role in ("auditor", "engineer")}
+        proof = call("GET", f"{path}/proof").json()
+        assert json.loads(people["auditor"]["body"])["in_model"] is True
+        assert people["auditor"] == people["engineer"]
+        assert (proof["body"], proof["hash"]) == (None, answer["hash"])
+        assert not any(word in json.dumps(proof) for word in ("in_model", "known", '"u"', "draw"))
+        assert call("GET", f"{path}/explanation").json()["known_patient"] is None
+        assert call("GET", f"{path}/explanation", as_="auditor").json()["known_patient"] is False
+        # Who is also an administrator of accounts is a program all the same.
+        wanted = {"subject": "both", "roles": ["program", "admin"]}
+        both = call("POST", "/v1/tokens", as_="admin", json=wanted).json()["token"]
+        assert call("GET", f"{path}/proof", as_=both).json() == proof
+        key = checkpoint_key(service.site).public_key()
+        said = check_proof(Proof(**proof), key)
+        assert "is one of the" in said
+        assert f"the hash {answer['hash']}, and not its content" in said
+        assert "not its content" not in check_proof(Proof(**people["auditor"]), key)
+        for forged in ({"body_sha256": "0" * 64}, {"body_sha256": None}, {"at": "2026-01-01T00:00:00Z"}):
+            with pytest.raises(ValueError, match="proof"):
+                check_proof(Proof(**proof | forged), key)
+    file = tmp_path / "proof.json"
+    file.write_text(json.dumps(proof))
+    done = CliRunner().invoke(app, ["log", "check", str(file), "--key", str(site.settings.path("checkpoint.key.pub"))])
+    assert done.exit_code == 0
+    assert "not its content" in " ".join(done.output.split())
 
 
 _WORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)

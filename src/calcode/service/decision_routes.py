@@ -284,10 +284,12 @@ def decision(id: DecisionId, service: ServiceHere, principal: _Reader) -> dict[s
 )
 def explanation(id: DecisionId, service: ServiceHere, principal: _Reader) -> Explanation:
     """Why: support, score and threshold of every class, and the nearest reference images where they are configured."""
-    return explanation_of(shown_record(service, principal, id), service)
+    found = explanation_of(shown_record(service, principal, id), service)
+    return found.for_programs() if principal.program_alone else found
 
 
 @router.get("/decisions/{id}/proof", response_model=Proof, responses=responses(401, 403, 404, 409, 422, 429, 503, 507))
 def proof(id: DecisionId, service: ServiceHere, principal: _Reader) -> Proof:
     """That this decision is in the log under a signed checkpoint, without showing any other."""
-    return proof_of(shown_record(service, principal, id), service.log)
+    made = proof_of(shown_record(service, principal, id), service.log)
+    return made.for_programs() if principal.program_alone else made

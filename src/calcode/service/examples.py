@@ -117,7 +117,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "NeighbourFacts": {"id": "reference-12", "label": "nv", "distance": 0.21},
     "PolicyFacts": _POLICY,
     "PolicyRequest": {**_POLICY, "why": "more labels before the next look"},
-    "Proof": {**_RECORD, "prev": _HASH, "hash": _HASH, "path": ["kZ9d..."], "checkpoint": _NOTE},
+    "Proof": {**_RECORD, "prev": _HASH, "hash": _HASH, "path": ["kZ9d..."], "checkpoint": _NOTE, "body_sha256": None},
     "QueueFacts": {**_TASK, "opened_at": _AT, "site": "north", "device": "cam-2", "lease_by": None, "mine": False},
     "Reading": {"label": "mel", "sureness": 2, "comment": "irregular border"},
     "ReadingFacts": {

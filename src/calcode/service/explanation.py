@@ -49,7 +49,11 @@ class Explanation(BaseModel):
     neighbours: list[NeighbourFacts]
     model: str
     promises: list[str]
-    known_patient: bool
+    known_patient: bool | None = Field(description="null: not told to programs")
+
+    def for_programs(self) -> Explanation:
+        """The same without whether the patient was in the model's data (SERVICE.md 11)."""
+        return self.model_copy(update={"known_patient": None})
 
 
 def explanation_of(record: Record, service: Service) -> Explanation:

@@ -39,6 +39,11 @@ class Principal:
     #: The lines that it is limited to; None: all.
     lines: frozenset[str] | None = None
 
+    @property
+    def program_alone(self) -> bool:
+        """Whether decisions are shown to it as to programs: without who was in a model's data (SERVICE.md 11)."""
+        return self.roles <= {"program", "admin"}
+
     def may(self, line: str) -> bool:
         """Whether the line is one of theirs."""
         return self.lines is None or line in self.lines

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+from typing import Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from sqlalchemy import select
 
 from calcode.errors import ServiceError
-from calcode.service.audit.chain import Record, record_hash
+from calcode.service.audit.chain import Record, header_hash
 from calcode.service.audit.notes import open_checkpoint
 from calcode.service.audit.tree import inclusion_proof, root_from_proof
 from calcode.service.log import Log
@@ -24,11 +26,20 @@ class Proof(BaseModel):
     at: str
     kind: str
     actor: str
-    body: str
+    body: str | None = Field(default=None, description="null: not shown to programs")
     prev: str
     hash: str
     path: list[str]
     checkpoint: str
+    body_sha256: str | None = Field(default=None, description="In the place of a body that is not shown")
+
+    def for_programs(self) -> Self:
+        """The same without the record's content, which tells who was in the model's data (SERVICE.md 11).
+
+        The body holds keyed numbers that nobody can guess, so that its digest tells nothing about the rest.
+        """
+        assert self.body is not None
+        return self.model_copy(update={"body": None, "body_sha256": hashlib.sha256(self.body.encode()).hexdigest()})
 
 
 def proof_of(record: Record, log: Log) -> Proof:
@@ -44,7 +55,9 @@ def proof_of(record: Record, log: Log) -> Proof:
 
 
 def check_proof(proof: Proof, key: Ed25519PublicKey) -> str:
-    """The sentence that a good proof allows; an error for any other.
+    """What a good proof shows, in words; an error for any other.
+
+    Without the record's content it shows place, time and hash, which is that of the answer, and not what was decided.
 
     Parameters
     ----------
@@ -52,8 +65,11 @@ def check_proof(proof: Proof, key: Ed25519PublicKey) -> str:
     key : Ed25519PublicKey
         Of the log's checkpoints.
     """
-    fields = {name: getattr(proof, name) for name in ("prev", "seq", "at", "kind", "actor", "body")}
-    if record_hash(**fields) != proof.hash:
+    digest = proof.body_sha256 if proof.body is None else hashlib.sha256(proof.body.encode()).hexdigest()
+    if digest is None:
+        raise ServiceError("proof: it has neither the record's body nor its SHA-256")
+    fields = {name: getattr(proof, name) for name in ("prev", "seq", "at", "kind", "actor")}
+    if header_hash(**fields, body_sha256=digest) != proof.hash:
         raise ServiceError("proof: the record was changed, its content does not have its hash")
     checkpoint = open_checkpoint(proof.checkpoint, key)
     try:
@@ -63,4 +79,10 @@ def check_proof(proof: Proof, key: Ed25519PublicKey) -> str:
         raise ServiceError(f"proof: {error}") from error
     if root != checkpoint.root:
         raise ServiceError("proof: the record is not under the root of this checkpoint")
-    return f"Record {proof.seq} of {checkpoint.origin} is one of the {checkpoint.size:,} that were signed."
+    signed = f"Record {proof.seq} of {checkpoint.origin} is one of the {checkpoint.size:,} that were signed."
+    if proof.body is not None:
+        return signed
+    return (
+        f"{signed} The proof shows place, time, kind and sender of the record with the hash {proof.hash}, and not its "
+        "content: compare the hash with that of the answer; an auditor can show what the record says."
+    )

@@ -55,7 +55,25 @@ def record_hash(*, prev: str, seq: int, at: str, kind: str, actor: str, body: st
     >>> record_hash(prev=GENESIS, seq=1, at="2026-01-01T00:00:00Z", kind="started", actor="service", body="{}")[:8]
     '7c6f860f'
     """
-    return chain_hashes([(kind, actor, body)], prev=prev, seq=seq, at=at)[0]
+    return header_hash(
+        prev=prev, seq=seq, at=at, kind=kind, actor=actor, body_sha256=hashlib.sha256(body.encode()).hexdigest()
+    )
+
+
+def header_hash(*, prev: str, seq: int, at: str, kind: str, actor: str, body_sha256: str) -> str:
+    """The hash of a record whose body is kept back, from the SHA-256 of the body.
+
+    Examples
+    --------
+    >>> digest = hashlib.sha256(b"{}").hexdigest()
+    >>> found = header_hash(
+    ...     prev=GENESIS, seq=1, at="2026-01-01T00:00:00Z", kind="started", actor="service", body_sha256=digest
+    ... )
+    >>> found[:8]
+    '7c6f860f'
+    """
+    line = f"calcode-log-1\n{prev}\n{seq}\n{at}\n{kind}\n{actor}\n{body_sha256}"
+    return hashlib.sha256(line.encode()).hexdigest()
 
 
 def chain_hashes(records: Iterable[tuple[str, str, str]], *, prev: str, seq: int, at: str) -> list[str]:
