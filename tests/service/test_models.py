@@ -170,6 +170,20 @@ def test_from_file_to_champion_and_back(lifecycle: Site) -> None:
             assert found["champion"] == row["model"]
 
 
+def test_a_nul_in_a_reason_is_refused_on_every_database(tmp_path: Path, database_url: str | None) -> None:
+    with running(make_site(tmp_path, database=database_url)) as (service, call):
+        digest = service.models["skin"].champion.digest
+        for path, body in (
+            ("/v1/rollback", {}),
+            (f"/v1/models/{digest}/state", {"state": "shadow"}),
+            (f"/v1/alarms/{'0' * 24}/close", {"then": "go_on"}),
+        ):
+            answer = call("POST", path, as_="engineer", json={**body, "why": "ab\0cd"})
+            assert answer.status_code == 422, path
+            assert answer.json()["detail"].endswith("why: a NUL character is no text.")
+        assert service.writer.fault is None
+
+
 def test_one_account_cannot_propose_and_approve(lifecycle: Site) -> None:
     path = another_model(lifecycle, "b.safetensors")
     with running(lifecycle) as (service, call):

@@ -122,6 +122,7 @@ def test_a_form_that_is_too_large_or_no_form_is_refused(person: Callable[..., Pe
     admin = person("a.berg", "admin")
     assert admin.client.post("/people/accounts", content=b"a=" + b"b" * 30_000).status_code == 413
     assert admin.client.post("/people/accounts", content=b"\xff\xfe=1").status_code == 422
+    assert admin.send("/people", "/people/accounts", {"subject": "a\0b", "roles": "auditor"}).status_code == 422
 
 
 # ---------------------------------------------------------------------- who may see what
@@ -158,6 +159,7 @@ FORMS = {
     "/log/patient": {"auditor"},
     "/log/download": {"auditor"},
     "/people/accounts": {"admin"},
+    "/people/accounts/end": {"admin"},
     "/people/tokens": {"admin"},
     "/people/tokens/revoke": {"admin"},
 }
@@ -342,3 +344,15 @@ def test_accounts_and_tokens_are_made_and_ended(person: Callable[..., Person]) -
     assert token[0][:12] in listed
     assert admin.send("/people", "/people/tokens/revoke", {"prefix": token[0][:12]}).status_code == 303
     assert admin.service.tokens.principal(token[0]) is None
+    emil = person("emil", "engineer")
+    assert emil.get("/models").status_code == 200
+    # No box ticked is a slip, and no way to end an account.
+    assert admin.send("/people?account=emil", "/people/accounts", {"subject": "emil"}).status_code == 422
+    assert emil.get("/models").status_code == 200
+    assert "End the account emil" in admin.get("/people?account=emil").text
+    ended = admin.send("/people?account=emil", "/people/accounts/end", {"subject": "emil"})
+    assert "The account is ended" in admin.get(ended.headers["location"]).text
+    assert emil.get("/models", follow_redirects=False).status_code == 303
+    page = admin.get("/people?account=emil").text
+    assert "none: ended" in page
+    assert "End the account emil" not in page

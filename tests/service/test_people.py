@@ -18,12 +18,17 @@ import pytest
 from service.sites import Process, Site, embeddings, free_port, make_site, post, running, token_for
 from sqlalchemy import select
 
-from calcode.service import people
+from calcode.errors import ServiceError
+from calcode.service import people, projections
+from calcode.service.app import make_app
 from calcode.service.operations import opened
 from calcode.service.pages import COOKIE
 from calcode.service.people import Limiter, token_digest
 from calcode.service.service import Service
-from calcode.service.tables import PASSWORD, SESSION, TOKEN
+from calcode.service.tables import ACCOUNT, SESSION, TOKEN
+from calcode.service.tables import PASSWORD as STORED
+
+PASSWORD = "correct horse battery"
 
 #: Who may use which endpoint; every other role is refused.
 ALLOWED: dict[tuple[str, str], set[str]] = {
@@ -118,16 +123,19 @@ def test_who_reads_blind_has_no_role_that_sees_answers_first(site: Site) -> None
             refused = token("a.both", *roles)
             assert refused.status_code == 422
             assert "to different accounts" in refused.json()["detail"]
-        assert call("PUT", "/v1/accounts/a.jones", as_="admin", json={"roles": ["clinician"]}).status_code == 204
+        reader = {"roles": ["clinician"], "password": PASSWORD}
+        assert call("PUT", "/v1/accounts/a.jones", as_="admin", json=reader).status_code == 204
         assert token("a.jones", "program").status_code == 422
         assert token("a.jones", "clinician", "approver").status_code == 200
         prefix = token("b.smith", "program").json()["prefix"]
         assert token("b.smith", "clinician").status_code == 422
-        assert call("PUT", "/v1/accounts/b.smith", as_="admin", json={"roles": ["clinician"]}).status_code == 422
+        refused = call("PUT", "/v1/accounts/b.smith", as_="admin", json=reader)
+        assert "to different accounts" in refused.json()["detail"]
         call("DELETE", f"/v1/tokens/{prefix}", as_="admin")
         # An account may change from one to the other.
         for roles in (["auditor"], ["clinician"], ["auditor"]):
-            assert call("PUT", "/v1/accounts/b.smith", as_="admin", json={"roles": roles}).status_code == 204
+            wanted = {"roles": roles, "password": PASSWORD}
+            assert call("PUT", "/v1/accounts/b.smith", as_="admin", json=wanted).status_code == 204
 
 
 def test_a_token_ends_at_its_day(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +153,7 @@ def test_a_local_account_signs_in_with_its_password_alone(site: Site) -> None:
         account = {"roles": ["engineer"], "password": "correct horse battery"}
         assert call("PUT", "/v1/accounts/e.meier", as_="admin", json=account).status_code == 204
         with service.database.reading() as connection:
-            stored = connection.execute(select(PASSWORD.c.argon2)).scalar_one()
+            stored = connection.execute(select(STORED.c.argon2)).scalar_one()
         assert stored.startswith("$argon2id$")
         wrong = call("POST", "/v1/sessions", as_=None, json={"subject": "e.meier", "password": "wrong"})
         nobody = call("POST", "/v1/sessions", as_=None, json={"subject": "nobody", "password": "wrong"})
@@ -158,11 +166,134 @@ def test_a_local_account_signs_in_with_its_password_alone(site: Site) -> None:
         assert call("GET", "/v1/log", as_=session["token"]).status_code == 403
         kinds = [record.kind for page in service.log.pages() for record in page]
         assert kinds.count("login") == 3
-        statuses = [
-            call("POST", "/v1/sessions", as_=None, json={"subject": "e.meier", "password": "x"}).status_code
-            for _ in range(4)
-        ]
-        assert 429 in statuses
+
+
+def test_five_wrong_passwords_stop_one_account_at_one_address_and_nobody_else(site: Site) -> None:
+    with running(site) as (service, call):
+        for name in ("e.meier", "a.jones"):
+            call("PUT", f"/v1/accounts/{name}", as_="admin", json={"roles": ["engineer"], "password": PASSWORD})
+
+        def sign_in(subject: str, password: str) -> Any:
+            return call("POST", "/v1/sessions", as_=None, json={"subject": subject, "password": password})
+
+        # Right passwords are not counted, however many there are.
+        assert {sign_in("e.meier", PASSWORD).status_code for _ in range(7)} == {200}
+        assert [sign_in("e.meier", "wrong").status_code for _ in range(6)] == [401] * 5 + [429]
+        stopped = sign_in("e.meier", PASSWORD)
+        assert (stopped.status_code, stopped.headers["Retry-After"]) == (429, "5")
+        assert sign_in("a.jones", PASSWORD).status_code == 200
+        # Nor may one address try a password on a hundred names a second.
+        service.guesses = Limiter(rate=0.001, burst=3)
+        assert [sign_in(f"guess-{i}", "wrong").status_code for i in range(4)] == [401, 401, 401, 429]
+
+
+def test_behind_a_trusted_proxy_wrong_passwords_are_counted_by_the_address_before_it(tmp_path: Path) -> None:
+    from fastapi.testclient import TestClient
+    from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+    site = make_site(tmp_path, lines='trusted_proxies = ["10.0.0.4", "10.1.0.0/16"]')
+    (tmp_path / "bad").mkdir()
+    with pytest.raises(ServiceError, match=r"trusted_proxies: .*does not appear to be"):
+        make_site(tmp_path / "bad", lines='trusted_proxies = ["*"]').settings  # noqa: B018
+    with Service(site.settings) as service:
+        app = ProxyHeadersMiddleware(make_app(service), trusted_hosts=service.site.trusted_proxies)
+        wrong = {"subject": "e.meier", "password": "wrong"}
+
+        def statuses(proxy: str, *addresses: str) -> list[int]:
+            with TestClient(app, client=(proxy, 1)) as client:
+                sent = [client.post("/v1/sessions", json=wrong, headers={"X-Forwarded-For": a}) for a in addresses]
+            return [answer.status_code for answer in sent]
+
+        assert statuses("10.0.0.4", *["192.0.2.1"] * 6, "192.0.2.2") == [401] * 5 + [429, 401]
+        assert statuses("10.1.2.3", "192.0.2.1") == [429]
+        # Who is no proxy of ours cannot pretend to come from elsewhere.
+        made_up = [f"192.0.2.{n}" for n in range(10, 16)]
+        assert statuses("10.9.9.9", *made_up) == [401] * 5 + [429]
+
+
+def test_an_unknown_account_costs_as_much_as_a_known_one(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, not timed: one verification either way, and no hash of its own."""
+    from argon2 import PasswordHasher
+
+    assert not PasswordHasher().check_needs_rehash(people._NOBODY), "as the accounts' own passwords are hashed"
+    with running(site) as (service, call):
+        call("PUT", "/v1/accounts/e.meier", as_="admin", json={"roles": ["engineer"], "password": PASSWORD})
+        done: list[str] = []
+        for name in ("hash", "verify"):
+            real = getattr(PasswordHasher, name)
+            counted = lambda *values, real=real, name=name: done.append(name) or real(*values)  # noqa: E731
+            monkeypatch.setattr(PasswordHasher, name, counted)
+        with service.database.reading() as connection:
+            for subject, password in (("e.meier", "wrong"), ("nobody", "wrong"), ("nobody", "nobody")):
+                assert people.password_roles(connection, subject=subject, password=password) is None
+                assert done == ["verify"], subject
+                done.clear()
+
+
+def test_a_new_password_ends_the_sessions_and_is_in_the_log(site: Site) -> None:
+    with running(site) as (service, call):
+        missing = call("PUT", "/v1/accounts/e.meier", as_="admin", json={"roles": ["engineer"]})
+        assert (missing.status_code, missing.json()["detail"]) == (422, "password: a new account needs one.")
+        account = {"roles": ["engineer"], "password": PASSWORD}
+        call("PUT", "/v1/accounts/e.meier", as_="admin", json=account)
+        right = {"subject": "e.meier", "password": PASSWORD}
+        session = call("POST", "/v1/sessions", as_=None, json=right).json()["token"]
+        assert call("PUT", "/v1/accounts/e.meier", as_="admin", json={"roles": ["engineer"]}).status_code == 204
+        assert call("GET", "/v1/models", as_=session).status_code == 200, "nothing has changed"
+        changed = account | {"password": "another long phrase"}
+        assert call("PUT", "/v1/accounts/e.meier", as_="admin", json=changed).status_code == 204
+        assert call("GET", "/v1/models", as_=session).status_code == 401
+        records = [record for page in service.log.pages() for record in page if record.kind == "password_changed"]
+        assert [(r.actor, json.loads(r.body)["subject"]) for r in records] == [("test-admin", "e.meier")] * 2
+        assert not any("argon2" in record.body for record in records)
+
+
+def test_an_account_is_ended_and_may_come_back_with_a_new_password(site: Site) -> None:
+    with running(site) as (service, call):
+        account = {"roles": ["engineer"], "password": PASSWORD}
+        call("PUT", "/v1/accounts/e.meier", as_="admin", json=account)
+        right = {"subject": "e.meier", "password": PASSWORD}
+        session = call("POST", "/v1/sessions", as_=None, json=right).json()["token"]
+        own = call("POST", "/v1/tokens", as_="admin", json={"subject": "e.meier", "roles": ["engineer"]}).json()
+        for _ in range(2):
+            assert call("PUT", "/v1/accounts/e.meier", as_="admin", json={"roles": []}).status_code == 204
+        assert call("POST", "/v1/sessions", as_=None, json=right).status_code == 401
+        for token in (session, own["token"]):
+            assert call("GET", "/v1/models", as_=token).status_code == 401
+        (facts,) = call("GET", "/v1/accounts", as_="admin").json()
+        assert (facts["subject"], facts["roles"]) == ("e.meier", [])
+        kinds = [record.kind for page in service.log.pages() for record in page]
+        assert kinds[-3:] == ["role_changed", "token_revoked", "login"], "ended once"
+        before = facts
+        service.change(lambda transaction: projections.rebuild(transaction.connection))
+        assert call("GET", "/v1/accounts", as_="admin").json() == [before]
+        assert call("PUT", "/v1/accounts/nobody", as_="admin", json={"roles": []}).status_code == 404
+        assert call("PUT", "/v1/accounts/e.meier", as_="admin", json={"roles": ["engineer"]}).status_code == 422
+        assert call("PUT", "/v1/accounts/e.meier", as_="admin", json=account).status_code == 204
+        assert call("POST", "/v1/sessions", as_=None, json=right).status_code == 200
+
+
+def test_lines_that_do_not_exist_and_names_with_a_line_break_are_refused(site: Site) -> None:
+    with running(site) as (service, call):
+        token = {"subject": "pacs", "roles": ["program"], "lines": ["skim"]}
+        account = {"roles": ["engineer"], "password": PASSWORD, "lines": ["skin", "skim"]}
+        for refused in (
+            call("POST", "/v1/tokens", as_="admin", json=token),
+            call("PUT", "/v1/accounts/e.meier", as_="admin", json=account),
+        ):
+            assert refused.status_code == 422
+            assert refused.json()["detail"] == "lines: there is no line skim; there are skin"
+        # A line that is out of service for a while stays theirs.
+        service.change(
+            lambda t: people.set_roles(t, subject="a", roles=["engineer"], source="local", actor="t", lines=["old"])
+        )
+        kept = account | {"lines": ["old", "skin"]}
+        assert call("PUT", "/v1/accounts/a", as_="admin", json=kept).status_code == 204
+        with pytest.raises(ServiceError, match="subject"):
+            service.change(
+                lambda t: people.set_roles(t, subject="abc\n", roles=["engineer"], source="local", actor="t")
+            )
+        assert call("PUT", "/v1/accounts/abc%0A", as_="admin", json=account).status_code == 422
 
 
 def test_too_many_requests_by_one_token(tmp_path: Path) -> None:
@@ -179,6 +310,18 @@ def test_the_bucket_fills_again_and_a_large_batch_passes_when_it_is_full() -> No
     assert limiter.wait("a", n=10, now=0.0) == 0.0
     assert limiter.wait("a", now=0.0) == 0.5
     assert limiter.wait("a", now=0.5) == 0.0
+
+
+def test_a_limiter_gives_back_and_forgets_names_that_somebody_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter = Limiter(rate=1.0, burst=1)
+    assert limiter.wait("a", now=0.0) == 0.0
+    limiter.give_back("a", now=0.0)
+    limiter.give_back("a", now=0.0)
+    assert [limiter.wait("a", now=0.0), limiter.wait("a", now=0.0)] == [0.0, 1.0]
+    monkeypatch.setattr(people, "_MOST_CALLERS", 10)
+    for i in range(100):
+        limiter.wait(f"made-up-{i}", now=float(i))
+    assert len(limiter._left) <= 12
 
 
 def test_answers_carry_headers_against_scripts_and_no_server_name(site: Site) -> None:
@@ -370,6 +513,66 @@ def test_a_person_without_a_role_a_forged_issuer_and_a_replayed_state_are_refuse
         assert call("GET", "/login/callback?code=x&state=y", as_=None).status_code == 401
         with service.database.reading() as connection:
             assert connection.execute(select(SESSION)).all() == []
+
+
+def accounts(service: Service) -> dict[str, tuple[list[str], str, list[str] | None]]:
+    with service.database.reading() as connection:
+        rows = connection.execute(select(ACCOUNT)).all()
+    return {row.subject: (json.loads(row.roles), row.source, json.loads(row.lines or "null")) for row in rows}
+
+
+def test_lines_and_the_end_of_an_account_outlive_the_next_sign_in(tmp_path: Path, provider: Any) -> None:
+    roles = ["approver", "clinician"]
+    with running(oidc_site(tmp_path, provider.issuer)) as (service, call):
+        signed_in(call, provider)
+        limited = call("PUT", "/v1/accounts/anna", as_="admin", json={"roles": roles, "lines": ["skin"]})
+        assert limited.status_code == 204
+        assert signed_in(call, provider).status_code == 200
+        assert accounts(service) == {"anna": (roles, "oidc", ["skin"])}
+        local = call("PUT", "/v1/accounts/anna", as_="admin", json={"roles": roles, "password": PASSWORD})
+        assert (local.status_code, "identity provider" in local.json()["detail"]) == (422, True)
+        assert call("PUT", "/v1/accounts/anna", as_="admin", json={"roles": []}).status_code == 204
+        assert signed_in(call, provider).status_code == 403
+        assert accounts(service)["anna"][0] == []
+        # The administrator lets her in again; no password is asked for.
+        assert call("PUT", "/v1/accounts/anna", as_="admin", json={"roles": roles}).status_code == 204
+        assert signed_in(call, provider).status_code == 200
+
+
+def test_two_people_are_two_accounts_whatever_their_names(
+    tmp_path: Path, provider: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seniors = ["dermatology-seniors"]
+    names = ("m\u00fcller", "m\u00f6ller", "\u674e", "-x", "a" * 101, "a" * 102)
+    monkeypatch.setattr(Provider, "people", {**dict.fromkeys(names, seniors), "e.meier": seniors})
+    with running(oidc_site(tmp_path, provider.issuer)) as (service, call):
+        for provider.person in names:
+            assert signed_in(call, provider).status_code == 200, provider.person
+        made = accounts(service)
+        assert len(made) == len(names)
+        digits = hashlib.sha256("m\u00fcller".encode()).hexdigest()[:8]
+        assert f"m_ller-{digits}" in made
+        assert signed_in(call, provider).status_code == 200
+        assert accounts(service) == made, "the same person, the same account"
+        # A local account of the same name is somebody else's.
+        local = {"roles": ["engineer"], "password": PASSWORD}
+        call("PUT", "/v1/accounts/e.meier", as_="admin", json=local)
+        provider.person = "e.meier"
+        refused = signed_in(call, provider)
+        assert refused.status_code == 403
+        assert "there is an account e.meier already, which signs in with a password" in refused.text
+        assert accounts(service)["e.meier"] == (["engineer"], "local", None)
+
+
+@pytest.mark.parametrize(
+    ("groups", "status"), [(None, 403), (7, 403), ("dermatology-seniors", 200), (["cooks", "dermatology-seniors"], 200)]
+)
+def test_groups_in_any_shape_are_taken_or_refused(
+    tmp_path: Path, provider: Any, monkeypatch: pytest.MonkeyPatch, groups: Any, status: int
+) -> None:
+    monkeypatch.setattr(Provider, "people", {"anna": groups})
+    with running(oidc_site(tmp_path, provider.issuer)) as (_, call):
+        assert signed_in(call, provider).status_code == status
 
 
 def test_an_identity_provider_that_is_down_is_said_in_words(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ _AUDIT_TYPES = {
     "erasure": (*_RECORD, "D"),
     **dict.fromkeys(("model_added", "recalibration"), (*_CONFIGURATION, "C")),
     **dict.fromkeys(("model_state", "approval", "protocol_set", "policy_set"), (*_CONFIGURATION, "U")),
-    "role_changed": (*_ACCOUNTS, "U"),
+    **dict.fromkeys(("role_changed", "password_changed"), (*_ACCOUNTS, "U")),
     "token_made": (*_ACCOUNTS, "C"),
     "token_revoked": (*_ACCOUNTS, "D"),
 }

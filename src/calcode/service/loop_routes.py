@@ -6,7 +6,7 @@ import json
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 from sqlalchemy import select
 
 from calcode.service.alarms import CLOSING_ROLES, all_alarms, close
@@ -14,7 +14,7 @@ from calcode.service.gates import shadow_coverage
 from calcode.service.people import Principal
 from calcode.service.problems import Problem, responses
 from calcode.service.recalibration import recalibrate, report_of, shadow_comparison
-from calcode.service.requests import ServiceHere, line_of, role
+from calcode.service.requests import ServiceHere, Why, line_of, role
 from calcode.service.tables import RECALIBRATION
 from calcode.service.wording import alarm_in_words
 
@@ -70,7 +70,7 @@ class Closing(BaseModel):
         json_schema_extra={"examples": [{"why": "new camera, all lenses replaced", "then": "new_bag"}]},
     )
 
-    why: Annotated[str, Field(min_length=3, max_length=500)]
+    why: Why
     #: "go_on": the model answers again. "new_bag": its bag is given up and its cases train the next one.
     then: Literal["go_on", "new_bag"]
 

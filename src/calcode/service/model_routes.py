@@ -17,7 +17,7 @@ from calcode.method.signatures import signature_file
 from calcode.service.decision_routes import refused
 from calcode.service.people import Principal
 from calcode.service.problems import Problem, responses
-from calcode.service.requests import ServiceHere, limited_body, line_of, role, service_of
+from calcode.service.requests import ServiceHere, Why, limited_body, line_of, role, service_of
 from calcode.service.service import Service
 from calcode.service.tables import DEPLOYMENT, MODEL
 
@@ -25,7 +25,6 @@ router = APIRouter(prefix="/v1", tags=["models"])
 _ANYBODY = ("clinician", "approver", "engineer", "auditor")
 _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Line = Annotated[str | None, Query(max_length=64, description="May be left out where the sender has one line")]
-_Why = Annotated[str, Field(min_length=3, max_length=500)]
 
 
 class ModelFacts(BaseModel):
@@ -70,7 +69,7 @@ class StateRequest(BaseModel):
     )
 
     state: Literal["shadow", "champion", "refused"]
-    why: _Why
+    why: Why
 
 
 class StateAnswer(BaseModel):
@@ -88,7 +87,7 @@ class Reason(BaseModel):
         extra="forbid", strict=True, json_schema_extra={"examples": [{"why": "too many deferrals since noon"}]}
     )
 
-    why: _Why
+    why: Why
 
 
 @router.get("/models", response_model=list[ModelFacts], responses=responses(401, 403, 422, 429))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +65,18 @@ def add_oidc(app: FastAPI, service: Service, settings: OidcSettings) -> None:
             claims = (await provider.authorize_access_token(request))["userinfo"]
         except (AuthlibBaseError, JoseError, HTTPError, KeyError):
             raise Problem(401, "The identity provider did not confirm this sign-in.") from None
-        groups = claims.get(settings.claim, [])
-        roles = sorted({role for group in groups for role in settings.roles.get(str(group), ())})
+        roles = sorted({role for group in _groups(claims, settings.claim) for role in settings.roles.get(group, ())})
         if not roles:
             raise Problem(403, "This account has no role here; ask the administrator.")
-        subject = _UNSAFE.sub("_", str(claims.get("preferred_username") or claims["sub"]))[:100]
+        subject = account_name(str(claims.get("preferred_username") or claims["sub"]), sub=str(claims["sub"]))
 
         def change(transaction: Transaction) -> str:
-            people.set_roles(transaction, subject=subject, roles=roles, source="oidc", actor="oidc")
+            found = people.account_row(transaction.connection, subject)
+            if found is not None and people.is_ended(found):
+                raise Problem(403, "This account was ended here; ask the administrator.")
+            # The provider says who has which role; to which lines somebody is limited is said here.
+            lines = None if found is None else json.loads(found.lines or "null")
+            people.set_roles(transaction, subject=subject, roles=roles, source="oidc", actor="oidc", lines=lines)
             return people.open_session(transaction, subject=subject, roles=roles, method="oidc")
 
         try:
@@ -82,3 +89,33 @@ def add_oidc(app: FastAPI, service: Service, settings: OidcSettings) -> None:
         return page
 
     app.include_router(router)
+
+
+def _groups(claims: Mapping[str, Any], claim: str) -> list[str]:
+    """The groups of a person; some providers send one group as a text, and none as null."""
+    groups = claims.get(claim)
+    if isinstance(groups, str):
+        return [groups]
+    return [str(group) for group in groups] if isinstance(groups, list) else []
+
+
+def account_name(name: str, *, sub: str) -> str:
+    """The account of a person; where a name must be written differently, digits of `sub` keep it apart from others.
+
+    Parameters
+    ----------
+    name : str
+        What the provider calls the person.
+    sub : str
+        The provider's own identifier of the person, which belongs to nobody else.
+
+    Examples
+    --------
+    >>> account_name("a.jones", sub="17"), account_name("müller", sub="18"), account_name("möller", sub="19")
+    ('a.jones', 'm_ller-4ec9599f', 'm_ller-9400f1b2')
+    """
+    safe = _UNSAFE.sub("_", name).lstrip("._@:-")[:100]
+    if safe == name:
+        return safe
+    digits = hashlib.sha256(sub.encode()).hexdigest()[:8]
+    return f"{safe[:91]}-{digits}" if safe else digits

@@ -58,6 +58,7 @@ _PROBLEM_TITLES = {409: "Not possible now", 500: "Something went wrong"}
 #: What a page says after a form was sent, by the word in its address.
 DONE = {
     "account": "The account is saved.",
+    "account-ended": "The account is ended. Nobody can sign in with it, and its tokens are revoked.",
     "alarm-asked": "You asked to close the alarm. It stays open until a person with the other role agrees.",
     "alarm-closed": "The alarm is closed.",
     "changed": "Your changed answer is saved. It is marked as given after the model's answer was seen.",
@@ -247,6 +248,8 @@ async def posted(request: Request) -> dict[str, list[str]]:
     fields: dict[str, list[str]] = {}
     try:
         for name, value in parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=100):
+            if "\0" in value:
+                raise ValueError("NUL")
             fields.setdefault(name, []).append(value)
     except ValueError:
         raise Problem(422, "The form could not be read.") from None

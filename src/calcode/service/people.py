@@ -7,12 +7,12 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Table, select, true
+from sqlalchemy import Row, Table, select, true
 
 from calcode.errors import ServiceError
 from calcode.service.database import Database
@@ -24,8 +24,12 @@ from calcode.service.tables import ACCOUNT, PASSWORD, SESSION, TOKEN, TOKEN_USE
 ROLES = ("program", "clinician", "approver", "engineer", "auditor", "admin")
 #: Roles that see answers as they come, which who reads cases blind must not (SERVICE.md 7).
 SEES_ANSWERS = ("program", "auditor")
-_SUBJECT = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@:-]{0,99}$")
+_SUBJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,99}")
 _SESSION_HOURS = 8
+#: The password of nobody, hashed as those of accounts are: without an account there is as much to verify.
+_NOBODY = "$argon2id$v=19$m=65536,t=3,p=4$p9xGGVSHg4Y8fV1i5cWzsQ$0UcF9O4E+X14EE7mgiJsnwOQ04WAS+ybMub4ROvZ0ss"
+#: Callers that a limiter remembers before it forgets those who have all their requests left.
+_MOST_CALLERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,7 @@ def make_token(
     lines : sequence of str, optional
         What it is limited to; all lines otherwise.
     """
+    _require_some(roles)
     token = f"cal_{secrets.token_urlsafe(32)}"
     body = {
         "sha256": token_digest(token),
@@ -165,8 +170,20 @@ def set_roles(
     actor: str,
     lines: Sequence[str] | None = None,
 ) -> None:
-    """Make an account or change its roles and lines; nothing is recorded if they are as asked already."""
-    found = transaction.connection.execute(select(ACCOUNT).where(ACCOUNT.c.subject == subject)).first()
+    """Make an account or change its roles and lines; nothing is recorded if they are as asked already.
+
+    Raises
+    ------
+    ServiceError
+        Also where the account is there and signs in in another way: two people of one name are not one account.
+    """
+    _require_some(roles)
+    found = account_row(transaction.connection, subject)
+    if found is not None and found.source != source:
+        how = "with the identity provider" if found.source == "oidc" else "with a password"
+        raise ServiceError(
+            f"subject: there is an account {subject} already, which signs in {how}; another person needs another name"
+        )
     wanted, limited = (
         _checked(transaction, subject, roles, tables=(TOKEN,)),
         None if lines is None else sorted(set(lines)),
@@ -179,8 +196,59 @@ def set_roles(
     transaction.append([Event(kind="role_changed", actor=actor, subject=subject, body=body)])
 
 
-def set_password(transaction: Transaction, *, subject: str, password: str) -> None:
-    """Set the password of a local account (argon2id)."""
+def end_account(transaction: Transaction, *, subject: str, actor: str) -> None:
+    """End an account: it keeps its place in the log and no role, session, password or token."""
+    connection = transaction.connection
+    found = account_row(connection, subject)
+    if found is None:
+        raise Problem(404, "No account has this name.")
+    connection.execute(SESSION.delete().where(SESSION.c.subject == subject))
+    connection.execute(PASSWORD.delete().where(PASSWORD.c.subject == subject))
+    if is_ended(found):
+        return
+    body = {"roles": [], "lines": json.loads(found.lines or "null"), "source": found.source, "new": False}
+    transaction.append([Event(kind="role_changed", actor=actor, subject=subject, body=body)])
+    tokens = select(TOKEN.c.prefix).where(TOKEN.c.subject == subject, TOKEN.c.revoked.is_(False))
+    for prefix in connection.execute(tokens).scalars().all():
+        revoke_token(transaction, prefix=prefix, actor=actor)
+
+
+def account_row(connection: Any, subject: str) -> Row[Any] | None:
+    """What is known of an account; None if there is none."""
+    row: Row[Any] | None = connection.execute(select(ACCOUNT).where(ACCOUNT.c.subject == subject)).first()
+    return row
+
+
+def is_ended(account: Row[Any]) -> bool:
+    """Whether an account was ended: it has no role left."""
+    return not json.loads(account.roles)
+
+
+def require_lines(lines: Sequence[str] | None, *, known: Collection[str]) -> None:
+    """Refuse limits to lines that do not exist.
+
+    Parameters
+    ----------
+    lines : sequence of str or None
+        What a token or an account is to be limited to.
+    known : collection of str
+        Lines of the site file.
+    """
+    unknown = sorted(set(lines or ()) - set(known))
+    if unknown:
+        raise ServiceError(f"lines: there is no line {', '.join(unknown)}; there are {', '.join(known)}")
+
+
+def set_password(transaction: Transaction, *, subject: str, password: str, actor: str = "operator") -> None:
+    """Set the password of a local account (argon2id); who is signed in with the one before is signed out.
+
+    Parameters
+    ----------
+    transaction : Transaction
+    subject, password : str
+    actor : str
+        Who sets it; who may write to the database from outside the service is its operator.
+    """
     from argon2 import PasswordHasher
 
     if len(password) < 12:
@@ -188,6 +256,9 @@ def set_password(transaction: Transaction, *, subject: str, password: str) -> No
     connection = transaction.connection
     connection.execute(PASSWORD.delete().where(PASSWORD.c.subject == subject))
     connection.execute(PASSWORD.insert().values(subject=subject, argon2=PasswordHasher().hash(password)))
+    # Whoever took the old password may be the reason for a new one.
+    connection.execute(SESSION.delete().where(SESSION.c.subject == subject))
+    transaction.append([Event(kind="password_changed", actor=actor, subject=subject, body={})])
 
 
 def password_roles(connection: Any, *, subject: str, password: str) -> list[str] | None:
@@ -196,14 +267,15 @@ def password_roles(connection: Any, *, subject: str, password: str) -> list[str]
     from argon2.exceptions import VerificationError
 
     stored = connection.execute(select(PASSWORD.c.argon2).where(PASSWORD.c.subject == subject)).scalar()
-    hasher = PasswordHasher()
     try:
-        # Without an account something is hashed all the same: the time tells nobody which accounts exist.
-        hasher.verify(stored or hasher.hash("nobody"), password)
+        # Without an account something is verified all the same: the time tells nobody which accounts exist.
+        PasswordHasher().verify(stored or _NOBODY, password)
     except VerificationError:
         return None
-    row = connection.execute(select(ACCOUNT.c.roles).where(ACCOUNT.c.subject == subject)).scalar()
-    return None if stored is None or row is None else list(json.loads(row))
+    account = account_row(connection, subject)
+    if stored is None or account is None or is_ended(account):
+        return None
+    return list(json.loads(account.roles))
 
 
 def open_session(transaction: Transaction, *, subject: str, roles: Iterable[str], method: str) -> str:
@@ -232,11 +304,11 @@ def close_session(transaction: Transaction, token: str) -> None:
 
 def _checked(transaction: Transaction, subject: str, roles: Sequence[str], *, tables: Sequence[Table]) -> list[str]:
     """The roles in order, if somebody who has those of the tables may have them too."""
-    if not _SUBJECT.match(subject):
+    if not _SUBJECT.fullmatch(subject):
         raise ServiceError("subject: letters, digits and . _ @ : - only, at most 100 characters")
     unknown = sorted(set(roles) - set(ROLES))
-    if unknown or not roles:
-        raise ServiceError(f"roles: {unknown or 'none given'}; there are {', '.join(ROLES)}")
+    if unknown:
+        raise ServiceError(f"roles: {unknown}; there are {', '.join(ROLES)}")
     held = set(roles)
     for table in tables:
         valid = table.c.revoked.is_(False) if table is TOKEN else true()
@@ -248,6 +320,11 @@ def _checked(transaction: Transaction, subject: str, roles: Sequence[str], *, ta
             f"{' or '.join(SEES_ANSWERS)} to different accounts"
         )
     return sorted(set(roles))
+
+
+def _require_some(roles: Sequence[str]) -> None:
+    if not roles:
+        raise ServiceError(f"roles: none given; there are {', '.join(ROLES)}")
 
 
 class Limiter:
@@ -267,8 +344,9 @@ class Limiter:
     def wait(self, caller: str, *, n: int = 1, now: float | None = None) -> float:
         """0 if `n` more requests are allowed now, else the seconds until they are."""
         at = time.monotonic() if now is None else now
-        left, before = self._left.get(caller, (self._burst, at))
-        left = min(self._burst, left + (at - before) * self._rate)
+        if len(self._left) > _MOST_CALLERS:
+            self._forget(at)
+        left = self._left_at(caller, at)
         # A batch larger than the bucket passes when the bucket is full.
         needed = min(float(n), self._burst)
         if left < needed:
@@ -276,3 +354,18 @@ class Limiter:
             return (needed - left) / self._rate
         self._left[caller] = (left - needed, at)
         return 0.0
+
+    def give_back(self, caller: str, *, now: float | None = None) -> None:
+        """Undo one request: it is not of the kind that is counted."""
+        at = time.monotonic() if now is None else now
+        self._left[caller] = (min(self._burst, self._left_at(caller, at) + 1.0), at)
+
+    def _left_at(self, caller: str, at: float) -> float:
+        left, before = self._left.get(caller, (self._burst, at))
+        return min(self._burst, left + (at - before) * self._rate)
+
+    def _forget(self, at: float) -> None:
+        """Names that somebody makes up must not fill the memory."""
+        self._left = {
+            caller: entry for caller, entry in list(self._left.items()) if self._left_at(caller, at) < self._burst
+        }

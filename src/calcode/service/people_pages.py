@@ -47,7 +47,9 @@ def people_page(
 
 @router.post("/people/accounts")
 def save_account(service: ServiceHere, principal: _Admin, form: Form) -> Response:
-    """Make a local account, or change its roles or password."""
+    """Make a local account, or change an account's roles, lines or password."""
+    if "roles" not in form:
+        raise Problem(422, "roles: choose one at least; an account is ended by the button under it.")
     password = form.get("password", [""])[0] or None
     try:
         wanted = AccountRequest.model_validate(
@@ -56,8 +58,14 @@ def save_account(service: ServiceHere, principal: _Admin, form: Form) -> Respons
     except ValidationError as error:
         raise Problem(422, invalid_sentence(error.errors()[0])) from None
     people_routes.set_account(field(form, "subject"), wanted, service, principal)
-    service.tokens.reload()
     return see("/people", done="account")
+
+
+@router.post("/people/accounts/end")
+def end_account(service: ServiceHere, principal: _Admin, form: Form) -> Response:
+    """End an account: nobody signs in with it any more."""
+    people_routes.set_account(field(form, "subject"), AccountRequest(roles=[]), service, principal)
+    return see("/people", done="account-ended")
 
 
 @router.post("/people/tokens")

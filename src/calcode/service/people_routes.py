@@ -75,9 +75,9 @@ class TokenFacts(BaseModel):
 
 
 class AccountRequest(_Body):
-    """A local account; `password` is needed for a new one."""
+    """An account; `password` is needed for a new one. Without a role it is ended."""
 
-    roles: list[_Role] = Field(min_length=1, max_length=6, examples=[["clinician"]])
+    roles: list[_Role] = Field(max_length=6, examples=[["clinician"]], description="None at all: the account is ended")
     password: str | None = Field(default=None, min_length=12, max_length=200)
     lines: _Lines = None
 
@@ -94,15 +94,20 @@ class AccountFacts(BaseModel):
 @router.post("/sessions", response_model=SessionAnswer, responses=responses(401, 422, 429, 503, 507))
 def sign_in(login: Login, request: Request, service: ServiceHere) -> dict[str, Any]:
     """Sign in with a local account."""
-    client = request.client.host if request.client else "unknown"
-    if service.logins.wait(client) > 0 or service.logins.wait(login.subject) > 0:
-        raise Problem(429, "Too many attempts to sign in.", headers={"Retry-After": "5"})
+    address = request.client.host if request.client else "unknown"
+    one_account = f"{address} {login.subject}"
+    wait = service.logins.wait(one_account) or service.guesses.wait(address)
+    if wait > 0:
+        raise Problem(429, "Too many wrong passwords.", headers={"Retry-After": str(int(wait) + 1)})
     with service.database.reading() as connection:
         roles = people.password_roles(connection, subject=login.subject, password=login.password)
     if roles is None:
         failed = Event(kind="login", actor="unknown", subject="", body={"method": "password", "failed": True})
         service.change(lambda t: t.append([failed]))
         raise Problem(401, "Account or password is wrong.")
+    # Wrong passwords alone are counted: colleagues behind one address do not stand in each other's way.
+    service.guesses.give_back(address)
+    service.logins.give_back(one_account)
     token = service.change(lambda t: people.open_session(t, subject=login.subject, roles=roles, method="password"))
     service.tokens.reload()
     return {"token": token, "roles": roles}
@@ -122,6 +127,7 @@ def make_token(wanted: TokenRequest, service: ServiceHere, principal: _Admin) ->
     """Make a token."""
     facts = wanted.model_dump()
     try:
+        people.require_lines(wanted.lines, known=service.models)
         token = service.change(lambda t: people.make_token(t, actor=principal.subject, **facts))
     except ServiceError as error:
         raise Problem(422, str(error)) from error
@@ -150,23 +156,32 @@ def _facts(row: Row[Any]) -> dict[str, Any]:
     return {**row._mapping, "roles": json.loads(row.roles), "lines": json.loads(row.lines or "null")}
 
 
-@router.put("/accounts/{subject}", status_code=204, responses=responses(401, 403, 422, 429, 503, 507))
+@router.put("/accounts/{subject}", status_code=204, responses=responses(401, 403, 404, 422, 429, 503, 507))
 def set_account(subject: _Subject, wanted: AccountRequest, service: ServiceHere, principal: _Admin) -> None:
-    """Make a local account, change its roles or its password."""
+    """Make a local account, change an account's roles, lines or password, or end it: no role is left then."""
+    actor = principal.subject
 
     def change(transaction: Transaction) -> None:
+        if not wanted.roles:
+            people.end_account(transaction, subject=subject, actor=actor)
+            return
+        found = people.account_row(transaction.connection, subject)
+        source = "local" if found is None else found.source
+        if source != "local" and wanted.password is not None:
+            raise Problem(422, "password: this account signs in with the identity provider and has none here.")
+        if source == "local" and wanted.password is None and (found is None or people.is_ended(found)):
+            raise Problem(422, "password: a new account needs one.")
+        # A line that is out of service for a while may stay one of theirs.
+        before = [] if found is None else json.loads(found.lines or "[]")
+        people.require_lines(wanted.lines, known=[*service.models, *before])
         people.set_roles(
-            transaction,
-            subject=subject,
-            roles=wanted.roles,
-            source="local",
-            actor=principal.subject,
-            lines=wanted.lines,
+            transaction, subject=subject, roles=wanted.roles, source=source, actor=actor, lines=wanted.lines
         )
         if wanted.password is not None:
-            people.set_password(transaction, subject=subject, password=wanted.password)
+            people.set_password(transaction, subject=subject, password=wanted.password, actor=actor)
 
     try:
         service.change(change)
     except ServiceError as error:
         raise Problem(422, str(error)) from error
+    service.tokens.reload()

@@ -48,6 +48,7 @@ PLAIN_KINDS = frozenset(
         "export",
         "erasure",
         "login",
+        "password_changed",
         "backup_verified",
         "rebuilt",
     }

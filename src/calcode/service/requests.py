@@ -7,6 +7,8 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 from starlette.requests import ClientDisconnect
 
 from calcode.service.people import Principal
@@ -17,6 +19,17 @@ from calcode.service.service import Service
 _BEARER = HTTPBearer(auto_error=False, description="A token of a program or a session of a person.")
 #: The same for an endpoint that asks by itself.
 BEARER: list[dict[str, list[str]]] = [{_BEARER.scheme_name: []}]
+
+
+def _without_nul(text: str) -> str:
+    # PostgreSQL stores no NUL, and its refusal would look like a database that is gone.
+    if "\0" in text:
+        raise PydanticCustomError("nul", "a NUL character is no text")
+    return text
+
+
+#: Why somebody does something; it stands in the log.
+Why = Annotated[str, Field(min_length=3, max_length=500), AfterValidator(_without_nul)]
 
 
 def service_of(request: Request) -> Service:

@@ -110,7 +110,9 @@ class Service:
             self.tokens = Tokens(self.database)
             self.tokens.reload()
             self.limiter = Limiter(rate=site.limits.rate, burst=site.limits.burst)
+            # Wrong passwords: for one account from one address, and from one address whatever the account.
             self.logins = Limiter(rate=0.2, burst=5)
+            self.guesses = Limiter(rate=1.0, burst=100)
             self.admission = {
                 line: Admission(
                     line=line,

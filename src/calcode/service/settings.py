@@ -239,6 +239,8 @@ class SiteSettings(_Table):
     port: int = Field(default=8470, ge=0, le=65535)
     #: From where /health and /metrics are answered.
     local_networks: list[str] = ["127.0.0.0/8", "::1/128"]
+    #: Addresses or networks of the proxies whose X-Forwarded-For and X-Forwarded-Proto are believed.
+    trusted_proxies: list[str] = ["127.0.0.1", "::1"]
     #: In which time zone pages show times, by its IANA name such as "Europe/Vienna". The log itself is in UTC.
     time_zone: str = "UTC"
     #: Show /openapi.json. There is no page of it: such pages load scripts from elsewhere.
@@ -257,7 +259,7 @@ class SiteSettings(_Table):
         """Receivers whose reports wait until their case is read."""
         return [entry.name for entry in self.deliveries if entry.after_reading]
 
-    @field_validator("local_networks")
+    @field_validator("local_networks", "trusted_proxies")
     @classmethod
     def _networks(cls, values: list[str]) -> list[str]:
         return _checked_networks(values)
