@@ -122,7 +122,8 @@ def test_a_form_that_is_too_large_or_no_form_is_refused(person: Callable[..., Pe
     admin = person("a.berg", "admin")
     assert admin.client.post("/people/accounts", content=b"a=" + b"b" * 30_000).status_code == 413
     assert admin.client.post("/people/accounts", content=b"\xff\xfe=1").status_code == 422
-    assert admin.send("/people", "/people/accounts", {"subject": "a\0b", "roles": "auditor"}).status_code == 422
+    wanted = {"step": "rolled-back", "line": "skin", "why": "because\0of"}
+    assert person("e.meier", "engineer").send("/models", "/models/step", wanted).status_code == 422
 
 
 # ---------------------------------------------------------------------- who may see what
