@@ -617,6 +617,32 @@ def test_a_damaged_shadow_or_model_before_is_left_out_and_named(
         assert decided(call, "d")["model"] == home
 
 
+def test_a_process_that_cannot_load_the_champion_is_not_ready_until_it_can(site: Site) -> None:
+    """As one on another machine, to whose disk the promoted file came damaged."""
+    from service.sites import running
+
+    sent = {"embedding": embeddings(1)[0].tolist(), "image_id": "1"}
+    policy = {
+        "sample": 0.2,
+        "visit_minutes": 0.0,
+        "second_reader": 0.1,
+        "due_days": 28,
+        "why": "every block looks again",
+    }
+    with running(site) as (service, call):
+        models = service.models["skin"]
+        file = models.champion.file
+        damaged(file)
+        models._loaded = {}
+        call("PUT", "/v1/policy", as_="engineer", json=policy)
+        assert call("POST", "/v1/decisions", json=sent).status_code == 500
+        health = call("GET", "/health/ready", as_=None)
+        assert (health.status_code, models.champion.digest in health.json()["detail"]) == (503, True)
+        damaged(file)
+        wait_until(lambda: call("GET", "/health/ready", as_=None).status_code == 200)
+        assert call("POST", "/v1/decisions", json=sent).status_code == 200
+
+
 def damaged(file: Path) -> None:
     """Turn one bit of a file over; twice, and it is as it was."""
     content = bytearray(file.read_bytes())

@@ -64,6 +64,8 @@ class Models:
         self._earlier: dict[str, LineModel] = {}
         self._following = threading.Lock()
         self._in_force: InForce | None = None
+        #: Why this process cannot answer on the line; None if it can.
+        self.fault: str | None = None
 
     @property
     def in_force(self) -> InForce:
@@ -112,7 +114,12 @@ class Models:
                     )
                 }
                 alarm = alarm_in_force(connection, self.line, row.champion, kind=stored[row.champion].kind)
-            loaded = {row.champion: self._taken(stored[row.champion])}
+            try:
+                loaded = {row.champion: self._taken(stored[row.champion])}
+            except CalcodeError:
+                self.fault = f"The model that answers on the line {self.line} cannot be loaded: {row.champion}."
+                raise
+            self.fault = None
             for digest in names - loaded.keys():
                 try:
                     loaded[digest] = self._taken(stored[digest])

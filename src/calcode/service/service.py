@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -227,9 +227,14 @@ class Service:
             row = model_row(connection, line, digest)
         return [] if row is None else list(json.loads(row.promises))
 
+    @property
+    def fault(self) -> str | None:
+        """Why decisions cannot be written or made; None if they can."""
+        return self.writer.fault or next((models.fault for models in self.models.values() if models.fault), None)
+
     def ready(self) -> bool:
-        """Whether a write was committed within the last ten seconds."""
-        return self.writer.fault is None and time.monotonic() - self.writer.committed_at < READY_SECONDS
+        """Whether a write was committed within the last ten seconds, and every line has its model."""
+        return self.fault is None and time.monotonic() - self.writer.committed_at < READY_SECONDS
 
     def _keep_house(self) -> None:
         while not self._stopped.wait(1.0):
@@ -241,6 +246,10 @@ class Service:
                 if self.refusals.due():
                     self.refusals.write(self.change)
                 self.tokens.reload()
+                for models in self.models.values():
+                    if models.fault is not None:
+                        with suppress(CalcodeError):
+                            models.follow()  # its file may be good again
                 if visits_over(self.database):
                     self.change(close_visits)
                 fault = ""

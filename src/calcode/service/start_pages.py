@@ -62,7 +62,7 @@ def start_page(request: Request, service: ServiceHere, principal: _Anybody) -> R
         "any_waiting": any(state["waiting"] for state in states),
         "unsent": unsent,
         "ready": service.ready(),
-        "fault": service.writer.fault,
+        "fault": service.fault,
         "exposed": service.log.head()[0] - service.checkpoints.sent,
         "targets_down": len(service.checkpoints.down),
     }
