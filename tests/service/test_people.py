@@ -176,11 +176,14 @@ def test_five_wrong_passwords_stop_one_account_at_one_address_and_nobody_else(si
         def sign_in(subject: str, password: str) -> Any:
             return call("POST", "/v1/sessions", as_=None, json={"subject": subject, "password": password})
 
+        # As slow as the machine may be, nothing is forgiven meanwhile.
+        service.logins = Limiter(rate=0.001, burst=5)
         # Right passwords are not counted, however many there are.
         assert {sign_in("e.meier", PASSWORD).status_code for _ in range(7)} == {200}
         assert [sign_in("e.meier", "wrong").status_code for _ in range(6)] == [401] * 5 + [429]
         stopped = sign_in("e.meier", PASSWORD)
-        assert (stopped.status_code, stopped.headers["Retry-After"]) == (429, "5")
+        assert stopped.status_code == 429
+        assert int(stopped.headers["Retry-After"]) > 900
         assert sign_in("a.jones", PASSWORD).status_code == 200
         # Nor may one address try a password on a hundred names a second.
         service.guesses = Limiter(rate=0.001, burst=3)
@@ -196,6 +199,7 @@ def test_behind_a_trusted_proxy_wrong_passwords_are_counted_by_the_address_befor
     with pytest.raises(ServiceError, match=r"trusted_proxies: .*does not appear to be"):
         make_site(tmp_path / "bad", lines='trusted_proxies = ["*"]').settings  # noqa: B018
     with Service(site.settings) as service:
+        service.logins = Limiter(rate=0.001, burst=5)
         app = ProxyHeadersMiddleware(make_app(service), trusted_hosts=service.site.trusted_proxies)
         wrong = {"subject": "e.meier", "password": "wrong"}
 

@@ -8,7 +8,6 @@ from typing import Annotated, cast
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
 from starlette.requests import ClientDisconnect
 
 from calcode.service.people import Principal
@@ -24,7 +23,7 @@ BEARER: list[dict[str, list[str]]] = [{_BEARER.scheme_name: []}]
 def _without_nul(text: str) -> str:
     # PostgreSQL stores no NUL, and its refusal would look like a database that is gone.
     if "\0" in text:
-        raise PydanticCustomError("nul", "a NUL character is no text")
+        raise ValueError("a NUL character is no text")
     return text
 
 
