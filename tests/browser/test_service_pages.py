@@ -292,7 +292,7 @@ def test_the_whole_path_works_without_scripts_by_the_keyboard_alone(browser: Bro
     with page.expect_navigation():
         page.keyboard.press("Enter")
     assert page.locator(".card").first.inner_text().startswith("You said")
-    page.locator("summary", has_text="How each diagnosis fared").press("Enter")
+    page.locator("summary", has_text="Result for each diagnosis").press("Enter")
     assert page.locator("text=Best fit first").is_visible()
     with page.expect_navigation():
         page.locator("text=Next case").press("Enter")

@@ -305,7 +305,7 @@ def test_reports_leave_by_tls_with_our_certificate_to_a_receiver_that_has_the_ri
     header = take_apart(encoded(photograph(1)), pseudonym="ab" * 32, deidentify=True).report_header
     words = {"line": "skin", "model": "m", "action": "label", "reason": "none", "promises": ()}
     at = "2026-11-15T22:00:00.000000Z"
-    report = structured_report(Statement(decision="1", seq=1, at=at, diagnoses=("nv",), **words), header)
+    report = structured_report(Statement(decision="1", seq=1, at=at, diagnoses=("nv",), n_classes=7, **words), header)
 
     def sent() -> str | None:
         with suppress(Unreachable):
@@ -422,7 +422,7 @@ def uid_of(service: Service, decision: str) -> str:
     with service.database.reading() as connection:
         body = json.loads(connection.execute(select(EVENT.c.body).where(EVENT.c.id == decision)).scalar_one())
     words = {name: body[name] for name in ("line", "model", "action", "reason")}
-    return Statement(decision=decision, seq=1, at="", diagnoses=(), promises=(), **words).uid("report")
+    return Statement(decision=decision, seq=1, at="", diagnoses=(), n_classes=7, promises=(), **words).uid("report")
 
 
 def test_answers_reach_the_archive_by_both_ways_and_the_record_by_fhir_also_after_the_archive_was_down(

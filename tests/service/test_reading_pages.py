@@ -70,12 +70,13 @@ def test_the_answer_is_hidden_until_a_diagnosis_is_saved(service: Service) -> No
     question = anna.get(f"/review/{task}").text
     assert "What do you see?" in question
     assert "&lt;b&gt;seborrhoeic&lt;/b&gt; keratosis" in question
-    for leak in ("The model names", "p_audit", row.model[:12], "How each diagnosis fared"):
+    for leak in ("remain possible", "The model gives", "p_audit", row.model[:12], "Result for each diagnosis"):
         assert leak not in question
     # By no other page either.
     hidden = anna.get(f"/cases/{row.id}").text
     assert "hidden from you" in hidden
-    assert "The model names" not in hidden
+    assert "remain possible" not in hidden
+    assert "The model gives" not in hidden
     assert row.released_set not in hidden
     assert "Drawn" not in hidden
     assert anna.get(f"/review/{task}/answer", follow_redirects=False).headers["location"].startswith(f"/review/{task}")
@@ -140,7 +141,8 @@ def test_a_second_reader_sees_nothing_of_the_first_and_a_third_settles(service: 
     shown = cleo.get(f"/review/{settle.id}").text
     assert "Two readers differ" in shown
     assert "dots" in shown
-    assert "The model names" not in shown
+    assert "remain possible" not in shown
+    assert "The model gives" not in shown
     # Neither of the two may settle it.
     assert anna.get(f"/review/{settle.id}", follow_redirects=False).headers["location"].endswith("answer?line=&site=")
     read(cleo, settle.id, "c3")
@@ -148,7 +150,7 @@ def test_a_second_reader_sees_nothing_of_the_first_and_a_third_settles(service: 
 
 
 def test_the_heading_says_what_the_answer_is_worth(service: Service) -> None:
-    """A set that holds every diagnosis names the reader's too, and that is no agreement."""
+    """A set that holds the reader's diagnosis beside others is no agreement, least of all one that holds every one."""
     anna = Person(service, "anna", "clinician")
     free = select(TASK.c.id, DECISION.c.action, DECISION.c.released_set).join(
         DECISION, DECISION.c.id == TASK.c.decision
@@ -163,18 +165,20 @@ def test_the_heading_says_what_the_answer_is_worth(service: Service) -> None:
         ),
     ):
         named = json.loads(task.released_set)
-        words = "names your" if "c0" in named else "does not name your"
+        words = "does not rule out your" if "c0" in named else "does not include your"
         if task.action == "defer":
             words = "gave no answer"
         elif len(named) == 4:
-            words = "names every diagnosis"
+            words = "rules nothing out"
+        elif named == ["c0"]:
+            words = "gives your diagnosis"
         cases[words] = task.id
-    assert {"names your", "does not name your", "gave no answer"} <= cases.keys()
+    assert {"gives your diagnosis", "does not include your", "gave no answer"} <= cases.keys()
     for words, task in cases.items():
         read(anna, task, "c0")
         page = anna.get(f"/review/{task}/answer").text
         assert words in re.findall(r"<h1>(.*?)</h1>", page)[0]
-        assert ("no diagnosis is named, whatever its score" in page) == (words == "gave no answer")
+        assert ("no diagnosis is shown as possible, whatever its score" in page) == (words == "gave no answer")
 
 
 def test_somebody_was_faster_and_a_lease_keeps_others_out(service: Service) -> None:

@@ -38,6 +38,7 @@ SET = Statement(
     action="set",
     reason="none",
     diagnoses=("melanoma", "naevus of a kind with a name of more than sixteen letters, ä"),
+    n_classes=7,
     promises=("Promised always: a first sentence.", "Observed only: a second one."),
     names={"melanoma": "malignant melanoma of the skin"},
 )

@@ -11,6 +11,8 @@ from service.sites import Site, another_model, fitted, make_site, sign
 from service.visitors import Person
 
 from calcode.method.model import Calcode
+from calcode.service.explanation import ClassFacts, Explanation
+from calcode.service.pages import environment
 from calcode.service.recalibration import recalibrate
 from calcode.service.service import Service
 from calcode.service.wording import promises_in_words
@@ -62,7 +64,7 @@ def test_the_promises_of_a_site_model_have_its_labels_and_levels(tmp_path: Path)
         (sentence,) = [sentence for sentence in said if re.search(rf"\b{name}\b", sentence)]
         if name in model.silenced_classes_:
             assert f"{name} ({count})" in sentence
-            assert "Every answer names" in sentence
+            assert "Every answer includes" in sentence
         else:
             level = float(re.findall(r"at least ([\d.]+)", sentence)[0]) / 100
             assert level == pytest.approx(1 - model.levels_[name], abs=6e-4)
@@ -100,3 +102,26 @@ def test_alarms_and_monitor_name_diagnoses_as_people_do(tmp_path: Path) -> None:
     assert "leaves out eczema" in start or "leaves out psoriasis" in start
     for code in ("c0", "c1", "c2", "c3", "capital"):
         assert re.search(rf"\b{code}\b", shown) is None, code
+
+
+def test_a_score_on_its_limit_never_contradicts_what_became_of_the_diagnosis() -> None:
+    facts = [("c0", 0.9502, 0.9499, False), ("c1", 0.95, 0.95 - 1e-12, False), ("c2", 0.3, 0.95, True)]
+    classes = [
+        ClassFacts(name=name, score=score, threshold=limit, in_set=held, in_every_set=False)
+        for name, score, limit, held in facts
+    ]
+    explanation = Explanation(
+        action="label",
+        reason="none",
+        p_audit=None,
+        sentences=[],
+        classes=classes,
+        neighbours=[],
+        model="0" * 64,
+        promises=[],
+        known_patient=False,
+    )
+    template = environment().from_string('{% from "explained.html" import explained %}{{ explained(explanation, {}) }}')
+    page = template.render(explanation=explanation)
+    cells = re.findall(r'<td class="number"[^>]*><span class="cell">(.*?)</span>', page)
+    assert cells == ["0.9502", "0.9499", "0.950", "just below 0.950", "0.300", "0.950"]

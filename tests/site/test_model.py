@@ -151,7 +151,28 @@ def test_a_patient_who_returns_is_told_that_too_few_cases_are_left(home: Calcode
     explained = explain_site(one_each[rows[-1:]], model=site)
     because = {verdict.name: verdict.because for verdict in explained.verdicts}
     assert [name for name, text in because.items() if "own case" in text] == [site.classes_[2]]
+    # The class is kept by rule and not for its fit: it is not shown as the best one.
+    assert explained.verdicts[-1].name == site.classes_[2]
     assert "own case" not in str(explain_site(one_each[rows[:1]], model=site).verdicts)
+
+
+def test_a_class_in_every_set_is_explained_last_and_called_so(
+    home: Calcode, reviewed: Evidence, images: Evidence
+) -> None:
+    one_each = reviewed[one_per_group(reviewed, random_state=0)]
+    labels = one_each.require_labels()
+    rows = np.concatenate([np.flatnonzero(labels == k)[:count] for k, count in enumerate((30, 25, 4))])
+    with pytest.warns(CalcodeWarning):
+        site = SiteModel(home, sampling="archive", audit="off").fit(reviewed=one_each[rows])
+    assert site.silenced_classes_ == ("c2",)
+    said = set()
+    for i in range(len(images)):
+        found = explain_site(images[i : i + 1], model=site)
+        assert found.verdicts[-1].name == "c2"
+        assert "in every set: 4 reviewed cases are too few" in found.verdicts[-1].because
+        said.add(found.answer)
+    assert "2 of 3 diagnoses remain possible: c0 (and c2, which is in every set)." in said
+    assert not {"One diagnosis: c2."} & said
 
 
 def test_decisions_say_what_the_p_values_say(home: Calcode, reviewed: Evidence, images: Evidence) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -154,6 +154,9 @@ def explain(
     decisions = model.decide(evidence)
     (decision,) = decisions
     named = {name: (titles or {}).get(name, name) for name in decisions.classes}
+    # A class that calibration images like this one keep is in the set for its fit.
+    fits = dict(zip(decisions.classes, decisions.localized_sets[0].tolist(), strict=True))
+    always = [name for name in decisions.in_every_set if not fits[name]]
     verdicts = () if decisions.deferred[0] else _verdicts(evidence, decisions, model=model, titles=named)
     neighbours = () if reference is None else nearest(evidence, reference, count=n_neighbours)
     share = share_nearer(evidence, model=model)
@@ -192,7 +195,7 @@ def explain(
         action=decision.action.name.lower(),
         reason=decision.reason.name.lower(),
         released=decision.released,
-        answer=answer_sentence(decisions, titles=named),
+        answer=answer_sentence(decisions, titles=named, always=always),
         unusual=unusual_sentence(share),
         farther_than=share,
         why=tuple(why),
@@ -256,17 +259,31 @@ def nearest(evidence: Evidence, reference: Cohort, *, count: int) -> tuple[Neigh
     )
 
 
-def answer_sentence(decisions: Decisions, *, titles: Mapping[str, str]) -> str:
-    """What the model says about the first image, in one sentence."""
+def answer_sentence(decisions: Decisions, *, titles: Mapping[str, str], always: Collection[str]) -> str:
+    """What the model says about the first image, in one sentence.
+
+    Parameters
+    ----------
+    decisions : Decisions
+    titles : mapping of str to str
+    always : collection of str
+        Classes that are in the set whatever the image: they come last, and are called so.
+    """
     if decisions.action[0] == Action.DEFER:
         return f"Deferred to a clinician: {_DEFERRED[Reason(int(decisions.reason[0]))]}."
     names = [decisions.classes[y] for y in np.flatnonzero(decisions.released_sets[0])]
-    shown = ", ".join(name if titles[name] == name else f"{titles[name]} ({name})" for name in names)
-    if len(names) == 1:
-        return f"One diagnosis: {shown}."
     if len(names) == len(decisions.classes):
         return f"Cannot narrow it down: all {len(names)} remain possible."
-    return f"{len(names)} of {len(decisions.classes)} diagnoses remain possible: {shown}."
+    shown = {name: name if titles[name] == name else f"{titles[name]} ({name})" for name in names}
+    own = ", ".join(shown[name] for name in names if name not in always)
+    kept = [shown[name] for name in names if name in always]
+    marked = f"{' and '.join(kept)}, which {'is' if len(kept) == 1 else 'are'} in every set"
+    if not own:
+        return f"Every diagnosis is ruled out but {marked}."
+    if len(names) == 1:
+        return f"One diagnosis: {own}."
+    also = f" (and {marked})" if kept else ""
+    return f"{len(names)} of {len(decisions.classes)} diagnoses remain possible: {own}{also}."
 
 
 def unusual_sentence(share: float | None) -> str:

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import func, select
 
+from calcode.metrics.wording import sentence_case
 from calcode.service import people
+from calcode.service.answer_counts import ANSWERS, answer_counts
 from calcode.service.demo_report import story_figure
 from calcode.service.demo_story import LEFT, LINE, Photograph, Story
 from calcode.service.labels import OUTSIDE
@@ -17,7 +19,7 @@ from calcode.service.pages import Form, field, page_router, render, see, set_ses
 from calcode.service.problems import Problem
 from calcode.service.requests import ServiceHere
 from calcode.service.service import Service
-from calcode.service.tables import DECISION, TASK
+from calcode.service.tables import TASK
 
 #: As whom a visitor may look around, with the role of each. Two people promote a model, and three may read a case.
 _VISITORS = {
@@ -44,13 +46,12 @@ def demo_pages(facts: dict[str, Any]) -> APIRouter:
     @router.get("/demo")
     def page(request: Request, service: ServiceHere) -> Response:
         with service.database.reading() as connection:
-            counts = select(DECISION.c.action, func.count()).group_by(DECISION.c.action).order_by(DECISION.c.action)
-            actions = [tuple(row) for row in connection.execute(counts)]
+            counts = answer_counts(connection, LINE, n_classes=len(service.models[LINE].prompts.classes))
             tasks = connection.execute(select(func.count()).where(TASK.c.state == "open")).scalar_one()
         context = {
             "folder": service.site.data,
             "records": service.log.head()[0],
-            "actions": actions,
+            "counts": {sentence_case(ANSWERS[kind]): n for kind, n in counts.items()},
             "tasks": tasks,
             "left": LEFT,
             "model": service.models[LINE].champion.digest[:16],

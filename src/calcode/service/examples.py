@@ -55,7 +55,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     },
     "CaseFacts": {**_TASK, "labels": ["mel", "nv"], "image": None, "viewer": None, "readings": []},
     "CheckpointFacts": {"size": 1000, "root": "nZHJMOWn...", "head": _HASH, "note": _NOTE, "at": _AT},
-    "ClassFacts": {"name": "mel", "score": 0.95, "threshold": 0.98, "in_set": True},
+    "ClassFacts": {"name": "mel", "score": 0.95, "threshold": 0.98, "in_set": True, "in_every_set": False},
     "Closed": {"id": "0dc8508b826a44fa34571760", "state": "asked"},
     "DecisionAnswer": {
         **_DECIDED,
@@ -90,8 +90,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     },
     "Explanation": {
         **_DECIDED,
-        "sentences": ["The model names 2 diagnoses that are possible: melanoma, nevus."],
-        "classes": [{"name": "mel", "score": 0.95, "threshold": 0.98, "in_set": True}],
+        "sentences": ["2 of 7 diagnoses remain possible: melanoma, nevus."],
+        "classes": [{"name": "mel", "score": 0.95, "threshold": 0.98, "in_set": True, "in_every_set": False}],
         "neighbours": [{"id": "reference-12", "label": "nv", "distance": 0.21}],
         "known_patient": False,
     },

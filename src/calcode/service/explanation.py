@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -13,6 +14,7 @@ from calcode.cohorts import Cohort, open_features
 from calcode.method.explain import nearest
 from calcode.metrics.wording import percent
 from calcode.service.audit.chain import Record
+from calcode.service.in_every_answer import in_every_answer
 from calcode.service.models import Models
 from calcode.service.service import Service
 from calcode.service.tables import SECRET_PART
@@ -22,12 +24,13 @@ _N_NEIGHBOURS = 10
 
 
 class ClassFacts(BaseModel):
-    """How one class fared: it is in the set if its score does not exceed its threshold."""
+    """What became of one class: it is in the set if its score does not exceed its threshold."""
 
     name: str
-    score: float
-    threshold: float | None = Field(description="null: no limit, the class is in every set")
+    score: float | None = Field(description="null: too few cases were read to compare the image with")
+    threshold: float | None = Field(description="null: no limit")
     in_set: bool
+    in_every_set: bool = Field(description="the model cannot leave the class out: it knows too few cases of it")
 
 
 class NeighbourFacts(BaseModel):
@@ -64,20 +67,36 @@ def explanation_of(record: Record, service: Service) -> Explanation:
     # Scores without names: an internal error, or a line that is no longer served.
     names = models.prompts.classes if models is not None and body["scores"] else ()
     words = {} if models is None else models.settings.names
+    always = in_every_answer(service, body)
+    unscored = frozenset() if always.scored else always.names
     classes = [
-        ClassFacts(name=name, score=score, threshold=limit, in_set=not deferred and name in body["set"])
+        ClassFacts(
+            name=name,
+            score=None if name in unscored else score,
+            threshold=None if name in unscored else limit,
+            in_set=not deferred and name in body["set"],
+            in_every_set=name in always.names,
+        )
         for name, score, limit in zip(names, body["scores"], body["thresholds"], strict=False)
     ]
-    found = answer_in_words(body["action"], body["reason"], [words.get(name, name) for name in body["set"]])
+    found = answer_in_words(
+        body["action"],
+        body["reason"],
+        [words.get(name, name) for name in body["set"]],
+        n_classes=len(body["scores"]),
+        always={words.get(name, name) for name in always.names},
+    )
     if (p_audit := body["p_audit"]) is not None:
         how = "very" if p_audit < 0.05 else "somewhat" if p_audit < 0.2 else "not"
-        found.append(f"The image is {how} unusual: {percent(p_audit)} of those for comparison are at least as unusual.")
+        only = "" if how == "not" else "only "
+        found.append(f"The image is {how} unusual: {only}{percent(p_audit)} of the comparison images are as unusual.")
     return Explanation(
         action=body["action"],
         reason=body["reason"],
         p_audit=body["p_audit"],
         sentences=found,
-        classes=sorted(classes, key=lambda entry: entry.score),
+        # Best fit first; a class without a score says nothing about the image.
+        classes=sorted(classes, key=lambda entry: math.inf if entry.score is None else entry.score),
         neighbours=[] if models is None else _neighbours(record.seq, models, service),
         model=body["model"],
         promises=promises_in_words(service, body["line"], body["model"]),

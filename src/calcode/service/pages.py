@@ -20,11 +20,13 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 
 from calcode import __version__
+from calcode.metrics.wording import counted
 from calcode.report.page import DEVICE_NOTE, style_sheet
 from calcode.service.log import utc
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
 from calcode.service.requests import limited_body, service_of
+from calcode.service.wording import told_apart
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -85,7 +87,9 @@ def environment() -> Environment:
 
     loader = ChoiceLoader([PackageLoader("calcode.service"), PackageLoader("calcode.report")])
     made = report_environment().overlay(loader=loader)
-    made.globals.update(report_kinds=REPORT_KINDS, static=lambda name: static_file(name)[1])
+    made.globals.update(
+        report_kinds=REPORT_KINDS, static=lambda name: static_file(name)[1], counted=counted, told_apart=told_apart
+    )
     made.filters.update(moment=moment, since=since, case_name=case_name)
     return made
 

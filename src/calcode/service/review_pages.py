@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 from calcode.service import blindness, review_routes, reviews
 from calcode.service.case_pages import WHY, case_facts
 from calcode.service.decision_routes import record_of
-from calcode.service.explanation import explanation_of
+from calcode.service.explanation import Explanation, explanation_of
 from calcode.service.labels import CANNOT_TELL, OUTSIDE
 from calcode.service.pages import Form, field, own_lines, page_role, page_router, render, see
 from calcode.service.people import Principal
@@ -20,6 +21,7 @@ from calcode.service.requests import ServiceHere
 from calcode.service.review_routes import Reading
 from calcode.service.reviews import QueueEntry
 from calcode.service.service import Service
+from calcode.service.wording import possible_in_words
 
 router = page_router()
 _Reader = Annotated[Principal, Depends(page_role("clinician"))]
@@ -128,16 +130,18 @@ def answer_page(task: str, request: Request, service: ServiceHere, principal: _R
         earlier = [entry for entry in blindness.readings(connection, row.decision) if entry["id"] == own["supersedes"]]
     service.change(lambda transaction: blindness.reveal(transaction, row.decision, reviewer=principal.subject))
     explanation = explanation_of(record_of(service, principal, row.decision), service)
+    facts = case_facts(service, row.decision)
     context = {
+        "heading": _heading(explanation, own["label"]),
+        "verdict": _verdict(explanation, facts["names"]),
         "own": own,
         "earlier": earlier,
         "explanation": explanation,
-        "named": [entry.name for entry in explanation.classes if entry.in_set],
         "case": {"id": task, "labels": [*service.models[row.line].prompts.classes, OUTSIDE, CANNOT_TELL]},
         "sureness": _SURENESS,
         "part": part,
         "waiting": len(part.among(_queue(service, principal))),
-        **case_facts(service, row.decision),
+        **facts,
     }
     return render(request, "answer.html", context)
 
@@ -161,6 +165,34 @@ def _own_reading(service: Service, principal: Principal, decision: str) -> dict[
         readings = blindness.readings(connection, decision)
     own = [entry for entry in readings if entry["reviewer"] == principal.subject and entry["source"] != "pathology"]
     return own[-1] if own else None
+
+
+def _heading(explanation: Explanation, label: str) -> str:
+    """What the model's answer means for the diagnosis that the reader gave.
+
+    A diagnosis that stays possible is no agreement: an answer may hold nearly all of them, and some hold one always.
+    """
+    possible = {entry.name: entry for entry in explanation.classes if entry.in_set}
+    if explanation.action == "defer":
+        return "The model gave no answer"
+    if len(possible) == len(explanation.classes):
+        return "The model rules nothing out"
+    if label == CANNOT_TELL:
+        return "The model gave an answer"
+    if label not in possible:
+        return "The model's answer does not include your diagnosis"
+    if possible[label].in_every_set:
+        return "The model cannot rule out your diagnosis (it never does)"
+    return "The model gives your diagnosis" if len(possible) == 1 else "The model does not rule out your diagnosis"
+
+
+def _verdict(explanation: Explanation, names: Mapping[str, str]) -> str:
+    """The diagnoses that remain possible, best fit first."""
+    if explanation.action == "defer":
+        return "No answer"
+    possible = [entry for entry in explanation.classes if entry.in_set]
+    always = {names.get(entry.name, entry.name) for entry in possible if entry.in_every_set}
+    return possible_in_words([names.get(entry.name, entry.name) for entry in possible], always)
 
 
 def _reading(form: dict[str, list[str]]) -> Reading:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Depends, Request, Response
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from calcode.service.agreement import backlog
 from calcode.service.alarms import open_alarms
+from calcode.service.answer_counts import ANSWERS, answer_counts
 from calcode.service.models import model_row
 from calcode.service.outbox import waiting
 from calcode.service.pages import own_lines, page_role, page_router, render
 from calcode.service.people import Principal
 from calcode.service.requests import ServiceHere
-from calcode.service.tables import DECISION, DEPLOYMENT
+from calcode.service.tables import DEPLOYMENT
 from calcode.service.wording import alarm_in_words
 
 router = page_router()
@@ -35,11 +36,7 @@ def start_page(request: Request, service: ServiceHere, principal: _Anybody) -> R
                 if row.champion != now.champion:
                     break
                 since = row
-            actions = (
-                select(DECISION.c.action, func.count())
-                .where(DECISION.c.line == line, DECISION.c.seq > since.from_seq)
-                .group_by(DECISION.c.action)
-            )
+            n_classes = len(service.models[line].prompts.classes)
             n_open, oldest = backlog(connection, line)
             states.append(
                 {
@@ -47,7 +44,7 @@ def start_page(request: Request, service: ServiceHere, principal: _Anybody) -> R
                     "since": since,
                     "shadow": now.shadow,
                     "model": model_row(connection, line, now.champion),
-                    "counts": {row[0]: row[1] for row in connection.execute(actions)},
+                    "counts": answer_counts(connection, line, n_classes=n_classes, after=since.from_seq),
                     "alarms": [
                         alarm | alarm_in_words(alarm, service.models[line].settings.names)
                         for alarm in open_alarms(connection, line)
@@ -59,6 +56,7 @@ def start_page(request: Request, service: ServiceHere, principal: _Anybody) -> R
         unsent = waiting(connection, holding=service.site.holding)
     context = {
         "states": states,
+        "answers": ANSWERS,
         "any_waiting": any(state["waiting"] for state in states),
         "unsent": unsent,
         "ready": service.ready(),

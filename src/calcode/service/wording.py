@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from calcode.errors import CalcodeError
@@ -27,21 +27,78 @@ _WHY = {
 }
 
 
-def answer_in_words(action: str, reason: str, diagnoses: Sequence[str]) -> list[str]:
+def answer_in_words(
+    action: str, reason: str, diagnoses: Sequence[str], *, n_classes: int, always: Collection[str] = ()
+) -> list[str]:
     """The answer, and why it is no single diagnosis.
+
+    Parameters
+    ----------
+    action, reason : str
+    diagnoses : sequence of str
+        The set, spelled out.
+    n_classes : int
+        Diagnoses that the model knows.
+    always : collection of str
+        Those that are in every answer, spelled out: they say nothing about this image.
 
     Examples
     --------
-    >>> answer_in_words("set", "none", ["melanoma", "naevus"])
-    ['The model names 2 diagnoses that are possible: melanoma, naevus.']
+    >>> answer_in_words("set", "none", ["melanoma", "naevus"], n_classes=5)
+    ['2 of 5 diagnoses remain possible: melanoma, naevus.']
+    >>> answer_in_words("set", "none", ["melanoma", "naevus"], n_classes=5, always=["melanoma"])
+    ['2 of 5 diagnoses remain possible: naevus (and melanoma, which is in every answer).']
+    >>> answer_in_words("set", "none", ["melanoma", "naevus"], n_classes=2)
+    ['All 2 diagnoses remain possible: the answer rules nothing out.']
     """
     if action == "defer":
         first = "The model gives no answer and leaves this case to a clinician."
+    elif len(diagnoses) == n_classes:
+        first = f"All {n_classes} diagnoses remain possible: the answer rules nothing out."
+    elif set(diagnoses) <= set(always):
+        first = f"The model rules out every diagnosis but {possible_in_words(diagnoses, always)}."
     elif len(diagnoses) == 1:
-        first = f"The model names one diagnosis: {diagnoses[0]}."
+        first = f"The model gives one diagnosis: {diagnoses[0]}."
     else:
-        first = f"The model names {len(diagnoses)} diagnoses that are possible: {', '.join(diagnoses)}."
+        shown = possible_in_words(diagnoses, always)
+        first = f"{len(diagnoses)} of {n_classes} diagnoses remain possible: {shown}."
     return [first, *([_WHY[reason]] if reason in _WHY else [])]
+
+
+def possible_in_words(diagnoses: Sequence[str], always: Collection[str]) -> str:
+    """The diagnoses of an answer; those that are in every answer come last and are marked.
+
+    Examples
+    --------
+    >>> possible_in_words(["melanoma", "naevus", "wart"], ["melanoma"])
+    'naevus, wart (and melanoma, which is in every answer)'
+    >>> possible_in_words(["melanoma", "naevus"], ["melanoma", "naevus"])
+    'melanoma and naevus, which are in every answer'
+    """
+    kept = [name for name in diagnoses if name in always]
+    own = ", ".join(name for name in diagnoses if name not in always)
+    if not kept:
+        return own
+    marked = f"{listed(kept)}, which {'is' if len(kept) == 1 else 'are'} in every answer"
+    return f"{own} (and {marked})" if own else marked
+
+
+def told_apart(score: float, limit: float) -> tuple[str, str]:
+    """A score and its limit with as many digits as show which one is larger.
+
+    Examples
+    --------
+    >>> told_apart(0.95, 0.98), told_apart(0.9502, 0.9499), told_apart(0.5, 0.5)
+    (('0.950', '0.980'), ('0.9502', '0.9499'), ('0.500', '0.500'))
+    >>> told_apart(0.95, 0.95 - 1e-12)
+    ('0.950', 'just below 0.950')
+    """
+    for digits in range(3, 7):
+        shown = f"{score:.{digits}f}", f"{limit:.{digits}f}"
+        if shown[0] != shown[1]:
+            return shown
+    # A score that lies on its limit: a site model rules out at the limit itself.
+    return f"{score:.3f}", f"just below {limit:.3f}" if limit < score else f"{limit:.3f}"
 
 
 #: What each alarm means to a clinician, and what to look at.
@@ -56,7 +113,7 @@ _ALARMS = {
     ),
     "M3": (
         "The model leaves out {name} more often than it may.",
-        "Do not rely on {name} being named. Look at the newest cases that were missed.",
+        "Do not rely on an answer to include {name}. Look at the newest cases that were missed.",
     ),
 }
 
@@ -121,12 +178,14 @@ def _of_home(model: Calcode, names: Mapping[str, str]) -> list[str]:
     for guard in model.guards_:
         name = names[guard.name]
         if math.isinf(guard.quantile):
-            said.append(f"{sentence_case(name)} is named in every answer: {guard.n} known cases are too few.")
+            known = "1 known case is" if guard.n == 1 else f"{guard.n:,} known cases are"
+            said.append(f"{sentence_case(name)} is in every answer: {known} too few.")
         else:
             said.append(
-                f"Of patients with {name}, at least {short_percent(1 - guard.miscoverage)} get an answer that names it."
+                f"Of patients with {name}, at least {short_percent(1 - guard.miscoverage)} get an answer that "
+                "includes it."
             )
-    aim = f"the right diagnosis is named in {short_percent(1 - settings.miscoverage)} of the cases"
+    aim = f"the answer includes the right diagnosis in {short_percent(1 - settings.miscoverage)} of the cases"
     if settings.level == "loo":
         said.append(f"Over all diagnoses, {aim}: this was observed and is not promised.")
     else:
@@ -157,18 +216,19 @@ def _of_site(model: SiteModel, names: Mapping[str, str]) -> list[str]:
     if (assurance := model.settings_.assurance) is not None:
         sure = f" (with {percent(1 - failure_of_look(model.look_, assurance=assurance))} confidence)"
     said = [
-        f"Of new patients with {names[name]}, at least {percent(1 - model.levels_[name])} get an answer that names it"
-        f"{sure}. Behind this are {model.counts_[name]:,} read cases."
+        f"Of new patients with {names[name]}, at least {percent(1 - model.levels_[name])} get an answer that includes "
+        f"it{sure}. Behind this are {model.counts_[name]:,} read cases."
         for name in promised
     ]
     if silent:
         counts = listed([f"{name} ({n})" for name, n in silent.items()])
-        said.append(f"Too few cases were read of {counts}. Every answer names {'it' if len(silent) == 1 else 'them'}.")
+        them = "it" if len(silent) == 1 else "them"
+        said.append(f"Too few cases were read of {counts}. Every answer includes {them}.")
     if pooled:
         said.append(
             f"Of new patients with {listed([names[name] for name in pooled], last='or')}, taken together and not one "
-            f"by one, at least {percent(1 - model.levels_[pooled[0]])} get an answer that names it. Behind this are "
-            f"{sum(model.counts_[name] for name in pooled):,} read cases."
+            f"by one, at least {percent(1 - model.levels_[pooled[0]])} get an answer that includes it. Behind this "
+            f"are {sum(model.counts_[name] for name in pooled):,} read cases."
         )
     if model.unlabelled_share_ > 0:
         said.append(
@@ -185,7 +245,7 @@ def _of_site(model: SiteModel, names: Mapping[str, str]) -> list[str]:
         unlike[model.audit_kind_],
         "New patients are patients like those drawn for reading, one image each. Nothing is promised for a single "
         "image, a patient who returns, a group of patients, a camera that was not there, or after the site has "
-        "changed. How many diagnoses an answer names is not promised either.",
+        "changed. How many diagnoses an answer includes is not promised either.",
     ]
     if model.sharp_:
         said.append("If images change, nothing protects against it but the monitors: look at them before every use.")
@@ -193,13 +253,13 @@ def _of_site(model: SiteModel, names: Mapping[str, str]) -> list[str]:
 
 
 def _of_singles(certificate: SinglesCertificate | None) -> str:
-    """What is known of answers that name one diagnosis (SITE.md S17)."""
+    """What is known of answers of one diagnosis (SITE.md S17)."""
     if certificate is None:
-        return "Answers that name one diagnosis alone were not checked apart; nothing more is promised for them."
+        return "Answers of one diagnosis alone were not checked separately; nothing more is promised for them."
     checked = f"{certificate.wrong:,} of {certificate.n:,} checked ones were wrong"
     if not certificate.certified:
-        return f"Answers that name one diagnosis alone are not reliable ({checked}), so a second one is always added."
+        return f"Answers of one diagnosis alone are not reliable ({checked}), so a second one is always added."
     return (
-        f"At most {short_percent(certificate.risk)} of the answers that name one diagnosis alone are wrong, with "
+        f"At most {short_percent(certificate.risk)} of the answers of one diagnosis alone are wrong, with "
         f"{short_percent(certificate.confidence)} confidence ({checked})."
     )

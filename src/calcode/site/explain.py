@@ -41,18 +41,21 @@ def explain_site(evidence: Evidence, *, model: SiteModel, titles: Mapping[str, s
     own_class = model.bag_.labels[own] if own >= 0 else -1
     verdicts = []
     if not decisions.deferred[0]:
-        # Every class, the least strange first.
+        # Every class, the least strange first; those in every set say nothing about the image and come last.
         (probabilities,) = robust_probabilities(evidence.prompt_logits, trim=model.settings_.trim)
         (scores,) = decisions.scores
-        for y in np.argsort(scores, kind="stable"):
+        by_rule = [name in model.silenced_classes_ for name in decisions.classes]
+        if own_class >= 0 and scores[own_class] == 0.0:
+            own_name = decisions.classes[own_class]
+            needed = model.ranking_.labels_needed(model.levels_[own_name])
+            by_rule[own_class] |= model.calibrating_[own_name] <= needed
+        for y in np.lexsort((scores, by_rule)):
             name = decisions.classes[y]
             if name in model.silenced_classes_:
-                because = f"in every set: {model.counts_[name]} reviewed cases are too few to rule it out"
-            elif (
-                y == own_class
-                and scores[y] == 0.0
-                and model.calibrating_[name] <= model.ranking_.labels_needed(model.levels_[name])
-            ):
+                n = model.counts_[name]
+                cases = f"{n} reviewed case{' is' if n == 1 else 's are'}"
+                because = f"in every set: {cases} too few to rule it out"
+            elif by_rule[y]:
                 because = "not ruled out: without the patient's own case too few reviewed cases are left"
             else:
                 strange = f"{percent(1 - scores[y])} of the reviewed cases of this class"
@@ -75,7 +78,7 @@ def explain_site(evidence: Evidence, *, model: SiteModel, titles: Mapping[str, s
         action=decision.action.name.lower(),
         reason=decision.reason.name.lower(),
         released=decision.released,
-        answer=answer_sentence(decisions, titles=named),
+        answer=answer_sentence(decisions, titles=named, always=model.silenced_classes_),
         unusual=unusual_sentence(share),
         farther_than=share,
         why=tuple(why),

@@ -19,6 +19,7 @@ from calcode.service.database import STORAGE_ERRORS
 from calcode.service.hospital.fhir import report_bundle
 from calcode.service.hospital.senders import Refused, Unreachable, send
 from calcode.service.hospital.statement import Statement
+from calcode.service.in_every_answer import in_every_answer
 from calcode.service.problems import Problem
 from calcode.service.service import Service
 from calcode.service.settings import Delivery, FhirDelivery
@@ -128,6 +129,7 @@ def _payload(service: Service, row: Row[Any], delivery: Delivery) -> bytes:
         record,
         promises=promises_in_words(service, body["line"], body["model"]),
         names={} if models is None else models.settings.names,
+        always=in_every_answer(service, body).names,
     )
     if isinstance(delivery, FhirDelivery):
         who = json.loads(secret.get("identity", "{}"))

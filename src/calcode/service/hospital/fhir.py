@@ -32,7 +32,7 @@ def report_bundle(
     Examples
     --------
     >>> statement = Statement(decision="1", seq=1, at="2026-05-03T10:00:00.000000Z", line="skin", model="0b2c",
-    ...                       action="defer", reason="low_support", diagnoses=(), promises=())
+    ...                       action="defer", reason="low_support", diagnoses=(), n_classes=7, promises=())
     >>> bundle = report_bundle(statement, patient="17", patient_system=None, study=None, image=None)
     >>> [entry["resource"]["resourceType"] for entry in bundle["entry"]]
     ['Observation', 'DiagnosticReport']

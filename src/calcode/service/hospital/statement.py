@@ -31,6 +31,10 @@ class Statement:
     action, reason : str
     diagnoses : tuple of str
         The whole set, also where the case is deferred.
+    n_classes : int
+        Diagnoses that the model knows.
+    always : frozenset of str
+        Those that are in every answer.
     names : mapping of str to str
         Classes spelled out, where the site file does so.
     promises : tuple of str
@@ -44,11 +48,15 @@ class Statement:
     action: str
     reason: str
     diagnoses: tuple[str, ...]
+    n_classes: int
     promises: tuple[str, ...]
+    always: frozenset[str] = frozenset()
     names: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of_record(cls, record: Record, *, promises: Sequence[str], names: Mapping[str, str]) -> Self:
+    def of_record(
+        cls, record: Record, *, promises: Sequence[str], names: Mapping[str, str], always: frozenset[str]
+    ) -> Self:
         """The statement of a record of kind `decision`."""
         body = json.loads(record.body)
         return cls(
@@ -60,6 +68,8 @@ class Statement:
             action=body["action"],
             reason=body["reason"],
             diagnoses=tuple(body["set"]),
+            n_classes=len(body["scores"]),
+            always=always,
             promises=tuple(promises),
             names=names,
         )
@@ -75,11 +85,12 @@ class Statement:
         Examples
         --------
         >>> Statement(decision="1", seq=1, at="", line="skin", model="", action="set", reason="none",
-        ...           diagnoses=("mel", "nv"), promises=(), names={"mel": "melanoma"}).conclusion
-        'The model names 2 diagnoses that are possible: melanoma, nv.'
+        ...           diagnoses=("mel", "nv"), n_classes=7, promises=(), names={"mel": "melanoma"}).conclusion
+        '2 of 7 diagnoses remain possible: melanoma, nv.'
         """
         diagnoses = [self.spelled(name) for name in self.diagnoses]
-        said = answer_in_words(self.action, self.reason, diagnoses)
+        always = {self.spelled(name) for name in self.always}
+        said = answer_in_words(self.action, self.reason, diagnoses, n_classes=self.n_classes, always=always)
         if self.action == "defer" and diagnoses:
             said.append(f"Not excluded: {', '.join(diagnoses)}.")
         return " ".join(said)
@@ -90,7 +101,7 @@ class Statement:
         Examples
         --------
         >>> statement = Statement(decision="1", seq=1, at="", line="skin", model="", action="set", reason="none",
-        ...                       diagnoses=(), promises=())
+        ...                       diagnoses=(), n_classes=7, promises=())
         >>> statement.uid("report") == statement.uid("report") != statement.uid("device")
         True
         """
