@@ -36,6 +36,27 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_the_name_of_a_diagnosis_is_never_broken_within_a_word(browser: Browser, tmp_path: Path) -> None:
+    classes = ("melanoma", "dermatofibroma", "nevus")
+    watch = Watch(classes=classes, model_digest="m", gate=None, references={}, lines=dict.fromkeys(classes, 0.1))
+    for i in range(30):
+        watch.observe(f"i{i}", group=f"g{i}", case=Case((0, 1), True, False, (0.1, 0.2, 0.3)), distance=None, when="")
+        watch.review(f"i{i}", label=i % 3)
+    path = tmp_path / "monitor.html"
+    write_monitor_page(path, watch, model_name="model.safetensors")
+    visit = Visit(browser, path, viewport={"width": 1180, "height": 900})
+    lines = visit.page.evaluate(
+        """() => [...document.querySelectorAll("tbody th")].filter(th => /^[a-z]+$/.test(th.innerText)).map(th => {
+            const range = document.createRange();
+            range.selectNodeContents(th);
+            return new Set([...range.getClientRects()].filter(box => box.width > 0).map(box => box.top)).size;
+        })"""
+    )
+    assert len(lines) >= 3
+    assert set(lines) == {1}
+    visit.context.close()
+
+
 @pytest.mark.parametrize("width", [1280, 360])
 def test_it_fits_and_is_alone(width: int, browser: Browser, page: Path) -> None:
     visit = Visit(browser, page, viewport={"width": width, "height": 900})

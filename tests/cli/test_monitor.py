@@ -70,7 +70,7 @@ def test_a_calm_day_is_0_and_a_new_camera_is_3_with_time_evidence_and_advice(cli
     changed = run("monitor", "model.safetensors", "day-1.parquet", "day-2.parquet", "--time", "taken", "-o", "m.html")
     assert changed.exit_code == 3
     text = " ".join(changed.output.split())
-    assert "M1, case" in text
+    assert "M1, after " in text
     assert "(2026-02-" in text
     assert "Look at the newest images" in text
     page = (clinic / "m.html").read_text()

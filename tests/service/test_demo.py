@@ -13,7 +13,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from service.sites import ROOT, free_port
+from fastapi.testclient import TestClient
+from service.sites import ROOT, Site, free_port
+
+from calcode.service.app import make_app
+from calcode.service.demo_pages import demo_pages
+from calcode.service.service import Service
 
 pytest.importorskip("calcode_demo_data")
 
@@ -58,3 +63,16 @@ def test_the_demonstration_plays_and_its_lines_work(tmp_path: Path) -> None:
         process.wait(timeout=120)
         process.stdout.close()
     assert not list(tmp_path.glob("calcode-demo-*"))
+
+
+def test_the_page_of_the_demonstration_writes_large_numbers_as_other_pages_do(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Service(site.settings) as service:
+        client = TestClient(
+            make_app(service, more=[demo_pages({"port": 1, "token": "t"})]), base_url="http://127.0.0.1"
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(service.log, "head", lambda: (4815, b""))
+            page = client.get("/demo").text
+    assert "Records in the log</th><td>4,815</td>" in page

@@ -27,28 +27,38 @@ from calcode.service.tables import DECISION, TASK
 NAMES = 'names = { c0 = "eczema", c1 = "psoriasis", c2 = "tinea", c3 = "lupus" }\n'
 
 
+def read_and_promote(clinic: Clinic) -> None:
+    """Read what waits, nearly nothing of it as lupus (c3); then a site model is made, shadowed and promoted."""
+    service, seen = clinic.service, iter(range(1000))
+    clinic.read(label=lambda decision, truth: "c0" if truth == "c3" and next(seen) > 3 else truth)
+    digest = recalibrate(service, "skin", actor="emil")["digest"]
+    models = service.models["skin"]
+    service.change(lambda t: models.set_shadow(t, digest, actor="emil", why="to be seen"))
+    models.follow()
+    clinic.send(30)
+    restore_tested(service)
+    service.change(lambda t: models.propose(t, digest, actor="emil", why="to be seen"))
+    service.change(lambda t: models.approve(t, digest, actor="anke", why="to be seen"))
+    models.follow()
+
+
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def clinic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clinic]:
     """A promoted site model that has read too few cases of lupus (c3), and patients whom it answered."""
     site = clinic_site(tmp_path_factory.mktemp("clinic"))
     site.file.write_text(site.file.read_text().replace("[[lines]]\n", f"[[lines]]\n{NAMES}"))
     with Service(site.settings) as running:
-        clinic = Clinic(running, shift=0.25)
-        clinic.send(150)
-        seen = iter(range(1000))
-        clinic.read(label=lambda decision, truth: "c0" if truth == "c3" and next(seen) > 3 else truth)
-        digest = recalibrate(running, "skin", actor="emil")["digest"]
-        models = running.models["skin"]
-        running.change(lambda t: models.set_shadow(t, digest, actor="emil", why="to be seen"))
-        models.follow()
-        clinic.send(30)
-        restore_tested(running)
-        running.change(lambda t: models.propose(t, digest, actor="emil", why="to be seen"))
-        running.change(lambda t: models.approve(t, digest, actor="anke", why="to be seen"))
-        models.follow()
-        assert models.champion.model.in_every_set_.keys() == {"c3"}
-        clinic.send(120)
-        yield running
+        made = Clinic(running, shift=0.25)
+        made.send(150)
+        read_and_promote(made)
+        assert running.models["skin"].champion.model.in_every_set_.keys() == {"c3"}
+        made.send(120)
+        yield made
+
+
+@pytest.fixture
+def service(clinic: Clinic) -> Service:
+    return clinic.service
 
 
 def answered(service: Service) -> list[Any]:
@@ -169,3 +179,17 @@ def test_a_home_model_marks_a_class_without_a_guard_but_not_where_it_fits_best(t
             assert own.in_every_set == (facts.classes[0].name != "c1")
             seen.add(own.in_every_set)
         assert seen == {True, False}
+
+
+def test_the_monitor_says_how_many_models_its_figures_span_and_what_cannot_be_missed(clinic: Clinic) -> None:
+    service = clinic.service
+    service.watch()
+    page = text_of(Person(service, "ida", "auditor").get("/monitor").text)
+    assert re.search(r"Since monitoring of this sample began \(\d+ cases\) ", page)
+    assert "lupus in every answer" in page
+    assert "eczema in every answer" not in page
+    read_and_promote(clinic)
+    clinic.send(10)
+    service.watch()
+    page = text_of(Person(service, "ida", "auditor").get("/monitor").text)
+    assert re.search(r"Since monitoring of this sample began \(\d+ cases, 2 models\) ", page)

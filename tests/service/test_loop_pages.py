@@ -12,6 +12,7 @@ from service.visitors import Person
 
 from calcode.service.alarms import open_alarms
 from calcode.service.models import latest_deployment
+from calcode.service.recalibration import recalibrate
 from calcode.service.service import Service
 
 
@@ -76,6 +77,26 @@ def test_a_candidate_is_made_shown_and_promoted_by_two_people(clinic: Clinic) ->
     assert row.champion != digest
 
 
+def test_one_patient_is_no_all_clear(tmp_path: Path) -> None:
+    with Service(clinic_site(tmp_path, sample=1.0).settings) as service:
+        Clinic(service).send(1)
+        service.watch()
+        page = Person(service, "ida", "auditor").get("/monitor").text
+    shown = " ".join(re.sub(r"<[^>]+>", " ", page[page.index("<main") :]).split())
+    assert "No sign of a change so far, after 1 patient and 0 labels." in shown
+    assert "1 patient was drawn at random" in shown
+    assert "1 waits for a reader" in shown
+    assert "1 of them has no vote so far" in shown
+    assert "After 1 patient the evidence" in shown
+
+
+def test_the_newest_model_comes_first(clinic: Clinic) -> None:
+    digest = recalibrate(clinic.service, "skin", actor="emil")["digest"]
+    page = Person(clinic.service, "emil", "engineer").get("/models").text
+    shown = re.findall(r'<h3>[^<]*<span class="hash">(\w+)</span>', page)
+    assert shown == [digest[:12], clinic.service.models["skin"].champion.digest[:12]]
+
+
 def test_an_alarm_speaks_plainly_and_two_people_close_it(clinic: Clinic) -> None:
     service = clinic.service
     engineer, clinician = Person(service, "emil", "engineer"), Person(service, "cleo", "clinician")
@@ -119,7 +140,7 @@ def test_the_monitor_shows_labels_coverage_with_what_belongs_to_it_and_the_wait(
         "mean set size",
         "full sets",
         "were deferred",
-        "needs before its alarm can speak",
+        "needs before its alarm can be raised",
     ):
         assert words in page, words
     assert Person(clinic.service, "ida", "auditor").get("/monitor?line=lung").status_code == 422

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from service.sites import embeddings, make_site
 from service.visitors import Person, session
 from sqlalchemy import select
 
-from calcode.service import reviews
+from calcode.service import blindness, reviews
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, EVENT, OUTBOX, REVIEW, TASK
 
@@ -178,7 +179,9 @@ def test_the_heading_says_what_the_answer_is_worth(service: Service) -> None:
         read(anna, task, "c0")
         page = anna.get(f"/review/{task}/answer").text
         assert words in re.findall(r"<h1>(.*?)</h1>", page)[0]
-        assert ("no diagnosis is shown as possible, whatever its score" in page) == (words == "gave no answer")
+        assert ("says of no diagnosis whether it is possible" in page) == (words == "gave no answer")
+        possible = re.findall(r'data-heading="Possible"><span class="cell">(.*?)</span>', page)
+        assert (set(possible) == {"\u2013"}) == (words == "gave no answer")
 
 
 def test_somebody_was_faster_and_a_lease_keeps_others_out(service: Service) -> None:
@@ -270,7 +273,7 @@ def test_a_case_shows_its_place_in_the_log_its_proof_and_who_saw_it(service: Ser
     auditor = Person(service, "olga", "auditor")
     row = rows(service, select(DECISION).order_by(DECISION.c.seq.desc()))[0]
     page = auditor.get(f"/cases/{row.id}").text
-    assert f"Record {row.seq} of hospital/skin is one of" in page
+    assert f"Record {row.seq:,} of hospital/skin is one of" in page
     proof = auditor.get(f"/cases/{row.id}/proof").json()
     assert proof["seq"] == row.seq
     assert auditor.get(f"/cases/{row.id}/image").status_code == 403
@@ -279,6 +282,29 @@ def test_a_case_shows_its_place_in_the_log_its_proof_and_who_saw_it(service: Ser
         seen = select(EVENT).where(EVENT.c.kind == "case_viewed", EVENT.c.subject == row.id, EVENT.c.actor == "olga")
         assert connection.execute(seen).first() is not None
         assert not reviews.open_for(connection, row.id, "olga")
+
+
+def test_the_history_of_a_case_is_in_the_order_of_the_log(service: Service) -> None:
+    """A reader opens a case, says what it is, and is then shown the answer; also where one moment holds it all."""
+    task = opened(Person(service, "hugo", "clinician"))
+    row = decision_of(service, task)
+
+    def change(transaction: Any) -> None:
+        reviews.take(transaction, task, reviewer="hugo")
+        label: dict[str, Any] = {"label": "c0", "sureness": 3, "comment": "", "classes": ("c0", "c1", "c2", "c3")}
+        reviews.save(transaction, task, reviewer="hugo", **label)
+        blindness.reveal(transaction, row.id, reviewer="hugo")
+
+    service.change(change)
+    page = Person(service, "olga", "auditor").get(f"/cases/{row.id}").text
+    happened = re.findall(r"<li><time[^>]*>[^<]*</time>(.*?)</li>", page, re.DOTALL)
+    steps = [" ".join(html.unescape(re.sub(r"<[^>]+>", " ", step)).split()) for step in happened]
+    assert steps[2:5] == ["Opened by hugo", "Read by hugo", "The model's answer was shown to hugo"]
+
+
+def test_the_log_shows_seconds(service: Service) -> None:
+    page = Person(service, "olga", "auditor").get("/log").text
+    assert re.search(r"<time[^>]*>\d+ \w+ \d{4}, \d\d:\d\d:\d\d UTC</time>", page)
 
 
 def test_a_case_says_where_its_report_went_and_the_start_page_which_receiver_is_down(service: Service) -> None:

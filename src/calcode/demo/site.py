@@ -238,11 +238,11 @@ def _cells(summary: Summary, ideal: str) -> list[str]:
 
 
 def curve_figure(entry: SiteComparison) -> Figure:
-    """Informative answers against the number of reviewed cases."""
+    """Informative answers by the number of reviewed cases."""
     return Figure(
-        heading=f"Informative answers against reviewed cases: {entry.setting.short}",
-        sentence=f"Mean of {DRAWS} draws of the reviewed cases, of {SENTENCE_DRAWS} for {LABELS} at random; eight of "
-        "ten lie within the line. Today: "
+        heading=f"Informative answers by number of reviewed cases: {entry.setting.short}",
+        sentence=f"Each mark is a mean of {DRAWS} draws ({SENTENCE_DRAWS} draws for {LABELS} cases at random); eight "
+        "of ten draws lie within the line. Today: "
         f"{percent(entry.today.informative_rate.value)} of {counted(entry.today.n, 'image')}.",
         charts=(
             RowChart(

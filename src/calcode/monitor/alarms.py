@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple, Self
 
+from calcode.metrics.wording import counted
 from calcode.monitor.protocol import State
 
 #: What each monitor found, and what a person should do.
@@ -36,7 +37,7 @@ class Alarm(NamedTuple):
     name : str
         The class of M2 and M3, empty for M1.
     n : int
-        Cases this monitor had seen.
+        What this monitor had seen: patients (M1), or read cases of its class (M2, M3).
     when : str
         Time of the case, as the caller gave it.
     log_capital, alpha : float
@@ -44,8 +45,10 @@ class Alarm(NamedTuple):
 
     Examples
     --------
-    >>> print(Alarm("M3", "mel", 31, "2026-03-02", 8.1, 0.0005).finding)
-    M3, case 31 (2026-03-02): 'mel' is missed more often than its line allows; evidence 3,294, alarm at 2,000.
+    >>> print(Alarm("M1", "", 217, "", 8.1, 0.0005).finding[:22])
+    M1, after 217 patients
+    >>> print(Alarm("M3", "mel", 31, "", 8.1, 0.0005).finding)
+    M3, after 31 read cases of 'mel': 'mel' is missed more often than its line allows; evidence 3,294, alarm at 2,000.
     """
 
     monitor: str
@@ -60,8 +63,11 @@ class Alarm(NamedTuple):
         """When it was raised, what was found, and on what evidence."""
         when = f" ({self.when})" if self.when else ""
         what = _FINDINGS[self.monitor][0].format(name=self.name)
+        # M1 counts patients; the others count labels of their class, which are far fewer.
+        cases = f"{counted(self.n, 'read case')} of '{self.name}'"
+        seen = counted(self.n, "patient") if self.monitor == "M1" else cases
         return (
-            f"{self.monitor}, case {self.n}{when}: {what}; evidence "
+            f"{self.monitor}, after {seen}{when}: {what}; evidence "
             f"{math.exp(min(self.log_capital, 700.0)):,.0f}, alarm at {1 / self.alpha:,.0f}."
         )
 

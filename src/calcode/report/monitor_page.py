@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from calcode.metrics.intervals import Estimate
@@ -38,7 +38,7 @@ _ALARM_HEADINGS = {"M1": "New images (M1)", "M2": "Scores of {name} (M2)", "M3":
 _SHOWN_ABOVE = 3.0
 _RATES = {
     "deferral": "cases left to a clinician",
-    "full_sets": "answers that name every diagnosis",
+    "full_sets": "answers that rule nothing out",
     "set_size": "diagnoses in an answer",
 }
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -97,7 +97,14 @@ def write_monitor_page(path: str | os.PathLike[str], watch: Watch, *, model_name
     write_page(path, monitor_sections(watch, model_name=model_name), title=f"Monitors of {model_name}")
 
 
-def monitor_sections(watch: Watch, *, model_name: str, names: Mapping[str, str] | None = None) -> list[Section]:
+def monitor_sections(
+    watch: Watch,
+    *,
+    model_name: str,
+    names: Mapping[str, str] | None = None,
+    n_models: int = 1,
+    in_every_answer: Collection[str] = (),
+) -> list[Section]:
     """The sections of the page, in order.
 
     Parameters
@@ -106,17 +113,25 @@ def monitor_sections(watch: Watch, *, model_name: str, names: Mapping[str, str] 
     model_name : str
     names : mapping of str to str, optional
         Classes spelled out for people.
+    n_models : int
+        Models that answered while this was watched: one that is calibrated anew is watched on.
+    in_every_answer : collection of str
+        Classes that the model cannot leave out: that they are never missed is no success.
     """
     names = names or {}
+    marked = {names.get(name, name) for name in in_every_answer}
     classes = {names.get(name, name): entry for name, entry in watch.classes.items()}
     alarms = [alarm._replace(name=names.get(alarm.name, alarm.name)) for alarm in watch.alarms]
     parts: dict[str, tuple[str, Sequence[Part]]] = {
         "alarms": ("Alarms", alarm_parts(watch, alarms, model_name=model_name)),
         "images": ("Do new images look like those that the model was checked with?", support_parts(watch)),
-        "answers": ("How does it answer, and is that what was expected?", answer_parts(watch)),
-        "coverage": ("How often was the right diagnosis named?", coverage_parts(watch, classes)),
+        "answers": ("How does it answer, and is that what was expected?", answer_parts(watch, n_models=n_models)),
+        "coverage": (
+            "How often did the answer include the right diagnosis?",
+            coverage_parts(watch, classes, marked=marked),
+        ),
         "evidence": ("The evidence behind the alarms of each diagnosis", evidence_figures(classes)),
-        "labels": ("How many labels a diagnosis needs before its alarm can speak", (waits_table(classes),)),
+        "labels": ("How many labels a diagnosis needs before its alarm can be raised", (waits_table(classes),)),
         "assumptions": ("What each figure assumes", (Terms(entries=_ASSUMPTIONS),)),
     }
     return [
@@ -132,7 +147,7 @@ def alarm_parts(watch: Watch, alarms: Sequence[Alarm], *, model_name: str) -> tu
         badge=counted(n, "alarm") if n else "no alarm",
         calm=not n,
         sentences=(
-            f"Watched: {model_name}, over {watch.answers.n:,} patients with one image each"
+            f"Watched: {model_name}, over {counted(watch.answers.n, 'patient')} with one image each"
             f"{f', the newest of {watch.seen_until}' * bool(watch.seen_until)}. While nothing changes, the probability "
             f"of ever raising a false alarm is at most {short_percent(watch.false_alarm)}, however often this page is "
             "read.",
@@ -158,27 +173,30 @@ def support_parts(watch: Watch) -> tuple[Text | Figure, ...]:
     figure = Figure(
         heading="Evidence that the images have changed (M1)",
         sentence=(
-            f"After {reading.n:,} patients the evidence is {_evidence(reading.log_capital)}; an alarm is raised at "
-            f"{1 / watch.support.alpha:,.0f}. It starts at 1, falls slowly while nothing changes, and grows when new "
-            "images differ. The curve is cut off a thousandfold above the line."
+            f"After {counted(reading.n, 'patient')} the evidence is {_evidence(reading.log_capital)}; an alarm is "
+            f"raised at {1 / watch.support.alpha:,.0f}. It starts at 1, falls slowly while nothing changes, and grows "
+            "when new images differ. The curve is cut off a thousandfold above the line."
         ),
         charts=(_evidence_chart({"images": watch.support_history}, alpha=watch.support.alpha, across="patients"),),
     )
     return (figure,)
 
 
-def answer_parts(watch: Watch) -> tuple[Part, ...]:
-    """How often it defers and names everything, and how much it names, against its time in the shadow."""
+def answer_parts(watch: Watch, *, n_models: int) -> tuple[Part, ...]:
+    """How often it defers and rules nothing out, and how much it leaves possible, against its time in the shadow."""
     answers, facts = watch.answers, watch.rates.against(watch.shadow_rates)
     answered = answers.n - answers.deferred
+    # The figure below is about the present model alone; this sentence says what it is about.
+    models = f", {counted(n_models, 'model')}" * (n_models > 1)
+    began = f"Since monitoring of this sample began ({counted(answers.n, 'case')}{models})"
     if answered:
         sentence = (
-            f"Of {answers.n:,} cases {percent(answers.deferred / answers.n)} were deferred. Answers held "
+            f"{began} {percent(answers.deferred / answers.n)} were deferred. Answers held "
             f"{answers.size_sum / answered:.2f} diagnoses on average, and {percent(answers.full / answered)} of them "
-            "named every diagnosis."
+            "held every diagnosis and ruled nothing out."
         )
     else:
-        sentence = f"{answers.n:,} cases, none of them answered."
+        sentence = f"{began} none was answered."
     differs = [_RATES[name] for name, row in facts.items() if row["differs"]]
     if differs:
         verdict = f"This differs from its time in the shadow: {listed(differs)}."
@@ -250,7 +268,9 @@ def answer_figure(watch: Watch, facts: Mapping[str, Mapping[str, Any]]) -> Figur
     )
 
 
-def coverage_parts(watch: Watch, classes: Mapping[str, ClassWatch]) -> tuple[Text | Figure | Table, ...]:
+def coverage_parts(
+    watch: Watch, classes: Mapping[str, ClassWatch], *, marked: Collection[str]
+) -> tuple[Text | Figure | Table, ...]:
     """Coverage of reviewed cases in a chart and a table."""
     left = [
         f"{n:,} {words}"
@@ -262,12 +282,12 @@ def coverage_parts(watch: Watch, classes: Mapping[str, ClassWatch]) -> tuple[Tex
     ]
     aside = "Only patients drawn at random count."
     if left:
-        aside += f" Of their cases these do not: {listed(left)}."
+        aside += f" Not counted: {listed(left)}."
     known = {name: entry for name, entry in classes.items() if entry.counts.n}
     rows = [
         ChartRow(
             label=name,
-            note=counted(entry.counts.hits + entry.counts.misses, "label"),
+            note=counted(entry.counts.hits + entry.counts.misses, "label") + ", in every answer" * (name in marked),
             values={
                 0: Estimate(
                     value=entry.counts.coverage(missing_as=True),
@@ -283,7 +303,7 @@ def coverage_parts(watch: Watch, classes: Mapping[str, ClassWatch]) -> tuple[Tex
     if rows:
         parts.append(
             Figure(
-                heading="Coverage: the share of read cases whose diagnosis the answer names",
+                heading="Coverage: the share of read cases whose diagnosis the answer includes",
                 sentence=(
                     "The bar is what can be said so far, with 95 % confidence at every look: the more labels, the "
                     "shorter. Cases without a label count as hits here."
@@ -291,11 +311,11 @@ def coverage_parts(watch: Watch, classes: Mapping[str, ClassWatch]) -> tuple[Tex
                 charts=(RowChart(rows=rows, references=(ReferenceLine(0.95, short_percent(0.95)),)),),
             )
         )
-    parts.append(coverage_table(classes))
+    parts.append(coverage_table(classes, marked=marked))
     return tuple(parts)
 
 
-def coverage_table(classes: Mapping[str, ClassWatch]) -> Table:
+def coverage_table(classes: Mapping[str, ClassWatch], *, marked: Collection[str]) -> Table:
     """Coverage of every class with everything that belongs to it."""
     headings = columns(
         "diagnosis", "labels", "without label", "coverage, missing as hits", "coverage, missing as misses"
@@ -317,7 +337,7 @@ def coverage_table(classes: Mapping[str, ClassWatch]) -> Table:
         shown = [Cell(percent(found.value), below=percent_interval(found), alarm=alarmed) for found in (hits, misses)]
         rows.append(
             [
-                name,
+                Cell(name, tag="in every answer" * (name in marked)),
                 f"{labelled:,}",
                 f"{counts.missing:,}",
                 *(shown if counts.n else [Cell("no label yet")] * 2),
@@ -382,7 +402,7 @@ def waits_table(classes: Mapping[str, ClassWatch]) -> Table:
             waits.append(f"over {_LONGEST_WAIT:,}" if needed is None else f"{needed:,}")
         rows.append([", ".join(members), percent(1 - line), f"{1 / alpha:,.0f}", *waits])
     return Table(
-        caption="Labels after which the alarm has spoken with probability one half, if the true coverage is this",
+        caption="Labels after which the alarm has been raised with probability one half, if the true coverage is this",
         columns=columns(
             "diagnosis", "least coverage tolerated", "alarm at", *[f"if {short_percent(share)}" for share in _SUPPOSED]
         ),

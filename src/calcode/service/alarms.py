@@ -165,7 +165,7 @@ def effect_in_words(alarm: str | None, *, on_alarm: str, kind: str) -> str:
     if alarm is None or (kind == "home" and on_alarm != "defer_all"):
         return "The answers stay as they are until two people have decided."
     if on_alarm == "full_set":
-        return "Until two people have decided, every answer names all diagnoses."
+        return "Until two people have decided, every answer holds all diagnoses and rules nothing out."
     return "Until two people have decided, every case is left to a clinician."
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import Depends, Request, Response
 from sqlalchemy import Connection, select, text
@@ -42,8 +43,21 @@ WHY = {
 }
 #: Who may see what identifies a patient; an engineer or approver needs no name to judge a model.
 _CARING = ("clinician", "auditor")
-_SEEN = {"case_viewed": "Opened", "answer_revealed": "The model's answer was shown"}
-_SOURCES = {"read": "Read", "consensus": "A disagreement was settled", "pathology": "A result of pathology arrived"}
+_SEEN = {"case_viewed": "Opened by", "answer_revealed": "The model's answer was shown to"}
+_SOURCES = {
+    "read": "Read by",
+    "consensus": "A disagreement was settled by",
+    "pathology": "A result of pathology arrived from",
+}
+
+
+class _Step(NamedTuple):
+    """Something that happened to a case: when, its place in the log, what, and who."""
+
+    at: str
+    seq: float
+    words: str
+    who: str
 
 
 def case_facts(service: Service, decision: str) -> dict[str, Any]:
@@ -112,23 +126,23 @@ def case_page(id: str, request: Request, service: ServiceHere, principal: _Reade
 def _history(
     connection: Connection, record: Record, tasks: Sequence[blindness.ShownTask], readings: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, str, str, int]]:
-    """What happened to a case: time, words, who, and how many times in a row."""
+    """What happened to a case, in the order of the log: time, words, who, and how many times in a row."""
     id = json.loads(record.body)["id"]
     # As the index of these events is written, so that it is used however long the log is.
     views = connection.execute(
-        select(EVENT.c.at, EVENT.c.kind, EVENT.c.actor)
+        select(EVENT.c.at, EVENT.c.seq, EVENT.c.kind, EVENT.c.actor)
         .where(text("kind IN ('case_viewed', 'answer_revealed')"), EVENT.c.subject == id)
         .order_by(EVENT.c.seq)
     )
-    found = [(record.at, "The model decided on the image sent", record.actor)]
-    found += [(task.opened_at, f"Put into the queue: {WHY[task.why].lower()}", "") for task in tasks]
-    found += [
-        (entry["saved_at"], "Read again" if entry["supersedes"] else _SOURCES[entry["source"]], entry["reviewer"])
-        for entry in readings
-    ]
-    found += [(view.at, _SEEN[view.kind], view.actor) for view in views]
-    runs = groupby(sorted(found, key=lambda entry: entry[0]), key=lambda entry: entry[1:])
-    return [(first[0], *words, 1 + len(list(again))) for words, (first, *again) in runs]
+    found = [_Step(record.at, record.seq, "The model decided on the image sent by", record.actor)]
+    # Opening a task is no event of its own: it follows what happened at the same moment.
+    found += [_Step(task.opened_at, math.inf, f"Put into the queue: {WHY[task.why].lower()}", "") for task in tasks]
+    for entry in readings:
+        words = "Read again by" if entry["supersedes"] else _SOURCES[entry["source"]]
+        found.append(_Step(entry["saved_at"], entry["seq"], words, entry["reviewer"]))
+    found += [_Step(view.at, view.seq, _SEEN[view.kind], view.actor) for view in views]
+    runs = groupby(sorted(found), key=lambda step: (step.words, step.who))
+    return [(first.at, *words, 1 + len(again)) for words, (first, *again) in runs]
 
 
 @router.get("/cases/{id}/proof")

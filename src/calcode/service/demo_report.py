@@ -35,7 +35,7 @@ _SEEN = {
 
 
 def story_figure(story: Story) -> Figure:
-    """How often an answer said something, along the stream, with the acts on the curve."""
+    """How often an answer ruled something out, along the stream, with the acts on the curve."""
     informative = list(story.informative)
     n = len(informative)
     step = max(1, n // _MOST_POINTS)
@@ -58,9 +58,9 @@ def story_figure(story: Story) -> Figure:
         labels=tuple(act.sentence for act, _ in acts),
     )
     return Figure(
-        heading="Answers that say something",
+        heading="Answers that rule something out",
         sentence=(
-            f"Share of the last {WINDOW} answers that name at least one diagnosis and not all; {n:,} photographs."
+            f"Share of the last {WINDOW} answers that hold at least one diagnosis and not all; {n:,} photographs."
         ),
         charts=(
             PlaneChart(
@@ -109,10 +109,10 @@ def write_story(story: Story, folder: Path) -> None:
         story.play()
         shares = [percent(rate, digits=0) for rate in story.rates]
         lead = (
-            f"Answers that say something: {shares[0]} with the model from elsewhere, {shares[1]} with the promoted "
-            "site model. Nobody pressed anything: the stream of the demonstration was sent, a reader who knows the "
-            "true diagnoses read the cases, and accounts of the demonstration did what an engineer, a clinician and an "
-            "approver do."
+            f"Answers that rule something out: {shares[0]} with the model from elsewhere, {shares[1]} with the "
+            "promoted site model. Nobody pressed anything: the stream of the demonstration was sent, a reader who "
+            "knows the true diagnoses read the cases, and accounts of the demonstration did what an engineer, a "
+            "clinician and an approver do."
         )
         sections = [
             Section(key="rates", title="In short", parts=(Text(sentences=(lead,), style="lead"), story_figure(story)))

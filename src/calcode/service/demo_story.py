@@ -120,9 +120,9 @@ class Story:
         Tells each act in a sentence.
     acts : list of Act
     informative : list of bool
-        Whether each answer named at least one diagnosis and not all of them.
+        Whether each answer ruled something out: it held at least one diagnosis and not all of them.
     covered : list of bool or None
-        Whether each answer named the true diagnosis; None for a deferral and for a diagnosis outside the label space.
+        Whether each answer held the true diagnosis; None for a deferral and for a diagnosis outside the label space.
     """
 
     service: Service
@@ -168,7 +168,7 @@ class Story:
         covered = [hit for hit in self.covered[self._last_promotion :] if hit is not None]
         self._tell(
             "end",
-            f"The stream has ended. Answers that said something: {before} of the first model, {after} of the "
+            f"The stream has ended. Answers that ruled something out: {before} of the first model, {after} of the "
             f"site model, whose answers hold the true diagnosis of {sum(covered):,} of {len(covered):,} photographs.",
         )
 
@@ -262,10 +262,10 @@ class Story:
         ]
         self._tell(
             "recalibrated",
-            f"{report['cases']} drawn cases have been read: a site model is made and decides in the shadow. The share "
-            f"of the patients whose diagnosis it promises to name: {listed(promised)}. "
-            + (f"Every answer names {listed(silent)}: too few such cases were read. " if silent else "")
-            + f"It expects {percent(report['expected_informative'], digits=0)} of its answers to say something.",
+            f"{report['cases']} drawn cases have been read: a site model is made and decides in the shadow. For at "
+            f"least this share of patients the answer includes the true diagnosis: {listed(promised)}. "
+            + (f"Every answer includes {listed(silent)}: too few such cases were read. " if silent else "")
+            + f"It expects {percent(report['expected_informative'], digits=0)} of its answers to rule something out.",
         )
 
     def _close(self, alarms: Sequence[dict[str, Any]]) -> None:
@@ -292,7 +292,7 @@ class Story:
         self._tell(
             "promoted",
             f"An engineer proposed the site model and another account approved it: it answers from now on. Until "
-            f"now {percent(rate, digits=0)} of the answers said something.",
+            f"now {percent(rate, digits=0)} of the answers ruled something out.",
         )
 
     def _tell(self, name: str, sentence: str) -> None:

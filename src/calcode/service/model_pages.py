@@ -22,8 +22,6 @@ from calcode.service.wording import promises_in_words
 
 router = page_router()
 _Reader = Annotated[Principal, Depends(page_role(*READERS))]
-#: States in the order of the page.
-_ORDER = ("champion", "shadow", "candidate", "added", "retired", "refused")
 
 
 @router.get("/models")
@@ -84,7 +82,7 @@ def _line_models(connection: Connection, service: Service, line: str) -> dict[st
     return {
         "line": line,
         "names": models.settings.names,
-        "models": sorted(shown, key=lambda model: (_ORDER.index(model["state"]), model["added_at"])),
+        "models": sorted(shown, key=lambda model: str(model["added_at"]), reverse=True),
         "deployment": latest_deployment(connection, line),
         "history": connection.execute(query).all(),
         "protocol": protocol,

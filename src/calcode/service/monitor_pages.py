@@ -7,16 +7,20 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request, Response
 from pydantic import ValidationError
+from sqlalchemy import select
 
 from calcode.report.monitor_page import monitor_sections
 from calcode.service.agreement import agreement
-from calcode.service.alarms import CLOSING_ROLES, all_alarms, effect_in_words
+from calcode.service.alarms import CLOSING_ROLES, all_alarms, bag_of, effect_in_words
 from calcode.service.labels import reviewed_cases
 from calcode.service.loop_routes import Closing, close_alarm
+from calcode.service.models import model_row
 from calcode.service.pages import READERS, Form, field, own_lines, page_role, page_router, reason_of, render, see
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
 from calcode.service.requests import ServiceHere, line_of
+from calcode.service.service import Service
+from calcode.service.tables import DEPLOYMENT
 from calcode.service.wording import alarm_in_words
 
 router = page_router()
@@ -52,15 +56,32 @@ def monitor_page(
             "earlier": states[:-1],
             "effect": effect_in_words(now.alarm, on_alarm=now.on_alarm, kind=now.champion.kind),
             "policy": now.policy,
+            "voted": sum(entry.counts.hits + entry.counts.misses for entry in states[-1].watch.classes.values())
+            if states
+            else 0,
             "sections": [],
             "folded": [],
         }
     if states:
-        name = f"model {states[-1].model[:12]}"
-        sections = monitor_sections(states[-1].watch, model_name=name, names=names)
+        sections = monitor_sections(
+            states[-1].watch,
+            model_name=f"model {states[-1].model[:12]}",
+            names=names,
+            n_models=_models_of(service, name, states[-1].bag),
+            in_every_answer=now.champion.model.in_every_set_ if states[-1].model == now.champion.digest else (),
+        )
         context["sections"] = [section for section in sections if section.key in _OPEN]
         context["folded"] = [section for section in sections if section.key in _FOLDED]
     return render(request, "monitor.html", context)
+
+
+def _models_of(service: Service, line: str, bag: str) -> int:
+    """Models of one sample that have answered on a line."""
+    with service.database.reading() as connection:
+        query = select(DEPLOYMENT.c.champion).where(DEPLOYMENT.c.line == line).distinct()
+        answered = connection.execute(query).scalars().all()
+        rows = [row for digest in answered if (row := model_row(connection, line, digest)) is not None]
+        return sum(bag_of(connection, line, row.digest, kind=row.kind) == bag for row in rows)
 
 
 @router.post("/monitor/close")

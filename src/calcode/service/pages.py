@@ -90,7 +90,7 @@ def environment() -> Environment:
     made.globals.update(
         report_kinds=REPORT_KINDS, static=lambda name: static_file(name)[1], counted=counted, told_apart=told_apart
     )
-    made.filters.update(moment=moment, since=since, case_name=case_name)
+    made.filters.update(moment=moment, exact_moment=moment_to_the_second, since=since, case_name=case_name)
     return made
 
 
@@ -134,6 +134,18 @@ def moment(at: str, zone: tzinfo = UTC) -> str:
     """
     then = datetime.fromisoformat(at).astimezone(zone)
     return f"{then.day} {then:%b %Y, %H:%M %Z}"
+
+
+def moment_to_the_second(at: str, zone: tzinfo = UTC) -> str:
+    """The same with seconds, for the log: much may happen within a minute.
+
+    Examples
+    --------
+    >>> moment_to_the_second("2026-05-03T14:07:59.120000Z")
+    '3 May 2026, 14:07:59 UTC'
+    """
+    then = datetime.fromisoformat(at).astimezone(zone)
+    return f"{then.day} {then:%b %Y, %H:%M:%S %Z}"
 
 
 def since(at: str, *, now: datetime | None = None) -> str:

@@ -79,7 +79,7 @@ def check_proof(proof: Proof, key: Ed25519PublicKey) -> str:
         raise ServiceError(f"proof: {error}") from error
     if root != checkpoint.root:
         raise ServiceError("proof: the record is not under the root of this checkpoint")
-    signed = f"Record {proof.seq} of {checkpoint.origin} is one of the {checkpoint.size:,} that were signed."
+    signed = f"Record {proof.seq:,} of {checkpoint.origin} is one of the {checkpoint.size:,} that were signed."
     if proof.body is not None:
         return signed
     return (

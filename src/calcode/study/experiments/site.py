@@ -353,7 +353,7 @@ def curve_figure(rows: Sequence[Any], *, title: str) -> Figure:
         values.setdefault(row.n_labels, {})[series[row.method]] = estimate(row, "informative_rate", n="n_draws")
     chart = [ChartRow(label=f"{count(n)} reviewed cases", values=found) for n, found in values.items()]
     return Figure(
-        heading=f"Informative answers against reviewed cases: {title}",
+        heading=f"Informative answers by number of reviewed cases: {title}",
         sentence="The mean over draws of the reviewed cases; eight of ten draws lie within the line.",
         charts=(RowChart(rows=chart, axis=UNIT_SCALE),),
         legend=((0, "at random"), (2, "from an archive")),
