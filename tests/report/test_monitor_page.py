@@ -149,25 +149,25 @@ def test_how_it_answers_is_shown_with_intervals_and_against_the_shadow() -> None
 
 
 def test_a_watch_without_any_image_has_a_page() -> None:
-    assert "(0 cases) none was answered" in text_of(watched(n=0))
+    assert "(0 cases), none was answered" in text_of(watched(n=0))
 
 
 def test_figures_over_several_models_say_so() -> None:
-    assert "Since monitoring of this sample began (80 cases) 0.0\u00a0% were deferred" in text_of(watched())
+    assert "Since monitoring of this sample began (80 cases), 0.0\u00a0% were deferred" in text_of(watched())
     sections = monitor_sections(watched(), model_name="model", n_models=2)
     page = render_page(sections, title="Monitors")
-    assert "Since monitoring of this sample began (80 cases, 2 models) 0.0\u00a0%" in page
+    assert "Since monitoring of this sample began (80 cases, 2 models), 0.0\u00a0%" in page
 
 
 def test_a_diagnosis_that_cannot_be_missed_is_marked() -> None:
     assert "in every answer" not in text_of(watched())
     sections = monitor_sections(watched(), model_name="model", names={"bcc": "carcinoma"}, in_every_answer=["bcc"])
     page = render_page(sections, title="Monitors")
-    assert re.search(r'carcinoma <span class="tag">in every answer</span>', page)
+    assert re.search(r'carcinoma\s*<span class="sub">in every answer</span>', page)
     assert "labels, in every answer" in page
 
 
 def test_one_is_no_plural() -> None:
     page = " ".join(text_of(watched(n=1)).split())
-    for words in ("over 1 patient with one image", "After 1 patient the evidence", "(1 case) 0.0"):
+    for words in ("over 1 patient with one image", "After 1 patient the evidence", "(1 case), 0.0"):
         assert words in page

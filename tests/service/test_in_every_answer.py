@@ -185,11 +185,11 @@ def test_the_monitor_says_how_many_models_its_figures_span_and_what_cannot_be_mi
     service = clinic.service
     service.watch()
     page = text_of(Person(service, "ida", "auditor").get("/monitor").text)
-    assert re.search(r"Since monitoring of this sample began \(\d+ cases\) ", page)
+    assert re.search(r"Since monitoring of this sample began \(\d+ cases\), ", page)
     assert "lupus in every answer" in page
     assert "eczema in every answer" not in page
     read_and_promote(clinic)
     clinic.send(10)
     service.watch()
     page = text_of(Person(service, "ida", "auditor").get("/monitor").text)
-    assert re.search(r"Since monitoring of this sample began \(\d+ cases, 2 models\) ", page)
+    assert re.search(r"Since monitoring of this sample began \(\d+ cases, 2 models\), ", page)

@@ -191,12 +191,12 @@ def answer_parts(watch: Watch, *, n_models: int) -> tuple[Part, ...]:
     began = f"Since monitoring of this sample began ({counted(answers.n, 'case')}{models})"
     if answered:
         sentence = (
-            f"{began} {percent(answers.deferred / answers.n)} were deferred. Answers held "
+            f"{began}, {percent(answers.deferred / answers.n)} were deferred. Answers held "
             f"{answers.size_sum / answered:.2f} diagnoses on average, and {percent(answers.full / answered)} of them "
             "held every diagnosis and ruled nothing out."
         )
     else:
-        sentence = f"{began} none was answered."
+        sentence = f"{began}, none was answered."
     differs = [_RATES[name] for name, row in facts.items() if row["differs"]]
     if differs:
         verdict = f"This differs from its time in the shadow: {listed(differs)}."
@@ -337,7 +337,7 @@ def coverage_table(classes: Mapping[str, ClassWatch], *, marked: Collection[str]
         shown = [Cell(percent(found.value), below=percent_interval(found), alarm=alarmed) for found in (hits, misses)]
         rows.append(
             [
-                Cell(name, tag="in every answer" * (name in marked)),
+                Cell(name, below="in every answer" * (name in marked)),
                 f"{labelled:,}",
                 f"{counts.missing:,}",
                 *(shown if counts.n else [Cell("no label yet")] * 2),
