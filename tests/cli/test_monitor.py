@@ -154,6 +154,21 @@ def test_labels_vote_once_and_late_labels_find_their_decision(clinic: Path, run:
     assert sum(n[1].values()) == sum(n[0].values()) + 1
 
 
+def test_a_reviewers_sheet_is_read_as_it_is_filled_in_and_a_strange_name_is_a_warning(clinic: Path, run: Run) -> None:
+    voting = representatives(clinic)
+    labels = ["cannot tell", " nevus ", "other", "Nevus", "Nevus"]
+    lines = [f"{name};{label}" for name, label in zip(voting, labels, strict=False)]
+    (clinic / "reviews.csv").write_text("\n".join(["id;label", *lines]))
+    told = run("monitor", "model.safetensors", "day-1.parquet", "--labels", "reviews.csv")
+    assert "Labels: 1 voted; 1 without a label; 3 outside the label space." in told.stdout
+    assert "reviews.csv: labels that match no class: 'Nevus' (2 images)" in told.stderr
+    assert "Did you mean 'nevus' for 'Nevus'?" in told.stderr
+    # An alarm does not hide it.
+    alarmed = run("monitor", "model.safetensors", "day-1.parquet", "day-2.parquet", "--labels", "reviews.csv")
+    assert alarmed.exit_code == 3
+    assert "Did you mean 'nevus' for 'Nevus'?" in alarmed.stderr
+
+
 def test_only_cases_drawn_at_random_vote(clinic: Path, run: Run) -> None:
     voting = representatives(clinic)
     rows = [{"id": name, "label": "nevus", "coin": str(i % 2)} for i, name in enumerate(voting)]

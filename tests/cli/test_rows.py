@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import numpy as np
 import pytest
 import typer
 
-from calcode.cli.rows import row_filter
-from calcode.cohorts import Cohort, open_features, write_features
+from calcode.cli.rows import FITTED_ROLES, row_filter
+from calcode.cohorts import ROLES, Cohort, open_features, write_features
 from calcode.errors import FeatureFileError
 
 
@@ -73,15 +74,20 @@ def test_a_mistyped_column_is_one_error_with_the_column_meant(here: Path, run: C
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "roles"),
     [
-        "split odd.parquet -o out.parquet --replace-roles",
-        "fit odd.parquet -o out.safetensors",
-        "evaluate model.safetensors odd.parquet --role test",
+        ("split odd.parquet -o out.parquet --replace-roles", ROLES),
+        ("fit odd.parquet -o out.safetensors", FITTED_ROLES),
+        ("evaluate model.safetensors odd.parquet --role test", ROLES),
     ],
 )
 def test_labels_that_match_no_class_are_named(
-    line: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+    line: str,
+    roles: tuple[str, ...],
+    here: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Callable[..., Any],
 ) -> None:
     file = open_features("split.parquet")
     cohort = file.read()
@@ -102,5 +108,7 @@ def test_labels_that_match_no_class_are_named(
     Path(tmp_path / "model.safetensors").write_bytes(Path("model.safetensors").read_bytes())
     monkeypatch.chdir(tmp_path)
     words = " ".join(run(*line.split()).stderr.split())
-    assert f"labels that match no class: 'Melanoma ' ({len(odd)} images), 'wart' (3 images)" in words
+    found = Counter(names[np.isin(cohort.roles, roles)])
+    warts = "1 image" if found["wart"] == 1 else f"{found['wart']} images"
+    assert f"labels that match no class: 'Melanoma ' ({found['Melanoma ']} images), 'wart' ({warts})" in words
     assert "Did you mean 'melanoma' for 'Melanoma '?" in words

@@ -55,7 +55,7 @@ def evaluate(
 
     screen = Screen(as_json)
     choice = Choice.opened(features, prompts=prompts, role=role, conditions=where)
-    warn_of_unknown_labels(choice.features)
+    warn_of_unknown_labels(choice.features, choice.features.contents.labels)
     from_model = decided_by.suffix == ".safetensors"
     columns = choice.column_for(by)
     model = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import math
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -12,7 +13,7 @@ import typer
 
 from calcode.cli.options import AsJson, ModelFile, PromptFile, output_option
 from calcode.cli.running import ExitCode, Screen, output_file, plain_table
-from calcode.errors import FeatureFileError, MismatchError, RoleError
+from calcode.errors import CalcodeWarning, FeatureFileError, MismatchError, RoleError
 
 if TYPE_CHECKING:
     from calcode.cohorts import FeatureFile
@@ -42,8 +43,8 @@ def monitor(
     labels: Annotated[
         Path | None,
         typer.Option(
-            help="CSV of reviewed cases in the order in which they came: id, label (a class; another name is outside "
-            "the label space; empty: it stayed without a label) and, if only some were drawn at random, coin (1 or 0).",
+            help="CSV of reviewed cases in the order in which they came: id, label (a class; 'other': outside the label "
+            "space; 'cannot tell' or empty: it stayed without a label) and, if only some were drawn at random, coin (1 or 0).",
             metavar="FILE",
         ),
     ] = None,
@@ -262,39 +263,39 @@ def _sortable(times: Sequence[str]) -> list[Any]:
 
 def _review(watch: Watch, path: Path, *, time: str | None) -> dict[str, int]:
     """Let the labels of a CSV file vote, in its order; how many did, and why others did not."""
+    from calcode.cohorts.parquet import unknown_labels_sentence
+    from calcode.site.sheet import CANNOT_TELL, OTHER, read_lines
+
     names = list(watch.classes)
     counts = dict.fromkeys(("votes", "without_label", "out_of_space", "not_drawn", "no_vote", "unknown"), 0)
     known: dict[str, str] = {}
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        rows = csv.DictReader(stream)
-        try:
-            columns = list(rows.fieldnames or ())
-            if not {"id", "label"} <= set(columns):
-                raise FeatureFileError(
-                    f"{path}: columns id and label are needed; it has {', '.join(columns) or 'none'}"
-                )
-            for row in rows:
-                name, label, coin = row["id"], row["label"], (row.get("coin") or "1").strip().lower()
-                if not name or label is None or coin not in (*_TRUE, *_FALSE):
-                    raise FeatureFileError(
-                        f"{path}: line {rows.line_num} needs an id, a label (which may be empty) and, where there is a "
-                        "column coin, 1 or 0"
-                    )
-                if known.setdefault(name, label) != label:
-                    raise FeatureFileError(f"{path}: {name!r} is {known[name]!r} and {label!r}; settle it first")
-                index = None if label == "" else names.index(label) if label in names else -1
-                if coin in _FALSE:
-                    counts["not_drawn"] += 1
-                elif not watch.knows(name):
-                    counts["unknown"] += 1
-                elif not watch.review(name, label=index, when=row.get(time or "") or ""):
-                    counts["no_vote"] += 1
-                elif index is None:
-                    counts["without_label"] += 1
-                else:
-                    counts["out_of_space" if index < 0 else "votes"] += 1
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise FeatureFileError(f"{path}: not a CSV file in UTF-8 ({error})") from error
+    columns, lines = read_lines(path)
+    if not {"id", "label"} <= set(columns):
+        raise FeatureFileError(f"{path}: columns id and label are needed; it has {', '.join(columns) or 'none'}")
+    for number, line in lines.items():
+        name, label, coin = line["id"], line.get("label"), (line.get("coin") or "1").lower()
+        if not name or label is None or coin not in (*_TRUE, *_FALSE):
+            raise FeatureFileError(
+                f"{path}: line {number} needs an id, a label (which may be empty) and, where there is a column coin, "
+                "1 or 0"
+            )
+        if known.setdefault(name, label) != label:
+            raise FeatureFileError(f"{path}: {name!r} is {known[name]!r} and {label!r}; settle it first")
+        index = None if label in ("", CANNOT_TELL) else names.index(label) if label in names else -1
+        if coin in _FALSE:
+            counts["not_drawn"] += 1
+        elif not watch.knows(name):
+            counts["unknown"] += 1
+        elif not watch.review(name, label=index, when=line.get(time or "") or ""):
+            counts["no_vote"] += 1
+        elif index is None:
+            counts["without_label"] += 1
+        else:
+            counts["out_of_space" if index < 0 else "votes"] += 1
+    strange = Counter(label for label in known.values() if label not in (CANNOT_TELL, OTHER))
+    sentence = unknown_labels_sentence(strange, names)
+    if sentence:
+        warnings.warn(f"{path}: {sentence}", CalcodeWarning, stacklevel=2)
     return counts
 
 

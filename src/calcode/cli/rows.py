@@ -6,7 +6,8 @@ import difflib
 import operator
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,10 +198,15 @@ def read_fitted_roles(
             f"{file.path}: no class {', '.join(unknown)} among its prompts; --classes can name "
             f"{', '.join(file.classes)}"
         )
-    warn_of_unknown_labels(file)
-    roles = {}
-    for role in FITTED_ROLES:
-        cohort = file.read(role=role, where=where, classes=classes or None, columns=[])
+    cohorts = {
+        role: file.read(role=role, where=where, classes=classes or None, columns=[]) for role in FITTED_ROLES
+    }
+    labels = Counter[str]()
+    for cohort in cohorts.values():
+        labels.update(cohort.metadata.get("label_name", np.array([])).tolist())
+    warn_of_unknown_labels(file, labels)
+    roles = {role: cohort.evidence for role, cohort in cohorts.items()}
+    for role, cohort in cohorts.items():
         if cohort.evidence.labels is None and role in _LABELLED:
             raise FeatureFileError(
                 f"{file.path}: the images of role {role!r} have no labels; fill the column 'label_name'"
@@ -219,8 +225,7 @@ def read_fitted_roles(
                     CalcodeWarning,
                     stacklevel=2,
                 )
-            cohort = kept
-        roles[role] = cohort.evidence
+            roles[role] = kept.evidence
     return roles
 
 
@@ -234,9 +239,11 @@ def remembered(model: Calcode, file: FeatureFile, *, role: str) -> Cohort | None
     return cohort if cohort.evidence.embeddings_digest == model.manifest_[role]["embeddings"] else None
 
 
-def warn_of_unknown_labels(file: FeatureFile) -> None:
-    """Name the labels that match no class, unless none does: then the file was opened with a warning."""
-    sentence = file.contents.unknown_labels_sentence(file.classes)
+def warn_of_unknown_labels(file: FeatureFile, labels: Mapping[str, int]) -> None:
+    """Name those of a file's labels that match no class, unless none does: then it was opened with a warning."""
+    from calcode.cohorts.parquet import unknown_labels_sentence
+
+    sentence = unknown_labels_sentence(labels, file.classes)
     if sentence and set(file.contents.labels) & set(file.classes):
         warnings.warn(f"{file.path}: {sentence}", CalcodeWarning, stacklevel=2)
 

@@ -107,7 +107,10 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
             warnings.simplefilter("always", CalcodeWarning)
             try:
                 command(*args, **kwargs)
-            except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
+            except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError) as end:
+                # An alarm ends a command that has done its work.
+                if isinstance(end, typer.Exit):
+                    show_warnings(caught)
                 raise
             except KeyboardInterrupt as stopped:
                 _fail("Stopped. No half-written file is left behind.", getattr(stopped, "code", ExitCode.INTERRUPTED))

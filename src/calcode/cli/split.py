@@ -69,7 +69,7 @@ def split(
             f"{file.path}: column 'role' is there already ({', '.join(file.role_counts)}); fit on it as it is, or pass "
             "--replace-roles"
         )
-    warn_of_unknown_labels(file)
+    warn_of_unknown_labels(file, file.contents.labels)
     labels, groups = file.labels_and_groups()
     screen = Screen(as_json)
     with screen.working(f"Checking {features}"), warnings.catch_warnings(action="ignore", category=CalcodeWarning):

@@ -426,7 +426,7 @@ def open_features(
             f"{file}: made with the backbone {contents.backbone!r}, not {backbone!r}; leave the backbone out"
         )
     if contents.labels and not set(contents.labels) & set(bank.classes):
-        unknown = contents.unknown_labels_sentence(bank.classes) or "every label is -1"
+        unknown = parquet.unknown_labels_sentence(contents.labels, bank.classes) or "every label is -1"
         warnings.warn(f"{file}: no image has a label of the prompts; {unknown}", CalcodeWarning, stacklevel=2)
     if bank.largest_odds < _FLAT:
         warnings.warn(

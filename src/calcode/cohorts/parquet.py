@@ -196,24 +196,25 @@ class Contents:
     labels: Mapping[str, int] = field(default_factory=dict)
     roles: Mapping[str, int] = field(default_factory=dict)
 
-    def unknown_labels_sentence(self, classes: Sequence[str]) -> str:
-        """Which labels match none of `classes`, and which one each may be meant for; "" where all match."""
-        unknown = Counter({name: n for name, n in self.labels.items() if name and name not in classes})
-        if not unknown:
-            return ""
-        by_plain = {name.strip().casefold(): name for name in classes}
-        named, near = [], []
-        for name, count in unknown.most_common(8):
-            named.append(f"{name!r} ({count:,} image{'s' * (count != 1)})")
-            meant = difflib.get_close_matches(name.strip().casefold(), by_plain, n=1, cutoff=0.75)
-            near += [f"{by_plain[meant[0]]!r} for {name!r}"] if meant else []
-        if len(unknown) > 8:
-            named.append(f"and {len(unknown) - 8} others")
-        advice = f" Did you mean {', '.join(near)}?" if near else ""
-        return (
-            f"labels that match no class: {', '.join(named)}; these images count as outside the classes "
-            f"{', '.join(classes)}.{advice}"
-        )
+
+def unknown_labels_sentence(labels: Mapping[str, int], classes: Sequence[str]) -> str:
+    """Which of the counted labels match no class, and which one each may be meant for; "" where all match."""
+    unknown = Counter({name: n for name, n in labels.items() if name and name not in classes})
+    if not unknown:
+        return ""
+    by_plain = {name.strip().casefold(): name for name in classes}
+    named, near = [], []
+    for name, count in unknown.most_common(8):
+        named.append(f"{name!r} ({count:,} image{'s' * (count != 1)})")
+        meant = difflib.get_close_matches(name.strip().casefold(), by_plain, n=1, cutoff=0.75)
+        near += [f"{by_plain[meant[0]]!r} for {name!r}"] if meant else []
+    if len(unknown) > 8:
+        named.append(f"and {len(unknown) - 8} others")
+    advice = f" Did you mean {', '.join(near)}?" if near else ""
+    return (
+        f"labels that match no class: {', '.join(named)}; these images count as outside the classes "
+        f"{', '.join(classes)}.{advice}"
+    )
 
 
 def read_contents(path: Path) -> Contents:

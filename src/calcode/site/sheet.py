@@ -32,7 +32,7 @@ def require_replaceable(path: Path, *, drawn_once: bool) -> None:
     drawn_once : bool
         Whether the new cases are drawn by the coin, which no patient gets twice.
     """
-    lines = _lines(path)[1] if path.is_file() else {}
+    lines = read_lines(path)[1] if path.is_file() else {}
     remedy = "write the new sheet to another file with --output"
     if any(line.get("label") for line in lines.values()):
         raise FeatureFileError(f"{path}: its labels are filled in; {remedy}")
@@ -76,7 +76,7 @@ class ReviewedCases:
     review_probability: FloatArray | None
 
 
-def _lines(path: Path) -> tuple[Sequence[str], dict[int, dict[str, str]]]:
+def read_lines(path: Path) -> tuple[Sequence[str], dict[int, dict[str, str]]]:
     """Columns of a sheet, and its lines by number; spreadsheets of many countries separate cells by semicolons."""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -118,7 +118,7 @@ def read_sheet(
     """
     if not path.is_file():
         raise FeatureFileError(f"{path}: no such file; 'calcode site plan' writes one")
-    columns, lines = _lines(path)
+    columns, lines = read_lines(path)
     missing = [name for name in ("id", "label") if name not in columns]
     if missing:
         raise FeatureFileError(f"{path}: no column {', '.join(missing)}; it has {', '.join(columns) or 'none'}")
