@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,9 @@ def test_images_the_model_was_fitted_on_are_refused(here: Path, tmp_path: Path, 
     target = tmp_path / "d.parquet"
     result = run("decide", "model.safetensors", "split.parquet", "-o", str(target))
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: split.parquet: the model was fitted on some of these images")
+    assert re.match(
+        r"Error: split.parquet: \d+ of these images were used to fit the model as reference \(", result.stderr
+    )
     assert "--role" in result.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -140,8 +140,8 @@ def test_cases_of_a_plan_that_was_stopped_are_drawn_again(
 def test_a_plan_refuses_images_that_the_model_was_fitted_on(here: Path, run: Run) -> None:
     result = run("site", "plan", "model.safetensors", "split.parquet", "--budget", "50", "-o", "home.csv", columns=400)
     assert result.exit_code == 1
-    assert "split.parquet: ids:" in result.output
-    assert "are in the reference role too" in result.output
+    assert "of these images were used to fit the model as reference (image-" in result.output
+    assert "; give a file of your own clinic's images" in result.output
     assert not (here / "home.csv").exists()
     assert not (here / "home.coin.json").exists()
 

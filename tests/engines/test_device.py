@@ -157,7 +157,7 @@ def test_a_file_is_decided_as_on_the_cpu(
 
 
 def test_a_fitted_role_is_refused_on_the_device_too(clinic: Clinic, tmp_path: Path) -> None:
-    with pytest.raises(RoleError, match="calibration role too"):
+    with pytest.raises(RoleError, match="used to fit the model as calibration"):
         decide_file(clinic.model, clinic.features, tmp_path / "d.parquet", role="calibration", device=DEVICE)
     assert list(tmp_path.iterdir()) == []
 
@@ -166,7 +166,7 @@ def test_ids_too_long_for_the_device_are_looked_at_all_the_same(
     clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_blocks, "LONGEST", 1)
-    with pytest.raises(RoleError, match="calibration role too"):
+    with pytest.raises(RoleError, match="used to fit the model as calibration"):
         decide_file(clinic.model, clinic.features, tmp_path / "d.parquet", role="calibration", device=DEVICE)
     decided = decide_file(clinic.model, clinic.features, tmp_path / "d.parquet", role="test", device=DEVICE)
     assert decided.images == open_features(clinic.features).role_counts["test"]

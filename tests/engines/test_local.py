@@ -76,7 +76,7 @@ def test_a_choice_of_rows_gives_those_rows_of_all_decisions(clinic: Clinic, tmp_
 
 def test_errors_name_the_file_and_leave_nothing_behind(clinic: Clinic, tmp_path: Path) -> None:
     out = tmp_path / "decisions.parquet"
-    with pytest.raises(RoleError, match=r"clinic.parquet: ids: 300 of the test role are in the"):
+    with pytest.raises(RoleError, match=r"clinic.parquet: evidence: 300 of these images were used to fit "):
         decide_file(clinic.model, clinic.features, out)
     with pytest.raises(FeatureFileError, match=r"clinic.parquet: role 'tset' not in the file"):
         decide_file(clinic.model, clinic.features, out, role="tset")

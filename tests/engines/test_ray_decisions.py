@@ -153,7 +153,9 @@ def test_a_choice_of_rows_as_csv(clinic: Clinic, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("cluster")
 def test_an_error_of_a_worker_is_that_of_the_local_engine(clinic: Clinic, tmp_path: Path) -> None:
     for engine in (local, ray_decisions):
-        with pytest.raises(RoleError, match=r"clinic.parquet: ids: 300 of the test role are in the") as caught:
+        with pytest.raises(
+            RoleError, match=r"clinic.parquet: evidence: 300 of these images were used to fit "
+        ) as caught:
             engine.decide_file(clinic.model, clinic.features, tmp_path / "decisions.parquet")
         assert "\n" not in str(caught.value)
     assert not (tmp_path / "decisions.parquet").exists()

@@ -88,7 +88,7 @@ def test_the_overlap_check_survives_the_file(tmp_path: Path) -> None:
     _, path = save(tmp_path)
     again = Calcode.load(path)
     for role in ("reference", "validation", "gate", "calibration"):
-        with pytest.raises(RoleError, match=f"of the test role are in the {role} role too"):
+        with pytest.raises(RoleError, match=f"used to fit the model as {role} "):
             again.decide(ROLES[role])
 
 

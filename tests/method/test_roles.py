@@ -19,6 +19,17 @@ def test_disjoint_roles_pass_and_shared_ids_are_named() -> None:
     ledger = RoleHashes(b"key").admit("reference", evidence(["a", "b"])).admit("gate", evidence(["c"]))
     with pytest.raises(RoleError, match=r"ids: 2 of the test role are in the reference role too \(a, b\)"):
         ledger.require_disjoint("test", identities(evidence(["b", "x", "a"])))
+    ledger.require_disjoint("gate", identities(evidence(["c"])))
+
+
+def test_what_a_model_was_fitted_on_is_said_without_a_role_that_nobody_gave() -> None:
+    ledger = RoleHashes(b"key").admit("reference", evidence(["a", "b"])).admit("gate", evidence(None, ["c"]))
+    with pytest.raises(
+        RoleError, match=r"evidence: 2 of these images were used to fit the model as reference \(a, b\)"
+    ):
+        ledger.require_new("evidence", identities(evidence(["b", "x", "a"])))
+    with pytest.raises(RoleError, match=r"^evidence: 1 of the groups of these images was used"):
+        ledger.require_new("evidence", identities(evidence(None, ["c"])))
 
 
 def test_many_offenders_are_counted_not_listed() -> None:

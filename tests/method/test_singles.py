@@ -88,7 +88,7 @@ def test_a_new_fit_forgets_the_certificate(model: Calcode, roles: dict[str, Evid
 
 def test_images_that_made_the_model_cannot_certify_it(model: Calcode, roles: dict[str, Evidence]) -> None:
     for role in ("validation", "gate", "calibration"):
-        with pytest.raises(RoleError, match=f"certification role are in the {role} role"):
+        with pytest.raises(RoleError, match=f"used to fit the model as {role} "):
             model.certify_singles(roles[role])
     certificate = model.certify_singles(roles["test"], risk=0.0001)
     with pytest.raises(SettingsError, match="risk: 1.5"):

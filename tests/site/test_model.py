@@ -363,7 +363,7 @@ def test_the_site_audit_ranks_in_the_site_gate(home: Calcode, reviewed: Evidence
 
 
 def test_reference_images_leave_the_bag_in_sharp_mode(roles: dict[str, Evidence]) -> None:
-    with pytest.raises(RoleError, match="reviewed role are in the reference role"):
+    with pytest.raises(RoleError, match="reviewed: .* used to fit the model as reference"):
         fitted(None, roles["reference"], reference=roles["reference"], trim=1, fit={"gate": roles["gate"]})
 
 
@@ -456,7 +456,7 @@ def test_foreign_evidence_and_models_are_refused(home: Calcode, reviewed: Eviden
     with pytest.raises(NotFittedError, match="fit it again"):
         SiteModel(bare, sampling="coin").fit(reviewed=reviewed)
     calibration = reviewed[:2]._replace(ids=np.array(["calibration-0", "x"]))
-    with pytest.raises(RoleError, match="reviewed role are in the calibration role"):
+    with pytest.raises(RoleError, match="reviewed: 1 of these images was used to fit the model as calibration"):
         SiteModel(home, sampling="coin").fit(reviewed=calibration)
 
 
@@ -578,7 +578,7 @@ def test_certified_singles_are_checked_on_other_patients_one_image_each(
         with pytest.raises(RoleError, match="groups that the model has seen"):
             site.certify_singles(seen)
     for role in ("reference", "validation", "calibration"):
-        with pytest.raises(RoleError, match=f"certification role are in the {role} role"):
+        with pytest.raises(RoleError, match=f"used to fit the model as {role} "):
             site.certify_singles(roles[role])
     sample = reviewed[260:]
     decisions = site.decide(sample)

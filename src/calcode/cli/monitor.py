@@ -43,8 +43,9 @@ def monitor(
     labels: Annotated[
         Path | None,
         typer.Option(
-            help="CSV of reviewed cases in the order in which they came: id, label (a class; 'other': outside the label "
-            "space; 'cannot tell' or empty: it stayed without a label) and, if only some were drawn at random, coin (1 or 0).",
+            help="CSV of reviewed cases in the order in which they came: id, label (a class; 'other': outside the "
+            "label space; 'cannot tell' or empty: it stayed without a label) and, if only some were drawn at random, "
+            "coin (1 or 0).",
             metavar="FILE",
         ),
     ] = None,
@@ -145,9 +146,9 @@ def monitor(
             try:
                 counts.append(replay(watch, fitted, evidence, decisions=decided, times=times, secret=key))
             except RoleError as error:
+                found = str(error).removeprefix("evidence: ").partition(";")[0]
                 raise RoleError(
-                    f"{path}: the model was fitted on some of these images or on others of the same patients, and "
-                    f"cannot be watched on them; give files of new images ({str(error).partition(';')[0]})"
+                    f"{path}: {found}, and it cannot be watched on them; give files of new images"
                 ) from error
             advance(len(ids))
     reviews = None if labels is None else _review(watch, labels, time=time)

@@ -100,12 +100,12 @@ class Choice:
         except NothingChosenError as error:
             raise self.nothing_chosen() from error
         except RoleError as error:
-            found = str(error).partition(";")[0].removeprefix(f"{self.features.path}: ")
+            found = str(error).removeprefix(f"{self.features.path}: ").removeprefix("evidence: ").partition(";")[0]
             others = [name for name in self.features.role_counts if name not in FITTED_ROLES]
             advice = f"--role {others[0]}" if others else "--role or --where"
             raise RoleError(
-                f"{self.described}: the model was fitted on some of these images or on others of the same patients, "
-                f"and cannot be judged on them; choose others with {advice}, or give a file of new images ({found})"
+                f"{self.described}: {found}, so its answers would say nothing; choose others with {advice}, or give a "
+                "file of new images"
             ) from error
 
     def column_for(self, by: str | None) -> list[str]:
@@ -198,9 +198,7 @@ def read_fitted_roles(
             f"{file.path}: no class {', '.join(unknown)} among its prompts; --classes can name "
             f"{', '.join(file.classes)}"
         )
-    cohorts = {
-        role: file.read(role=role, where=where, classes=classes or None, columns=[]) for role in FITTED_ROLES
-    }
+    cohorts = {role: file.read(role=role, where=where, classes=classes or None, columns=[]) for role in FITTED_ROLES}
     labels = Counter[str]()
     for cohort in cohorts.values():
         labels.update(cohort.metadata.get("label_name", np.array([])).tolist())

@@ -83,6 +83,8 @@ def plan(
     import numpy as np
 
     from calcode.engines.local import naming
+    from calcode.errors import RoleError
+    from calcode.method.roles import identities
     from calcode.site.levels import labels_needed
     from calcode.site.plan import CoinFile, named_groups, plan_archive, plan_coin, plan_consecutive
     from calcode.site.sheet import require_replaceable, write_sheet
@@ -97,8 +99,12 @@ def plan(
         home, cohort = _opened(model, features, prompts=prompts)
     evidence = cohort.evidence
     # What `fit` would refuse is refused before somebody reviews it.
+    try:
+        home.role_hashes_.require_new("evidence", identities(evidence))
+    except RoleError as error:
+        found = str(error).removeprefix("evidence: ").partition(";")[0]
+        raise RoleError(f"{features}: {found}; give a file of your own clinic's images") from error
     with naming(features):
-        home.role_hashes_.admit("site", evidence)
         n_groups = len(set(named_groups(evidence)))
     visits = None if visit is None else [str(value) for value in cohort.column(visit)]
     coin_path = target.with_suffix(".coin.json") if coin is None else coin

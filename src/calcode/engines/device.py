@@ -82,7 +82,7 @@ class DeviceDecider:
         if isinstance(model, SiteModel):
             known = model.known_.find(len(evidence), ids=evidence.ids, groups=evidence.groups)
         else:
-            model.role_hashes_.require_disjoint("test", identities(evidence))
+            model.role_hashes_.require_new("evidence", identities(evidence))
         answers = self.answers(
             torch.tensor(evidence.embeddings, device=self._device),
             torch.tensor(evidence.prompt_logits, device=self._device),

@@ -224,4 +224,4 @@ def require_new_images(job: DecideJob, model: Calcode) -> None:
                 found = torch.isin(hashes.first_words(texts), in_fit[kind]).cpu()
                 suspects[kind].update(texts.filter(pa.array(found.numpy())).to_pylist())
         with naming(job.features.path):
-            roles.require_disjoint("test", suspects)
+            roles.require_new("evidence", suspects)

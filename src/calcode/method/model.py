@@ -303,7 +303,7 @@ class Calcode(Settings):
             Same classes, prompts, dimension, prompt digest and backbone as at fit; labels are not looked at.
         """
         self.evidence_format_.require(evidence, role="evidence")
-        self.role_hashes_.require_disjoint("test", roles.identities(evidence))
+        self.role_hashes_.require_new("evidence", roles.identities(evidence))
         n = len(evidence.embeddings)
         localized, guarded = self.prepare()._search.thresholds(evidence.embeddings)
         p_audit = np.ones(n) if self.audit_ is None else self.audit_.p_values(evidence)
@@ -341,7 +341,7 @@ class Calcode(Settings):
         """
         self.evidence_format_.require(evidence, role="evidence")
         others = {entry: hashes for entry, hashes in self.role_hashes_.hashes.items() if entry[0] != "reference"}
-        roles.RoleHashes(self.role_hashes_.key, others).require_disjoint("certification", roles.identities(evidence))
+        roles.RoleHashes(self.role_hashes_.key, others).require_new("evidence", roles.identities(evidence))
         sample = evidence[one_per_group(evidence, random_state=self.settings_.random_state)]
         p_audit = np.ones(len(sample))
         if self.audit_ is not None:

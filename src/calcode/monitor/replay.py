@@ -188,7 +188,7 @@ def replay(
     chosen = np.array([new[i] for i in drawn if not watch.has_voted(groups[new[i]] or ids[new[i]])], dtype=np.int64)
     in_model = np.zeros(len(chosen), dtype=np.bool_)
     if isinstance(model, Calcode):
-        model.role_hashes_.require_disjoint("test", identities(evidence[chosen]))
+        model.role_hashes_.require_new("evidence", identities(evidence[chosen]))
     elif len(chosen):
         in_model = model.known_.find(
             len(chosen), ids=evidence.ids[chosen], groups=None if evidence.groups is None else evidence.groups[chosen]

@@ -118,7 +118,7 @@ class FittedSite:
             rows = one_per_group(evidence, random_state=self.settings_.random_state)
         sample = evidence[rows]
         if self.home is not None:
-            self.home.role_hashes_.require_disjoint("certification", identities(sample))
+            self.home.role_hashes_.require_new("evidence", identities(sample))
         ranked, known = self._ranked(sample, None if e is None else np.asarray(e, dtype=np.float64)[rows])
         if known.any():
             raise RoleError(

@@ -172,7 +172,7 @@ class SiteModel(FittedSite, SiteChoices):
         for role, evidence in (("reviewed", reviewed), ("trainers", trainers), ("gate", gate)):
             if evidence is not None:
                 expected.require(evidence, role=role)
-                seen.require_disjoint(role, identities(evidence))
+                seen.require_new(role, identities(evidence))
         trim = self.trim
         if trim is None:
             trim = _SHARP_TRIM if self.home is None else self.home.settings_.trim
@@ -247,7 +247,7 @@ class SiteModel(FittedSite, SiteChoices):
             )
         self.evidence_format_.require(reviewed, role="reviewed")
         if self.home is not None:
-            self.home.role_hashes_.require_disjoint("reviewed", identities(reviewed))
+            self.home.role_hashes_.require_new("reviewed", identities(reviewed))
         probabilities = reviewed_probabilities(reviewed, e, settings=settings)
         with self._all_or_nothing():
             chosen, bag, zero_shot_scores = self._counted(reviewed, probabilities, without_label=without_label)
