@@ -92,22 +92,22 @@ class SiteDemo:
         """What it shows, in a sentence per site and one for sharp mode."""
         found = [
             f"{entry.setting.short.capitalize()}: with {LABELS} reviewed cases, chosen at random, "
-            f"{percent(entry.curve['at random', LABELS].value)} of the images get an answer that rules something out "
-            f"({percent_interval(entry.curve['at random', LABELS])} in eight of ten draws) instead of "
-            f"{percent(entry.today.informative_rate.value)}. In one such draw the answer holds the diagnosis for "
+            f"{percent(entry.curve['at random', LABELS].value)} of the images of the patients who were not reviewed get "
+            f"an answer that rules something out ({percent_interval(entry.curve['at random', LABELS])} in eight of ten "
+            f"draws) instead of {percent(entry.today.informative_rate.value)}. In one such draw the answer holds the diagnosis for "
             f"{percent(entry.reviewed.worst_class_coverage.value)} of the worst class; an exactly valid method "
             f"would show about {percent(entry.ideal_worst)}."
             for entry in self.sites
         ]
-        singles, certificate = self.sharp.sharp.singles, self.sharp.certificate
+        singles, default, certificate = self.sharp.sharp.singles, self.sharp.today.singles, self.sharp.certificate
         risk, confidence = short_percent(certificate.risk), short_percent(certificate.confidence)
         promise = f"at most {risk} wrong is promised with {confidence} confidence"
         promise = promise if certificate.certified else "not certified"
         found.append(
-            f"Sharp mode at home: {percent(singles.n / self.sharp.sharp.n)} of the lesions get one diagnosis, "
-            f"{count(singles.right)} of {count(singles.n)} right, where the default gives "
-            f"{count(self.sharp.today.singles.n)}; {promise} ({certificate.wrong} of {certificate.n} wrong on the "
-            "reference images)."
+            f"Sharp mode at home: {percent(singles.n / self.sharp.sharp.n)} of the lesions, one image each, get one "
+            f"diagnosis, {count(singles.right)} of {count(singles.n)} right; {promise} ({certificate.wrong} of "
+            f"{certificate.n} wrong on the reference images). The default names one for "
+            f"{counted(default.n, 'lesion')}, {count(default.right)} of them right."
         )
         return tuple(found)
 
