@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,16 @@ def test_images_without_labels_cannot_be_judged(here: Path, tmp_path: Path, run:
     assert result.exit_code == 1
     assert "no labels" in result.stderr
     assert "'label_name'" in result.stderr
+
+
+def test_images_without_a_decision_are_counted(here: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
+    run("decide", "model.safetensors", "split.parquet", "--role", "test", "-o", str(tmp_path / "d.csv"))
+    lines = (tmp_path / "d.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "d.csv").write_text("".join(lines[:60]))
+    arguments = ("evaluate", str(tmp_path / "d.csv"), "split.parquet", "--role", "test")
+    said = " ".join(run(*arguments).stdout.split())
+    assert f" {len(lines) - 60} images of split.parquet (role test) have no decision in d.csv." in said
+    assert json.loads(run(*arguments, "--json").stdout)["undecided"] == len(lines) - 60
 
 
 def test_decisions_on_images_of_another_file(here: Path, tmp_path: Path, run: Callable[..., Any]) -> None:

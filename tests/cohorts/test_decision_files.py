@@ -261,6 +261,15 @@ def test_a_changed_csv_is_refused(tmp_path: Path, make_decisions: Make, old: str
         read_decisions(path)
 
 
+@pytest.mark.parametrize("cut", [5, 66, 67])
+def test_a_csv_that_ends_within_its_last_line_is_truncated(tmp_path: Path, make_decisions: Make, cut: int) -> None:
+    path = tmp_path / "d.csv"
+    write_decisions(path, make_decisions())
+    path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(FeatureFileError, match="truncated"):
+        read_decisions(path)
+
+
 def test_no_cell_of_a_csv_file_is_run_by_a_spreadsheet(tmp_path: Path, make_decisions: Make) -> None:
     """Texts that a spreadsheet would run are written as text and read back as they were."""
     begins = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "'quoted", "''", "'", "plain", "it's", "a=b"]

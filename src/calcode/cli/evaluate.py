@@ -73,6 +73,8 @@ def evaluate(
     summary = summarize(result.decisions, result.labels, min_n=min_n)
     groups = {} if by is None else summarize_by(result.decisions, result.labels, result.metadata[by], min_n=min_n)
     facts: dict[str, Any] = {"file": str(features), "summary": _facts(summary, from_model=from_model)}
+    if not from_model:
+        facts["undecided"] = result.n_undecided
     if by is not None:
         shown = {value: _facts(found, from_model=from_model) for value, found in groups.items()}
         facts["by"] = {"column": by, "groups": shown}
@@ -81,6 +83,12 @@ def evaluate(
         ideal = facts["ideal_worst_class_coverage"] = ideal_worst(model, summary, min_n=min_n)
     screen.emit("evaluate", facts)
     screen.say(f"{choice.described}: {cohort_sentence(summary)}")
+    if result.n_undecided:
+        verb = "has" if result.n_undecided == 1 else "have"
+        screen.say(
+            f"{counted(result.n_undecided, 'image')} of {choice.described} {verb} no decision in {decided_by.name}.",
+            style="yellow",
+        )
     screen.say()
     screen.show(overall_table(summary, top_known=from_model))
     screen.say()

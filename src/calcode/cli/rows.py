@@ -258,12 +258,15 @@ class Judged:
     metadata : dict of str to ndarray of shape (n,)
     protected : tuple of str
         Protected classes, where a model says so.
+    n_undecided : int
+        Chosen images that a decision file says nothing about.
     """
 
     decisions: Decisions
     labels: IntArray
     metadata: dict[str, AnyArray]
     protected: tuple[str, ...] = ()
+    n_undecided: int = 0
 
 
 def judged(model: Calcode | SiteModel, choice: Choice, *, columns: Sequence[str] | None, screen: Screen) -> Judged:
@@ -329,6 +332,7 @@ def judged_file(path: Path, choice: Choice, *, columns: Sequence[str] | None) ->
         decisions=decisions[known],
         labels=labels[rows[known]],
         metadata={name: values[rows[known]] for name, values in metadata.items()},
+        n_undecided=len(labels) - int(known.sum()),
     )
 
 

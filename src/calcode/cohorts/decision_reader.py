@@ -160,13 +160,15 @@ def _from_csv(file: Path) -> pyarrow.Table:
     for i, field in enumerate(text.schema):
         if pa.types.is_string(field.type):
             text = text.set_column(i, field, pc.replace_substring_regex(text[field.name], _MADE_TEXT, r"\1"))
-    digests = text["model_digest"].unique().to_pylist()
+    digests = text["model_digest"].fill_null("").unique().to_pylist()
+    whole = max(digests, key=len, default="")
+    if len(digests) > 1 and all(whole.startswith(digest) for digest in digests):
+        raise FeatureFileError(f"{file}: truncated in its last line; run 'calcode decide' again")
     if len(digests) > 1:
         raise FeatureFileError(f"{file}: decisions of {len(digests)} models in one file: {digests[:3]}")
     others = [name for name in text.column_names if name not in (*_FIXED, "id", "row", "known_group")]
     classes = [name.removeprefix(layout.THRESHOLD_PREFIX) for name in others]
-    digest = digests[0] if digests and digests[0] else ""
-    schema = layout.decision_schema(text.column_names, classes=classes, model_digest=digest)
+    schema = layout.decision_schema(text.column_names, classes=classes, model_digest=whole)
     if schema.names != text.column_names:
         raise FeatureFileError(f"{file}: columns {text.column_names} are not those of decisions: {schema.names}")
     joined = text["released_set"].fill_null("")
