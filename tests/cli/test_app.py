@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 import subprocess
 import sys
@@ -167,6 +168,16 @@ def test_a_defect_is_4_and_shows_no_traceback_unless_asked(
     with pytest.raises(typer.Exit):
         guarded(_failing)()
     assert "Traceback" in capsys.readouterr().err
+
+
+def _denied() -> None:
+    raise PermissionError(errno.EACCES, "Permission denied", "zz.key")
+
+
+def test_a_denied_permission_comes_with_its_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        guarded(_denied)()
+    assert capsys.readouterr().err.startswith("Error: zz.key: permission denied; name another place")
 
 
 def _interrupted() -> None:

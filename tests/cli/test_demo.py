@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,18 @@ def test_a_page_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr == f"Error: {tmp_path / 'file'}: is there already; name another place\n"
+
+
+def test_a_folder_that_may_not_be_made_is_refused_with_another_place(
+    monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    def denied(folder: Path, **how: bool) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    result = run("demo")
+    assert result.exit_code == 1
+    assert result.stderr == "Error: demo-output: permission denied; name another place with -o\n"
 
 
 def test_without_the_data_it_says_how_to_get_them(

@@ -11,7 +11,7 @@ import typer
 
 from calcode.cli.options import AsJson, output_option
 from calcode.cli.running import DEVICE_NOTE, Screen, output_file, show_warnings
-from calcode.errors import CalcodeWarning
+from calcode.errors import CalcodeWarning, OutputError
 
 if TYPE_CHECKING:
     from calcode.cohorts import FeatureFile
@@ -56,7 +56,10 @@ def demo(
 
     features = demo_features()
     if output.suffix == ".html":
-        output.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+        except PermissionError as error:
+            raise OutputError(f"{output.parent}: permission denied; name another place with -o") from error
     output_file(output, suffixes=(".html",))
     if stream:
         play_stream(features, output=output, screen=screen)

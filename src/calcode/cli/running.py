@@ -125,6 +125,7 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
                 if isinstance(error, OSError):
                     where = error.filename or "standard output or the temporary folder"
                     words = {
+                        errno.EACCES: "permission denied; name another place, or have its permissions changed",
                         errno.ENOSPC: "the disk is full; make room",
                         errno.EISDIR: "is a folder; name a file",
                         errno.EEXIST: "is there already; name another place",
