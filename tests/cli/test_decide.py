@@ -91,6 +91,13 @@ def test_files_that_do_not_serve(line: str, message: str, here: Path, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["decide split.parquet model.safetensors -o d.csv", "inspect split.parquet"])
+def test_swapped_files_are_told_their_order(command: str, here: Path, run: Callable[..., Any]) -> None:
+    result = run(*command.split())
+    assert result.exit_code == 1
+    assert result.stderr.endswith(" the order is MODEL FEATURES\n")
+
+
 def test_features_of_another_backbone_are_refused(here: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
     write_cohort(tmp_path / "other.parquet", n=50, seed=3, prefix="new", backbone="another")
     result = run("decide", "model.safetensors", str(tmp_path / "other.parquet"), "-o", str(tmp_path / "d.parquet"))

@@ -67,6 +67,13 @@ def test_infinite_thresholds_come_with_the_numbers_behind_them(
     assert result.stderr == ""
 
 
+def test_a_prompt_file_is_told_from_a_model(here: Path, run: Callable[..., Any]) -> None:
+    result = run("inspect", "skin.prompts.safetensors")
+    assert result.exit_code == 1
+    expected = "skin.prompts.safetensors: is a prompt file, not a model; give the file that 'calcode fit' wrote"
+    assert result.stderr == f"Error: {expected}\n"
+
+
 def test_a_model_with_parts_left_out(here: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
     target = str(tmp_path / "bare.safetensors")
     run("fit", "split.parquet", "-o", target, "--audit", "none", "--bandwidth", "inf", "--protect", "none")

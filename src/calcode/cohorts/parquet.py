@@ -71,9 +71,11 @@ def damage_named(path: Path) -> Iterator[None]:
             f"{path}: text that is not UTF-8 ({error.reason}); write the file again with its text in UTF-8"
         ) from error
     except (pa.ArrowException, OSError, EOFError) as error:
+        remedy = "take the original file, or write one with 'calcode embed' or, in Python, write_features"
+        if path.suffix == ".safetensors":
+            remedy = "give features; with a model the order is MODEL FEATURES"
         raise FeatureFileError(
-            f"{path}: truncated, damaged or not Parquet ({str(error).rstrip('.')}); take the original file, or "
-            "write one with 'calcode embed' or, in Python, write_features"
+            f"{path}: truncated, damaged or not Parquet ({str(error).rstrip('.')}); {remedy}"
         ) from error
 
 

@@ -16,13 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from calcode.errors import CalcodeError, EvidenceError, FeatureFileError
 from calcode.files import canonical_json, parsed_json, replacing, require_regular, require_small_archive
-from calcode.method.artifact import has_type
+from calcode.method.artifact import PROMPTS_KEY, has_type
 from calcode.method.evidence import checked_classes, checked_temperature
 
 #: Ending of a prompt file: `derm.parquet` has its prompts in `derm.prompts.safetensors`.
 PROMPTS_SUFFIX = ".prompts.safetensors"
-#: The one metadata key; safetensors writes several keys in random order.
-_METADATA_KEY = "calcode-prompts"
 _VERSION = 1
 #: What the metadata say, by name and type; a number of JSON may be whole.
 _FACTS = {
@@ -190,7 +188,7 @@ def prompt_bytes(prompts: Prompts) -> bytes:
     named = ("classes", "templates", "label_texts", "temperature", "digest")
     facts = {name: getattr(prompts, name) for name in named} | {"version": _VERSION, "shape": prompts.text.shape}
     tensors = {"text": np.ascontiguousarray(prompts.text)}
-    content: bytes = save(tensors, metadata={_METADATA_KEY: canonical_json(facts)})
+    content: bytes = save(tensors, metadata={PROMPTS_KEY: canonical_json(facts)})
     return content
 
 
@@ -217,12 +215,12 @@ def read_prompts(path: str | os.PathLike[str]) -> Prompts:
         with safe_open(str(file), framework="numpy") as content:
             metadata = content.metadata() or {}
             text = content.get_tensor("text") if "text" in content.keys() else None  # noqa: SIM118
-        if _METADATA_KEY not in metadata or text is None:
+        if PROMPTS_KEY not in metadata or text is None:
             raise FeatureFileError(
                 f"{file}: a safetensors file, but not of prompts (needs the tensor 'text' and "
-                f"the metadata key {_METADATA_KEY!r}); write it with write_prompts"
+                f"the metadata key {PROMPTS_KEY!r}); write it with write_prompts"
             )
-        facts = parsed_json(metadata[_METADATA_KEY], source=f"{file}: its metadata")
+        facts = parsed_json(metadata[PROMPTS_KEY], source=f"{file}: its metadata")
         found = facts if isinstance(facts, dict) else {}
         wrong = [name for name, kind in _FACTS.items() if not has_type(found.get(name), kind)]
         if "version" not in wrong and found["version"] > _VERSION:

@@ -92,11 +92,11 @@ class SiteDemo:
         """What it shows, in a sentence per site and one for sharp mode."""
         found = [
             f"{entry.setting.short.capitalize()}: with {LABELS} reviewed cases, chosen at random, "
-            f"{percent(entry.curve['at random', LABELS].value)} of the images of the patients who were not reviewed get "
-            f"an answer that rules something out ({percent_interval(entry.curve['at random', LABELS])} in eight of ten "
-            f"draws) instead of {percent(entry.today.informative_rate.value)}. In one such draw the answer holds the diagnosis for "
-            f"{percent(entry.reviewed.worst_class_coverage.value)} of the worst class; an exactly valid method "
-            f"would show about {percent(entry.ideal_worst)}."
+            f"{percent(entry.curve['at random', LABELS].value)} of the images of the patients who were not reviewed "
+            f"get an answer that rules something out ({percent_interval(entry.curve['at random', LABELS])} in eight of "
+            f"ten draws) instead of {percent(entry.today.informative_rate.value)}. In one such draw the answer holds "
+            f"the diagnosis for {percent(entry.reviewed.worst_class_coverage.value)} of the worst class; an exactly "
+            f"valid method would show about {percent(entry.ideal_worst)}."
             for entry in self.sites
         ]
         singles, default, certificate = self.sharp.sharp.singles, self.sharp.today.singles, self.sharp.certificate

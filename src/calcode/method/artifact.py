@@ -26,6 +26,7 @@ from calcode.files import canonical_json, parsed_json, replacing, require_regula
 #: All metadata sits under one key of the header (safetensors writes several in random order), which names the kind.
 HOME_KEY = "calcode"
 SITE_KEY = "calcode-site"
+PROMPTS_KEY = "calcode-prompts"
 #: The newest format of each kind. Version 1 of a home model had no `keep_top`: it decides by the paper's rule.
 FORMATS = {HOME_KEY: 2, SITE_KEY: 1}
 _KINDS = {HOME_KEY: "home model", SITE_KEY: "site model"}
@@ -81,6 +82,8 @@ def read_artifact(path: Path, *, key: str | None = None) -> Artifact:
         with safe_open(path, framework="numpy") as file:
             texts = file.metadata() or {}
             found = next((known for known in _KINDS if known in texts), None)
+            if PROMPTS_KEY in texts:
+                raise ArtifactError(f"{path}: is a prompt file, not a model; give the file that 'calcode fit' wrote")
             if found is None:
                 raise ArtifactError(f"{path}: foreign, a safetensors file but not a calcode model")
             metadata = _numbers_back(parsed_json(texts[found], source=path))
@@ -97,7 +100,9 @@ def read_artifact(path: Path, *, key: str | None = None) -> Artifact:
             raise ArtifactError(f"{path}: a {_KINDS[found]} where a {_KINDS[key]} is needed; pass the other file")
         return Artifact(path, found, metadata, tensors, digest, content)
     except (SafetensorError, OSError) as error:
-        raise ArtifactError(f"{path}: truncated, or not a safetensors file ({error}); take the original") from error
+        features = path.suffix == ".parquet"
+        remedy = "give a model; with features the order is MODEL FEATURES" if features else "take the original"
+        raise ArtifactError(f"{path}: truncated, or not a safetensors file ({error}); {remedy}") from error
     except CalcodeError as error:
         raise ArtifactError(str(error)) from error
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
