@@ -90,6 +90,14 @@ def test_the_api_page_has_every_public_name() -> None:
     assert shown == {*public, "calcode.sklearn.CalcodeClassifier"}
 
 
+def test_documents_that_pages_cite_exist() -> None:
+    folders = (ROOT, ROOT / "docs", ROOT / "benchmarks")
+    cited = {(_name(page), name) for page in PAGES for name in re.findall(r"\b[A-Z]{4,}\.md\b", page.read_text())}
+    missing = {entry for entry in cited if not any((folder / entry[1]).exists() for folder in folders)}
+    # This page says what docstrings mean by the name.
+    assert missing == {("docs/site-method.md", "SITE.md")}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_modules_and_files_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text()

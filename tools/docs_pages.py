@@ -98,7 +98,7 @@ Research software, not a medical device.
 """
 
 _SITE_NOTE = (
-    "On PAD, S15 gives two figures for an archive. The lower is that of equal shares for the four diagnoses with "
+    "S15 are the figures of the method's first experiments (docs/data/site-figures.csv). On PAD they have two figures for an archive. The lower is that of equal shares for the four diagnoses with "
     "enough patients to be tested (25, 50 and 100 labels each). The higher serves five, as the quota does; only about "
     "30 patients have a melanoma. A mean of 20 draws moves with the images that stand for the patients. With 24 keys "
     "of their draw, the 24 figures at random and by the quota have standard deviations of 0.01 to 0.05; two keys agree "
@@ -199,7 +199,7 @@ def results_page(kept: Path = KEPT) -> str:
     options += f" --resplits {resplits}" if resplits else ""
     sections = [section for section in report_sections(output) if section.key not in _NOT_SHOWN]
     sections.append(
-        Section(key="site-figures", title="Site models compared with SITE.md S15", parts=site_parts(output))
+        Section(key="site-figures", title="Site models compared with the figures of S15", parts=site_parts(output))
     )
     sections.append(Section(key="inputs", title="Inputs", parts=tuple(input_parts(output))))
     head = _RESULTS_HEAD.format(title=output.study.title, options=options)
