@@ -124,6 +124,11 @@ def test_an_accepted_image_may_be_unusual(reference: Cohort) -> None:
     found = explain(far, model=confident)
     assert found.action != "defer"
     assert found.unusual.startswith("Very unusual image")
+    assert found.unusual.endswith("The check that defers uses another measure ('msp') and accepted it.")
+    # Not where it is the same measure, and not where nothing is unusual.
+    by_distance = Calcode(audit=["distance"], deferral_level=0.0001).fit(**roles)
+    assert "another measure" not in explain(far, model=by_distance).unusual
+    assert "another measure" not in explain(roles["gate"].without_identity()[0], model=confident).unusual
 
 
 def test_a_class_with_too_few_calibration_images_is_marked() -> None:

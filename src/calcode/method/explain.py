@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 #: Reference images whose own neighbourhoods are looked at, for comparison, where a model kept no distances.
 _COMPARED = 2000
-#: From this share of nearer images on, an image is called very unusual.
+#: From these shares of nearer images on, an image is called less typical and very unusual.
+_LESS_TYPICAL = 0.9
 VERY_UNUSUAL = 0.99
 _DEFERRED = {
     Reason.LOW_SUPPORT: "it is too unlike the images that the model was calibrated on",
@@ -160,7 +161,7 @@ def explain(
     verdicts = () if decisions.deferred[0] else _verdicts(evidence, decisions, model=model, titles=named)
     neighbours = () if reference is None else nearest(evidence, reference, count=n_neighbours)
     share = share_nearer(evidence, model=model)
-    level = model.settings_.deferral_level
+    unusual, level = unusual_sentence(share), model.settings_.deferral_level
     if model.audit_name_ is None:
         why = ["Check for strange images: none, every image is accepted."]
     else:
@@ -170,6 +171,8 @@ def explain(
             f"Check for strange images: {_percent(p)} of the images set aside for it look at least as strange (p = "
             f"{p:.4f} by '{model.audit_name_}'; below {level:g} an image is deferred), {outcome}."
         ]
+        if share is not None and share >= _LESS_TYPICAL and p >= level and model.audit_name_ != "distance":
+            unusual += f" The check that defers uses another measure ('{model.audit_name_}') and accepted it."
     if verdicts:
         # What keeps the diagnoses in, and which were ruled out.
         by_local = [entry for entry in verdicts if entry.kept_by == "neighbourhood"]
@@ -196,7 +199,7 @@ def explain(
         reason=decision.reason.name.lower(),
         released=decision.released,
         answer=answer_sentence(decisions, titles=named, always=always),
-        unusual=unusual_sentence(share),
+        unusual=unusual,
         farther_than=share,
         why=tuple(why),
         p_audit=decision.p_audit,
@@ -294,7 +297,7 @@ def unusual_sentence(share: float | None) -> str:
         return "Very unusual image: it is further from the reference images than every image it was compared with."
     if share >= VERY_UNUSUAL:
         return f"Very unusual image: it is further from the reference images than {_percent(share)} of known images."
-    if share >= 0.9:
+    if share >= _LESS_TYPICAL:
         return f"Less typical image: it is further from the reference images than {_percent(share)} of known images."
     return f"Nothing unusual about the image: {_percent(1 - share)} of known images are as far from the reference."
 
