@@ -45,7 +45,11 @@ ROOMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("datasets", "published data sets, images, prompt templates, the check of a folder", ("cohorts", "kernels")),
     ("backbones", "frozen image-text models, one per file", ("cohorts", "datasets", "kernels", "method")),
     ("baselines", "one published method per file", ("kernels", "method")),
-    ("site", "[The site model](site-method.md) in order: recalibration from reviewed local cases", ("kernels", "method", "metrics")),
+    (
+        "site",
+        "[The site model](site-method.md) in order: recalibration from reviewed local cases",
+        ("kernels", "method", "metrics"),
+    ),
     ("monitor", "[Monitoring](monitor.md): alarms that are valid at every look", ("method", "metrics", "site")),
     ("report", "templates, charts, LaTeX", ("cohorts", "method", "metrics", "site", "monitor")),
     (

@@ -98,13 +98,14 @@ Research software, not a medical device.
 """
 
 _SITE_NOTE = (
-    "S15 are the figures of the method's first experiments (docs/data/site-figures.csv). On PAD they have two figures for an archive. The lower is that of equal shares for the four diagnoses with "
-    "enough patients to be tested (25, 50 and 100 labels each). The higher serves five, as the quota does; only about "
-    "30 patients have a melanoma. A mean of 20 draws moves with the images that stand for the patients. With 24 keys "
-    "of their draw, the 24 figures at random and by the quota have standard deviations of 0.01 to 0.05; two keys agree "
-    "within 0.06 in 21 of the 24 figures on average, and in all of them for 3 % of the pairs. With lite0-frozen and "
-    "100 labels of an archive, where S15 has 0.74, the 24 means lay between 0.76 and 0.93 by the quota, and between "
-    "0.75 and 0.93 by equal shares."
+    "S15 are the figures of the method's description (docs/data/site-figures.csv). On PAD they have two figures "
+    "for an archive. The lower is that of equal shares for the four diagnoses with enough patients to be tested (25, "
+    "50 and 100 labels each). The higher serves five, as the quota does; only about 30 patients have a melanoma. A "
+    "mean of 20 draws moves with the images that stand for the patients. With 24 keys of their draw, the 24 figures "
+    "at random and by the quota have standard deviations of 0.01 to 0.05; two keys agree within 0.06 in 21 of the 24 "
+    "figures on average, and in all of them for 3 % of the pairs. With lite0-frozen and 100 labels of an archive, "
+    "where S15 has 0.74, the 24 means lay between 0.76 and 0.93 by the quota, and between 0.75 and 0.93 by equal "
+    "shares."
 )
 
 

@@ -14,6 +14,7 @@ from cli_cases import write_cohort
 from calcode import Calcode, Decisions
 from calcode.cohorts import Cohort, decisions_from, decisions_table, open_features
 from calcode.metrics import summarize, summarize_by
+from calcode.metrics.summary_text import worst_line
 
 NOT_IN_A_FILE = {"selective_accuracy", "calibration_error"}
 
@@ -100,7 +101,7 @@ def test_coverage_never_stands_alone(here: Path, run: Callable[..., Any]) -> Non
     summary = summarize(decisions, cohort.evidence.require_labels())
     for name, estimate in (
         ("coverage", summary.coverage),
-        (f"worst class: {summary.worst_class}", summary.worst_class_coverage),
+        worst_line(summary)[:2],
         ("set size (of 3 labels)", summary.set_size),
         ("full-set rate", summary.full_set_rate),
         ("informative rate", summary.informative_rate),

@@ -47,6 +47,17 @@ def test_classes_too_small_for_the_worst_class_are_named() -> None:
     assert "left out of the worst class" not in str(by_hand().summary())
 
 
+def test_no_class_is_the_worst_where_all_are_equal() -> None:
+    cohort = by_hand()
+    full = replace(cohort, sets=np.ones_like(cohort.sets))
+    rows = [" ".join(line.split()) for line in str(full.summary()).splitlines()]
+    assert any(
+        row.startswith("worst class: all equal 1.000 [") and row.endswith("answered of these classes") for row in rows
+    )
+    # A class that is the only one to be looked at has its name.
+    assert "worst class: a " in str(full.summary(min_n=3))
+
+
 def test_promises_close_the_page() -> None:
     cohort = by_hand()
     promised = ("Promised: this.", "Observed only: that.")

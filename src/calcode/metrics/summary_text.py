@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from calcode.metrics.intervals import Estimate
@@ -63,14 +64,14 @@ def cohort_sentence(summary: Summary) -> str:
 
 def overall_lines(summary: Summary) -> list[Line]:
     """The figures of the whole cohort in the order in which they are read."""
-    worst, singles = summary.worst_class or "none", summary.singles
+    singles = summary.singles
     accepted = summary.audit_coverage
     error = Estimate(value=summary.calibration_error, low=math.nan, high=math.nan, n=summary.coverage.n)
     lines: list[Line] = [("coverage", summary.coverage, "answered")]
     if accepted != summary.coverage:
         lines.append(("coverage, empty sets as misses", accepted, "accepted by the audit"))
     lines += [
-        (f"worst class: {worst}", summary.worst_class_coverage, "answered of this class"),
+        worst_line(summary),
         (f"set size (of {len(summary.classes)} labels)", summary.set_size, "answered"),
         ("full-set rate", summary.full_set_rate, "answered"),
         ("single answers: how many", summary.singleton_rate, "answered"),
@@ -83,6 +84,16 @@ def overall_lines(summary: Summary) -> list[Line]:
         lines.append(("deferral of the classes", summary.in_space_deferral, "images of the classes"))
         lines.append(("deferral outside them", summary.out_of_space_deferral, "images outside"))
     return [*lines, ("calibration error", error, "answered")]
+
+
+def worst_line(summary: Summary) -> Line:
+    """The worst class by name, or that there is none because all classes that were looked at are equal."""
+    worst = summary.worst_class_coverage
+    least = summary.min_n if worst.n >= summary.min_n else 1
+    shown = [row.coverage for row in summary.classwise if row.coverage.n >= least]
+    if len(shown) > 1 and {found.value for found in shown} == {worst.value}:
+        return "worst class: all equal", replace(worst, n=sum(found.n for found in shown)), "answered of these classes"
+    return f"worst class: {summary.worst_class or 'none'}", worst, "answered of this class"
 
 
 def class_cells(row: ClassCoverage) -> tuple[str, ...]:
