@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
@@ -150,32 +150,28 @@ class RoleHashes:
 
     def require_disjoint(self, role: str, named: Mapping[str, Collection[str]]) -> None:
         """Raise `RoleError` naming the ids or groups, as `identities` gives them, that another role holds already."""
-        for other, kind, n, shown in self._shared(named):
-            if other != role:
-                raise RoleError(
-                    f"{kind}: {n} of the {role} role are in the {other} role too ({shown}); the roles must share "
-                    "neither images nor groups: split by group, or drop these rows"
-                )
+        for kind, values in named.items():
+            digests = self._hashed(values)
+            for (other, other_kind), known in self.hashes.items():
+                if other_kind == kind and other != role and not known.isdisjoint(digests):
+                    n, shown = _shared(values, digests, known)
+                    raise RoleError(
+                        f"{kind}: {n} of the {role} role are in the {other} role too ({shown}); the roles must share "
+                        "neither images nor groups: split by group, or drop these rows"
+                    )
 
     def require_new(self, argument: str, named: Mapping[str, Collection[str]]) -> None:
         """Raise `RoleError` naming the ids or groups, as `identities` gives them, that the model was fitted on."""
-        for role, kind, n, shown in self._shared(named):
-            of_these = {"ids": "of these images", "groups": "of the groups of these images"}[kind]
-            raise RoleError(
-                f"{argument}: {n:,} {of_these} {'was' if n == 1 else 'were'} used to fit the model as {role} "
-                f"({shown}); give images of patients that it has not seen"
-            )
-
-    def _shared(self, named: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str, int, str]]:
-        """Role, kind, number and first names of what is held already, role by role."""
         for kind, values in named.items():
             digests = self._hashed(values)
             for (role, role_kind), known in self.hashes.items():
                 if role_kind == kind and not known.isdisjoint(digests):
-                    hashed = dict(zip(digests, values, strict=True))
-                    shared = sorted(hashed[key] for key in hashed.keys() & known)
-                    more = f" and {len(shared) - _SHOWN:,} more" if len(shared) > _SHOWN else ""
-                    yield role, kind, len(shared), f"{', '.join(shared[:_SHOWN])}{more}"
+                    n, shown = _shared(values, digests, known)
+                    of_these = {"ids": "of these images", "groups": "of the groups of these images"}[kind]
+                    raise RoleError(
+                        f"{argument}: {n:,} {of_these} {'was' if n == 1 else 'were'} used to fit the model as {role} "
+                        f"({shown}); give images of patients that it has not seen"
+                    )
 
     def holds(self, kind: str, values: Iterable[str]) -> list[bool]:
         """Whether each id ("ids") or group ("groups") was in any role; an empty value was in none."""
@@ -207,6 +203,13 @@ class RoleHashes:
             kind: frozenset().union(*(hashes for (_, own), hashes in self.hashes.items() if own == kind))
             for kind in kinds
         }
+
+
+def _shared(values: Iterable[str], digests: Iterable[bytes], known: Collection[bytes]) -> tuple[int, str]:
+    """How many values have a known hash, and the first of them."""
+    shared = sorted(value for value, digest in zip(values, digests, strict=True) if digest in known)
+    more = f" and {len(shared) - _SHOWN:,} more" if len(shared) > _SHOWN else ""
+    return len(shared), f"{', '.join(shared[:_SHOWN])}{more}"
 
 
 def identities(evidence: Evidence) -> dict[str, set[str]]:
