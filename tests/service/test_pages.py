@@ -234,9 +234,9 @@ def test_times_are_those_of_the_hospitals_clocks_and_the_log_keeps_utc(tmp_path:
     assert len(shown) > 3
     for at, words in shown:
         local = datetime.fromisoformat(at).astimezone(timezone(timedelta(hours=5, minutes=30)))
-            minute, second = (f"{local.day} {local:%b %Y, %H:%M}{seconds} IST" for seconds in ("", f"{local::%S}"))
-            assert at[-1] == "Z"
-            assert words in (minute, second)
+        minute, second = (f"{local.day} {local:%b %Y, %H:%M}{seconds} IST" for seconds in ("", f"{local::%S}"))
+        assert at[-1] == "Z"
+        assert words in (minute, second)
     assert "Times are those of Asia/Kolkata; the log is kept in UTC." in page
     # The hour that the clocks show twice can be told apart.
     vienna = ZoneInfo("Europe/Vienna")
