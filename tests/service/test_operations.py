@@ -610,6 +610,9 @@ def test_rebuild_and_tokens_by_command(site: Site) -> None:
     short = RUN(app, ["service", "account", str(site.file), "e.meier", "--role", "engineer", "--password", "short"])
     assert short.exit_code == 1
     assert short.output.strip() == "Error: password: at least 12 characters."
+    for command in (["token", "--role", "program"], ["account", "--role", "engineer", "--password", long]):
+        nowhere = RUN(app, ["service", command[0], str(site.file), "new", *command[1:], "--line", "nowhere"])
+        assert (nowhere.exit_code, "there is no line nowhere; there are skin" in nowhere.output) == (1, True)
 
 
 def test_a_token_made_beside_a_running_service_is_taken(site: Site) -> None:

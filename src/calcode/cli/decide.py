@@ -113,9 +113,7 @@ def decide(
             style="yellow",
         )
     if decided.actions["label"]:
-        screen.say(
-            "How often an answer of one diagnosis is right, only labelled images can say: 'calcode evaluate' counts it."
-        )
+        screen.say("Only labelled images show how often a single diagnosis is right: 'calcode evaluate' counts it.")
     if not isinstance(decided.model, Calcode):
         screen.say(f"Site model: {decided.model.facts_text()}.")
     screen.say(f"Wrote {decided.output}.")

@@ -327,10 +327,12 @@ def token(
     calcode service token site.toml pacs --role program
     """
     from calcode.service.operations import opened
-    from calcode.service.people import make_token
+    from calcode.service.people import make_token, require_lines
     from calcode.service.settings import read_site
 
-    with opened(read_site(site)) as log, log.transaction() as transaction:
+    settings = read_site(site)
+    require_lines(line, known=[entry.name for entry in settings.lines])
+    with opened(settings) as log, log.transaction() as transaction:
         made = make_token(transaction, subject=subject, roles=role, days=days, actor="operator", lines=line)
     tell("service token", made, as_json=as_json, facts={"token": made, "subject": subject, "roles": role})
 
@@ -352,12 +354,14 @@ def account(
     calcode service account site.toml e.meier --role engineer
     """
     from calcode.service.operations import opened
-    from calcode.service.people import set_password, set_roles
+    from calcode.service.people import require_lines, set_password, set_roles
     from calcode.service.problems import Problem
     from calcode.service.settings import read_site
 
+    settings = read_site(site)
+    require_lines(line, known=[entry.name for entry in settings.lines])
     try:
-        with opened(read_site(site)) as log, log.transaction() as transaction:
+        with opened(settings) as log, log.transaction() as transaction:
             set_roles(transaction, subject=subject, roles=role, source="local", actor="operator", lines=line)
             set_password(transaction, subject=subject, password=password)
     except Problem as problem:

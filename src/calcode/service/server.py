@@ -64,6 +64,7 @@ def serve(
             access_log=False,
             log_config=None,
             server_header=False,
+            forwarded_allow_ips=site.trusted_proxies,
             # A closed connection's requests are still decided and recorded; a new start waits for no idle client.
             timeout_keep_alive=30,
             timeout_graceful_shutdown=10,
