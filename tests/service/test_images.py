@@ -63,13 +63,17 @@ def test_a_picture_is_decided_like_its_embedding_kept_and_erased(picture_site: S
 
 
 def test_a_picture_of_two_patients_stays_until_both_are_erased(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures are named by their content: the same one has one file."""
+    """As an earlier version left it: pictures were named by their content alone, and the same one had one file."""
     site, content = make_picture_site(tmp_path), png(4)
-    with running(site) as (_, call):
+    with running(site) as (service, call):
         for group in ("anna", "berta", "clara"):
             sent = {"image": base64.b64encode(content).decode(), "group": group, "image_id": group}
             assert call("POST", "/v1/decisions", json=sent).status_code == 200
-    kept = site.settings.path("images") / hashlib.sha256(content).hexdigest()
+        kept = site.settings.path("images") / hashlib.sha256(content).hexdigest()
+        kept.write_bytes(content)
+        with service.database.writing() as connection:
+            of_all = SECRET_PART.update().where(SECRET_PART.c.name == "image")
+            connection.execute(of_all.values(content=kept.name.encode()))
     with opened(site.settings) as log:
         erase(site.settings, log, group="anna", decision=None, why="test")
         assert kept.exists()

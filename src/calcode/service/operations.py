@@ -217,7 +217,7 @@ def _delete(connection: Connection, condition: object) -> tuple[int, set[str]]:
 def _remove_pictures(site: SiteSettings, log: Log, names: set[str]) -> None:
     """Remove the files of deleted pictures, after COMMIT: what was rolled back would miss them.
 
-    A file is named by its content: two patients with the same picture share it, and the other one's stays.
+    An earlier version gave the same picture of two patients one file: the other one's stays.
     """
     if not names:
         return
