@@ -6,6 +6,7 @@ The chain covers commitments, not contents: a part that was changed in the datab
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from typing import Any
 
 from calcode.service.audit.parts import content_digest
@@ -44,13 +45,23 @@ def changed_parts(log: Log) -> list[str]:
         while last is not None and after < last:
             with log.database.reading() as connection:
                 for rows in driver_pages(connection, query, after, after + _ASKED, size=_PAGE):
-                    for row in rows:
-                        if (why := _difference(*row)) is not None:
+                    for seq, name, salt, content, body in rows:
+                        # Found in the text, a commitment need not be parsed out of it, which takes as long as all else.
+                        if not _is_said(name, salt, content, body) and (
+                            why := _difference(seq, name, salt, content, body)
+                        ):
                             return [why]
             after += _ASKED
     except log.database.driver_error as error:
         return [f"the database cannot read the personal parts after record {after}: {error}"]
     return []
+
+
+def _is_said(name: str, salt: Any, content: Any, body: str | None) -> bool:
+    try:
+        return body is not None and f'"{name}":"{sha256(salt + content).hexdigest()}"' in body
+    except TypeError:  # a column of another type
+        return False
 
 
 def _difference(seq: int, name: str, salt: Any, content: Any, body: str | None) -> str | None:
