@@ -115,30 +115,18 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
         for temporary, final in zip(temporaries, finals, strict=True):
             os.replace(temporary, final)
         for folder in dict.fromkeys(final.parent for final in finals):
-            _keep_names(folder)
+            # Without this a crash of the machine could take a rename back. Not every file system knows it.
+            with suppress(OSError):
+                handle = os.open(folder, os.O_RDONLY)
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
     finally:
         for temporary in temporaries:
             # A read-only disk refuses to remove even what is not there; that must not hide the error itself.
             with suppress(OSError):
                 temporary.unlink()
-
-
-def _keep_names(folder: Path) -> None:
-    """Let the disk have the names in a folder; without this a crash of the machine could take a rename back."""
-    if os.name != "posix":
-        return
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # a folder to write into, not to look into
-        return
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        # Some file systems of other machines know no fsync of a folder.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
-            raise
-    finally:
-        os.close(handle)
 
 
 def _lock(handle: int) -> bool:
