@@ -115,11 +115,15 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
         for temporary, final in zip(temporaries, finals, strict=True):
             os.replace(temporary, final)
         for folder in dict.fromkeys(final.parent for final in finals):
-            # Without this a crash of the machine could take a rename back. Not every file system knows it.
-            with suppress(OSError):
+            # Without this a crash of the machine could take a rename back. A folder may be there to be written into
+            # only, and some file systems of other machines know no fsync of a folder.
+            with suppress(PermissionError):
                 handle = os.open(folder, os.O_RDONLY)
                 try:
                     os.fsync(handle)
+                except OSError as error:
+                    if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+                        raise
                 finally:
                     os.close(handle)
     finally:
