@@ -317,6 +317,40 @@ def test_labels_vote_in_decision_order_and_an_overdue_one_is_missing(
     assert state(service.monitors["skin"]) == state(replayed(service))
 
 
+@pytest.mark.parametrize("late", ["confirms", "contradicts"])
+def test_a_label_that_was_there_in_time_votes_whatever_comes_after_its_day(
+    service: Service, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first case has no label and holds the walk up; the laboratory speaks of the others before it goes on."""
+    clinic = Clinic(service, shift=0.0)
+    clinic.send(60)
+    classes = list(service.models["skin"].prompts.classes)
+    missed, named = {}, {}
+    for row in clinic.drawn()[1:]:
+        given = json.loads(row.released_set)
+        if row.action != "defer" and len(given) < len(classes):
+            missed[row.id] = next(name for name in classes if name not in given)
+            named[row.id] = given[0]
+
+    def labelled(labels: dict[str, str], source: str) -> None:
+        facts: dict[str, Any] = {"source": source, "actor": "lab", "classes": classes}
+        service.change(lambda t: [receive_label(t, id, label=label, **facts) for id, label in labels.items()])
+
+    labelled(missed, "consensus")
+    service.watch()
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + 40 * 86_400)
+    labelled(missed if late == "confirms" else named, "pathology")
+    clinic.send(1)
+    service.watch()
+    (after,) = service.monitors["skin"].states()
+    counts = [watch.counts for watch in after.watch.classes.values()]
+    assert sum(found.misses for found in counts) == len(missed) > 15
+    assert sum(found.hits for found in counts) == 0
+    assert any(alarm.monitor == "M3" for alarm in after.watch.alarms)
+    assert state(service.monitors["skin"]) == state(replayed(service))
+
+
 def test_the_unchanged_world_of_home_raises_no_alarm_and_another_one_does(service: Service) -> None:
     at_home = Clinic(service, shift=0.0)
     at_home.send(200)

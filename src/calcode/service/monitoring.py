@@ -23,7 +23,7 @@ from calcode.files import canonical_json
 from calcode.method.evidence import robust_probabilities
 from calcode.monitor import Alarm, Answer, Case, Rates, Watch, miss_lines, watch_model
 from calcode.service.alarms import bag_of, raised_events
-from calcode.service.labels import reviews_of, second_drawn, standing
+from calcode.service.labels import Review, reviews_of, second_drawn, standing
 from calcode.service.line import LineModel
 from calcode.service.log import Event, Log, Transaction
 from calcode.service.models import Models, latest_protocol
@@ -42,7 +42,7 @@ from calcode.service.tables import (
 )
 
 #: Of the saved state; another one is not read, and the log is replayed.
-STATE_VERSION = 2
+STATE_VERSION = 3
 _LABEL_KINDS = ("review_saved", "review_superseded", "label_received")
 #: Representatives to one `measured` event, and events to one step of the fold.
 _MEASURED_ROWS = 512
@@ -333,20 +333,29 @@ class LineMonitors:
         while watched.queue:
             id = watched.queue[0]
             row = connection.execute(select(DECISION).where(DECISION.c.id == id)).one()
-            reviews = [review for review in reviews_of(connection, id) if review.seq <= event.seq]
-            found = standing(reviews, second=second_drawn(row))
             task = select(TASK.c.due_at).where(TASK.c.decision == id).order_by(TASK.c.opened_at, TASK.c.id)
             due = connection.execute(task.limit(1)).scalar()
+            found = standing(_in_time(connection, id, upto=event.seq, due=due), second=second_drawn(row))
             labelled = found.state in ("labelled", "outside")
             if not labelled and (due is None or event.at <= due):
                 return
-            saved = connection.execute(select(REVIEW.c.saved_at).where(REVIEW.c.seq == found.seq)).scalar()
             vote = None
-            # A label that came after its day is missing, whether or not something else was recorded in between.
-            if labelled and (due is None or saved is None or saved <= due):
+            if labelled:
                 vote = -1 if found.label is None else classes.index(found.label)
             watched.watch.review(id, label=vote, when=event.at)
             watched.queue.pop(0)
+
+
+def _in_time(connection: Connection, decision: str, *, upto: int, due: str | None) -> list[Review]:
+    """The reviews of a decision up to a record, without those that came after its day.
+
+    A label that was there in time counts as it was then. Who confirms it later makes no missing label of it, and who
+    contradicts it later is not heard: how long the walk was held up by other cases decides nothing.
+    """
+    query = select(REVIEW.c.seq, REVIEW.c.saved_at).where(REVIEW.c.decision == decision)
+    saved = {row.seq: row.saved_at for row in connection.execute(query)}
+    reviews = takewhile(lambda review: review.seq <= upto, reviews_of(connection, decision))
+    return list(takewhile(lambda review: due is None or saved[review.seq] <= due, reviews))
 
 
 def shadow_rates(connection: Connection, line: str, loaded: LineModel) -> Rates | None:
