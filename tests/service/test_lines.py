@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service.sites import Site, another_model, embeddings, make_site, running, token_for
+from service.clinic import Clinic
+from service.sites import Site, another_model, embeddings, make_site, running, token_for, wait_until
 from sqlalchemy import select, text
 
-from calcode.errors import ServiceError
+from calcode.errors import ArtifactError, ServiceError
 from calcode.service import projections, schema
 from calcode.service.admission import Case, DecisionRequest
+from calcode.service.alarms import open_alarms
 from calcode.service.database import Database
 from calcode.service.doctor import examine
 from calcode.service.operations import derived_rows, erase
@@ -311,3 +313,32 @@ def test_threads_that_look_at_images_at_the_same_time_do_not_warn_of_each_others
         finally:
             sys.setswitchinterval(usual)
     assert all(len(evidence) == 2 for evidence in made)
+
+
+def test_monitors_that_fail_on_one_line_are_named_and_stop_no_other_line(
+    three: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    three.file.write_text(three.file.read_text().replace("trusted", "visit_minutes = 0\ntrusted"))
+    with running(three) as (service, call):
+        sentence = "The monitors of the line north do not run (ArtifactError)."
+
+        def gone(digest: str) -> None:
+            raise ArtifactError(f"{digest}: the file is gone")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(service.models["north"], "model", gone)
+            Clinic(service, line="north").send(1)
+            Clinic(service, line="south", shift=1.8).send(80)
+            for _ in range(3):
+                service.watch()
+            with service.database.reading() as connection:
+                assert [alarm["monitor"] for alarm in open_alarms(connection, "south")] == ["M1"]
+            wait_until(lambda: service.monitor_faults == {"north": sentence})
+            health = call("GET", "/health/ready", as_=None)
+            assert (health.status_code, health.json()["detail"]) == (200, f"Ready. {sentence}")
+            told = [record for record in caplog.records if record.msg == "monitors_failed"]
+            assert [(record.line, record.error) for record in told] == [("north", "ArtifactError")]
+        service.watch()
+        wait_until(lambda: service.monitor_faults == {})
+        assert call("GET", "/health/ready", as_=None).json()["detail"] == "Ready."
+        assert service.monitors["north"].states()[0].watch.facts["answers"]["n"] == 1

@@ -85,11 +85,15 @@ async def live() -> dict[str, bool]:
 
 @router.get("/health/ready", response_model=Health, responses={**responses(403), 503: {"model": Health}})
 async def ready(service: ServiceHere, response: Response) -> Health:
-    """200 if a write was committed within the last ten seconds and every line has its model, else 503."""
+    """200 if a write was committed within the last ten seconds and every line has its model, else 503.
+
+    Monitors that do not run are named in `detail`: answers go on without them.
+    """
     good = service.ready()
     response.status_code = 200 if good else 503
     down = service.checkpoints.down
     detail = service.fault or ("Ready." if good else "No write was committed within ten seconds.")
+    detail = " ".join((detail, *service.monitor_faults.values()))
     if down:
         detail += f" {len(down)} checkpoint folder(s) cannot be written."
     size = service.seen_records

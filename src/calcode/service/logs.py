@@ -15,6 +15,7 @@ FIELDS = (
     "ms",
     "error",
     "at_line",
+    "line",
     "model",
     "seq",
     "records",

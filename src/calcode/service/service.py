@@ -67,6 +67,8 @@ class Service:
         self.seen_records = 0
         #: What the housekeeping logged last, by what it is about; empty while all is well.
         self._states: dict[str, str] = {}
+        #: Lines whose monitors do not run, each with a sentence that says so; empty while all is well.
+        self.monitor_faults: dict[str, str] = {}
         self._used_at = time.monotonic() - _USE_SECONDS
         self._monitors_at = time.monotonic()
 
@@ -252,14 +254,7 @@ class Service:
                             models.follow()  # its file may be good again
                 if visits_over(self.database):
                     self.change(close_visits)
-                fault = ""
-                try:
-                    self.watch()
-                except CalcodeError as error:
-                    # A model file that is gone stops the monitors, and neither answers nor checkpoints.
-                    fault = type(error).__name__
-                if self._changed("monitors", fault) and fault:
-                    _LOGGER.error("monitors_failed", extra={"error": fault})
+                self.watch()
                 if time.monotonic() - self._monitors_at > _MONITOR_SECONDS:
                     self._keep_monitors()
                 self._checkpoint()
@@ -273,9 +268,22 @@ class Service:
                 self._changed("housekeeping", "")
 
     def watch(self) -> None:
-        """Let the monitors of every line see what came since they last looked (SERVICE.md 9)."""
-        for monitors in self.monitors.values():
-            monitors.step(self.change)
+        """Let the monitors of every line see what came since they last looked (SERVICE.md 9).
+
+        A model file that is gone stops the monitors of its line, and neither those of other lines nor answers nor
+        checkpoints; `monitor_faults` says so until the file is back.
+        """
+        faults: dict[str, str] = {}
+        for line, monitors in self.monitors.items():
+            fault = ""
+            try:
+                monitors.step(self.change)
+            except CalcodeError as error:
+                fault = type(error).__name__
+                faults[line] = f"The monitors of the line {line} do not run ({fault})."
+            if self._changed(f"monitors of {line}", fault) and fault:
+                _LOGGER.error("monitors_failed", extra={"line": line, "error": fault})
+        self.monitor_faults = faults
 
     def _keep_monitors(self) -> None:
         self._monitors_at = time.monotonic()
