@@ -33,7 +33,7 @@ from calcode.service.monitoring import embeddings_of
 from calcode.service.problems import Problem
 from calcode.service.protocol import Protocol, RecalibrationPlan, parse_protocol
 from calcode.service.recalibration import recalibrate, report_of
-from calcode.service.sampling import Policy, policy_event
+from calcode.service.sampling import Policy, close_visits, policy_event
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, EVENT, SHADOW_DECISION, TASK
 from calcode.site import SiteModel
@@ -201,6 +201,48 @@ def test_the_calendar_is_another_time(tmp_path: Path, monkeypatch: pytest.Monkey
         clinic.read()
         report = recalibrate(service, "skin", actor="engineer")
         assert (report["due"], report["cases"]) == ("2031-01-01", n)
+
+
+def test_a_date_gives_one_bag_and_waits_for_the_visits_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protocol = PROTOCOL.format(on_alarm="defer").replace("at_cases = [60, 120]", "at_dates = [2031-01-01]")
+    (tmp_path / "protocol.toml").write_text(protocol)
+    fixed_coins(tmp_path)
+    lines = LINE.replace("visit_minutes = 0", "visit_minutes = 60") + "sample = 0.5\n"
+    midnight = datetime(2031, 1, 1, tzinfo=UTC)
+    moved = [0.0]
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + moved[0])
+
+    def at(minutes: float) -> None:
+        moved[0] = midnight.timestamp() + 60 * minutes - wall()
+
+    at(-600)
+    with Service(make_site(tmp_path, line_lines=lines).settings) as service:
+        clinic = Clinic(service)
+
+        def after_the_visits() -> None:
+            service.change(close_visits)
+            clinic.read()
+
+        early = clinic.send(150)
+        at(-20)
+        early += clinic.send(60)
+        at(6)
+        clinic.send(1)
+        after_the_visits()
+        assert "visits that began before it are still open" in refusal(service)
+        at(61)
+        after_the_visits()
+        report = recalibrate(service, "skin", actor="engineer")
+        before = [row for row in clinic.drawn() if row.id in early]
+        assert (report["due"], report["cases"]) == ("2031-01-01", len(before))
+        at(-30)  # the clock is set back: more was decided before the day, and the day is used all the same
+        clinic.send(60)
+        at(400)
+        after_the_visits()
+        assert "allows no recalibration now" in refusal(service)
 
 
 def test_triggers_of_an_untouched_model_train_and_wishes_do_not(service: Service) -> None:

@@ -5,6 +5,7 @@ Nothing here looks at a score. Whoever presses the button, whenever, gets the sa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from calcode.service.alarms import open_alarms
 from calcode.service.labels import ReviewedCase, reviewed_cases
 from calcode.service.problems import Problem
 from calcode.service.protocol import RecalibrationPlan
+from calcode.service.sampling import settled_upto
 from calcode.service.tables import ALARM, DECISION, EVENT, RECALIBRATION
 
 
@@ -156,10 +158,20 @@ def _due(
         if len(kept) in plan.at_cases and not any(n == len(kept) for n, _, _ in come):
             come.append((len(kept), f"{len(kept)} cases", list(kept)))
     today = str(connection.execute(select(func.max(EVENT.c.at))).scalar())[:10]
+    used = {json.loads(row.report)["due"] for row in made}
     for day in (day.isoformat() for day in plan.at_dates):
-        if day <= today:
+        # A day is used once, whatever was decided before it.
+        if day <= today and day not in used:
             last = select(func.max(DECISION.c.seq)).join(EVENT, EVENT.c.seq == DECISION.c.seq)
             before = connection.execute(last.where(*period, EVENT.c.at < day)).scalar() or 0
+            if settled_upto(connection, line) < before:
+                # Whoever presses now would choose another bag than who presses an hour later.
+                raise Problem(
+                    409,
+                    f"The protocol names {day}, and visits that began before it are still open: which image stands "
+                    "for these patients is not known so far. The service closes them when their time is over; then "
+                    "try again.",
+                )
             cases = [case for case in drawn if case.seq <= before and case.u < least(before)]
             come.append((len(cases), day, cases))
     largest = max((row.cases for row in made), default=0)
