@@ -411,6 +411,28 @@ def test_gates_count_labels_after_the_cut_off_and_never_set_size(tmp_path: Path)
     assert not [name for name in Protocol.model_fields if "size" in name or "informative" in name]
 
 
+def test_a_model_from_elsewhere_needs_labels_here_as_well(tmp_path: Path) -> None:
+    protocol = 'description = "as shown here"\nmin_shadow_decisions = 5\nmin_labels_per_class = 5\n'
+    site = clinic_site(tmp_path, protocol=protocol)
+    with Service(site.settings) as service:
+        clinic = Clinic(service, shift=0.0)
+        clinic.send(40)
+        clinic.read()
+        models = service.models["skin"]
+        digest, add = models.add(another_model(site, "elsewhere.safetensors"), actor="engineer")
+        service.change(add)
+        into_shadow(service, digest)
+        clinic.send(20)
+        with pytest.raises(Problem) as found:
+            promote(service, digest)
+        assert found.value.status == 409
+        assert found.value.detail.count("0 labels after the cut-off, 5 needed.") == 4
+        clinic.send(80)
+        clinic.read()
+        promote(service, digest)
+        assert models.champion.digest == digest
+
+
 def test_cases_without_a_label_count_as_missed_in_the_gate(tmp_path: Path) -> None:
     """Whatever the candidate misses stays unread: among the labelled ones nothing is wrong, and the gate stays shut."""
     protocol = PROTOCOL.format(on_alarm="defer").replace("on_alarm", "min_coverage = 0.9\non_alarm")

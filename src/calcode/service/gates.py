@@ -20,7 +20,7 @@ from calcode.service.alarms import open_alarms
 from calcode.service.labels import reviewed_cases
 from calcode.service.line import LineModel
 from calcode.service.protocol import Protocol
-from calcode.service.tables import DECISION, EVENT, MODEL, PROTOCOL, RECALIBRATION, SHADOW_DECISION, of_kinds
+from calcode.service.tables import DECISION, EVENT, MODEL, PROTOCOL, SHADOW_DECISION, of_kinds
 
 #: One minus the confidence of the lower bound of coverage.
 _ALPHA = 0.05
@@ -108,15 +108,12 @@ def failed_gates(
     if seen < protocol.min_shadow_decisions:
         failed.append(f"{seen} shadow decisions, the protocol asks for {protocol.min_shadow_decisions}.")
     shown = shadow_coverage(connection, line, digest)
-    report = connection.execute(
-        select(RECALIBRATION.c.report).where(RECALIBRATION.c.line == line, RECALIBRATION.c.model == digest).limit(1)
-    ).scalar()
-    for entry in [] if report is None else json.loads(report)["classes"]:
-        n = shown["classes"].get(entry["name"], {"labels": 0})["labels"]
-        # Nothing can be missed of a class that is in every set.
-        if n < protocol.min_labels_per_class and not entry["in_every_set"]:
-            name = names.get(entry["name"], entry["name"])
-            failed.append(f"{name}: {n} labels after the cut-off, {protocol.min_labels_per_class} needed.")
+    # Also of a model from elsewhere, which has shown nothing here so far. One that cannot be loaded fails below.
+    for name in [] if loaded is None else _left_out_at_times(loaded):
+        n = shown["classes"].get(name, {"labels": 0})["labels"]
+        if n < protocol.min_labels_per_class:
+            spelled = names.get(name, name)
+            failed.append(f"{spelled}: {n} labels after the cut-off, {protocol.min_labels_per_class} needed.")
     if protocol.min_coverage is not None and shown["lower"] < protocol.min_coverage:
         failed.append(
             f"Of {counted(shown['labels'], 'read case')} after the cut-off it named the right diagnosis in "
@@ -139,6 +136,11 @@ def failed_gates(
     if loaded is None or loaded.golden() != golden:
         failed.append("It does not repeat the answers that were recorded when it was added (golden answers).")
     return failed
+
+
+def _left_out_at_times(loaded: LineModel) -> list[str]:
+    """The classes that a model may leave out of a set; nothing can be missed of the others."""
+    return [name for name in loaded.model.classes_ if name not in loaded.model.in_every_set_]
 
 
 def added_at(connection: Connection, line: str, digest: str) -> int:
