@@ -122,9 +122,64 @@ def test_times_that_were_named_after_the_cases_are_refused(tmp_path: Path) -> No
     file.write_text(file.read_text().replace("a site model", "one site model"))
     with Service(site.settings) as service:
         assert recalibrate(service, "skin", actor="engineer")["cases"] == 60
-    file.write_text(file.read_text().replace("[60, 120]", "[60, 61]").replace("random_state = 7", "random_state = 8"))
+    text = file.read_text()
+    file.write_text(text.replace("[60, 120]", "[60, 61]").replace("random_state = 7", "random_state = 8"))
     with Service(site.settings) as service:
-        assert "after these 61 cases were decided" in refusal(service)
+        n = len(Clinic(service).drawn())
+        assert f"named its times and seed with {n - 60} new drawn case" in refusal(service)
+    # What was written before is as good as before.
+    file.write_text(text)
+    with Service(site.settings) as service:
+        clinic = Clinic(service, seed=1)
+        sent(clinic, 120)
+        clinic.read()
+        report = recalibrate(service, "skin", actor="engineer")
+        assert (report["bag"], report["look"], report["cases"]) == ("bag-0", 2, 120)
+
+
+@pytest.mark.parametrize("changed", ["random_state = 8", "random_state = 7\nslack = 'thin'"])
+def test_a_plan_that_was_written_with_some_of_the_labels_in_view_begins_a_new_bag(tmp_path: Path, changed: str) -> None:
+    """SITE.md S6: with 59 of 60 labels known, ten seeds would find the smallest sets of ten."""
+    site, file = clinic_site(tmp_path), tmp_path / "protocol.toml"
+    with Service(site.settings) as service:
+        clinic = Clinic(service)
+        while len(clinic.drawn()) < 59:
+            clinic.send(1)
+        clinic.read()
+    file.write_text(file.read_text().replace("random_state = 7", changed))
+    with Service(site.settings) as service:
+        with service.database.reading() as connection:
+            written = latest_protocol(connection, "skin")
+        assert written is not None
+        later = Clinic(service, seed=1)
+        sent(later, 60)
+        later.read()
+        said = refusal(service)
+        assert "59 new drawn cases in view, so a new sample begins with the protocol" in said
+        assert "the next time is 60 drawn cases" in said
+        sent(later, 119)
+        later.read()
+        report = recalibrate(service, "skin", actor="engineer")
+        assert (report["bag"], report["cases"]) == (f"bag-{written.from_seq}", 60)
+        assert report["after"] == written.from_seq
+        assert report["trainers"] >= 59, "what was read before is not lost"
+
+
+def test_a_plan_that_comes_between_two_looks_goes_on_with_the_bag(tmp_path: Path) -> None:
+    site, file = clinic_site(tmp_path), tmp_path / "protocol.toml"
+    with Service(site.settings) as service:
+        clinic = Clinic(service)
+        while len(clinic.drawn()) < 60:
+            clinic.send(1)
+        clinic.read()
+        recalibrate(service, "skin", actor="engineer")
+    file.write_text(file.read_text().replace("[60, 120]", "[60, 90]"))
+    with Service(site.settings) as service:
+        later = Clinic(service, seed=1)
+        sent(later, 90)
+        later.read()
+        report = recalibrate(service, "skin", actor="engineer")
+        assert (report["bag"], report["look"], report["cases"]) == ("bag-0", 2, 90)
 
 
 def test_what_was_chosen_with_the_bag_in_view_does_not_train_it(tmp_path: Path) -> None:

