@@ -62,6 +62,15 @@ def refusal(service: Service) -> str:
     return found.value.detail
 
 
+def raised(service: Service, id: str, bag: str) -> int:
+    """An alarm about a bag; its record."""
+    names = ("model", "monitor", "name", "finding", "advice")
+    facts = {"line": "skin", "bag": bag, "log_capital": 9.0, "n": 9, "alpha": 0.01, **dict.fromkeys(names, "")}
+    event = Event(kind="alarm_raised", actor="service", subject=id * 24, body=facts)
+    (record,) = service.change(lambda transaction: transaction.append([event]))
+    return int(record.seq)
+
+
 # ---------------------------------------------------------------------- which cases
 
 
@@ -180,6 +189,54 @@ def test_a_plan_that_comes_between_two_looks_goes_on_with_the_bag(tmp_path: Path
         later.read()
         report = recalibrate(service, "skin", actor="engineer")
         assert (report["bag"], report["look"], report["cases"]) == ("bag-0", 2, 90)
+
+
+def test_a_late_alarm_about_a_bag_that_was_given_up_leaves_the_present_bag_alone(service: Service) -> None:
+    clinic = Clinic(service)
+
+    def present() -> str:
+        with service.database.reading() as connection:
+            return plan_bag(connection, "skin", PLAN).bag
+
+    clinic.send(20)
+    first = raised(service, "a", "bag-0")
+    same = raised(service, "b", "bag-0")
+    close_all(service, then="new_bag")
+    sent(clinic, len(clinic.drawn()) + 80)
+    clinic.read()
+    assert present() == f"bag-{first}", f"{same} says nothing new about the bag of before"
+    # A late label of a case that the old bag's model decided.
+    raised(service, "c", "bag-0")
+    assert present() == f"bag-{first}"
+    close_all(service, then="new_bag")
+    assert present() == f"bag-{first}"
+    # One about the present bag, or about the images themselves, does give it up.
+    for id, bag in (("d", f"bag-{first}"), ("e", "home-0123456789abcdef"), ("f", "home-0123456789abcdef")):
+        newest = raised(service, id, bag)
+        close_all(service, then="new_bag")
+        sent(clinic, len(clinic.drawn()) + 80)
+        clinic.read()
+        assert present() == f"bag-{newest}"
+
+
+def test_an_alarm_about_the_bag_before_a_new_plan_still_asks_for_a_choice(tmp_path: Path) -> None:
+    """The model of that bag answers on: what its monitors see has changed, has changed for the new bag as well."""
+    site, file = clinic_site(tmp_path), tmp_path / "protocol.toml"
+    with Service(site.settings) as service:
+        clinic = Clinic(service)
+        clinic.send(40)
+        clinic.read()
+    file.write_text(file.read_text().replace("random_state = 7", "random_state = 8"))
+    with Service(site.settings) as service:
+        clinic = Clinic(service, seed=1)
+        clinic.send(20)
+        record = raised(service, "a", "bag-0")
+        while sum(row.seq > record for row in clinic.drawn()) < 60:
+            clinic.send(20)
+        clinic.read()
+        assert "first choose" in refusal(service)
+        close_all(service, then="new_bag")
+        assert recalibrate(service, "skin", actor="engineer")["bag"] == f"bag-{record}"
 
 
 def test_what_was_chosen_with_the_bag_in_view_does_not_train_it(tmp_path: Path) -> None:

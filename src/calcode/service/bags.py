@@ -20,7 +20,7 @@ from calcode.service.labels import ReviewedCase, reviewed_cases
 from calcode.service.problems import Problem
 from calcode.service.protocol import RecalibrationPlan
 from calcode.service.sampling import settled_upto
-from calcode.service.tables import ALARM, DECISION, EVENT, PROTOCOL, RECALIBRATION
+from calcode.service.tables import ALARM, DECISION, EVENT, PROTOCOL, RECALIBRATION, of_kinds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,8 @@ def plan_bag(connection: Connection, line: str, plan: RecalibrationPlan) -> BagP
         409 outside the protocol, or while too many of its cases wait for a label.
     """
     after, why = _start(connection, line)
-    if any(alarm["bag"] == f"bag-{after}" for alarm in open_alarms(connection, line)):
+    about = {str(alarm["bag"]) for alarm in open_alarms(connection, line)} - _given_up(connection, line).bags
+    if any(_is_bag(name) for name in about):
         # Cases from before and after a change are no random sample of either.
         raise Problem(
             409,
@@ -110,6 +111,38 @@ def plan_bag(connection: Connection, line: str, plan: RecalibrationPlan) -> BagP
     )
 
 
+class _GivenUp(NamedTuple):
+    """What two people gave up on alarms: the record of the newest such alarm (0 without any), and the bags."""
+
+    after: int
+    bags: frozenset[str]
+
+
+def _given_up(connection: Connection, line: str) -> _GivenUp:
+    """The bags that were given up, and where the one after them begins.
+
+    Late labels may raise another alarm about a bag that was given up long ago. Whoever closes it gives up nothing: the
+    present bag is not meant. An alarm about a home model speaks of the images themselves, whatever bag there is.
+    """
+    query = (
+        select(ALARM.c.bag, ALARM.c.raised_seq)
+        .join(EVENT, EVENT.c.subject == ALARM.c.id)
+        .where(of_kinds("alarm_closed"), ALARM.c.line == line, ALARM.c.choice == "new_bag")
+        .order_by(EVENT.c.seq)
+    )
+    after, bags = 0, set()
+    for bag, raised in connection.execute(query):
+        if bag not in bags or not _is_bag(bag):
+            after = max(after, int(raised))
+        bags.add(str(bag))
+    return _GivenUp(after, frozenset(bags))
+
+
+def _is_bag(reference: str) -> bool:
+    """Whether monitors refer to a bag of this line, and not to a model from elsewhere (`bag_of`)."""
+    return reference.startswith("bag-")
+
+
 class _Start(NamedTuple):
     """The record after which a bag begins; `why` there, for people, where no alarm says it."""
 
@@ -124,10 +157,7 @@ def _start(connection: Connection, line: str) -> _Start:
     others later, with labels in view, begins a new bag, and the cases before it train. What was written when that case
     was decided may be written again: a mistake that is put right costs nothing.
     """
-    given_up = select(func.max(ALARM.c.raised_seq)).where(
-        ALARM.c.line == line, ALARM.c.closed_by.is_not(None), ALARM.c.choice == "new_bag"
-    )
-    after = int(connection.execute(given_up).scalar() or 0)
+    after = _given_up(connection, line).after
     looked = select(func.max(RECALIBRATION.c.upto_seq)).where(
         RECALIBRATION.c.line == line, RECALIBRATION.c.bag == f"bag-{after}"
     )
