@@ -8,11 +8,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from service.conftest import Server as PostgreSQL
 from service.sites import Process, Site, embeddings, free_port, make_site, post, running, token_for, wait_until
 from service.visitors import Person
 from sqlalchemy import select, update
@@ -23,8 +25,8 @@ from calcode.service.doctor import examine
 from calcode.service.log import Event, Log
 from calcode.service.operations import erase, opened
 from calcode.service.service import Service
-from calcode.service.settings import read_site
-from calcode.service.tables import DECISION, OUTBOX, REVIEW, TASK
+from calcode.service.settings import Delivery, read_site
+from calcode.service.tables import DECISION, EVENT, OUTBOX, REVIEW, TASK
 
 
 class Receiver(BaseHTTPRequestHandler):
@@ -163,6 +165,37 @@ def test_a_lease_ends_by_itself_when_its_holder_died(log: Log) -> None:
     assert (again.decision, again.attempts) == (id, 1)
 
 
+def test_a_lease_is_renewed_by_its_holder_and_by_nobody_whose_row_another_took(log: Log) -> None:
+    queue(log, 1)
+    with log.database.writing() as connection:
+        (mine,) = outbox.lease(connection, "record", most=1, after_reading=False)
+        connection.execute(update(OUTBOX).values(next_at="2000"))
+        assert outbox.renew(connection, mine)
+        assert not outbox.any_due(connection, "record", after_reading=False)
+        connection.execute(update(OUTBOX).values(next_at="2000"))
+        (theirs,) = outbox.lease(connection, "record", most=1, after_reading=False)
+        assert not outbox.renew(connection, mine)
+        # Who lost a row cannot give it back under the feet of who has it.
+        outbox.give_back(connection, mine, fault="ConnectError", again=True)
+        assert not outbox.any_due(connection, "record", after_reading=False)
+        assert outbox.renew(connection, theirs)
+
+
+def test_what_two_processes_delivered_is_recorded_once(log: Log) -> None:
+    queue(log, 1)
+    with log.database.writing() as connection:
+        (mine,) = outbox.lease(connection, "record", most=1, after_reading=False)
+        connection.execute(update(OUTBOX).values(next_at="2000"))
+        (theirs,) = outbox.lease(connection, "record", most=1, after_reading=False)
+    for row, receipt in ((theirs, "HTTP 201"), (mine, "HTTP 200")):
+        with log.transaction() as transaction:
+            outbox.delivered(transaction, row, payload_digest="ab", receipt=receipt)
+    with log.database.writing() as connection:
+        assert connection.execute(select(EVENT.c.subject).where(EVENT.c.kind == "delivery")).all() == [(mine.decision,)]
+        assert connection.execute(select(OUTBOX.c.receipt)).scalar_one() == "HTTP 201"
+        assert not outbox.renew(connection, theirs), "done is done"
+
+
 def test_a_refused_row_waits_longer_each_time_and_a_row_that_was_not_sent_not_at_all(log: Log) -> None:
     queue(log, 1)
     pauses = []
@@ -275,6 +308,32 @@ def test_every_decision_on_a_patient_reaches_the_record_once(tmp_path: Path, rec
         assert [(entry["target"], entry["receipt"]) for entry in shown] == [("record", "HTTP 200")]
         assert call("GET", "/v1/outbox", as_="engineer").json()[0]["rows"] == 0
         assert call("GET", "/v1/outbox", as_="program").status_code == 403
+
+
+def test_two_services_send_a_slow_receiver_every_report_once(
+    postgres: PostgreSQL, tmp_path: Path, receiver: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease covers one report, not all that were taken together."""
+    from calcode.service.hospital import couriers
+
+    monkeypatch.setattr(outbox, "LEASE", timedelta(seconds=2))
+    send = couriers.send
+
+    def slowly(delivery: Delivery, payload: bytes) -> str:
+        time.sleep(0.3)
+        return send(delivery, payload)
+
+    monkeypatch.setattr(couriers, "send", slowly)
+    site = fhir_site(tmp_path, receiver, line_lines="visit_minutes = 0", database=postgres.new_database())
+    with running(site) as (one, call), Service(site.settings):
+        for row in range(16):
+            assert call("POST", "/v1/decisions", json=request(row, f"patient-{row}")).status_code == 200
+        wait_until(lambda: not waiting(one.log))
+        time.sleep(0.7)  # what the other one is sending arrives
+        with one.database.reading() as connection:
+            told = connection.execute(select(EVENT.c.subject).where(EVENT.c.kind == "delivery")).scalars().all()
+    assert len(told) == len(set(told)) == 16
+    assert receiver.state["came"] == 16
 
 
 def test_one_report_that_is_refused_delays_no_other_and_is_named(tmp_path: Path, receiver: Server) -> None:

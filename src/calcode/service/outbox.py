@@ -87,6 +87,28 @@ def lease(connection: Connection, target: str, *, most: int, after_reading: bool
     return rows
 
 
+def renew(connection: Connection, row: Row[Any]) -> bool:
+    """Begin the lease of a row anew, just before it is sent: those before it may have taken all of its time.
+
+    Parameters
+    ----------
+    connection : Connection
+    row : Row
+        As `lease` gave it.
+
+    Returns
+    -------
+    bool
+        False if the lease had ended and another process took the row: it is no longer ours to send.
+    """
+    return connection.execute(OUTBOX.update().where(_ours(row)).values(next_at=_after(LEASE))).rowcount == 1
+
+
+def _ours(row: Row[Any]) -> ColumnElement[bool]:
+    """The row is not done, and nobody has taken it since we did: every taker counts one attempt more."""
+    return and_(OUTBOX.c.id == row.id, OUTBOX.c.done_at.is_(None), OUTBOX.c.attempts == row.attempts + 1)
+
+
 def _due(target: str, *, after_reading: bool) -> Select[Any]:
     mine = (OUTBOX.c.target == target, OUTBOX.c.done_at.is_(None), OUTBOX.c.next_at <= _after(timedelta(0)))
     query = select(OUTBOX).where(*mine)
@@ -103,7 +125,7 @@ def _may_be_read() -> ColumnElement[bool]:
 
 
 def give_back(connection: Connection, row: Row[Any], *, fault: str, again: bool) -> None:
-    """Free a row that was not delivered.
+    """Free a row that was not delivered, unless another process has taken it since.
 
     Parameters
     ----------
@@ -117,7 +139,7 @@ def give_back(connection: Connection, row: Row[Any], *, fault: str, again: bool)
         long each time, at most an hour.
     """
     pause = timedelta(0) if again else min(_LONGEST, timedelta(seconds=2 ** min(row.attempts + 1, 12)))
-    connection.execute(OUTBOX.update().where(OUTBOX.c.id == row.id).values(fault=fault, next_at=_after(pause)))
+    connection.execute(OUTBOX.update().where(_ours(row)).values(fault=fault, next_at=_after(pause)))
 
 
 def retry(connection: Connection, target: str | None = None) -> int:
@@ -127,7 +149,10 @@ def retry(connection: Connection, target: str | None = None) -> int:
 
 
 def delivered(transaction: Transaction, row: Row[Any], *, payload_digest: str | None, receipt: str) -> None:
-    """Record that the receiver has it, or that it can never be sent (without a payload)."""
+    """Record that the receiver has it, or that it can never be sent (without a payload); once, whoever sent it."""
+    # The transaction holds the head of the log, so nobody else records the same meanwhile.
+    if transaction.connection.execute(select(OUTBOX.c.done_at).where(OUTBOX.c.id == row.id)).scalar_one() is not None:
+        return
     body = {
         "row": row.id,
         "kind": row.kind,

@@ -86,6 +86,9 @@ class _Courier(threading.Thread):
             with database.writing() as connection:
                 rows = outbox.lease(connection, name, most=_BATCH, after_reading=held)
             for position, row in enumerate(rows):
+                with database.writing() as connection:
+                    if not outbox.renew(connection, row):
+                        continue
                 try:
                     self._send(row)
                 except Unreachable as error:
