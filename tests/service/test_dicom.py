@@ -20,7 +20,8 @@ pytest.importorskip("pynetdicom")
 pytest.importorskip("onnxruntime")
 
 from pydicom import Dataset, dcmread
-from pydicom.uid import RLELossless
+from pydicom.uid import ComprehensiveSRStorage, RLELossless
+from pynetdicom import AE, evt
 from service.archives import archive, echo, require, send
 from service.dicom_objects import IDENTIFIERS, encoded, photograph
 from service.pictures import make_picture_site
@@ -29,9 +30,14 @@ from sqlalchemy import select
 
 from calcode.errors import ServiceError
 from calcode.service import outbox
+from calcode.service.hospital.objects import take_apart
+from calcode.service.hospital.senders import Refused, Unreachable
+from calcode.service.hospital.senders import send as deliver
 from calcode.service.hospital.statement import Statement
+from calcode.service.hospital.structured_report import structured_report
 from calcode.service.operations import erase, opened
 from calcode.service.service import Service
+from calcode.service.settings import DicomDelivery, StowDelivery, TlsSettings
 from calcode.service.tables import DECISION, EVENT, SECRET_PART
 
 GATEWAY = """
@@ -285,12 +291,6 @@ def test_with_tls_a_peer_needs_the_certificate_that_belongs_to_its_title(certifi
 def test_reports_leave_by_tls_with_our_certificate_to_a_receiver_that_has_the_right_one(
     certificates: Path, tmp_path: Path
 ) -> None:
-    from calcode.service.hospital.objects import take_apart
-    from calcode.service.hospital.senders import Unreachable
-    from calcode.service.hospital.senders import send as deliver
-    from calcode.service.hospital.structured_report import structured_report
-    from calcode.service.settings import DicomDelivery, TlsSettings
-
     require("storescp")
     port = free_port()
     own = ("+tls", str(certificates / "service.key"), str(certificates / "service.pem"))
@@ -302,10 +302,7 @@ def test_reports_leave_by_tls_with_our_certificate_to_a_receiver_that_has_the_ri
         tls = TlsSettings(**{name: str(certificates / file) for name, file in files.items()})
         return DicomDelivery(name="pacs", kind="dicom", host="localhost", port=port, called="ARCHIVE", tls=tls)
 
-    header = take_apart(encoded(photograph(1)), pseudonym="ab" * 32, deidentify=True).report_header
-    words = {"line": "skin", "model": "m", "action": "label", "reason": "none", "promises": ()}
-    at = "2026-11-15T22:00:00.000000Z"
-    report = structured_report(Statement(decision="1", seq=1, at=at, diagnoses=("nv",), n_classes=7, **words), header)
+    report = _report()
 
     def sent() -> str | None:
         with suppress(Unreachable):
@@ -320,6 +317,77 @@ def test_reports_leave_by_tls_with_our_certificate_to_a_receiver_that_has_the_ri
         receiver.kill()
         receiver.wait()
     assert len(list(tmp_path.glob("SR*"))) == 1
+
+
+def _report() -> bytes:
+    header = take_apart(encoded(photograph(1)), pseudonym="ab" * 32, deidentify=True).report_header
+    words = {"line": "skin", "model": "m", "action": "label", "reason": "none", "promises": ()}
+    at = "2026-11-15T22:00:00.000000Z"
+    return structured_report(Statement(decision="1", seq=1, at=at, diagnoses=("nv",), n_classes=7, **words), header)
+
+
+@pytest.mark.parametrize(("status", "taken"), [(0x0111, True), (0xB000, True), (0x0110, False), (0xA700, False)])
+def test_a_report_that_the_archive_already_has_is_delivered(status: int, taken: bool) -> None:
+    """After a kill between answer and record a report is sent again; a strict archive calls it a duplicate."""
+    archive = AE(ae_title="ARCHIVE")
+    archive.add_supported_context(ComprehensiveSRStorage)
+    server = archive.start_server(("127.0.0.1", 0), block=False, evt_handlers=[(evt.EVT_C_STORE, lambda event: status)])
+    assert server is not None
+    port = server.socket.getsockname()[1]
+    pacs = DicomDelivery(name="pacs", kind="dicom", host="127.0.0.1", port=port, called="ARCHIVE")
+    try:
+        if taken:
+            assert deliver(pacs, _report()) == f"C-STORE 0x{status:04X}"
+        else:
+            with pytest.raises(Refused, match=f"0x{status:04X}"):
+                deliver(pacs, _report())
+    finally:
+        server.shutdown()
+
+
+def _failed(*reasons: int) -> bytes:
+    items = [{"00081197": {"vr": "US", "Value": [reason]}} for reason in reasons]
+    return json.dumps({"00081198": {"vr": "SQ", "Value": items}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "taken"),
+    [
+        (200, b"<NativeDicomModel/>", True),
+        (200, b"", True),
+        (200, b"[]", True),
+        (200, b'{"00081190": {"vr": "UR"}}', True),
+        (200, _failed(0x0111), True),
+        (409, _failed(0x0111), True),
+        (200, _failed(0x0110), False),
+        (202, _failed(0x0111, 0x0110), False),
+        (200, b'{"00081198": {"vr": "SQ", "Value": [{}]}}', False),
+        (409, b"", False),
+        (400, b"<NativeDicomModel/>", False),
+    ],
+)
+def test_what_a_web_archive_answers_says_whether_it_has_the_report(status: int, body: bytes, taken: bool) -> None:
+    class Archive(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Archive) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        web = StowDelivery(name="web", kind="stow", url=f"http://127.0.0.1:{server.server_port}")
+        try:
+            if taken:
+                assert deliver(web, b"report").startswith(f"HTTP {status}")
+            else:
+                with pytest.raises(Refused):
+                    deliver(web, b"report")
+        finally:
+            server.shutdown()
 
 
 # ---------------------------------------------------------------------- where identifiers are, and where not

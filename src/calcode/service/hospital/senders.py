@@ -7,12 +7,19 @@ import io
 import socket
 import ssl
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from calcode.service.settings import Delivery, DicomDelivery, FhirDelivery, StowDelivery
 
+if TYPE_CHECKING:
+    import httpx
+
 _SECONDS = 20.0
-#: Failed SOP Sequence: a server may say 200 and list the object here.
-_FAILED = "00081198"
+#: Failed SOP Sequence: a server may say 200 and list the object here. Failure Reason: why, in each of its items.
+_FAILED, _REASON = "00081198", "00081197"
+#: Duplicate SOP Instance, as a status of C-STORE or as a failure reason. A report has the same UID and the same bytes
+#: at every attempt, so a strict archive says this of one that it took before we could record it.
+_ALREADY_THERE = 0x0111
 
 
 class Unreachable(Exception):
@@ -74,7 +81,7 @@ def _stored(delivery: DicomDelivery, payload: bytes) -> str:
     if "Status" not in status:
         raise Unreachable("no answer to C-STORE")
     # Warnings (0xBxxx) say that the object was stored.
-    if status.Status != 0x0000 and status.Status >> 12 != 0xB:
+    if status.Status not in (0x0000, _ALREADY_THERE) and status.Status >> 12 != 0xB:
         raise Refused(f"C-STORE status 0x{status.Status:04X}")
     return f"C-STORE 0x{status.Status:04X}"
 
@@ -94,8 +101,23 @@ def _posted(delivery: StowDelivery | FhirDelivery, path: str, body: bytes, *, me
         raise Unreachable(type(error).__name__) from error
     if answer.status_code in (502, 503, 504):
         raise Unreachable(f"HTTP {answer.status_code}")
+    failures = _failures(answer) if isinstance(delivery, StowDelivery) else set()
+    if failures == {_ALREADY_THERE}:
+        return f"HTTP {answer.status_code}, failure reason 0x{_ALREADY_THERE:04X}"
     if not answer.is_success:
         raise Refused(f"HTTP {answer.status_code}")
-    if isinstance(delivery, StowDelivery) and answer.content and answer.json().get(_FAILED, {}).get("Value"):
+    if failures:
         raise Refused(f"HTTP {answer.status_code}, object listed as failed")
     return f"HTTP {answer.status_code}"
+
+
+def _failures(answer: httpx.Response) -> set[int | None]:
+    """Why a DICOMweb server did not take objects; empty where it took all, or says nothing of them in JSON."""
+    try:
+        said = answer.json()
+    except ValueError:
+        # Its status has told it all: some servers answer in XML whatever was asked for.
+        return set()
+    data_sets = said if isinstance(said, list) else [said]
+    failed = [item for entry in data_sets for item in entry.get(_FAILED, {}).get("Value", [])]
+    return {next(iter(item.get(_REASON, {}).get("Value", [])), None) for item in failed}
