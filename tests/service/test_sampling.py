@@ -73,6 +73,29 @@ def test_the_image_for_a_patient_is_that_of_the_library(site: Site) -> None:
         assert close(service) == 0, "a visit is closed once"
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["image_id", "content"])
+def test_an_image_has_one_number_whatever_keys_it_is_sent_under(site: Site, named: bool) -> None:
+    """Sent eight times it stands for no more patients than once: nobody can try keys until an image is chosen."""
+    vectors = embeddings(80)
+    with running(site) as (service, call):
+        for patient in range(40):
+            for image in (0, 1):
+                body = {"embedding": vectors[2 * patient + image].tolist(), "group": f"p{patient}"}
+                body |= {"image_id": f"{patient}-{image}"} if named else {}
+                for again in range(1 if image == 0 else 8):
+                    header = {"Idempotency-Key": f"{patient}-{image}-{again}"}
+                    assert call("POST", "/v1/decisions", json=body, headers=header).status_code == 200
+        close(service)
+        query = select(DECISION.c.draw, DECISION.c.u_second, DECISION.c.representative).order_by(DECISION.c.seq)
+        with service.database.reading() as connection:
+            rows = connection.execute(query).all()
+    for patient in range(40):
+        first, *second = rows[9 * patient : 9 * patient + 9]
+        assert len({(row.draw, row.u_second) for row in second}) == 1
+        assert first.draw != second[0].draw
+        assert [row.representative for row in second] == [second[0].draw < first.draw] + [False] * 7
+
+
 def test_the_choice_depends_on_neither_answers_nor_order(tmp_path: Path) -> None:
     """Another model, other pixels, another order of arrival: the same images stand for the same patients."""
     rows = visit_rows()

@@ -137,7 +137,7 @@ class Case:
     coin : float
         u of SITE.md S5.
     image_draw, second_draw : float
-        Which image stands for the patient (S1), and whether a second person reads it.
+        Which image stands for the patient (S1), and whether a second person reads it; of the image, whatever its key.
     parts : tuple of SecretPart
     deliver : mapping of str to str
         Who gets a report, and of which kind.
@@ -214,8 +214,7 @@ class Admission:
             return key
         if request.image_id is None:
             raise Problem(422, "Send an Idempotency-Key header or an image_id: a repeated request needs it.")
-        # The secret is the line's, so the same name on another line is another key.
-        return f"image_id\n{request.image_id}"
+        return _named(request.image_id)
 
     def case(
         self,
@@ -250,12 +249,14 @@ class Admission:
             # The picture is a file; the part that is deleted names it.
             day = _day(keep.image_days)
             parts.append(secret_part("image", image.encode(), media_type="text/x-file", delete_after=day))
-        image_draw, second_draw = self.secret.draws(key)
+        # Nobody can guess an embedding, so this needs no key.
+        content = content_digest(identity + rest + raw)
+        # Not on the request's key: who sent an image again under other keys would choose which image is read.
+        image_draw, second_draw = self.secret.draws(content if image_id is None else _named(image_id))
         return Case(
             line=self.line,
             key=pseudonym("key", key),
-            # Nobody can guess an embedding, so this needs no key.
-            content=content_digest(identity + rest + raw),
+            content=content,
             embedding=vector,
             group=group,
             group_digest=None if group is None else pseudonym("group", group),
@@ -270,6 +271,11 @@ class Admission:
             parts=tuple(parts),
             deliver={} if request.group is None else self.deliver,
         )
+
+
+def _named(image_id: str) -> str:
+    """An image's own name as a key; the secret is the line's, so the same name on another line is another one."""
+    return f"image_id\n{image_id}"
 
 
 def parse_request(body: bytes) -> DecisionRequest:
