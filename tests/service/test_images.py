@@ -6,6 +6,8 @@ import base64
 import hashlib
 import io
 import json
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,11 @@ from PIL import Image
 from service.pictures import TOWER, make_picture_site
 from service.sites import Site, running
 from sqlalchemy import func, select
+from typer.testing import CliRunner
 
 from calcode.backbones import load_backbone
 from calcode.backbones.backbone import encode_images
+from calcode.cli.service import group as commands
 from calcode.service.log import Transaction
 from calcode.service.operations import erase, opened, retain
 from calcode.service.service import Service
@@ -92,6 +96,29 @@ def test_a_picture_of_two_patients_stays_until_both_are_erased(tmp_path: Path, m
         assert kept.exists(), "nothing was erased"
         erase(site.settings, log, group="clara", decision=None, why="test")
     assert not kept.exists()
+
+
+def test_an_old_picture_that_no_record_names_is_deleted_and_a_young_or_named_one_stays(tmp_path: Path) -> None:
+    """A crash between the file and the COMMIT leaves one that nobody could erase."""
+    site = make_picture_site(tmp_path)
+    with running(site) as (service, call):
+        sent = {"image": base64.b64encode(png(21)).decode(), "image_id": "named"}
+        assert call("POST", "/v1/decisions", json=sent).status_code == 200
+        (named,) = pictures(service)
+    orphan, half, young = (named.with_name(name) for name in ("orphan", ".half.0123456789ab.part", "young"))
+    day = 86_400
+    for path, age in ((named, 3 * day), (orphan, day + 600), (half, 2 * day), (young, day - 600)):
+        path.touch()
+        os.utime(path, (time.time() - age,) * 2)
+    for wanted, left in ((2, {named, young}), (0, {named, young})):
+        shown = CliRunner().invoke(commands, ["retain", str(site.file), "--json"])
+        assert shown.exit_code == 0, shown.output
+        assert json.loads(shown.output)["unrecorded_pictures"] == wanted
+        assert set(named.parent.iterdir()) == left
+    assert "Deleted 0 pictures that no record names." in CliRunner().invoke(commands, ["retain", str(site.file)]).output
+    with opened(site.settings) as log:
+        told = [json.loads(row.body) for page in log.pages() for row in page if row.kind == "erasure"]
+    assert [(body["why"], body["pictures"]) for body in told] == [("no record", 2)]
 
 
 def test_a_clinician_sees_the_picture_encoded_anew_and_that_is_recorded(picture_site: Site) -> None:

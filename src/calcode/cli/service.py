@@ -152,20 +152,21 @@ def restore_test(
 
 
 def retain(site: SiteFile, as_json: AsJson = False) -> None:
-    """Delete personal content that is older than the retention in the site file.
+    """Delete personal content that is older than the retention in the site file, and pictures that no record names.
 
     Examples
     --------
     calcode service retain site.toml
     """
-    from calcode.service.operations import opened
+    from calcode.service.operations import drop_unrecorded_pictures, opened
     from calcode.service.operations import retain as run
     from calcode.service.settings import read_site
 
     settings = read_site(site)
     with opened(settings) as log:
-        n = run(settings, log)
-    tell("service retain", _DELETED.format(n), as_json=as_json, facts={"parts": n})
+        n, pictures = run(settings, log), drop_unrecorded_pictures(settings, log)
+    lines = (_DELETED.format(n), f"Deleted {pictures} pictures that no record names.")
+    tell("service retain", *lines, as_json=as_json, facts={"parts": n, "unrecorded_pictures": pictures})
 
 
 def erase(

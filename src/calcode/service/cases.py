@@ -36,7 +36,7 @@ def picture_file(connection: Connection, seq: int, folder: Path) -> Path | None:
 def drop_unrecorded(folder: Path, case: Case, answer: Answer | Problem) -> None:
     """Delete the picture of a request that made no record: it was refused, or had been answered before.
 
-    Where a request ends in another way, nobody knows whether there is a record; `calcode service retain` finds out.
+    Where a request ends in another way, nobody knows whether there is a record; `drop_unrecorded_pictures` finds out.
     """
     if isinstance(answer, Problem) or answer.replay:
         for part in case.parts:

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -24,6 +24,9 @@ from calcode.service.keys import checkpoint_key, require_same_coins, site_secret
 from calcode.service.log import Event, Log, utc
 from calcode.service.settings import SiteSettings
 from calcode.service.tables import CHECKPOINT, DECISION, DERIVED, EVENT, SECRET_PART, WORKING
+
+#: A picture that is older belongs to a request that has ended.
+_UNDER_WAY = timedelta(days=1)
 
 
 @contextmanager
@@ -155,6 +158,29 @@ def retain(site: SiteSettings, log: Log) -> int:
     return n
 
 
+def drop_unrecorded_pictures(site: SiteSettings, log: Log) -> int:
+    """Delete the pictures that no record names; the number of files.
+
+    A crash between the file and the COMMIT leaves one, and so does a request that ends in an error of the storage.
+    Nobody could erase it with its patient. Files of the last day stay: their request may be under way.
+    """
+    folder, yesterday = site.path("images"), datetime.now(UTC).timestamp() - _UNDER_WAY.total_seconds()
+    old = set()
+    for path in folder.glob("*"):
+        # A service that runs meanwhile may take a picture back.
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < yesterday and path.is_file():
+                old.add(path.name)
+    left = _unnamed(log, old)
+    if left:
+        body = {"why": "no record", "pictures": len(left)}
+        with log.transaction() as transaction:
+            transaction.append([Event(kind="erasure", actor="operator", body=body)])
+    for name in left:
+        (folder / name).unlink(missing_ok=True)
+    return len(left)
+
+
 def erase(site: SiteSettings, log: Log, *, group: str | None, decision: str | None, why: str) -> int:
     """Delete all personal content of a patient or of one decision, readers' comments too; the number of parts.
 
@@ -219,14 +245,19 @@ def _remove_pictures(site: SiteSettings, log: Log, names: set[str]) -> None:
 
     An earlier version gave the same picture of two patients one file: the other one's stays.
     """
+    for name in _unnamed(log, names):
+        (site.path("images") / name).unlink(missing_ok=True)
+
+
+def _unnamed(log: Log, names: set[str]) -> set[str]:
+    """Those of the files that no part of any record names."""
     if not names:
-        return
+        return set()
     left = set(names)
     with log.database.reading() as connection:
         for rows in driver_pages(connection, "SELECT content FROM secret_part WHERE name = ?", "image", size=1000):
             left.difference_update(bytes(content).decode() for (content,) in rows)
-    for name in left:
-        (site.path("images") / name).unlink(missing_ok=True)
+    return left
 
 
 def _forget(log: Log) -> None:
