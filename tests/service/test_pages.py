@@ -10,6 +10,9 @@ from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
+from fastapi import APIRouter
+from fastapi.testclient import TestClient
+from service.conftest import Server
 from service.sites import Site, embeddings, make_site
 from service.visitors import Person, session
 from sqlalchemy import select
@@ -17,7 +20,10 @@ from sqlalchemy import select
 from calcode.errors import ServiceError
 from calcode.service import app, people, settings
 from calcode.service.admission import DecisionRequest
+from calcode.service.log import Event, Transaction
 from calcode.service.pages import COOKIE, FORM_COOKIE, moment
+from calcode.service.problems import Problem
+from calcode.service.requests import ServiceHere
 from calcode.service.service import Service
 from calcode.service.tables import ACCOUNT, EVENT, SECRET_PART, SESSION
 
@@ -126,6 +132,50 @@ def test_a_form_that_is_too_large_or_no_form_is_refused(person: Callable[..., Pe
     assert person("e.meier", "engineer").send("/models", "/models/step", wanted).status_code == 422
 
 
+def test_an_address_with_a_nul_or_no_id_is_a_page_that_does_not_exist(tmp_path: Path, database_url: str | None) -> None:
+    """PostgreSQL takes no NUL in a text; that is neither a defect nor a database that is gone."""
+    with Service(make_site(tmp_path, database=database_url).settings) as service:
+        clinician, auditor = Person(service, "cleo", "clinician"), Person(service, "ida", "auditor")
+        for word in ("%00", "a%00b", "none", "A" * 32, f"{'0' * 32}%0A"):
+            for path in ("/review/{}", "/review/{}/answer", "/cases/{}", "/cases/{}/image", "/cases/{}/proof"):
+                found = clinician.get(path.format(word))
+                assert (found.status_code, found.headers["content-type"]) == (404, "text/html; charset=utf-8"), path
+        for kind in ("%00", "gossip"):
+            assert auditor.get(f"/log?kind={kind}").status_code == 404
+        found = auditor.get("/log?text=%00")
+        assert "text/html" in found.headers["content-type"]
+        assert found.status_code == (200 if database_url is None else 422)
+        if database_url is not None:
+            assert "such as a NUL character" in found.text
+        assert auditor.get("/log?kind=started").status_code == 200
+
+
+def test_a_text_that_the_database_does_not_take_is_refused_and_no_fault_of_the_service(
+    tmp_path: Path, postgres: Server
+) -> None:
+    further = APIRouter()
+
+    @further.get("/v1/accounts/{subject}/roles")
+    def roles(subject: str, service: ServiceHere) -> list[str]:
+        with service.database.reading() as connection:
+            return list(connection.execute(select(ACCOUNT.c.roles).where(ACCOUNT.c.subject == subject)).scalars())
+
+    with Service(make_site(tmp_path, database=postgres.new_database()).settings) as service:
+
+        def change(transaction: Transaction) -> None:
+            transaction.append([Event(kind="export", actor="a\0b", body={})])
+
+        with pytest.raises(Problem, match="such as a NUL character") as refused:
+            service.change(change)
+        assert (refused.value.status, refused.value.headers) == (422, {})
+        assert service.fault is None
+        assert service.log.verify().broken is None
+        client = TestClient(app.make_app(service, more=[further]), raise_server_exceptions=False)
+        answer = client.get("/v1/accounts/a%00b/roles")
+        assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+        assert "such as a NUL character" in answer.json()["detail"]
+
+
 # ---------------------------------------------------------------------- who may see what
 
 CASE = f"/cases/{'0' * 32}"
@@ -189,7 +239,7 @@ def test_every_page_is_for_its_roles_alone_and_every_page_is_in_the_table(person
 
 def test_hostile_text_is_shown_and_never_runs(person: Callable[..., Person]) -> None:
     auditor = person("a.berg", "auditor")
-    page = auditor.get("/log", params={"text": '"><script>alert(1)</script>', "kind": "<b>"}).text
+    page = auditor.get("/log", params={"text": '"><script>alert(1)</script>', "kind": "login"}).text
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)" in page
     missing = auditor.get("/<script>alert(1)</script>", headers={"Accept": "text/html"})

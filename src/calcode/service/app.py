@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -35,6 +36,7 @@ from calcode.service import (
     start_pages,
 )
 from calcode.service.admission import invalid_sentence
+from calcode.service.database import storage_fault
 from calcode.service.examples import DescribedApp
 from calcode.service.pages import problem_page
 from calcode.service.problems import MEDIA_TYPE, Problem
@@ -93,7 +95,7 @@ def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
         app.include_router(routes.router)
     for router in more:
         app.include_router(router)
-    for kind in (Problem, RequestValidationError, HTTPException, Exception):
+    for kind in (Problem, RequestValidationError, HTTPException, DataError, Exception):
         app.add_exception_handler(kind, _refused)
     if service.site.oidc is not None:
         from calcode.service.oidc import add_oidc
@@ -149,6 +151,8 @@ async def _refused(request: Request, error: Exception) -> Response:
         status = 422 if error.status_code == 400 else error.status_code
         detail = "There is nothing at this address." if status == 404 else f"{error.detail.rstrip('.')}."
         return _shown(request, Problem(status, detail, headers=dict(error.headers or {})))
+    if isinstance(error, DataError):
+        return _shown(request, Problem(*storage_fault(error)))
     return _shown(request, Problem(500, "An internal error; the log of the service names its place."))
 
 

@@ -15,7 +15,7 @@ from calcode.errors import ServiceError
 from calcode.service import blindness, review_routes, reviews
 from calcode.service.audit.chain import Record
 from calcode.service.cases import picture_file, viewer_link
-from calcode.service.decision_routes import record_of, shown_record
+from calcode.service.decision_routes import DecisionId, record_of, shown_record
 from calcode.service.explanation import explanation_of
 from calcode.service.keys import checkpoint_key
 from calcode.service.log import Transaction
@@ -78,7 +78,7 @@ def case_facts(service: Service, decision: str) -> dict[str, Any]:
 
 
 @router.get("/cases/{id}")
-def case_page(id: str, request: Request, service: ServiceHere, principal: _Reader) -> Response:
+def case_page(id: DecisionId, request: Request, service: ServiceHere, principal: _Reader) -> Response:
     """The history of a case; its answer and readings stay hidden from who may still read it blind."""
     record = record_of(service, principal, id)
     subject, clinician = principal.subject, "clinician" in principal.roles
@@ -146,7 +146,7 @@ def _history(
 
 
 @router.get("/cases/{id}/proof")
-def proof(id: str, service: ServiceHere, principal: _Reader) -> Response:
+def proof(id: DecisionId, service: ServiceHere, principal: _Reader) -> Response:
     """The proof that this record is in the log, for who checks it without the log."""
     made: Proof = proof_of(shown_record(service, principal, id), service.log)
     headers = {"Content-Disposition": f'attachment; filename="proof-{id}.json"'}
@@ -154,13 +154,13 @@ def proof(id: str, service: ServiceHere, principal: _Reader) -> Response:
 
 
 @router.get("/cases/{id}/image")
-def image(id: str, service: ServiceHere, principal: _Clinician) -> Response:
+def image(id: DecisionId, service: ServiceHere, principal: _Clinician) -> Response:
     """The image of a case, encoded anew; that it was seen is recorded."""
     return review_routes.image(id, service, principal)
 
 
 @router.post("/cases/{id}/wish")
-def wish(id: str, service: ServiceHere, principal: _Clinician, form: Form) -> Response:
+def wish(id: DecisionId, service: ServiceHere, principal: _Clinician, form: Form) -> Response:
     """Ask for a case to be read."""
     wanted = Wish(comment=field(form, "comment")[:4000])
     review_routes.wish(id, wanted, service, principal)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, OperationalError
 
 from calcode.errors import ServiceError
 
@@ -177,7 +177,12 @@ def _prepare_postgresql(connection: Any, _: Any) -> None:
 
 
 def storage_fault(error: Exception) -> tuple[int, str]:
-    """The HTTP status and the sentence for a database that cannot write: 507 for a full disk, else 503."""
+    """The HTTP status and the sentence for an error of the database.
+
+    507 for a full disk, 422 for content that no repetition would make it take, else 503.
+    """
+    if isinstance(error, DataError):
+        return 422, "The request has a text that the database does not take, such as a NUL character: nothing was done."
     text = str(getattr(error, "orig", error)).lower()
     if "disk is full" in text or "no space left" in text or "disk i/o error" in text or "could not extend" in text:
         return (507, "The disk is full: nothing was recorded and nothing was decided. Repeat the request later.")

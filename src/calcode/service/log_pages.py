@@ -47,6 +47,8 @@ def log_page(
 ) -> Response:
     """Records, newest first, by kind and by who or what they are about; pseudonyms of a patient mean all its cases."""
     not_by_a_reader(principal)
+    if kind and kind not in KINDS:
+        raise Problem(404, "There is no such kind of record.")
     query = select(EVENT).order_by(EVENT.c.seq.desc()).limit(_PAGE + 1)
     if kind:
         query = query.where(of_kinds(kind))

@@ -18,10 +18,12 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
+from sqlalchemy.exc import DataError
 
 from calcode import __version__
 from calcode.metrics.wording import counted
 from calcode.report.page import DEVICE_NOTE, style_sheet
+from calcode.service.database import storage_fault
 from calcode.service.log import utc
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
@@ -188,6 +190,8 @@ class PageRoute(APIRoute):
                 return problem_page(request, problem)
             except RequestValidationError:
                 return problem_page(request, Problem(404, "There is no such page."))
+            except DataError as error:
+                return problem_page(request, Problem(*storage_fault(error)))
 
         return handled
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from calcode.service import blindness, review_routes, reviews
 from calcode.service.case_pages import WHY, case_facts
-from calcode.service.decision_routes import record_of
+from calcode.service.decision_routes import DecisionId, record_of
 from calcode.service.explanation import Explanation, explanation_of
 from calcode.service.labels import CANNOT_TELL, OUTSIDE
 from calcode.service.pages import Form, field, own_lines, page_role, page_router, render, see
@@ -25,6 +25,8 @@ from calcode.service.wording import possible_in_words
 
 router = page_router()
 _Reader = Annotated[Principal, Depends(page_role("clinician"))]
+#: The ids of tasks look like those of decisions.
+_TaskId = DecisionId
 _Word = Annotated[str, Query(max_length=100)]
 _SURENESS = {3: "Sure", 2: "Fairly sure", 1: "Unsure"}
 _SHOWN = 100
@@ -88,7 +90,7 @@ def next_case(service: ServiceHere, principal: _Reader, part: _Part) -> Response
 
 
 @router.get("/review/{task}")
-def question_page(task: str, request: Request, service: ServiceHere, principal: _Reader, part: _Part) -> Response:
+def question_page(task: _TaskId, request: Request, service: ServiceHere, principal: _Reader, part: _Part) -> Response:
     """The image and the question; nothing of the model's answer."""
     decision = review_routes.own_task(service, principal, task).decision
     if _own_reading(service, principal, decision) is not None:
@@ -102,7 +104,9 @@ def question_page(task: str, request: Request, service: ServiceHere, principal: 
 
 
 @router.post("/review/{task}")
-def save(task: str, request: Request, service: ServiceHere, principal: _Reader, part: _Part, form: Form) -> Response:
+def save(
+    task: _TaskId, request: Request, service: ServiceHere, principal: _Reader, part: _Part, form: Form
+) -> Response:
     """Save the reading, then show the model's answer."""
     try:
         review_routes.save(task, _reading(form), service, principal)
@@ -114,13 +118,13 @@ def save(task: str, request: Request, service: ServiceHere, principal: _Reader, 
 
 
 @router.post("/review/{task}/second")
-def read_second(task: str, service: ServiceHere, principal: _Reader, part: _Part, form: Form) -> Response:
+def read_second(task: _TaskId, service: ServiceHere, principal: _Reader, part: _Part, form: Form) -> Response:
     """Somebody saved first: read the case as its second reader."""
     return see(f"/review/{review_routes.read_second(task, service, principal)['id']}{part}")
 
 
 @router.get("/review/{task}/answer")
-def answer_page(task: str, request: Request, service: ServiceHere, principal: _Reader, part: _Part) -> Response:
+def answer_page(task: _TaskId, request: Request, service: ServiceHere, principal: _Reader, part: _Part) -> Response:
     """What the model said, beside what the reader said; that it was seen is recorded."""
     row = review_routes.own_task(service, principal, task)
     own = _own_reading(service, principal, row.decision)
@@ -147,7 +151,7 @@ def answer_page(task: str, request: Request, service: ServiceHere, principal: _R
 
 
 @router.post("/review/{task}/change")
-def change(task: str, service: ServiceHere, principal: _Reader, part: _Part, form: Form) -> Response:
+def change(task: _TaskId, service: ServiceHere, principal: _Reader, part: _Part, form: Form) -> Response:
     """A second review of the reader's own, marked not blind; the first one stays."""
     own = _own_reading(service, principal, review_routes.own_task(service, principal, task).decision)
     if own is None:

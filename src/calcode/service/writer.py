@@ -206,9 +206,12 @@ class Writer:
             self._committed(started)
         except STORAGE_ERRORS as error:
             status, sentence = storage_fault(error)
-            self.fault = sentence
             _LOGGER.error("not_written", extra={"status": status, "error": type(error).__name__})
-            _hand_back(jobs, [Problem(status, sentence, headers={"Retry-After": "2"}) for _ in jobs])
+            # What cannot be stored is a fault of the request: the database is well, and to repeat it is no use.
+            again = {} if status == 422 else {"Retry-After": "2"}
+            if again:
+                self.fault = sentence
+            _hand_back(jobs, [Problem(status, sentence, headers=again) for _ in jobs])
             return True
         except Exception as error:
             # A problem is an answer: something was asked for that may not be.
