@@ -550,6 +550,21 @@ def test_answers_reach_the_archive_by_both_ways_and_the_record_by_fhir_also_afte
             assert len(events) == 9
 
 
+def test_an_object_without_a_patient_gets_a_report_in_the_archive_and_none_in_the_record(tmp_path: Path) -> None:
+    """There is nobody whom a FHIR resource could be about; that is no erasure."""
+    tables = gateway() + (
+        f'[[deliveries]]\nname = "pacs"\nkind = "dicom"\nhost = "127.0.0.1"\nport = {free_port()}\ncalled = "ARCHIVE"\n'
+        f'[[deliveries]]\nname = "record"\nkind = "fhir"\nurl = "http://127.0.0.1:{free_port()}"\n'
+    )
+    nobody = photograph(1)
+    nobody.PatientID = ""
+    with listening(tmp_path, tables) as service:
+        assert send(service.dicom_port, nobody, photograph(2), folder=tmp_path)[0] == 0
+        with service.database.reading() as connection:
+            found = [outbox.deliveries(connection, row.id) for row in decisions(service)]
+    assert [[row.target for row in rows] for rows in found] == [["pacs"], ["pacs", "record"]]
+
+
 def _items(dataset: Dataset) -> Iterator[Dataset]:
     for item in dataset.get("ContentSequence", ()):
         yield item

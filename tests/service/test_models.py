@@ -181,6 +181,9 @@ def test_a_nul_in_a_reason_is_refused_on_every_database(tmp_path: Path, database
             answer = call("POST", path, as_="engineer", json={**body, "why": "ab\0cd"})
             assert answer.status_code == 422, path
             assert answer.json()["detail"].endswith("a NUL character is no text.")
+        policy = {"sample": 0.5, "visit_minutes": 0.0, "second_reader": 0.0, "due_days": 28, "why": "ab\0cd"}
+        answer = call("PUT", "/v1/policy", as_="engineer", json=policy)
+        assert answer.json()["detail"].endswith("a NUL character is no text."), answer.text
         assert service.writer.fault is None
 
 

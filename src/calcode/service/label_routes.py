@@ -14,7 +14,7 @@ from calcode.service.label_files import GivenLabel, LabelledLine, read_label_fil
 from calcode.service.people import Principal
 from calcode.service.problems import Problem, responses
 from calcode.service.refusals import refusal
-from calcode.service.requests import ServiceHere, limited_body, line_of, role, service_of
+from calcode.service.requests import ServiceHere, Why, limited_body, line_of, role, service_of
 from calcode.service.sampling import Policy, policy_event
 from calcode.service.service import Service
 
@@ -60,7 +60,7 @@ class PolicyRequest(PolicyFacts):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    why: str = Field(min_length=3, max_length=500, examples=["more labels before the first recalibration"])
+    why: Why = Field(examples=["more labels before the first recalibration"])
 
 
 def _received(service: Service, principal: Principal, given: list[GivenLabel]) -> list[dict[str, str]]:

@@ -220,7 +220,9 @@ class _Gateway:
         day = next(part.delete_after for part in case.parts if part.name == "identity")
         header = image.report_header.encode()
         case.parts += (secret_part("dicom", header, media_type="application/dicom+json", delete_after=day),)
-        case.deliver = {entry.name: entry.kind for entry in service.site.deliveries if entry.serves(line)}
+        archives = {e.name: e.kind for e in service.site.deliveries if e.kind != "fhir" and e.serves(line)}
+        # Archives get a report on every object; FHIR servers, which are in the case already, on a patient only.
+        case.deliver = {**case.deliver, **archives}
         return case
 
     def _refused(self, actor: str, problem: Problem) -> None:
