@@ -263,6 +263,20 @@ def test_in_an_open_visit_the_reports_of_drawn_patients_wait_and_no_others(log: 
         assert [row.decision for row in outbox.lease(connection, "record", most=2, after_reading=True)] == [other]
 
 
+def test_the_report_of_one_image_waits_for_the_other_images_of_the_patient(log: Log) -> None:
+    """Their answers are often the same."""
+    first, other, stranger = queue(log, 3)
+    task = {"id": first, "decision": first, "line": "skin", "why": "sample", "opened_at": "", "state": "open"}
+    with log.database.writing() as connection:
+        connection.execute(update(DECISION).where(DECISION.c.id.in_([first, other])).values(group_digest="p"))
+        connection.execute(TASK.insert().values(**task))
+        assert outbox.waiting(connection, holding=["record"])["record"].held == 2
+        assert [row.decision for row in outbox.lease(connection, "record", most=3, after_reading=True)] == [stranger]
+        connection.execute(update(TASK).values(state="done"))
+        left = outbox.lease(connection, "record", most=3, after_reading=True)
+        assert {row.decision for row in left} == {first, other}
+
+
 @pytest.mark.parametrize("after_reading", [True, False])
 def test_a_report_waits_for_the_reader_or_the_reading_is_not_blind(
     tmp_path: Path, receiver: Server, after_reading: bool

@@ -15,6 +15,7 @@ from service.visitors import Person, session
 from sqlalchemy import select
 
 from calcode.service import blindness, reviews
+from calcode.service.sampling import task_event
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, EVENT, OUTBOX, REVIEW, TASK
 
@@ -337,6 +338,31 @@ def test_who_judges_models_sees_no_patient(service: Service) -> None:
         assert words in seen["auditor"], words
         assert words not in seen["engineer"], words
     assert row.model[:16] in seen["engineer"]
+
+
+def test_the_answer_waits_until_the_patients_other_image_is_read(tmp_path: Path) -> None:
+    site = make_site(tmp_path, line_lines="visit_minutes = 0\nsample = 1.0\nsecond_reader = 0.0\n")
+    with Service(site.settings) as running:
+        admission = running.admission["skin"]
+        vectors = embeddings(2)
+        wanted = [admission_request(vector.tolist(), {"group": "p"}) for vector in vectors]
+        cases = [
+            admission.case(request, vector, key=f"k{i}", actor="test")
+            for i, (request, vector) in enumerate(zip(wanted, vectors, strict=True))
+        ]
+        running.writer.submit(cases).result()
+        first, other = rows(running, select(DECISION).order_by(DECISION.c.seq))
+        asked = task_event(other.id, line="skin", why="wish", actor="test", due=None)
+        running.change(lambda transaction: transaction.append([asked]))
+        anna = Person(running, "anna", "clinician")
+        assert read(anna, first.id, "c0").status_code == 303
+        page = anna.get(f"/review/{first.id}/answer").text
+        assert "comes later" in page
+        assert "The model said" not in page
+        assert "hidden from you" in anna.get(f"/cases/{first.id}").text
+        read(anna, asked.id, "c0")
+        assert "The model said" in anna.get(f"/review/{first.id}/answer").text
+        assert [row.blind for row in rows(running, select(REVIEW))] == [True, True]
 
 
 def test_a_clinician_asks_for_a_case_that_nobody_was_to_read(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from calcode.service.log import utc
 from calcode.service.operations import erase, retain
 from calcode.service.sampling import close_visits, later
 from calcode.service.service import Service
-from calcode.service.tables import EVENT, REVIEW, TASK, TOKEN
+from calcode.service.tables import EVENT, OUTBOX, REVIEW, TASK, TOKEN
 
 
 class Ward:
@@ -134,7 +134,7 @@ def test_the_answer_is_refused_to_who_may_still_read_the_case(ward: Ward, path: 
     refused = ward("anna", "GET", address)
     assert (refused.status_code, refused.json()["detail"]) == (
         409,
-        "Read the case first; the model's answer would lead you.",
+        "You may still read a case of this patient; the model's answer would lead you.",
     )
     ward.read("anna", decision, "c0")
     assert [row.blind for row in ward.rows(REVIEW)] == [True]
@@ -253,6 +253,54 @@ def test_who_sent_an_image_does_not_read_it_blind(ward: Ward) -> None:
     for decision in (own, other, sent):
         ward.read("anna", decision, "c0")
     assert {row.decision: row.blind for row in ward.rows(REVIEW)} == {own: True, other: True, sent: False}
+
+
+def sent_again(ward: Ward, n: int) -> list[str]:
+    """One picture of a patient, sent n times under other keys; the ids."""
+    return [ward.decide(seed=4, group="p", study="1.9")[0] for _ in range(n)]
+
+
+def test_the_answer_on_another_image_of_the_patient_is_hidden_too(ward: Ward) -> None:
+    """A picture that is sent again has the same answer."""
+    case, copy = sent_again(ward, 2)
+    assert case in {entry["decision"] for entry in ward.queue("anna")}
+    for path in ("", "/explanation", "/proof", "/reviews"):
+        assert ward("anna", "GET", f"/v1/decisions/{copy}{path}").status_code == 409
+    for entry in ward.queue("anna"):
+        ward.read("anna", entry["decision"], "c0")
+    assert all(row.blind for row in ward.rows(REVIEW))
+    assert ward("anna", "GET", f"/v1/decisions/{copy}").status_code == 200
+
+
+@pytest.mark.parametrize("known", ["shown", "reported"])
+def test_who_may_know_an_answer_on_the_patient_does_not_read_blind(ward: Ward, known: str) -> None:
+    first, copy = sent_again(ward, 2)
+    (stranger,) = ward.decide(seed=4, group="another")
+
+    def learn(transaction: Any) -> None:
+        if known == "shown":
+            blindness.reveal(transaction, first, reviewer="anna")
+        else:
+            texts = ("id", "kind", "target", "queued_at", "payload_digest", "done_at", "next_at")
+            row = {**dict.fromkeys(texts, "2026"), "decision": first, "seq": 1, "attempts": 1}
+            transaction.connection.execute(OUTBOX.insert().values(**row))
+
+    ward.service.change(learn)
+    with ward.service.database.reading() as connection:
+        knows = [blindness.may_know_answer(connection, id, "anna") for id in (first, copy, stranger)]
+    assert knows == [True, True, False]
+
+
+def test_who_sent_one_image_of_a_patient_reads_none_blind(ward: Ward) -> None:
+    token = token_for(ward.service.log, "program", subject="porter")
+    ward.service.tokens.reload()
+    body = {"embedding": embeddings(1, seed=4)[0].tolist(), "group": "p", "image_id": "own"}
+    own = ward._call("POST", "/v1/decisions", as_=token, json=body).json()["id"]
+    (copy,) = sent_again(ward, 1)
+    (stranger,) = ward.decide(seed=4, group="another")
+    with ward.service.database.reading() as connection:
+        knows = [blindness.may_know_answer(connection, id, "porter") for id in (own, copy, stranger)]
+    assert knows == [True, True, False]
 
 
 def test_a_lease_keeps_others_off_and_ends_by_itself(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:

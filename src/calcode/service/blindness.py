@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, exists, or_, select, text
 
 from calcode.service.log import Event, Transaction
-from calcode.service.tables import DECISION, EVENT, OUTBOX, REVIEW, SECRET_PART, TASK, of_kinds
+from calcode.service.tables import DECISION, EVENT, OUTBOX, REVIEW, SECRET_PART, TASK
 
 
 def blind_why(why: str) -> str:
@@ -65,16 +65,27 @@ def tasks_shown(connection: Connection, decision: str, *, hidden: bool) -> list[
     ]
 
 
+def of_patient(decision: str) -> Select[tuple[str]]:
+    """The decisions on the patient of a decision; without a patient, this one alone.
+
+    Two images of a patient often have the same answer, and a picture that is sent twice always has: who knows one
+    answer knows the other.
+    """
+    group = select(DECISION.c.group_digest).where(DECISION.c.id == decision).scalar_subquery()
+    return select(DECISION.c.id).where(or_(DECISION.c.id == decision, DECISION.c.group_digest == group))
+
+
 def may_still_read(connection: Connection, decision: str, reviewer: str) -> bool:
-    """Whether the case waits for a reading that could be this person's; answer and readings are then hidden from them.
+    """Whether a case of the patient waits for a reading that could be this person's; its answers are then hidden.
 
     While the patient's first visit is open, any of its images may still be drawn.
     """
-    query = select(TASK.c.id).where(TASK.c.decision == decision, TASK.c.state == "open")
-    waits = connection.execute(query.limit(1)).first() is not None
-    visit = select(DECISION.c.visit_until).where(DECISION.c.id == decision)
-    waits = waits or connection.execute(visit).scalar() is not None
-    return waits and not has_read(connection, decision, reviewer)
+    read = exists().where(REVIEW.c.decision == DECISION.c.id, REVIEW.c.reviewer == reviewer)
+    queued = exists().where(TASK.c.decision == DECISION.c.id, TASK.c.state == "open")
+    query = select(DECISION.c.id).where(
+        DECISION.c.id.in_(of_patient(decision)), or_(queued, DECISION.c.visit_until.is_not(None)), ~read
+    )
+    return connection.execute(query.limit(1)).first() is not None
 
 
 def has_read(connection: Connection, decision: str, reviewer: str) -> bool:
@@ -84,31 +95,33 @@ def has_read(connection: Connection, decision: str, reviewer: str) -> bool:
 
 
 def may_know_answer(connection: Connection, decision: str, reviewer: str) -> bool:
-    """Whether a person may have seen the model's answer: here, as who sent the image, or in a report that has left."""
-    sender = select(EVENT.c.actor).join(DECISION, DECISION.c.seq == EVENT.c.seq).where(DECISION.c.id == decision)
-    report = select(OUTBOX.c.id).where(
-        OUTBOX.c.decision == decision, OUTBOX.c.done_at.is_not(None), OUTBOX.c.payload_digest.is_not(None)
+    """Whether a person may have seen an answer on the patient: here, as who sent the image, or in a report that left."""
+    ids = of_patient(decision)
+    shown = select(EVENT.c.seq).where(_shown_to(reviewer), EVENT.c.subject.in_(ids))
+    sent = (
+        select(DECISION.c.seq)
+        .join(EVENT, EVENT.c.seq == DECISION.c.seq)
+        .where(DECISION.c.id.in_(ids), EVENT.c.actor == reviewer)
     )
-    return (
-        _was_shown(connection, decision, reviewer)
-        or connection.execute(sender).scalar() == reviewer
-        or connection.execute(report.limit(1)).first() is not None
+    left = select(OUTBOX.c.id).where(
+        OUTBOX.c.decision.in_(ids), OUTBOX.c.done_at.is_not(None), OUTBOX.c.payload_digest.is_not(None)
     )
+    return any(connection.execute(query.limit(1)).first() is not None for query in (shown, sent, left))
 
 
 def reveal(transaction: Transaction, decision: str, *, reviewer: str) -> None:
-    """Record that a person saw the model's answer; what they read of this case from now on is not blind."""
-    if not _was_shown(transaction.connection, decision, reviewer):
+    """Record that a person saw the model's answer; what they read of this patient from now on is not blind."""
+    query = select(EVENT.c.seq).where(_shown_to(reviewer), EVENT.c.subject == decision)
+    if transaction.connection.execute(query.limit(1)).first() is None:
         line = transaction.connection.execute(select(DECISION.c.line).where(DECISION.c.id == decision)).scalar_one()
         event = Event(kind="answer_revealed", actor=reviewer, subject=decision, body={"line": line})
         transaction.append([event])
 
 
-def _was_shown(connection: Connection, decision: str, reviewer: str) -> bool:
-    query = select(EVENT.c.seq).where(
-        of_kinds("answer_revealed"), EVENT.c.subject == decision, EVENT.c.actor == reviewer
-    )
-    return connection.execute(query.limit(1)).first() is not None
+def _shown_to(reviewer: str) -> ColumnElement[bool]:
+    # As the index of these events is written, so that it is used however long the log is.
+    seen = text("event.kind IN ('case_viewed', 'answer_revealed')")
+    return and_(seen, EVENT.c.kind == "answer_revealed", EVENT.c.actor == reviewer)
 
 
 def readings(connection: Connection, decision: str) -> list[dict[str, Any]]:

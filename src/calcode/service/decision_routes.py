@@ -263,7 +263,7 @@ def shown_record(service: Service, principal: Principal, id: str) -> Record:
     if "clinician" in principal.roles:
         with service.database.reading() as connection:
             if may_still_read(connection, id, principal.subject):
-                raise Problem(409, "Read the case first; the model's answer would lead you.")
+                raise Problem(409, "You may still read a case of this patient; the model's answer would lead you.")
         service.change(lambda t: reveal(t, id, reviewer=principal.subject))
     return record
 

@@ -75,8 +75,8 @@ def lease(connection: Connection, target: str, *, most: int, after_reading: bool
     most : int
         Rows to take.
     after_reading : bool
-        Leave rows whose case may still be read blind: a reader could see the answer at the receiver. After the day on
-        which its label is due, a case that nobody read holds its report no longer.
+        Leave rows while a case of the patient may still be read blind: a reader could see the answer at the receiver.
+        After the day on which its label is due, a case that nobody read holds no report any longer.
     """
     query = _due(target, after_reading=after_reading).order_by(OUTBOX.c.seq).limit(most)
     # Rows that another process is taking are passed over. SQLite knows no row locks and needs none: one writer.
@@ -116,12 +116,16 @@ def _due(target: str, *, after_reading: bool) -> Select[Any]:
 
 
 def _may_be_read() -> ColumnElement[bool]:
-    """A task is open and not overdue, or one may open when the first visit of a patient who is drawn is over."""
-    drawn = DECISION.c.u < DECISION.c.p_sample
-    visited = exists().where(DECISION.c.seq == OUTBOX.c.seq, DECISION.c.visit_until.is_not(None), drawn)
+    """A task of the patient is open and not overdue, or one may open when the first visit of who is drawn is over.
+
+    The answers on two images of a patient are often the same, so the report of one would tell about the other.
+    """
+    own, other = DECISION.alias("own"), DECISION.alias("other")
+    same = or_(other.c.seq == own.c.seq, other.c.group_digest == own.c.group_digest)
+    visited = and_(other.c.visit_until.is_not(None), other.c.u < other.c.p_sample)
     overdue = func.coalesce(TASK.c.due_at, "9") <= _after(timedelta(0))
-    queued = exists().where(TASK.c.decision == OUTBOX.c.decision, TASK.c.state == "open", ~overdue)
-    return or_(visited, queued)
+    queued = exists().where(TASK.c.decision == other.c.id, TASK.c.state == "open", ~overdue)
+    return exists().where(own.c.seq == OUTBOX.c.seq, same, or_(visited, queued))
 
 
 def give_back(connection: Connection, row: Row[Any], *, fault: str, again: bool) -> None:

@@ -125,12 +125,17 @@ def read_second(task: _TaskId, service: ServiceHere, principal: _Reader, part: _
 
 @router.get("/review/{task}/answer")
 def answer_page(task: _TaskId, request: Request, service: ServiceHere, principal: _Reader, part: _Part) -> Response:
-    """What the model said, beside what the reader said; that it was seen is recorded."""
+    """What the model said, beside what the reader said; that it was seen is recorded.
+
+    While another image of the patient may be this reader's to read, the answer waits: it would tell about that one.
+    """
     row = review_routes.own_task(service, principal, task)
     own = _own_reading(service, principal, row.decision)
     if own is None:
         return see(f"/review/{task}{part}")
     with service.database.reading() as connection:
+        if blindness.may_still_read(connection, row.decision, principal.subject):
+            return render(request, "withheld.html", {"own": own, "part": part, "decision": row.decision})
         earlier = [entry for entry in blindness.readings(connection, row.decision) if entry["id"] == own["supersedes"]]
     service.change(lambda transaction: blindness.reveal(transaction, row.decision, reviewer=principal.subject))
     explanation = explanation_of(record_of(service, principal, row.decision), service)

@@ -187,7 +187,7 @@ def history(
     _decision(service, principal, id)
     with service.database.reading() as connection:
         if "clinician" in principal.roles and blindness.may_still_read(connection, id, principal.subject):
-            raise Problem(409, "Read the case first; what others said would lead you.")
+            raise Problem(409, "You may still read a case of this patient; what others said would lead you.")
         return blindness.readings(connection, id)
 
 
