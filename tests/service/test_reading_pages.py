@@ -340,6 +340,16 @@ def test_who_judges_models_sees_no_patient(service: Service) -> None:
     assert row.model[:16] in seen["engineer"]
 
 
+def test_an_approver_who_saw_the_answer_does_not_read_it_blind_as_a_clinician(service: Service) -> None:
+    task = opened(Person(service, "ivy", "clinician"))
+    row = decision_of(service, task)
+    assert "hidden from you" not in Person(service, "kim", "approver").get(f"/cases/{row.id}").text
+    kim = Person(service, "kim", "clinician")
+    service.change(lambda t: t.connection.execute(TASK.update().where(TASK.c.id == task).values(lease_by=None)))
+    read(kim, task, "c0")
+    assert [review.blind for review in rows(service, select(REVIEW).where(REVIEW.c.decision == row.id))] == [False]
+
+
 def test_the_answer_waits_until_the_patients_other_image_is_read(tmp_path: Path) -> None:
     site = make_site(tmp_path, line_lines="visit_minutes = 0\nsample = 1.0\nsecond_reader = 0.0\n")
     with Service(site.settings) as running:

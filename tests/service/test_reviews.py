@@ -303,6 +303,30 @@ def test_who_sent_one_image_of_a_patient_reads_none_blind(ward: Ward) -> None:
     assert knows == [True, True, False]
 
 
+@pytest.mark.parametrize("path", ["", "/explanation", "/proof", "/reviews"])
+def test_a_reader_sees_no_answer_under_another_role(ward: Ward, path: str) -> None:
+    (decision,) = ward.decide()
+    ward.queue("anna")
+    token = token_for(ward.service.log, "engineer", subject="anna")
+    ward.service.tokens.reload()
+    refused = ward._call("GET", f"/v1/decisions/{decision}{path}", as_=token)
+    assert (refused.status_code, refused.json()["detail"].split(";")[0]) == (
+        409,
+        "You may still read a case of this patient",
+    )
+    assert ward("engineer", "GET", f"/v1/decisions/{decision}").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["", "/explanation"])
+def test_who_saw_the_answer_before_becoming_a_reader_does_not_read_blind(ward: Ward, path: str) -> None:
+    (decision,) = ward.decide()
+    token = token_for(ward.service.log, "engineer", subject="anna")
+    ward.service.tokens.reload()
+    assert ward._call("GET", f"/v1/decisions/{decision}{path}", as_=token).status_code == 200
+    ward.read("anna", decision, "c0")
+    assert [row.blind for row in ward.rows(REVIEW)] == [False]
+
+
 def test_a_lease_keeps_others_off_and_ends_by_itself(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     (decision,) = ward.decide()
     task = ward.task("anna", decision)

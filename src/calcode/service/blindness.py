@@ -6,12 +6,14 @@ is over, so both are shown from then on: under the same kind of id, with the sam
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, exists, or_, select, text
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, exists, or_, select, text, union_all
 
 from calcode.service.log import Event, Transaction
-from calcode.service.tables import DECISION, EVENT, OUTBOX, REVIEW, SECRET_PART, TASK
+from calcode.service.people import Principal
+from calcode.service.tables import ACCOUNT, DECISION, EVENT, OUTBOX, REVIEW, SECRET_PART, TASK, TOKEN
 
 
 def blind_why(why: str) -> str:
@@ -73,6 +75,21 @@ def of_patient(decision: str) -> Select[tuple[str]]:
     """
     group = select(DECISION.c.group_digest).where(DECISION.c.id == decision).scalar_subquery()
     return select(DECISION.c.id).where(or_(DECISION.c.id == decision, DECISION.c.group_digest == group))
+
+
+def hidden_from(connection: Connection, decision: str, principal: Principal) -> bool:
+    """Whether the answers on a patient are hidden from who asks: a reader, under whatever account or token."""
+    reads = "clinician" in principal.roles or _reads_cases(connection, principal.subject)
+    return reads and may_still_read(connection, decision, principal.subject)
+
+
+def _reads_cases(connection: Connection, subject: str) -> bool:
+    """Whether somebody is a clinician anywhere: what they see as an engineer they know when they read."""
+    held = union_all(
+        select(ACCOUNT.c.roles).where(ACCOUNT.c.subject == subject),
+        select(TOKEN.c.roles).where(TOKEN.c.subject == subject, TOKEN.c.revoked.is_(False)),
+    )
+    return any("clinician" in json.loads(roles) for roles in connection.execute(held).scalars())
 
 
 def may_still_read(connection: Connection, decision: str, reviewer: str) -> bool:

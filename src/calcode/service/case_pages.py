@@ -84,7 +84,7 @@ def case_page(id: DecisionId, request: Request, service: ServiceHere, principal:
     subject, clinician = principal.subject, "clinician" in principal.roles
     facts = case_facts(service, id)
     with service.database.reading() as connection:
-        hidden = clinician and blindness.may_still_read(connection, id, subject)
+        hidden = blindness.hidden_from(connection, id, principal)
         readings = blindness.readings(connection, id)
         tasks = blindness.tasks_shown(connection, id, hidden=hidden)
         happened = _history(connection, record, tasks, readings)
@@ -92,7 +92,7 @@ def case_page(id: DecisionId, request: Request, service: ServiceHere, principal:
 
     def seen(transaction: Transaction) -> None:
         reviews.view(transaction, id, reviewer=subject, what="history")
-        if clinician and not hidden:
+        if not hidden:
             blindness.reveal(transaction, id, reviewer=subject)
 
     service.change(seen)

@@ -16,7 +16,7 @@ from sqlalchemy import select
 from calcode.service import batches
 from calcode.service.admission import Admission, Case, DecisionRequest, parse_request
 from calcode.service.audit.chain import Record
-from calcode.service.blindness import may_still_read, reveal
+from calcode.service.blindness import hidden_from, reveal
 from calcode.service.bodies import encoded
 from calcode.service.cases import drop_unrecorded
 from calcode.service.explanation import Explanation, explanation_of
@@ -255,14 +255,14 @@ _Reader = Annotated[Principal, Depends(role(*_READERS))]
 
 
 def shown_record(service: Service, principal: Principal, id: str) -> Record:
-    """The record of a decision for somebody who will see the answer; who may still read the case is refused.
+    """The record of a decision for somebody who will see the answer; who may still read a case of it is refused.
 
-    That a clinician saw the answer is recorded: what they read of this case later is not blind.
+    That a person saw the answer is recorded, whatever their role: what they read of this patient later is not blind.
     """
     record = record_of(service, principal, id)
-    if "clinician" in principal.roles:
+    if not principal.program_alone:
         with service.database.reading() as connection:
-            if may_still_read(connection, id, principal.subject):
+            if hidden_from(connection, id, principal):
                 raise Problem(409, "You may still read a case of this patient; the model's answer would lead you.")
         service.change(lambda t: reveal(t, id, reviewer=principal.subject))
     return record
@@ -272,7 +272,7 @@ def shown_record(service: Service, principal: Principal, id: str) -> Record:
     "/decisions/{id}", response_model=DecisionAnswer, responses=responses(401, 403, 404, 409, 422, 429, 503, 507)
 )
 def decision(id: DecisionId, service: ServiceHere, principal: _Reader) -> dict[str, Any]:
-    """A decision as it was answered; that a clinician saw it is recorded."""
+    """A decision as it was answered; that a person saw it is recorded."""
     record = shown_record(service, principal, id)
     return answer_of(Answer(record, id, json.loads(record.body)), service)
 
