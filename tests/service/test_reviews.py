@@ -189,6 +189,8 @@ def test_a_deferral_and_a_drawn_case_look_alike_in_the_queue(tmp_path: Path, mon
 
         assert ward.queue("anna") == []
         assert ward("engineer", "GET", "/v1/agreement").json()["backlog"] == 0
+        service._measure()
+        assert service.metrics.open_tasks._value.get() == service.metrics.oldest_task._value.get() == 0
         wishes = [row[1] for row in told()]
         assert {status for status, _ in wishes} == {409}
         assert len({(row[0], row[2:]) for row in told()}) == 1, "the same answers about every case"
@@ -207,6 +209,9 @@ def test_a_deferral_and_a_drawn_case_look_alike_in_the_queue(tmp_path: Path, mon
             shown = [blindness.tasks_shown(connection, id, hidden=True) for id in ids]
         assert [(task.why, task.opened_at) for (task,) in shown] == [("first", times[id]) for id in ids]
         assert len(set(told())) == 1
+        for id in ids:
+            assert ward("anna", "GET", "/v1/agreement").json()["oldest_at"] == times[id]
+            ward("program", "POST", "/v1/labels", json={"decision": id, "label": "c0"})
 
 
 def test_who_settles_sees_what_was_said_blind_and_no_change(tmp_path: Path) -> None:
@@ -491,7 +496,7 @@ def test_comments_go_with_the_patient_and_by_their_day(tmp_path: Path) -> None:
 def test_the_backlog_and_its_age_are_metrics(ward: Ward) -> None:
     ward.decide(3)
     with ward.service.log.transaction() as transaction:
-        transaction.connection.execute(TASK.update().values(opened_at=utc(time.time() - 3600)))
+        transaction.connection.execute(TASK.update().values(why="wish", opened_at=utc(time.time() - 3600)))
 
     def value(name: str) -> float:
         lines = ward("auditor", "GET", "/metrics").text.splitlines()

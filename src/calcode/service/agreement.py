@@ -10,6 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, select
 
+from calcode.service.blindness import SHOWN_SINCE, TASKS
 from calcode.service.labels import CANNOT_TELL, second_drawn
 from calcode.service.tables import DECISION, REVIEW, TASK
 
@@ -83,11 +84,11 @@ def agreement(connection: Connection, line: str) -> Agreement:
 def backlog(connection: Connection, line: str) -> tuple[int, str | None]:
     """How many cases may be read now, as the queue shows them, and since when the oldest waits.
 
-    What waits in a visit that is open would tell which case the model deferred.
+    What waits in a visit that is open would tell which case the model deferred, and so would when a task opened.
     """
     query = (
-        select(func.count(), func.min(TASK.c.opened_at))
-        .join(DECISION, DECISION.c.id == TASK.c.decision)
+        select(func.count(), func.min(SHOWN_SINCE))
+        .select_from(TASKS)
         .where(TASK.c.line == line, TASK.c.state == "open", DECISION.c.visit_until.is_(None))
     )
     n, oldest = connection.execute(query).one()

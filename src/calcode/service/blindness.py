@@ -9,11 +9,19 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, exists, or_, select, text, union_all
+from sqlalchemy import ColumnElement, Connection, Select, and_, case, exists, or_, select, text, union_all
 
 from calcode.service.log import Event, Transaction
 from calcode.service.people import Principal
 from calcode.service.tables import ACCOUNT, DECISION, EVENT, OUTBOX, REVIEW, SECRET_PART, TASK, TOKEN
+
+
+#: Why a case waits that nobody has asked for: to tell which of the two would tell that the model deferred.
+_FIRST = ("deferred", "sample")
+#: Tasks with their decisions and the events of these.
+TASKS = TASK.join(DECISION, DECISION.c.id == TASK.c.decision).join(EVENT, EVENT.c.seq == DECISION.c.seq)
+#: Since when a case waits, for who may read it: a deferral and a drawn case wait since they were decided.
+SHOWN_SINCE = case((TASK.c.why.in_(_FIRST), EVENT.c.at), else_=TASK.c.opened_at)
 
 
 def blind_why(why: str) -> str:
@@ -24,12 +32,7 @@ def blind_why(why: str) -> str:
     >>> blind_why("deferred"), blind_why("sample"), blind_why("second")
     ('first', 'first', 'second')
     """
-    return "first" if why in ("deferred", "sample") else why
-
-
-def shown_since(task: Row[Any], *, decided_at: str) -> str:
-    """Since when a case waits, for who may read it: a deferral and a drawn case wait since they were decided."""
-    return decided_at if blind_why(task.why) == "first" else str(task.opened_at)
+    return "first" if why in _FIRST else why
 
 
 class ShownTask(NamedTuple):
@@ -51,20 +54,12 @@ def tasks_shown(connection: Connection, decision: str, *, hidden: bool) -> list[
     hidden : bool
         For somebody who may still read the case: neither why nor when it was chosen tells whether the model deferred.
     """
-    query = (
-        select(TASK, DECISION.c.visit_until, EVENT.c.at)
-        .join(DECISION, DECISION.c.id == TASK.c.decision)
-        .join(EVENT, EVENT.c.seq == DECISION.c.seq)
-        .where(TASK.c.decision == decision)
-        .order_by(TASK.c.opened_at)
-    )
-    return [
-        ShownTask(row.id, blind_why(row.why), shown_since(row, decided_at=row.at), row.state)
-        if hidden
-        else ShownTask(row.id, row.why, row.opened_at, row.state)
-        for row in connection.execute(query)
-        if not (hidden and row.visit_until)
-    ]
+    own = select(TASK, SHOWN_SINCE.label("since")).select_from(TASKS).where(TASK.c.decision == decision)
+    if not hidden:
+        rows = connection.execute(own.order_by(TASK.c.opened_at))
+        return [ShownTask(row.id, row.why, row.opened_at, row.state) for row in rows]
+    rows = connection.execute(own.where(DECISION.c.visit_until.is_(None)).order_by("since"))
+    return [ShownTask(row.id, blind_why(row.why), row.since, row.state) for row in rows]
 
 
 def of_patient(decision: str) -> Select[tuple[str]]:
@@ -112,7 +107,7 @@ def has_read(connection: Connection, decision: str, reviewer: str) -> bool:
 
 
 def may_know_answer(connection: Connection, decision: str, reviewer: str) -> bool:
-    """Whether a person may have seen an answer on the patient: here, as who sent the image, or in a report that left."""
+    """Whether a person may have seen an answer on the patient: here, as who sent an image, or in a report that left."""
     ids = of_patient(decision)
     shown = select(EVENT.c.seq).where(_shown_to(reviewer), EVENT.c.subject.in_(ids))
     sent = (

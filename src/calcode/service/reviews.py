@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, exists, select
 
 from calcode.service.audit.parts import secret_part
-from calcode.service.blindness import blind_why, has_read, may_know_answer, shown_since
+from calcode.service.blindness import SHOWN_SINCE, TASKS, blind_why, has_read, may_know_answer
 from calcode.service.labels import checked_label, reviews_of, second_drawn, standing
 from calcode.service.log import Event, Transaction
 from calcode.service.problems import Problem
@@ -58,9 +58,8 @@ def open_queue(connection: Connection, line: str, subject: str) -> list[QueueEnt
     """What a reader may read on a line, oldest due first; cases that they read already are left out."""
     own = exists().where(REVIEW.c.decision == TASK.c.decision, REVIEW.c.reviewer == subject)
     query = (
-        select(TASK, DECISION.c.site, DECISION.c.device, EVENT.c.at)
-        .join(DECISION, DECISION.c.id == TASK.c.decision)
-        .join(EVENT, EVENT.c.seq == DECISION.c.seq)
+        select(TASK, DECISION.c.site, DECISION.c.device, SHOWN_SINCE.label("since"))
+        .select_from(TASKS)
         .where(TASK.c.line == line, TASK.c.state == "open", DECISION.c.visit_until.is_(None), ~own)
     )
     found = [
@@ -69,7 +68,7 @@ def open_queue(connection: Connection, line: str, subject: str) -> list[QueueEnt
             row.decision,
             row.line,
             blind_why(row.why),
-            shown_since(row, decided_at=row.at),
+            row.since,
             row.due_at,
             row.site,
             row.device,

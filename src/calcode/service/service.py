@@ -15,12 +15,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from sqlalchemy import func, select
 
 from calcode import __version__
 from calcode.errors import CalcodeError
 from calcode.service import outbox, schema
 from calcode.service.admission import Admission
+from calcode.service.agreement import backlog
 from calcode.service.alarms import open_alarms
 from calcode.service.checkpoints import Checkpoints
 from calcode.service.database import STORAGE_ERRORS, Database, only_service
@@ -35,7 +35,7 @@ from calcode.service.protocol import parse_protocol
 from calcode.service.refusals import Refusals
 from calcode.service.sampling import close_visits, policy_event, policy_in_force, policy_of, visits_over
 from calcode.service.settings import SiteSettings
-from calcode.service.tables import PULSE, TASK
+from calcode.service.tables import PULSE
 from calcode.service.writer import Writer
 
 if TYPE_CHECKING:
@@ -330,12 +330,12 @@ class Service:
         metrics = self.metrics
         size = self.seen_records = self.log.head()[0]
         with self.database.reading() as connection:
-            query = select(func.count(), func.min(TASK.c.opened_at)).where(TASK.c.state == "open")
-            n, oldest = connection.execute(query).one()
+            queues = [backlog(connection, line) for line in self.models]
             waiting = outbox.waiting(connection, holding=self.site.holding)
             for line in self.models:
                 metrics.open_alarms.labels(line).set(len(open_alarms(connection, line)))
-        metrics.open_tasks.set(n)
+        oldest = min((since for _, since in queues if since), default=None)
+        metrics.open_tasks.set(sum(n for n, _ in queues))
         metrics.oldest_task.set(time.time() - datetime.fromisoformat(oldest).timestamp() if oldest else 0.0)
         for delivery in self.site.deliveries:
             found = waiting.get(delivery.name)
