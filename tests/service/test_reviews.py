@@ -383,6 +383,17 @@ def test_two_readers_of_one_case_the_second_is_offered_a_second_reading(
     assert ward.queue("carla") == []
 
 
+def test_who_has_seen_the_answer_unsettles_no_blind_label(ward: Ward) -> None:
+    (decision,) = ward.decide()
+    task = ward.task("anna", decision)
+    ward.read("anna", decision, "c0")
+    assert ward("ben", "GET", f"/v1/decisions/{decision}").status_code == 200
+    late = ward("ben", "POST", f"/v1/tasks/{task}/take")
+    assert (late.status_code, late.json()["second"]) == (409, False)
+    assert ward("ben", "POST", f"/v1/tasks/{task}/second").status_code == 409
+    assert ward("carla", "POST", f"/v1/tasks/{task}/second").status_code == 200
+
+
 def test_readers_who_differ_are_settled_by_a_third(tmp_path: Path) -> None:
     with running(all_read(tmp_path, second=1.0)) as (service, call):
         ward = Ward(service, call)

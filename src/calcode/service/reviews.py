@@ -300,10 +300,14 @@ def _unread(connection: Connection, task: str, reviewer: str) -> Row[Any]:
 
 
 def _may_read_second(connection: Connection, decision: str, reviewer: str) -> bool:
-    """Whether a case with one reading could take this person's as the second."""
+    """Whether a case with one reading could take this person's as the second: one who knows no answer.
+
+    Otherwise who was shown the answer could unsettle a label that was said blind.
+    """
     reviews = reviews_of(connection, decision)
     readers = {entry.reviewer for entry in reviews}
-    return len(readers) == 1 and reviewer not in readers and all(entry.source == "read" for entry in reviews)
+    one = len(readers) == 1 and reviewer not in readers and all(entry.source == "read" for entry in reviews)
+    return one and not may_know_answer(connection, decision, reviewer)
 
 
 def _viewed(decision: str, *, task: str | None, reviewer: str, what: str) -> Event:
