@@ -139,7 +139,7 @@ def test_killed_while_cases_are_read_nothing_saved_is_lost(tmp_path: Path, datab
 
 
 def test_two_services_on_one_database_settle_a_visit_once_and_lend_a_case_once(
-    tmp_path: Path, postgres: Server
+    tmp_path: Path, postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = make_site(tmp_path, line_lines="sample = 1.0", database=postgres.new_database())
     with running(site) as (one, call), Service(site.settings) as two:
@@ -157,6 +157,7 @@ def test_two_services_on_one_database_settle_a_visit_once_and_lend_a_case_once(
         with one.database.reading() as connection:
             tasks = connection.execute(select(TASK)).all()
         assert max(Counter(task.decision for task in tasks).values()) == 1
-        task = tasks[0].id
+        task, now = tasks[0].id, time.time
+        monkeypatch.setattr(time, "time", lambda: now() + 61 * 60)
         first, second = at_once(lambda t: take(t, task, reviewer="anna"), lambda t: take(t, task, reviewer="ben"))
         assert sum(isinstance(answer, Problem) and answer.status == 409 for answer in (first, second)) == 1

@@ -195,9 +195,8 @@ def test_a_deferral_and_a_drawn_case_look_alike_in_the_queue(tmp_path: Path, mon
         assert {status for status, _ in wishes} == {409}
         assert len({(row[0], row[2:]) for row in told()}) == 1, "the same answers about every case"
         now = time.time
-        with monkeypatch.context() as patch:
-            patch.setattr(time, "time", lambda: now() + 1801)
-            service.change(close_visits)
+        monkeypatch.setattr(time, "time", lambda: now() + 1801)
+        service.change(close_visits)
         queue = ward.queue("anna")
         assert [entry["decision"] for entry in queue] == ids, "in the order of decisions"
         assert [entry["id"] for entry in queue] == ids
@@ -212,6 +211,45 @@ def test_a_deferral_and_a_drawn_case_look_alike_in_the_queue(tmp_path: Path, mon
         for id in ids:
             assert ward("anna", "GET", "/v1/agreement").json()["oldest_at"] == times[id]
             ward("program", "POST", "/v1/labels", json={"decision": id, "label": "c0"})
+
+
+def test_a_case_of_a_later_visit_is_no_younger_in_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is never drawn: if it came at once, every young case would be a deferral."""
+    now = time.time
+    with running(make_site(tmp_path, line_lines="sample = 1.0\nvisit_minutes = 30.0\nsecond_reader = 0.0")) as (
+        service,
+        call,
+    ):
+        ward = Ward(service, call)
+
+        def visit(study: str) -> list[str]:
+            sent = [
+                {"embedding": vector, "group": f"p{row}", "image_id": f"{study}/{row}", "study": study}
+                for row, vector in enumerate(embeddings(12).tolist())
+            ]
+            return [ward("program", "POST", "/v1/decisions", json=body).json()["id"] for body in sent]
+
+        visit("1.1")
+        monkeypatch.setattr(time, "time", lambda: now() + 1801)
+        service.change(close_visits)
+        before = ward.queue("anna")
+        again = visit("1.2")
+        deferred = {task.decision for task in ward.rows(TASK, why="deferred")} & set(again)
+        assert deferred
+        assert ward.queue("anna") == before
+        assert ward("anna", "GET", "/v1/agreement").json()["backlog"] == len(before)
+        for entry in before:
+            ward("program", "POST", "/v1/labels", json={"decision": entry["decision"], "label": "c0"})
+        for path in ("", "/reviews", "/wish"):
+            told = {
+                id: ward("anna", "POST" if path == "/wish" else "GET", f"/v1/decisions/{id}{path}").json()["detail"]
+                for id in again
+            }
+            assert len(set(told.values())) == 1, "the same about every case"
+        for id in deferred:
+            assert ward("anna", "POST", f"/v1/tasks/{id}/take").status_code == 404
+        monkeypatch.setattr(time, "time", lambda: now() + 3700)
+        assert {entry["decision"] for entry in ward.queue("anna")} == deferred
 
 
 def test_who_settles_sees_what_was_said_blind_and_no_change(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, select
 
-from calcode.service.blindness import SHOWN_SINCE, TASKS
+from calcode.service.blindness import SHOWN_SINCE, TASKS, is_shown
 from calcode.service.labels import CANNOT_TELL, second_drawn
 from calcode.service.tables import DECISION, REVIEW, TASK
 
@@ -89,7 +89,7 @@ def backlog(connection: Connection, line: str) -> tuple[int, str | None]:
     query = (
         select(func.count(), func.min(SHOWN_SINCE))
         .select_from(TASKS)
-        .where(TASK.c.line == line, TASK.c.state == "open", DECISION.c.visit_until.is_(None))
+        .where(TASK.c.line == line, TASK.c.state == "open", is_shown(connection))
     )
     n, oldest = connection.execute(query).one()
     return int(n), oldest

@@ -1,20 +1,21 @@
 """What a reader is told before reading, and whether somebody may know the model's answer (SERVICE.md 7).
 
 That the model deferred a case is an answer too. A deferral is known at once, a drawn patient only when the first visit
-is over, so both are shown from then on: under the same kind of id, with the same times, in the order of decisions.
+is over, so both are shown from then on: under the same kind of id, with the same times, in the order of decisions. An
+image outside the first visit is as old when it is shown as one that opened it: a young case would be a deferral.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, case, exists, or_, select, text, union_all
 
-from calcode.service.log import Event, Transaction
+from calcode.service.log import Event, Transaction, utc
 from calcode.service.people import Principal
-from calcode.service.tables import ACCOUNT, DECISION, EVENT, OUTBOX, REVIEW, SECRET_PART, TASK, TOKEN
-
+from calcode.service.tables import ACCOUNT, DECISION, EVENT, OUTBOX, POLICY, REVIEW, SECRET_PART, TASK, TOKEN
 
 #: Why a case waits that nobody has asked for: to tell which of the two would tell that the model deferred.
 _FIRST = ("deferred", "sample")
@@ -33,6 +34,27 @@ def blind_why(why: str) -> str:
     ('first', 'first', 'second')
     """
     return "first" if why in _FIRST else why
+
+
+def is_shown(connection: Connection) -> ColumnElement[bool]:
+    """Whether the tasks of a decision are shown to readers, where `DECISION` and its `EVENT` are among the tables.
+
+    Those of an image with a patient are, once the first visit is closed and the image is as old as a visit lasts by
+    the policy under which it was decided.
+    """
+    in_force = (
+        select(POLICY.c.visit_minutes)
+        .where(POLICY.c.line == DECISION.c.line, POLICY.c.from_seq < DECISION.c.seq, POLICY.c.due_days.is_not(None))
+        .order_by(POLICY.c.from_seq.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    lasting = select(POLICY.c.visit_minutes).where(POLICY.c.due_days.is_not(None)).distinct()
+    now = time.time()
+    # Times of the log are texts, which a database cannot add to. Before the first policy there were no visits.
+    begun = {minutes: utc(now - 60.0 * minutes) for minutes in (0.0, *connection.execute(lasting).scalars())}
+    old = EVENT.c.at <= case(begun, value=in_force, else_=utc(now))
+    return and_(DECISION.c.visit_until.is_(None), or_(DECISION.c.group_digest.is_(None), old))
 
 
 class ShownTask(NamedTuple):
@@ -58,7 +80,7 @@ def tasks_shown(connection: Connection, decision: str, *, hidden: bool) -> list[
     if not hidden:
         rows = connection.execute(own.order_by(TASK.c.opened_at))
         return [ShownTask(row.id, row.why, row.opened_at, row.state) for row in rows]
-    rows = connection.execute(own.where(DECISION.c.visit_until.is_(None)).order_by("since"))
+    rows = connection.execute(own.where(is_shown(connection)).order_by("since"))
     return [ShownTask(row.id, blind_why(row.why), row.since, row.state) for row in rows]
 
 
@@ -90,12 +112,14 @@ def _reads_cases(connection: Connection, subject: str) -> bool:
 def may_still_read(connection: Connection, decision: str, reviewer: str) -> bool:
     """Whether a case of the patient waits for a reading that could be this person's; its answers are then hidden.
 
-    While the patient's first visit is open, any of its images may still be drawn.
+    Until it is shown which images wait, any of them may.
     """
     read = exists().where(REVIEW.c.decision == DECISION.c.id, REVIEW.c.reviewer == reviewer)
     queued = exists().where(TASK.c.decision == DECISION.c.id, TASK.c.state == "open")
-    query = select(DECISION.c.id).where(
-        DECISION.c.id.in_(of_patient(decision)), or_(queued, DECISION.c.visit_until.is_not(None)), ~read
+    query = (
+        select(DECISION.c.id)
+        .join(EVENT, EVENT.c.seq == DECISION.c.seq)
+        .where(DECISION.c.id.in_(of_patient(decision)), or_(queued, ~is_shown(connection)), ~read)
     )
     return connection.execute(query.limit(1)).first() is not None
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, exists, select
 
 from calcode.service.audit.parts import secret_part
-from calcode.service.blindness import SHOWN_SINCE, TASKS, blind_why, has_read, may_know_answer
+from calcode.service.blindness import SHOWN_SINCE, TASKS, blind_why, has_read, is_shown, may_know_answer
 from calcode.service.labels import checked_label, reviews_of, second_drawn, standing
 from calcode.service.log import Event, Transaction
 from calcode.service.problems import Problem
@@ -60,7 +60,7 @@ def open_queue(connection: Connection, line: str, subject: str) -> list[QueueEnt
     query = (
         select(TASK, DECISION.c.site, DECISION.c.device, SHOWN_SINCE.label("since"))
         .select_from(TASKS)
-        .where(TASK.c.line == line, TASK.c.state == "open", DECISION.c.visit_until.is_(None), ~own)
+        .where(TASK.c.line == line, TASK.c.state == "open", is_shown(connection), ~own)
     )
     found = [
         QueueEntry(
@@ -81,9 +81,9 @@ def open_queue(connection: Connection, line: str, subject: str) -> list[QueueEnt
 
 
 def task_row(connection: Connection, task: str) -> Row[Any]:
-    """A task that may be shown, or 404: while the patient's first visit is open, nobody is told which cases wait."""
-    shown = select(TASK).join(DECISION, DECISION.c.id == TASK.c.decision).where(DECISION.c.visit_until.is_(None))
-    row = connection.execute(shown.where(TASK.c.id == task)).first()
+    """A task that may be shown, or 404: while the patient's visit is open, nobody is told which cases wait."""
+    shown = select(TASK).select_from(TASKS).where(TASK.c.id == task, is_shown(connection))
+    row = connection.execute(shown).first()
     if row is None:
         raise Problem(404, "No task has this id.")
     return row
@@ -257,9 +257,9 @@ def wish(transaction: Transaction, decision: str, *, actor: str, comment: str) -
     """A clinician wants this case read: its task. Such cases train the next bag and never calibrate (SITE.md S5)."""
     connection = transaction.connection
     row = decision_row(connection, decision)
-    if row.visit_until is not None:
-        until = {"visit_until": row.visit_until}
-        raise Problem(409, "The patient's first visit is not over yet; ask for the case after it.", extra=until)
+    shown = select(DECISION.c.id).join(EVENT, EVENT.c.seq == DECISION.c.seq).where(DECISION.c.id == decision)
+    if connection.execute(shown.where(is_shown(connection))).first() is None:
+        raise Problem(409, "The patient's visit is not over yet; ask for the case after it.")
     before = connection.execute(select(TASK.c.id).where(TASK.c.decision == decision)).scalar()
     if before is not None:
         return str(before)

@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-
 from calcode import __version__
 from calcode.errors import CalcodeError
 from calcode.service import outbox, schema
