@@ -303,6 +303,20 @@ def test_the_history_of_a_case_is_in_the_order_of_the_log(service: Service) -> N
     assert steps[2:5] == ["Opened by hugo", "Read by hugo", "The model's answer was shown to hugo"]
 
 
+def test_the_history_does_not_tell_a_second_reader_that_the_first_one_changed_the_answer(service: Service) -> None:
+    """Who changes an answer after the model's was shown points at the model's."""
+    anna = Person(service, "anna", "clinician")
+    task = opened(anna)
+    row = decision_of(service, task)
+    read(anna, task, "c0")
+    anna.send(f"/review/{task}/answer", f"/review/{task}/change", {"label": "c1"})
+    page = Person(service, "ben", "clinician").get(f"/cases/{row.id}").text
+    assert "Read by" in page
+    for words in ("Read again by", "answer was shown to"):
+        assert words not in page, words
+        assert words in Person(service, "olga", "auditor").get(f"/cases/{row.id}").text, words
+
+
 def test_the_log_shows_seconds(service: Service) -> None:
     page = Person(service, "olga", "auditor").get("/log").text
     assert re.search(r"<time[^>]*>\d+ \w+ \d{4}, \d\d:\d\d:\d\d UTC</time>", page)

@@ -87,7 +87,9 @@ def case_page(id: DecisionId, request: Request, service: ServiceHere, principal:
         hidden = blindness.hidden_from(connection, id, principal)
         readings = blindness.readings(connection, id)
         tasks = blindness.tasks_shown(connection, id, hidden=hidden)
-        happened = _history(connection, record, tasks, readings)
+        # That a reading was changed after the answer was shown points at that answer.
+        told = [entry for entry in readings if not entry["supersedes"]] if hidden else readings
+        happened = _history(connection, record, tasks, told, seen=["case_viewed"] if hidden else list(_SEEN))
         sent = deliveries(connection, id)
 
     def seen(transaction: Transaction) -> None:
@@ -124,14 +126,30 @@ def case_page(id: DecisionId, request: Request, service: ServiceHere, principal:
 
 
 def _history(
-    connection: Connection, record: Record, tasks: Sequence[blindness.ShownTask], readings: Sequence[Mapping[str, Any]]
+    connection: Connection,
+    record: Record,
+    tasks: Sequence[blindness.ShownTask],
+    readings: Sequence[Mapping[str, Any]],
+    *,
+    seen: Sequence[str],
 ) -> list[tuple[str, str, str, int]]:
-    """What happened to a case, in the order of the log: time, words, who, and how many times in a row."""
+    """What happened to a case, in the order of the log: time, words, who, and how many times in a row.
+
+    Parameters
+    ----------
+    connection : Connection
+    record : Record
+        Of the decision.
+    tasks, readings : sequence
+        Those that are shown.
+    seen : sequence of str
+        Kinds of events by which somebody saw something of the case, of `_SEEN`.
+    """
     id = json.loads(record.body)["id"]
     # As the index of these events is written, so that it is used however long the log is.
     views = connection.execute(
         select(EVENT.c.at, EVENT.c.seq, EVENT.c.kind, EVENT.c.actor)
-        .where(text("kind IN ('case_viewed', 'answer_revealed')"), EVENT.c.subject == id)
+        .where(text("kind IN ('case_viewed', 'answer_revealed')"), EVENT.c.subject == id, EVENT.c.kind.in_(seen))
         .order_by(EVENT.c.seq)
     )
     found = [_Step(record.at, record.seq, "The model decided on the image sent by", record.actor)]
