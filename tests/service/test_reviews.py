@@ -387,6 +387,18 @@ def test_a_lease_keeps_others_off_and_ends_by_itself(ward: Ward, monkeypatch: py
     assert ward("ben", "POST", f"/v1/tasks/{task}/take").status_code == 200
 
 
+def test_nobody_saves_a_case_that_another_has_open(ward: Ward) -> None:
+    """Who looked at the image or the history has not opened it."""
+    (decision,) = ward.decide()
+    task = ward.task("anna", decision)
+    assert ward("anna", "POST", f"/v1/tasks/{task}/take").status_code == 200
+    ward.service.change(lambda t: reviews.view(t, decision, reviewer="ben", what="history"))
+    refused = ward("ben", "POST", f"/v1/tasks/{task}/review", json={"label": "c1"})
+    assert (refused.status_code, refused.json()["detail"][:14]) == (409, "Another reader")
+    assert ward("anna", "POST", f"/v1/tasks/{task}/review", json={"label": "c0"}).status_code == 200
+    assert [row.reviewer for row in ward.rows(REVIEW)] == ["anna"]
+
+
 def test_a_lease_of_before_the_machine_started_holds_nothing(ward: Ward) -> None:
     """The monotonic clock begins again with the machine; an old end far ahead of it must not lock a case."""
     (decision,) = ward.decide()

@@ -120,9 +120,7 @@ def take(transaction: Transaction, task: str, *, reviewer: str) -> Row[Any]:
     connection = transaction.connection
     row = _unread(connection, task, reviewer)
     if _held(row):
-        if row.lease_by == reviewer:
-            return row
-        raise Problem(409, "Another reader has this case open; it comes back to the queue after 15 minutes.")
+        return row
     lease = {"lease_by": reviewer, "lease_until": time.monotonic() + LEASE_SECONDS}
     connection.execute(TASK.update().where(TASK.c.id == task).values(**lease))
     transaction.append([_viewed(row.decision, task=task, reviewer=reviewer, what="case")])
@@ -161,7 +159,7 @@ def save(
     Raises
     ------
     Problem
-        409 with the first one's time if somebody saved this case meanwhile.
+        409 if somebody else has the case open, and with the first one's time if somebody saved it meanwhile.
     """
     connection = transaction.connection
     checked_label(label, classes)
@@ -280,7 +278,7 @@ def _held(row: Row[Any]) -> bool:
 
 
 def _unread(connection: Connection, task: str, reviewer: str) -> Row[Any]:
-    """A task that is open and that this person may read."""
+    """A task that is open, that this person may read, and that nobody else has open."""
     row = task_row(connection, task)
     if row.state != "open":
         first = connection.execute(
@@ -296,6 +294,8 @@ def _unread(connection: Connection, task: str, reviewer: str) -> Row[Any]:
         )
     if has_read(connection, row.decision, reviewer):
         raise Problem(403, "Another person must read this case.")
+    if _held(row) and row.lease_by != reviewer:
+        raise Problem(409, "Another reader has this case open; it comes back to the queue after 15 minutes.")
     return row
 
 
