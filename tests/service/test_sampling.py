@@ -161,6 +161,19 @@ def test_sample_tasks_open_when_the_visit_is_over_and_deferrals_at_once(tmp_path
         assert all(len({row.u for row in by_name.values() if row.group_digest == group}) == 1 for group in drawn)
 
 
+def test_a_result_within_the_visit_leaves_nothing_to_read(tmp_path: Path) -> None:
+    with running(make_site(tmp_path, line_lines="sample = 1.0")) as (service, call):
+        send(call, visit_rows(20, 1))
+        known, *others = [row.id for row in decided(service).values() if row.action != "defer"]
+        assert call("POST", "/v1/labels", json={"decision": known, "label": "c1"}).status_code == 200
+        close(service)
+        with service.database.reading() as connection:
+            sampled = set(connection.execute(select(TASK.c.decision).where(TASK.c.why == "sample")).scalars())
+            (case,) = [case for case in reviewed_cases(connection, "skin") if case.decision == known]
+    assert sampled == set(others)
+    assert (case.drawn, case.use, case.label) == (True, "calibrate", "c1")
+
+
 def test_the_housekeeping_closes_visits_by_itself(tmp_path: Path) -> None:
     with running(make_site(tmp_path, line_lines="visit_minutes = 0.005")) as (service, call):
         send(call, [("x0", "x", None)], vectors=embeddings(1))

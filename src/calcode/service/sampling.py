@@ -15,12 +15,12 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, union
 
 from calcode.service.database import Database
 from calcode.service.log import Event, Transaction, utc
 from calcode.service.settings import LineSettings
-from calcode.service.tables import DECISION, EVENT, POLICY, TASK
+from calcode.service.tables import DECISION, EVENT, POLICY, REVIEW, TASK
 
 #: Patients whose visits are closed in one transaction.
 _MOST_VISITS = 2000
@@ -192,11 +192,12 @@ def close_visits(transaction: Transaction, *, now: str | None = None) -> int:
         for line, visits in by_line.items()
     ]
     drawn = [row for row in chosen.values() if row.u < row.p_sample]
-    # A deferral or a wish opened the task before; the case is drawn all the same.
+    # A deferral opened the task before, or the laboratory has said what it is; the case is drawn all the same.
     ids = [row.id for row in drawn]
-    tasks = set(connection.execute(select(TASK.c.decision).where(TASK.c.decision.in_(ids))).scalars())
+    told = union(*(select(table.c.decision).where(table.c.decision.in_(ids)) for table in (TASK, REVIEW)))
+    nothing_to_open = set(connection.execute(told).scalars())
     for row in sorted(drawn, key=lambda row: int(row.seq)):
-        if row.id not in tasks:
+        if row.id not in nothing_to_open:
             # Id and day of a deferral: neither tells a reader why the case waits.
             policy = policy_in_force(connection, row.line, before=row.seq)
             due = None if policy is None else due_on(row.at, days=policy.due_days)
