@@ -12,6 +12,7 @@ from service.visitors import Person
 
 from calcode.service.alarms import open_alarms
 from calcode.service.models import latest_deployment
+from calcode.service.people import make_token
 from calcode.service.recalibration import recalibrate
 from calcode.service.service import Service
 
@@ -88,6 +89,43 @@ def test_one_patient_is_no_all_clear(tmp_path: Path) -> None:
     assert "1 waits for a reader" in shown
     assert "1 of them has no vote so far" in shown
     assert "After 1 patient the evidence" in shown
+
+
+def shown(person: Person, page: str) -> str:
+    """The words of a page."""
+    text = person.get(page).text
+    return " ".join(re.sub(r"<[^>]+>", " ", text[text.index("<main") :]).split())
+
+
+def test_no_figure_tells_a_reader_what_the_model_said_about_one_case_more(tmp_path: Path) -> None:
+    with Service(clinic_site(tmp_path, sample=0.000001).settings) as service:
+        clinic = Clinic(service, shift=0.25)
+        cleo, ida = Person(service, "cleo", "clinician"), Person(service, "ida", "auditor")
+
+        def counts() -> str:
+            return re.findall(r"(?:Of the first|How it answers|It has decided).*?\.(?= )", shown(cleo, "/"))[0]
+
+        clinic.send(19)
+        clinic.read()
+        service.watch()
+        assert "in steps of 20 images, and not before the first 20" in counts()
+        assert "It has decided 19 images" in shown(ida, "/")
+        clinic.send(1)
+        assert counts().startswith("Of the first 20 images that it decided: ")
+        before = counts(), shown(cleo, "/monitor").partition("Readings")[0]
+        assert "not shown to who reads cases" in before[1]
+        clinic.send(19)
+        service.watch()
+        assert (counts(), shown(cleo, "/monitor").partition("Readings")[0]) == before
+        assert "after 39 patients" in shown(ida, "/monitor")
+        for words in ("drawn at random", "mean set size", "were deferred", "has no vote", "have no vote"):
+            assert words not in shown(cleo, "/monitor")
+        # An engineer who also reads cases reads them with what they know.
+        make = {"subject": "emil", "days": 1, "actor": "test"}
+        service.change(lambda t: make_token(t, roles=["clinician"], **make))
+        assert "not shown to who reads cases" in shown(Person(service, "emil", "engineer"), "/monitor")
+        clinic.send(1)
+        assert counts().startswith("Of the first 40 images")
 
 
 def test_the_newest_model_comes_first(clinic: Clinic) -> None:

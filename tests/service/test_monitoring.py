@@ -381,7 +381,11 @@ def test_how_a_model_answers_is_shown_against_its_shadow_report(tmp_path: Path) 
         service.watch()
         away.send(40)
         service.watch()
-        rates = call("GET", "/v1/monitors", as_="clinician").json()[-1]["facts"]["rates"]
+        rates = call("GET", "/v1/monitors", as_="auditor").json()[-1]["facts"]["rates"]
+        told = call("GET", "/v1/monitors", as_="clinician").json()[-1]
+        assert (set(told["facts"]), told["waiting"]) == ({"alarm", "alarms"}, None), "no figure of single cases"
+        seen = {as_: call("GET", f"/v1/recalibrations/{digest}", as_=as_).json() for as_ in ("clinician", "auditor")}
+        assert set(seen["auditor"]) - set(seen["clinician"]) == {"shadow", "coverage"}
         with service.database.reading() as connection:
             bodies = connection.execute(select(EVENT.c.kind, EVENT.c.body).order_by(EVENT.c.seq)).all()
         shadow = [json.loads(body) for kind, body in bodies if kind == "shadow_decision"]

@@ -95,18 +95,18 @@ def of_patient(decision: str) -> Select[tuple[str]]:
 
 
 def hidden_from(connection: Connection, decision: str, principal: Principal) -> bool:
-    """Whether the answers on a patient are hidden from who asks: a reader, under whatever account or token."""
-    reads = "clinician" in principal.roles or _reads_cases(connection, principal.subject)
-    return reads and may_still_read(connection, decision, principal.subject)
+    """Whether the answers on a patient are hidden from who asks."""
+    return reads_cases(connection, principal) and may_still_read(connection, decision, principal.subject)
 
 
-def _reads_cases(connection: Connection, subject: str) -> bool:
-    """Whether somebody is a clinician anywhere: what they see as an engineer they know when they read."""
+def reads_cases(connection: Connection, principal: Principal) -> bool:
+    """Whether who asks is a clinician under any account or token: what they see as an engineer they know as a reader."""
     held = union_all(
-        select(ACCOUNT.c.roles).where(ACCOUNT.c.subject == subject),
-        select(TOKEN.c.roles).where(TOKEN.c.subject == subject, TOKEN.c.revoked.is_(False)),
+        select(ACCOUNT.c.roles).where(ACCOUNT.c.subject == principal.subject),
+        select(TOKEN.c.roles).where(TOKEN.c.subject == principal.subject, TOKEN.c.revoked.is_(False)),
     )
-    return any("clinician" in json.loads(roles) for roles in connection.execute(held).scalars())
+    elsewhere = connection.execute(held).scalars()
+    return "clinician" in principal.roles or any("clinician" in json.loads(roles) for roles in elsewhere)
 
 
 def may_still_read(connection: Connection, decision: str, reviewer: str) -> bool:

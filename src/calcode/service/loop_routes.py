@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import select
 
 from calcode.service.alarms import CLOSING_ROLES, all_alarms, close
+from calcode.service.blindness import reads_cases
 from calcode.service.gates import shadow_coverage
 from calcode.service.people import Principal
 from calcode.service.problems import Problem, responses
@@ -28,10 +29,11 @@ class MonitorFacts(BaseModel):
 
     bag: str
     model: str
-    #: Drawn cases that have not voted; the oldest one without a label holds the others up.
-    waiting: int
+    #: Drawn cases that have not voted; the oldest one without a label holds the others up. Not for who reads cases.
+    waiting: int | None
     #: Record of the log that the monitors have reached.
     upto: int
+    #: For who reads cases the alarms alone: one case more would tell what the model said about it.
     facts: dict[str, Any]
 
 
@@ -86,9 +88,16 @@ class Closed(BaseModel):
 def monitors(
     service: ServiceHere, principal: Annotated[Principal, Depends(role(*_READERS))], line: _Line = None
 ) -> list[dict[str, Any]]:
-    """The monitors M1 to M3 of a line, bag by bag."""
+    """The monitors M1 to M3 of a line, bag by bag; who reads cases is told the alarms alone."""
     states = service.monitors[line_of(service, principal, line)].states()
-    return [{**state._asdict(), "facts": state.watch.facts} for state in states]
+    found = [{**state._asdict(), "facts": state.watch.facts} for state in states]
+    with service.database.reading() as connection:
+        if not reads_cases(connection, principal):
+            return found
+    return [
+        {**entry, "waiting": None, "facts": {name: entry["facts"][name] for name in ("alarm", "alarms")}}
+        for entry in found
+    ]
 
 
 @router.get("/alarms", response_model=list[AlarmFacts], responses=responses(401, 403, 422, 429))
@@ -147,16 +156,20 @@ def recalibration(
     principal: Annotated[Principal, Depends(role(*_READERS))],
     line: _Line = None,
 ) -> dict[str, Any]:
-    """A candidate's report, what it would have changed in the shadow, its coverage there, and the gates it fails."""
+    """A candidate's report, what it would have changed in the shadow, its coverage there, and the gates it fails.
+
+    Who reads cases is told report and gates alone: the others change with every case.
+    """
     name = line_of(service, principal, line)
     models = service.models[name]
     with service.database.reading() as connection:
         report = report_of(connection, name, digest)
         if report is None:
             raise Problem(404, "No recalibration of this line made this model.")
-        return {
-            "report": report,
+        told = {"report": report, "failed_gates": models.gates(connection, digest)}
+        if reads_cases(connection, principal):
+            return told
+        return told | {
             "shadow": shadow_comparison(connection, name, digest, n_classes=len(models.prompts.classes)),
             "coverage": shadow_coverage(connection, name, digest),
-            "failed_gates": models.gates(connection, digest),
         }

@@ -12,6 +12,7 @@ from sqlalchemy import select
 from calcode.report.monitor_page import monitor_sections
 from calcode.service.agreement import agreement
 from calcode.service.alarms import CLOSING_ROLES, all_alarms, bag_of, effect_in_words
+from calcode.service.blindness import reads_cases
 from calcode.service.labels import reviewed_cases
 from calcode.service.loop_routes import Closing, close_alarm
 from calcode.service.models import model_row
@@ -33,12 +34,17 @@ _OPEN, _FOLDED = ("images", "answers", "coverage"), ("evidence", "labels", "assu
 def monitor_page(
     request: Request, service: ServiceHere, principal: _Reader, line: Annotated[str, Query(max_length=64)] = ""
 ) -> Response:
-    """One line: its alarms, how its readers do, and the monitors of the model that answers."""
+    """One line: its alarms, how its readers do, and the monitors of the model that answers.
+
+    The figures change with every case, so who reads cases sees alarms and readers alone.
+    """
     lines = own_lines(service, principal)
     if not lines:
         raise Problem(404, "No line is yours. Ask the administrator.")
     name = line_of(service, principal, line or lines[0])
-    states = service.monitors[name].states()
+    with service.database.reading() as connection:
+        reader = reads_cases(connection, principal)
+    states = [] if reader else service.monitors[name].states()
     # An alarm of this second counts from the next decision on; the page says so already.
     service.models[name].follow()
     now, names = service.models[name].in_force, service.models[name].settings.names
@@ -50,8 +56,11 @@ def monitor_page(
             "open_alarms": [alarm for alarm in alarms if alarm["closed_by"] is None],
             "closed_alarms": [alarm for alarm in alarms if alarm["closed_by"] is not None],
             "closes": bool(principal.roles & set(CLOSING_ROLES)),
+            "withheld": reader,
             "readers": agreement(connection, name),
-            "labels": Counter(case.state for case in reviewed_cases(connection, name) if case.drawn),
+            "labels": None
+            if reader
+            else Counter(case.state for case in reviewed_cases(connection, name) if case.drawn),
             "watched": states[-1] if states else None,
             "earlier": states[:-1],
             "effect": effect_in_words(now.alarm, on_alarm=now.on_alarm, kind=now.champion.kind),

@@ -9,7 +9,8 @@ from sqlalchemy import select
 
 from calcode.service.agreement import backlog
 from calcode.service.alarms import open_alarms
-from calcode.service.answer_counts import ANSWERS, answer_counts
+from calcode.service.answer_counts import ANSWERS, STEP, answer_counts, last_full_step
+from calcode.service.blindness import reads_cases
 from calcode.service.models import model_row
 from calcode.service.outbox import waiting
 from calcode.service.pages import own_lines, page_role, page_router, render
@@ -27,6 +28,7 @@ def start_page(request: Request, service: ServiceHere, principal: _Anybody) -> R
     """Which model answers on each line and since when, open alarms, cases that wait."""
     states = []
     with service.database.reading() as connection:
+        reader = reads_cases(connection, principal)
         for line in own_lines(service, principal):
             newest = select(DEPLOYMENT).where(DEPLOYMENT.c.line == line).order_by(DEPLOYMENT.c.from_seq.desc())
             deployments = connection.execute(newest).all()
@@ -38,13 +40,14 @@ def start_page(request: Request, service: ServiceHere, principal: _Anybody) -> R
                 since = row
             n_classes = len(service.models[line].prompts.classes)
             n_open, oldest = backlog(connection, line)
+            upto = last_full_step(connection, line, after=since.from_seq) if reader else None
             states.append(
                 {
                     "line": line,
                     "since": since,
                     "shadow": now.shadow,
                     "model": model_row(connection, line, now.champion),
-                    "counts": answer_counts(connection, line, n_classes=n_classes, after=since.from_seq),
+                    "counts": answer_counts(connection, line, n_classes=n_classes, after=since.from_seq, upto=upto),
                     "alarms": [
                         alarm | alarm_in_words(alarm, service.models[line].settings.names)
                         for alarm in open_alarms(connection, line)
@@ -57,6 +60,7 @@ def start_page(request: Request, service: ServiceHere, principal: _Anybody) -> R
     context = {
         "states": states,
         "answers": ANSWERS,
+        "step": STEP if reader else None,
         "any_waiting": any(state["waiting"] for state in states),
         "unsent": unsent,
         "ready": service.ready(),
