@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from service.clinic import Clinic
 from service.sites import Site, another_model, embeddings, make_site, running, token_for, wait_until
+from service.visitors import Person
 from sqlalchemy import select, text
 
 from calcode.errors import ArtifactError, ServiceError
@@ -315,6 +317,21 @@ def test_threads_that_look_at_images_at_the_same_time_do_not_warn_of_each_others
     assert all(len(evidence) == 2 for evidence in made)
 
 
+def test_an_unforeseen_fault_of_a_monitor_ends_neither_checkpoints_nor_visits(
+    three: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(change: object) -> None:
+        raise ZeroDivisionError
+
+    with running(three) as (service, _):
+        monkeypatch.setattr(service.monitors["north"], "step", fails)
+        wait_until(lambda: "ZeroDivisionError" in service.monitor_faults.get("north", ""))
+        monkeypatch.setattr(service.tokens, "reload", lambda: 1 / 0)
+        time.sleep(1.5)
+        monkeypatch.undo()
+        wait_until(lambda: service.monitor_faults == {})
+
+
 def test_monitors_that_fail_on_one_line_are_named_and_stop_no_other_line(
     three: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -336,6 +353,9 @@ def test_monitors_that_fail_on_one_line_are_named_and_stop_no_other_line(
             wait_until(lambda: service.monitor_faults == {"north": sentence})
             health = call("GET", "/health/ready", as_=None)
             assert (health.status_code, health.json()["detail"]) == (200, f"Ready. {sentence}")
+            auditor = Person(service, "a.berg", "auditor")
+            assert all(sentence in auditor.get(page).text for page in ("/", "/monitor?line=north"))
+            assert sentence not in auditor.get("/monitor?line=south").text
             told = [record for record in caplog.records if record.msg == "monitors_failed"]
             assert [(record.line, record.error) for record in told] == [("north", "ArtifactError")]
         service.watch()

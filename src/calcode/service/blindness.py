@@ -100,7 +100,7 @@ def hidden_from(connection: Connection, decision: str, principal: Principal) -> 
 
 
 def reads_cases(connection: Connection, principal: Principal) -> bool:
-    """Whether who asks is a clinician under any account or token: what they see as an engineer they know as a reader."""
+    """Whether who asks is a clinician under any account or token: what an engineer sees, the reader knows."""
     held = union_all(
         select(ACCOUNT.c.roles).where(ACCOUNT.c.subject == principal.subject),
         select(TOKEN.c.roles).where(TOKEN.c.subject == principal.subject, TOKEN.c.revoked.is_(False)),

@@ -57,6 +57,7 @@ def monitor_page(
             "closed_alarms": [alarm for alarm in alarms if alarm["closed_by"] is not None],
             "closes": bool(principal.roles & set(CLOSING_ROLES)),
             "withheld": reader,
+            "monitor_fault": service.monitor_faults.get(name),
             "readers": agreement(connection, name),
             "labels": None
             if reader

@@ -260,7 +260,7 @@ class Service:
                 self._measure()
             except Problem:
                 continue  # the queue is full, or the disk: told by the writer
-            except STORAGE_ERRORS as error:
+            except Exception as error:  # whatever it is, checkpoints and visits must go on
                 if self._changed("housekeeping", type(error).__name__):
                     _LOGGER.warning("housekeeping_failed", extra={"error": type(error).__name__})
             else:
@@ -269,15 +269,17 @@ class Service:
     def watch(self) -> None:
         """Let the monitors of every line see what came since they last looked (SERVICE.md 9).
 
-        A model file that is gone stops the monitors of its line, and neither those of other lines nor answers nor
-        checkpoints; `monitor_faults` says so until the file is back.
+        What goes wrong, such as a model file that is gone, stops the monitors of its line, and neither those of other
+        lines nor answers nor checkpoints; `monitor_faults` says so until it is mended.
         """
         faults: dict[str, str] = {}
         for line, monitors in self.monitors.items():
             fault = ""
             try:
                 monitors.step(self.change)
-            except CalcodeError as error:
+            except (Problem, *STORAGE_ERRORS):
+                raise
+            except Exception as error:
                 fault = type(error).__name__
                 faults[line] = f"The monitors of the line {line} do not run ({fault})."
             if self._changed(f"monitors of {line}", fault) and fault:

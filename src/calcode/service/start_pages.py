@@ -52,6 +52,7 @@ def start_page(request: Request, service: ServiceHere, principal: _Anybody) -> R
                         alarm | alarm_in_words(alarm, service.models[line].settings.names)
                         for alarm in open_alarms(connection, line)
                     ],
+                    "monitor_fault": service.monitor_faults.get(line),
                     "waiting": n_open,
                     "oldest": oldest,
                 }
