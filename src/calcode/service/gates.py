@@ -116,7 +116,7 @@ def failed_gates(
             failed.append(f"{spelled}: {n} labels after the cut-off, {protocol.min_labels_per_class} needed.")
     if protocol.min_coverage is not None and shown["lower"] < protocol.min_coverage:
         failed.append(
-            f"Of {counted(shown['labels'], 'read case')} after the cut-off it named the right diagnosis in "
+            f"Of {counted(shown['labels'], 'read case')} after the cut-off its answers include the right diagnosis in "
             f"{shown['covered']:,}; drawn cases without a label count as missed ({shown['missing']:,}). This shows a "
             f"coverage of at least {percent(shown['lower'])} with 95 % confidence at every look, and the protocol asks "
             f"for {short_percent(protocol.min_coverage)}."
