@@ -311,8 +311,7 @@ def test_the_history_does_not_tell_a_second_reader_that_the_first_one_changed_th
     read(anna, task, "c0")
     anna.send(f"/review/{task}/answer", f"/review/{task}/change", {"label": "c1"})
     page = Person(service, "ben", "clinician").get(f"/cases/{row.id}").text
-    assert "Read by" in page
-    for words in ("Read again by", "answer was shown to"):
+    for words in ("Read by", "Read again by", "answer was shown to"):
         assert words not in page, words
         assert words in Person(service, "olga", "auditor").get(f"/cases/{row.id}").text, words
 

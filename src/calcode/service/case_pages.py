@@ -87,8 +87,8 @@ def case_page(id: DecisionId, request: Request, service: ServiceHere, principal:
         hidden = blindness.hidden_from(connection, id, principal)
         readings = blindness.readings(connection, id)
         tasks = blindness.tasks_shown(connection, id, hidden=hidden)
-        # That a reading was changed after the answer was shown points at that answer.
-        told = [entry for entry in readings if not entry["supersedes"]] if hidden else readings
+        # A reading that was changed after the answer was shown points at that answer, and so does when it was.
+        told = [] if hidden else readings
         happened = _history(connection, record, tasks, told, seen=["case_viewed"] if hidden else list(_SEEN))
         sent = deliveries(connection, id)
 
