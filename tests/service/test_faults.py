@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from service.conftest import Server
 from service.sites import (
@@ -103,6 +104,9 @@ def test_postgresql_stopped_at_once_under_load(tmp_path: Path, postgres: Server)
             postgres.control("-m", "immediate", "stop")
             refused = traffic.statuses.count(503)
             wait_until(lambda refused=refused: traffic.statuses.count(503) > refused)
+            address = f"http://127.0.0.1:{process.port}/v1/decisions/{'0' * 32}"
+            read = httpx.get(address, headers={"Authorization": f"Bearer {token}"})
+            assert (read.status_code, "does not answer" in read.json()["detail"]) == (503, True)
             postgres.start()
         target = len(traffic.receipts) + 50
         wait_until(lambda: len(traffic.receipts) >= target)

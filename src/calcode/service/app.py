@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, OperationalError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -95,7 +95,7 @@ def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
         app.include_router(routes.router)
     for router in more:
         app.include_router(router)
-    for kind in (Problem, RequestValidationError, HTTPException, DataError, Exception):
+    for kind in (Problem, RequestValidationError, HTTPException, DataError, OperationalError, Exception):
         app.add_exception_handler(kind, _refused)
     if service.site.oidc is not None:
         from calcode.service.oidc import add_oidc
@@ -151,7 +151,7 @@ async def _refused(request: Request, error: Exception) -> Response:
         status = 422 if error.status_code == 400 else error.status_code
         detail = "There is nothing at this address." if status == 404 else f"{error.detail.rstrip('.')}."
         return _shown(request, Problem(status, detail, headers=dict(error.headers or {})))
-    if isinstance(error, DataError):
+    if isinstance(error, DataError | OperationalError):
         return _shown(request, Problem(*storage_fault(error)))
     return _shown(request, Problem(500, "An internal error; the log of the service names its place."))
 

@@ -164,6 +164,8 @@ def drop_unrecorded_pictures(site: SiteSettings, log: Log) -> int:
     A crash between the file and the COMMIT leaves one, and so does a request that ends in an error of the storage.
     Nobody could erase it with its patient. Files of the last day stay: their request may be under way.
     """
+    if log.head()[0] == 0:
+        return 0  # the site file names another database than the one that these pictures belong to
     folder, yesterday = site.path("images"), datetime.now(UTC).timestamp() - _UNDER_WAY.total_seconds()
     old = set()
     for path in folder.glob("*"):
