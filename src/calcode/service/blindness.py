@@ -11,7 +11,7 @@ import json
 import time
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, case, exists, or_, select, text, union_all
+from sqlalchemy import ColumnElement, Connection, Select, and_, case, exists, literal, or_, select, text, union_all
 
 from calcode.service.log import Event, Transaction, utc
 from calcode.service.people import Principal
@@ -49,11 +49,12 @@ def is_shown(connection: Connection) -> ColumnElement[bool]:
         .limit(1)
         .scalar_subquery()
     )
-    lasting = select(POLICY.c.visit_minutes).where(POLICY.c.due_days.is_not(None)).distinct()
+    lasting = select(POLICY.c.visit_minutes).where(POLICY.c.visit_minutes > 0).distinct()
     now = time.time()
-    # Times of the log are texts, which a database cannot add to. Before the first policy there were no visits.
-    begun = {minutes: utc(now - 60.0 * minutes) for minutes in (0.0, *connection.execute(lasting).scalars())}
-    old = EVENT.c.at <= case(begun, value=in_force, else_=utc(now))
+    # Times of the log are texts, which a database cannot add to.
+    ended = {minutes: literal(utc(now - 60.0 * minutes)) for minutes in connection.execute(lasting).scalars()}
+    # Where visits last no time, and before the first policy that had any, a clock that was put back hides nothing.
+    old = EVENT.c.at <= case({0.0: EVENT.c.at, **ended}, value=in_force, else_=EVENT.c.at)
     return and_(DECISION.c.visit_until.is_(None), or_(DECISION.c.group_digest.is_(None), old))
 
 
