@@ -129,7 +129,8 @@ def test_the_nearest_of_many_columns_are_found_tile_by_tile(n: int, monkeypatch:
     whole = ScreenedAnchors(anchors).nearest(queries, n_neighbors=10)
     monkeypatch.setattr("calcode.kernels.screened._SEARCHED_COLUMNS", 64)
     tiled = ScreenedAnchors(anchors).nearest(queries, n_neighbors=10)
-    np.testing.assert_allclose(tiled[0], whole[0], atol=1e-7)
+    # Float32: blocks of other shapes add the same numbers in another order.
+    np.testing.assert_allclose(tiled[0], whole[0], atol=4e-7)
     np.testing.assert_array_equal(tiled[1], whole[1])
     np.testing.assert_array_equal(tiled[2], whole[2])
     exact = nearest_distances(queries, anchors, n_neighbors=16)
