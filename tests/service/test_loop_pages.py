@@ -113,7 +113,7 @@ def test_no_figure_tells_a_reader_what_the_model_said_about_one_case_more(tmp_pa
         clinic.send(1)
         assert counts().startswith("Of the first 20 images that it decided: ")
         before = counts(), shown(cleo, "/monitor").partition("Readings")[0]
-        assert "not shown to who reads cases" in before[1]
+        assert "hidden from people who read cases" in before[1]
         clinic.send(19)
         service.watch()
         assert (counts(), shown(cleo, "/monitor").partition("Readings")[0]) == before
@@ -123,7 +123,7 @@ def test_no_figure_tells_a_reader_what_the_model_said_about_one_case_more(tmp_pa
         # An engineer who also reads cases reads them with what they know.
         make = {"subject": "emil", "days": 1, "actor": "test"}
         service.change(lambda t: make_token(t, roles=["clinician"], **make))
-        assert "not shown to who reads cases" in shown(Person(service, "emil", "engineer"), "/monitor")
+        assert "hidden from people who read cases" in shown(Person(service, "emil", "engineer"), "/monitor")
         clinic.send(1)
         assert counts().startswith("Of the first 40 images")
 
