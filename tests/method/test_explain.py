@@ -129,6 +129,15 @@ def test_an_accepted_image_may_be_unusual(reference: Cohort) -> None:
     by_distance = Calcode(audit=["distance"], deferral_level=0.0001).fit(**roles)
     assert "another measure" not in explain(far, model=by_distance).unusual
     assert "another measure" not in explain(roles["gate"].without_identity()[0], model=confident).unusual
+    # The other way round: an image like others, of which the model is less sure than of nearly all.
+    gate = roles["gate"].without_identity()
+    deferred = [explain(gate[row], model=confident) for row in np.flatnonzero(confident.decide(gate).deferred)[:20]]
+    near = [found.unusual for found in deferred if (found.farther_than or 0.0) < 0.9]
+    assert near
+    assert all(
+        words.startswith("Its distance alone is not unusual: ") and words.endswith("('msp') and deferred it.")
+        for words in near
+    )
 
 
 def test_a_class_with_too_few_calibration_images_is_marked() -> None:

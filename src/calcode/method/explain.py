@@ -171,8 +171,12 @@ def explain(
             f"Check for strange images: {_percent(p)} of the images set aside for it look at least as strange (p = "
             f"{p:.4f} by '{model.audit_name_}'; below {level:g} an image is deferred), {outcome}."
         ]
-        if share is not None and share >= _LESS_TYPICAL and p >= level and model.audit_name_ != "distance":
-            unusual += f" The check that defers uses another measure ('{model.audit_name_}') and accepted it."
+        # Two measures may contradict each other: which one decided is said then.
+        if share is not None and (share >= _LESS_TYPICAL) == (p >= level) and model.audit_name_ != "distance":
+            if p < level:
+                unusual = f"Its distance alone is not unusual: {_percent(1 - share)} of known images are as far away."
+            verdict = "deferred it" if p < level else "accepted it"
+            unusual += f" The check that defers uses another measure ('{model.audit_name_}') and {verdict}."
     if verdicts:
         # What keeps the diagnoses in, and which were ruled out.
         by_local = [entry for entry in verdicts if entry.kept_by == "neighbourhood"]
