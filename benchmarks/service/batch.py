@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from cost import MODELS, demo_site, stream
+from cost import MODELS, bare, demo_site, stream
 
-from calcode.kernels.threads import products_on_one_core, stay_on_this_core
+from calcode.kernels.threads import stay_on_this_core
 from calcode.service import batches
 from calcode.service.app import make_app
 from calcode.service.people import make_token
@@ -86,7 +86,7 @@ def main() -> None:
         with service.log.transaction() as transaction:
             token = make_token(transaction, subject="bench", roles=["program"], days=1, actor="bench")
         service.tokens.reload()
-        line, app, loop = service.models["default"].champion, make_app(service), asyncio.new_event_loop()
+        app, loop = make_app(service), asyncio.new_event_loop()
         service.settle()
         jobs = ["bare", *forms] * rounds
         random.Random(0).shuffle(jobs)
@@ -94,15 +94,14 @@ def main() -> None:
             start = random.randrange(len(rows) - ROWS)
             chosen = rows[start : start + ROWS]
             if job == "bare":
-                began = time.process_time()
-                with products_on_one_core():
-                    line.model.decide(line.evidence(chosen))
+                seconds = bare(service, chosen)
             else:
                 make, media = forms[job]
                 body = make(chosen, [f"{number}-{row}" for row in range(ROWS)])
                 began = time.process_time()
                 assert loop.run_until_complete(post(app, body, token=token, media=media)) == 200
-            spent.setdefault(job, []).append(time.process_time() - began)
+                seconds = time.process_time() - began
+            spent.setdefault(job, []).append(seconds)
         loop.close()
     middle = {job: float(np.median(values)) for job, values in spent.items()}
     print(

@@ -108,6 +108,28 @@ def test_a_transaction_that_fails_leaves_nothing(log: Log) -> None:
     assert log.verify().size == 1
 
 
+@pytest.mark.parametrize("where", ["commit", "rows", "insert"])
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, MemoryError, "driver"])
+def test_after_any_fault_of_a_transaction_the_next_one_goes_through(
+    log: Log, monkeypatch: pytest.MonkeyPatch, where: str, fault: type[BaseException] | str
+) -> None:
+    """Whatever ends it, in the look at the head, in an insert or in the COMMIT: nobody waits for its turn for ever."""
+    append(log, note(1))
+    raised, seen = (log.database.driver_error, DBAPIError) if fault == "driver" else (fault, fault)
+
+    def failing(*_: object) -> None:
+        raise raised("no")
+
+    with pytest.raises(seen), monkeypatch.context() as patched, log.transaction() as transaction:  # noqa: PT012
+        if where == "rows":
+            raise raised("no")
+        patched.setattr(transaction._driver, where, failing)
+        transaction.append([note(2)])
+    append(log, note(3))
+    assert [record.body for page in log.pages() for record in page if '"n":2' in record.body] == []
+    assert log.verify().size == 2
+
+
 @pytest.mark.parametrize("statement", ["UPDATE event SET actor = 'x'", "DELETE FROM event"])
 def test_the_database_refuses_to_change_or_delete_records(log: Log, statement: str) -> None:
     append(log, note(1))

@@ -143,7 +143,8 @@ class Decisions:
     @property
     def released_sets(self) -> BoolArray:
         """The sets that may be shown: empty where the action is to defer; shape (n, K)."""
-        return np.asarray(self.sets & (self.action != Action.DEFER)[:, None])
+        # An int: numpy asks an Enum for six attributes that it does not have, at the cost of a small block.
+        return np.asarray(self.sets & (self.action != int(Action.DEFER))[:, None])
 
     def __len__(self) -> int:
         return len(self.action)

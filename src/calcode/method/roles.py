@@ -176,6 +176,8 @@ class RoleHashes:
     def holds(self, kind: str, values: Iterable[str]) -> list[bool]:
         """Whether each id ("ids") or group ("groups") was in any role; an empty value was in none."""
         known, asked = self._in_any_role.get(kind, frozenset()), list(values)
+        if not known:
+            return [False] * len(asked)
         return [value != "" and digest in known for digest, value in zip(self._hashed(asked), asked, strict=True)]
 
     def first_words(self) -> dict[str, IntArray]:

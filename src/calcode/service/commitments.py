@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from calcode.service.audit.parts import content_digest
-from calcode.service.database import driver_pages, driver_rows
+from calcode.service.database import Driver
 from calcode.service.log import Log
 
 #: Records whose parts are asked for in one transaction, and parts that are looked at together.
@@ -40,11 +40,11 @@ def changed_parts(log: Log) -> list[str]:
     after = 0
     try:
         with log.database.reading() as connection:
-            ((first, last),) = driver_rows(connection, "SELECT min(seq), max(seq) FROM secret_part")
+            ((first, last),) = Driver(connection).rows("SELECT min(seq), max(seq) FROM secret_part")
         after = 0 if first is None else int(first) - 1
         while last is not None and after < last:
             with log.database.reading() as connection:
-                for rows in driver_pages(connection, query, after, after + _ASKED, size=_PAGE):
+                for rows in Driver(connection).pages(query, after, after + _ASKED, size=_PAGE):
                     for seq, name, salt, content, body in rows:
                         # Found in the text, a commitment need not be parsed out of it, which takes as long as all else.
                         if not _is_said(name, salt, content, body) and (

@@ -8,10 +8,11 @@ import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Boolean, Connection, Engine, Table, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, OperationalError
 
 from calcode.errors import ServiceError
@@ -60,7 +61,7 @@ class Database:
         self.url = url
         parsed = parsed_url(url)
         self._turn = threading.Lock()
-        self._idle: Connection | None = None
+        self._idle: Driver | None = None
         # No parameter may reach an error message: they are personal data.
         try:
             self._writer = create_engine(parsed, pool_size=1, max_overflow=0, hide_parameters=True)
@@ -81,28 +82,52 @@ class Database:
             for engine in (self._writer, self._reader):
                 event.listen(engine, "connect", _prepare_postgresql)
 
-    @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def writing(self) -> Writing:
         """One transaction; COMMIT at the end of the block, which returns when the disk has it."""
-        with self._turn:
+        return Writing(self)
+
+    def begin(self) -> Driver:
+        """Wait for the turn to write, and begin a transaction; `end` has to follow."""
+        self._turn.acquire()
+        try:
             # Kept open between transactions: taking it from the pool each time costs as much as a small one. To
             # SQLAlchemy all of them are one transaction, which it has begun: the driver begins and commits each.
-            connection, self._idle = self._idle or self._writer.connect(), None
+            self._idle = driver = self._idle or Driver(self._writer.connect())
+            if not driver.connection.in_transaction():
+                driver.connection.begin()
+            if self.sqlite:
+                driver.rows("BEGIN IMMEDIATE")
+        except BaseException as error:
+            self.end(error)
+            raise
+        return driver
+
+    def end(self, error: BaseException | None) -> None:
+        """Commit, or take back what was done before an error, and give the turn to the next."""
+        driver, self._idle = self._idle, None
+        try:
+            if driver is None:  # there was no connection to be had
+                return
+            if error is not None:
+                self._take_back(driver, error)
+                return
             try:
-                if not connection.in_transaction():
-                    connection.begin()
-                if self.sqlite:
-                    connection.connection.cursor().execute("BEGIN IMMEDIATE")
-                yield connection
-                connection.connection.commit()
-            except self.driver_error as error:
-                # The hot path calls the driver itself; its errors leave here as everybody else's do.
-                connection.invalidate()
-                raise DBAPIError.instance("", None, error, self.driver_error, hide_parameters=True) from error
-            except BaseException:
-                connection.close()
+                driver.commit()
+            except BaseException as failed:
+                self._take_back(driver, failed)
                 raise
-            self._idle = connection
+            self._idle = driver
+        finally:
+            self._turn.release()
+
+    def _take_back(self, driver: Driver, error: BaseException) -> None:
+        driver.close()
+        if not isinstance(error, self.driver_error):
+            driver.connection.close()
+            return
+        driver.connection.invalidate()
+        # The hot path calls the driver itself; its errors leave here as everybody else's do.
+        raise DBAPIError.instance("", None, error, self.driver_error, hide_parameters=True) from error
 
     def make_room(self) -> None:
         """Let SQLite's write-ahead log grow at once to the size that it keeps until the service ends.
@@ -143,9 +168,28 @@ class Database:
         with self._turn:
             if self._idle is not None:
                 self._idle.close()
+                self._idle.connection.close()
                 self._idle = None
         self._writer.dispose()
         self._reader.dispose()
+
+
+class Writing:
+    """A transaction as a context manager.
+
+    Parameters
+    ----------
+    database : Database
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __enter__(self) -> Connection:
+        return self._database.begin().connection
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._database.end(error)
 
 
 def _prepare_sqlite(engine: Engine, *, synchronous: str) -> None:
@@ -189,19 +233,76 @@ def storage_fault(error: Exception) -> tuple[int, str]:
     return 503, "The database does not answer: nothing was recorded. Repeat the request with the same key."
 
 
-def driver_rows(connection: Connection, query: str, *parameters: object) -> list[Any]:
-    """The rows of a query that is in a hurry, asked of the driver itself; `?` marks a parameter for both databases."""
-    cursor = connection.connection.cursor()
-    cursor.execute(query if connection.dialect.name == "sqlite" else query.replace("?", "%s"), parameters)
-    return list(cursor.fetchall())
+class Driver:
+    """The driver's own cursor on a connection, for statements in a hurry: compiling would cost more than the rows.
+
+    `?` marks a parameter for both databases.
+
+    Parameters
+    ----------
+    connection : Connection
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        # Without SQLAlchemy's own around them.
+        raw = connection.connection.dbapi_connection
+        assert raw is not None
+        self._cursor, self.commit = raw.cursor(), raw.commit
+        self._sqlite = connection.dialect.name == "sqlite"
+
+    def close(self) -> None:
+        """Let go of the last statement: SQLite keeps a connection, with its locks, that has one left."""
+        self._cursor.close()
+
+    def rows(self, query: str, *parameters: object) -> list[Any]:
+        """All rows of a query."""
+        self._cursor.execute(query if self._sqlite else query.replace("?", "%s"), parameters)
+        return list(self._cursor.fetchall())
+
+    def pages(self, query: str, *parameters: object, size: int) -> Iterator[Sequence[Any]]:
+        """The same, so many rows at a time: what is read once and left behind stays in the processor's cache."""
+        self._cursor.execute(query if self._sqlite else query.replace("?", "%s"), parameters)
+        while rows := self._cursor.fetchmany(size):
+            yield rows
+
+    def insert(self, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Insert rows with a value for every column, in their order."""
+        self._cursor.executemany(_insertion(table, self._sqlite), rows)
+
+    def update(
+        self, table: Table, columns: tuple[str, ...], where: tuple[str, ...], rows: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Change columns of the rows whose `where` columns have certain values.
+
+        Parameters
+        ----------
+        table : Table
+        columns, where : tuple of str
+        rows : sequence of tuple
+            New values of the columns, then the values that are looked for.
+        """
+        self._cursor.executemany(_change(table, columns, where, self._sqlite), rows)
 
 
-def driver_pages(connection: Connection, query: str, *parameters: object, size: int) -> Iterator[Sequence[Any]]:
-    """The same, so many rows at a time: what is read once and left behind stays in the processor's cache."""
-    cursor = connection.connection.cursor()
-    cursor.execute(query if connection.dialect.name == "sqlite" else query.replace("?", "%s"), parameters)
-    while rows := cursor.fetchmany(size):
-        yield rows
+@cache
+def _insertion(table: Table, sqlite: bool) -> str:
+    """The INSERT of a table with a mark for every column; 0 and 1 are as good as false and true.
+
+    SQLite's driver looks for an adapter of every bool, and PostgreSQL takes no number for one by itself.
+    """
+    mark, truth = ("?", "?") if sqlite else ("%s", "%s::int::boolean")
+    marks = [truth if isinstance(column.type, Boolean) else mark for column in table.columns]
+    columns = ", ".join(f'"{column.name}"' for column in table.columns)
+    return f"INSERT INTO {table.name} ({columns}) VALUES ({', '.join(marks)})"
+
+
+@cache
+def _change(table: Table, columns: tuple[str, ...], where: tuple[str, ...], sqlite: bool) -> str:
+    mark = "?" if sqlite else "%s"
+    new = ", ".join(f'"{name}" = {mark}' for name in columns)
+    found = " AND ".join(f'"{name}" = {mark}' for name in where)
+    return f"UPDATE {table.name} SET {new} WHERE {found}"
 
 
 #: What a failing database raises.

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
+from orjson import dumps
 from pydantic import BaseModel, Field
 from sqlalchemy import select
 
@@ -17,7 +18,6 @@ from calcode.service import batches
 from calcode.service.admission import Admission, Case, DecisionRequest, parse_request
 from calcode.service.audit.chain import Record
 from calcode.service.blindness import hidden_from, reveal
-from calcode.service.bodies import encoded
 from calcode.service.cases import drop_unrecorded
 from calcode.service.explanation import Explanation, explanation_of
 from calcode.service.people import Principal
@@ -127,7 +127,7 @@ async def decide(request: Request) -> Response:
     if isinstance(answer, Answer) and answer.replay:
         headers = {"Idempotent-Replay": "true"}
     media = "application/json" if status == 200 else MEDIA_TYPE
-    return Response(encoded(body_sent), status_code=status, media_type=media, headers=headers)
+    return Response(dumps(body_sent), status_code=status, media_type=media, headers=headers)
 
 
 async def _admitted(service: Service, principal: Principal, body: bytes, request: Request) -> Case:
@@ -219,7 +219,7 @@ async def decide_batch(request: Request) -> Response:
     async def lines() -> AsyncIterator[bytes]:
         answers = first
         for start in range(_PIECE, len(rows) + _PIECE, _PIECE):
-            yield b"".join([encoded(_sent(answer, service)[1]) + b"\n" for answer in answers])
+            yield b"".join([dumps(_sent(answer, service)[1]) + b"\n" for answer in answers])
             try:
                 answers = await _decided(service, rows[start : start + _PIECE], actor)
             except Problem as problem:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
@@ -105,19 +105,20 @@ class LineModel:
             decisions = self.model.decide(self.evidence(embeddings, [digest or "" for digest in group_digests]))
             assert decisions.known_group is not None
             in_model = known = decisions.known_group.tolist()
+        scores, p_audit = decisions.scores.tolist(), decisions.p_audit.tolist()
         # A sum is finite where all its terms are.
-        if not isfinite(decisions.scores.sum() + decisions.p_audit.sum()):
+        if not isfinite(sum(map(sum, scores), sum(p_audit))):
             raise FloatingPointError("scores or p-values are not finite")
         digest, names = self.digest, (*decisions.classes, None)
         columns = zip(
             decisions.action.tolist(),
             decisions.reason.tolist(),
             decisions.label.tolist(),
-            _by_row(decisions.released_sets, lambda row: list(compress(names, row))),
-            decisions.p_audit.tolist(),
-            decisions.scores.tolist(),
+            [list(compress(names, row)) for row in decisions.released_sets.tolist()],
+            p_audit,
+            scores,
             # JSON has no infinity: null lets every label in.
-            _by_row(decisions.threshold, lambda row: [value if isfinite(value) else None for value in row]),
+            [[value if isfinite(value) else None for value in row] for row in decisions.threshold.tolist()],
             in_model,
             known,
             strict=True,
@@ -128,14 +129,14 @@ class LineModel:
                 "reason": _REASONS[reason],
                 "label": names[label],
                 "set": released,
-                "p_audit": p_audit,
-                "scores": scores,
+                "p_audit": p_value,
+                "scores": row,
                 "thresholds": limits,
                 "in_model": inside,
                 "known_group": seen,
                 "model": digest,
             }
-            for action, reason, label, released, p_audit, scores, limits, inside, seen in columns
+            for action, reason, label, released, p_value, row, limits, inside, seen in columns
         ]
 
     def golden(self) -> str:
@@ -145,20 +146,6 @@ class LineModel:
         answers = self.answers(embeddings, groups=nobody, group_digests=nobody)
         kept = [[answer["action"], answer["reason"], answer["set"]] for answer in answers]
         return hashlib.sha256(canonical_json(kept).encode()).hexdigest()
-
-
-def _by_row(table: NDArray[Any], described: Callable[[list[Any]], list[Any]]) -> list[list[Any]]:
-    """A list for every row; equal rows, of which a block has many, share one.
-
-    Parameters
-    ----------
-    table : ndarray of shape (n, k)
-    described : callable
-        From a row to its list.
-    """
-    keys = np.ascontiguousarray(table).view(f"V{table.shape[1] * table.itemsize}").ravel().tolist()
-    lists = {key: described(table[row].tolist()) for key, row in dict(zip(keys, range(len(keys)), strict=True)).items()}
-    return [lists[key] for key in keys]
 
 
 def golden_embeddings(prompts: Prompts) -> NDArray[np.float32]:

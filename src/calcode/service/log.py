@@ -5,23 +5,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-from sqlalchemy import Connection, select
+from orjson import dumps
+from sqlalchemy import select
 
 from calcode.service import projections
-from calcode.service.audit.chain import COPIED, GENESIS, Break, Record, chain_hashes, verified_hashes
+from calcode.service.audit.chain import COPIED, GENESIS, Break, Record, record_hash, verified_hashes
 from calcode.service.audit.parts import SecretPart
 from calcode.service.audit.tree import TreeHead
-from calcode.service.bodies import body_text, encoded
-from calcode.service.database import Database, driver_pages, driver_rows
+from calcode.service.bodies import body_text
+from calcode.service.database import Database, Driver
 from calcode.service.projections import Fact
-from calcode.service.tables import EVENT, HEAD, SECRET_PART, insert_rows, update_rows
+from calcode.service.tables import EVENT, HEAD, SECRET_PART
 
 #: Wall clock and monotonic clock that drift apart by more than this between two records make an event.
 _JUMP_SECONDS = 2.0
@@ -54,21 +53,16 @@ class Log:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.boot = os.urandom(8).hex()
-        self._offset: float | None = None
+        #: Distance of the wall clock from the monotonic one at the last record.
+        self.offset: float | None = None
 
-    @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self) -> Transaction:
         """Events and what they change, all or nothing; durable when the block has ended."""
-        with self.database.writing() as connection:
-            transaction = Transaction(connection, self)
-            yield transaction
-        # Only now is a jump in the log: one that a failed transaction saw is told by the next.
-        if not transaction.jump:
-            self._offset = transaction.offset
+        return Transaction(self)
 
     def jump(self, offset: float) -> float:
         """By how much the wall clock jumped since the last record; `offset` is its distance from the monotonic one."""
-        jump = 0.0 if self._offset is None else offset - self._offset
+        jump = 0.0 if self.offset is None else offset - self.offset
         return jump if abs(jump) > _JUMP_SECONDS else 0.0
 
     # ------------------------------------------------------------------ reading
@@ -90,7 +84,7 @@ class Log:
         while after < upto and after != last:
             last = after
             with self.database.reading() as connection:
-                for rows in driver_pages(connection, query, after, upto, size=_PAGE):
+                for rows in Driver(connection).pages(query, after, upto, size=_PAGE):
                     yield rows
                     after = rows[-1][0]
 
@@ -175,8 +169,15 @@ class StoredKey(NamedTuple):
 class Transaction:
     """A transaction that can append to the log; all that it appends has one time.
 
+    A context manager of its own: made of generators, it cost a single decision 30 microseconds more.
+
+    Parameters
+    ----------
+    log : Log
+
     Attributes
     ----------
+    connection : Connection
     wall, at : float and str
         Wall clock, in seconds and as the log writes it.
     offset : float
@@ -185,11 +186,19 @@ class Transaction:
         By how much it jumped, until the first record says so.
     """
 
-    def __init__(self, connection: Connection, log: Log) -> None:
-        self.connection = connection
+    def __init__(self, log: Log) -> None:
         self._log = log
-        lock = "" if log.database.sqlite else " FOR UPDATE"
-        ((seq, head, deployed),) = driver_rows(connection, f"SELECT seq, hash, deployed FROM head{lock}")
+
+    def __enter__(self) -> Self:
+        database = self._log.database
+        self._driver = database.begin()
+        self.connection = self._driver.connection
+        try:
+            lock = "" if database.sqlite else " FOR UPDATE"
+            ((seq, head, deployed),) = self._driver.rows(f"SELECT seq, hash, deployed FROM head{lock}")
+        except BaseException as error:
+            database.end(error)
+            raise
         self._seq, self._head = int(seq), str(head)
         #: Position of the deployment in force: a change between two blocks shows here.
         self.deployed = int(deployed)
@@ -197,7 +206,14 @@ class Transaction:
         self.wall, self._mono = time.time(), time.monotonic()
         self.at = utc(self.wall)
         self.offset = self.wall - self._mono
-        self.jump = log.jump(self.offset)
+        self.jump = self._log.jump(self.offset)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._log.database.end(error)
+        # Only now is a jump in the log: one that a failed transaction saw is told by the next.
+        if error is None and not self.jump:
+            self._log.offset = self.offset
 
     def decisions_with(self, keys: Sequence[str]) -> dict[str, StoredKey]:
         """The decisions that were made for these keys before."""
@@ -220,12 +236,12 @@ class Transaction:
     def _rows_with(self, query: str, values: Collection[str]) -> list[Any]:
         """The rows of a query whose last column is one of the values."""
         if len(values) <= 1:
-            return driver_rows(self.connection, f"{query} = ?", *values) if values else []
+            return self._driver.rows(f"{query} = ?", *values) if values else []
         # A list as one parameter, so that the statement is the same whatever its length.
         if self._log.database.sqlite:
-            listed = encoded(list(values)).decode()
-            return driver_rows(self.connection, f"{query} IN (SELECT value FROM json_each(?))", listed)
-        return driver_rows(self.connection, f"{query} = ANY(?)", list(values))
+            listed = dumps(list(values)).decode()
+            return self._driver.rows(f"{query} IN (SELECT value FROM json_each(?))", listed)
+        return self._driver.rows(f"{query} = ANY(?)", list(values))
 
     def append(self, events: Sequence[Event]) -> list[Record]:
         """Add events to the chain and carry them out in the derived tables."""
@@ -236,37 +252,34 @@ class Transaction:
         if jump:
             jumped = Event(kind="clock_jumped", actor="service", body={"seconds": round(jump, 3)})
             events = [jumped, *events]
-        boot, first = self._log.boot, self._seq + 1
         # 48 bits of time, then 80 random ones: unique, and an index of them grows at its end.
         made, chance = f"{time.time_ns() // 1_000_000:012x}", os.urandom(10 * len(events)).hex()
-        written: list[tuple[str, str, str]] = []
+        boot, seq, head = self._log.boot, self._seq, self._head
+        records: list[Record] = []
+        rows: list[tuple[Any, ...]] = []
         parts: list[tuple[Any, ...]] = []
-        for number, entry in enumerate(events):
-            if entry.kind not in projections.KINDS:
-                raise ValueError(f"kind: {entry.kind!r} is not a kind of event")
-            if not entry.id:
-                entry.id = made + chance[20 * number : 20 * number + 20]
-            entry.seq, entry.at = first + number, at
-            for name, _, salt, content, media_type, delete_after in entry.parts:
+        for number, event in enumerate(events):
+            kind, actor, subject = event.kind, event.actor, event.subject
+            if kind not in projections.KINDS:
+                raise ValueError(f"kind: {kind!r} is not a kind of event")
+            seq += 1
+            event.seq, event.at = seq, at
+            id = event.id = event.id or made + chance[20 * number : 20 * number + 20]
+            body = body_text(kind, event.body, id=id, boot=boot, mono=clock, subject=subject)
+            own = record_hash(head, seq, at, kind, actor, body)
+            records.append(Record(seq, at, kind, actor, body, head, own))
+            rows.append((seq, id, at, kind, actor, subject, body, head, own))
+            for name, _, salt, content, media_type, delete_after in event.parts:
                 # SQLite's driver takes a bytearray as it is; for bytes it looks for an adapter, at the cost of the row.
-                parts.append((entry.seq, name, bytearray(salt), bytearray(content), media_type, delete_after))
-            text = body_text(entry.kind, entry.body, id=entry.id, boot=boot, mono=clock, subject=entry.subject)
-            written.append((entry.kind, entry.actor, text))
-        hashes = chain_hashes(written, prev=self._head, seq=first, at=at)
-        records = [
-            Record(seq, at, *said, prev, own)
-            for seq, said, prev, own in zip(count(first), written, [self._head, *hashes], hashes, strict=False)
-        ]
-        rows = [
-            (seq, entry.id, at, kind, actor, entry.subject, text, prev, own)
-            for (seq, _, kind, actor, text, prev, own), entry in zip(records, events, strict=True)
-        ]
-        insert_rows(self.connection, EVENT, rows)
+                parts.append((seq, name, bytearray(salt), bytearray(content), media_type, delete_after))
+            head = own
+        driver = self._driver
+        driver.insert(EVENT, rows)
         if parts:
-            insert_rows(self.connection, SECRET_PART, parts)
-        projections.apply(self.connection, events)
-        self._seq, self._head = records[-1].seq, hashes[-1]
-        update_rows(self.connection, HEAD, ("seq", "hash"), ("one",), [(self._seq, self._head, 1)])
+            driver.insert(SECRET_PART, parts)
+        projections.apply(driver, events)
+        driver.update(HEAD, ("seq", "hash"), ("one",), [(seq, head, 1)])
+        self._seq, self._head = seq, head
         return records[1:] if jump else records
 
 

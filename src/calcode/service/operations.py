@@ -19,7 +19,7 @@ from calcode.files import file_sha256, replacing
 from calcode.service import projections, schema
 from calcode.service.checkpoints import check_against
 from calcode.service.commitments import changed_parts
-from calcode.service.database import Database, driver_pages, sqlite_file
+from calcode.service.database import Database, Driver, sqlite_file
 from calcode.service.keys import checkpoint_key, require_same_coins, site_secret
 from calcode.service.log import Event, Log, utc
 from calcode.service.settings import SiteSettings
@@ -257,7 +257,7 @@ def _unnamed(log: Log, names: set[str]) -> set[str]:
         return set()
     left = set(names)
     with log.database.reading() as connection:
-        for rows in driver_pages(connection, "SELECT content FROM secret_part WHERE name = ?", "image", size=1000):
+        for rows in Driver(connection).pages("SELECT content FROM secret_part WHERE name = ?", "image", size=1000):
             left.difference_update(bytes(content).decode() for (content,) in rows)
     return left
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Table, select
 
 from calcode.files import canonical_json
 from calcode.service.bodies import listed
+from calcode.service.database import Driver
 from calcode.service.tables import (
     ACCOUNT,
     ALARM,
@@ -31,8 +32,6 @@ from calcode.service.tables import (
     SHADOW_DECISION,
     TASK,
     TOKEN,
-    insert_rows,
-    update_rows,
 )
 
 #: Kinds that change no table: they are kept for who reads the log.
@@ -365,7 +364,7 @@ def _recalibration(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]
 KINDS = PLAIN_KINDS | frozenset(_RULES)
 
 
-def apply(connection: Connection, facts: Sequence[Fact]) -> None:
+def apply(driver: Driver, facts: Sequence[Fact]) -> None:
     """Carry the changes of events out, those of one kind in one statement where they follow each other."""
     inserts: dict[Table, list[tuple[Any, ...]]] = {}
     updates: list[tuple[Any, ...]] = []
@@ -374,10 +373,10 @@ def apply(connection: Connection, facts: Sequence[Fact]) -> None:
     def flush() -> None:
         """Inserts before updates: a change may be of a row that an event just before inserted."""
         for table, rows in inserts.items():
-            insert_rows(connection, table, rows)
+            driver.insert(table, rows)
         inserts.clear()
         if shape is not None and updates:
-            update_rows(connection, *shape, updates)
+            driver.update(*shape, updates)
             updates.clear()
 
     for fact in facts:
@@ -401,10 +400,10 @@ def rebuild(connection: Connection) -> int:
         connection.execute(table.delete())
     connection.execute(HEAD.update().values(deployed=0))
     columns = [EVENT.c[name] for name in ("seq", "id", "at", "kind", "actor", "subject", "body")]
-    seen = 0
+    driver, seen = Driver(connection), 0
     while True:
         rows = connection.execute(select(*columns).where(EVENT.c.seq > seen).order_by(EVENT.c.seq).limit(1000)).all()
         if not rows:
             return seen
-        apply(connection, [Fact(**{**row._mapping, "body": json.loads(row.body)}) for row in rows])
+        apply(driver, [Fact(**{**row._mapping, "body": json.loads(row.body)}) for row in rows])
         seen = rows[-1].seq

@@ -120,7 +120,7 @@ class Visits:
 
     def __init__(self, transaction: Transaction, groups: Set[str]) -> None:
         self._seen = transaction.groups_among(groups)
-        self._open = transaction.open_visits(self._seen)
+        self._open = transaction.open_visits(self._seen) if self._seen else {}
         self._wall, self._now = transaction.wall, transaction.at
 
     def place(self, group: str | None, study: str | None, *, visit_minutes: float) -> Place:

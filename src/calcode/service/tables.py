@@ -6,10 +6,6 @@ others hold what must not be in the log: personal content, password hashes, sess
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-from typing import Any
-
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -332,51 +328,6 @@ def of_kinds(*kinds: str) -> ColumnElement[bool]:
     """
     wanted = EVENT.c.kind.in_(kinds)
     return wanted if "decision" in kinds else and_(wanted, text("event.kind <> 'decision'"))
-
-
-def insert_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows with a value for every column, by the driver itself: compiling would cost more than the rows."""
-    connection.connection.cursor().executemany(_insertion(table, connection.dialect.name), rows)
-
-
-def update_rows(
-    connection: Connection,
-    table: Table,
-    columns: tuple[str, ...],
-    where: tuple[str, ...],
-    rows: Sequence[tuple[Any, ...]],
-) -> None:
-    """Change columns of the rows whose `where` columns have certain values, by the driver itself.
-
-    Parameters
-    ----------
-    connection : Connection
-    table : Table
-    columns, where : tuple of str
-    rows : sequence of tuple
-        New values of the columns, then the values that are looked for.
-    """
-    connection.connection.cursor().executemany(_change(table, columns, where, connection.dialect.name), rows)
-
-
-@cache
-def _change(table: Table, columns: tuple[str, ...], where: tuple[str, ...], dialect: str) -> str:
-    mark = "?" if dialect == "sqlite" else "%s"
-    new = ", ".join(f'"{name}" = {mark}' for name in columns)
-    found = " AND ".join(f'"{name}" = {mark}' for name in where)
-    return f"UPDATE {table.name} SET {new} WHERE {found}"
-
-
-@cache
-def _insertion(table: Table, dialect: str) -> str:
-    """The INSERT of a table with a mark for every column; 0 and 1 are as good as false and true.
-
-    SQLite's driver looks for an adapter of every bool, and PostgreSQL takes no number for one by itself.
-    """
-    mark, truth = ("?", "?") if dialect == "sqlite" else ("%s", "%s::int::boolean")
-    marks = [truth if isinstance(column.type, Boolean) else mark for column in table.columns]
-    columns = ", ".join(f'"{column.name}"' for column in table.columns)
-    return f"INSERT INTO {table.name} ({columns}) VALUES ({', '.join(marks)})"
 
 
 def install_guards(connection: Connection) -> None:
