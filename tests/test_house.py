@@ -79,6 +79,7 @@ AT_ONCE: dict[str, frozenset[str]] = {
             # service/hospital, which is loaded where the site file asks for DICOM.
             "highdicom",
             "numpy",
+            "orjson",
             "prometheus_client",
             "pydantic",
             "pydicom",

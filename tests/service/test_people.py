@@ -434,7 +434,7 @@ class Provider(BaseHTTPRequestHandler):
             "nonce": asked["nonce"],
             "exp": int(time.time()) + 3600,
             "iat": int(time.time()),
-            "preferred_username": server.person,
+            "preferred_username": server.called.get(server.person, server.person),
             "groups": self.people[server.person],
         }
         token = jwt.encode({"alg": "RS256", "kid": "k"}, claims, server.key)
@@ -460,6 +460,8 @@ def provider() -> Iterator[Any]:
     server.issuer = f"http://127.0.0.1:{server.server_port}"
     server.key = RSAKey.generate_key(2048)
     server.codes, server.person, server.wrong_issuer = {}, "anna", None
+    # Names that the provider gives to persons, where they are not their identifiers.
+    server.called = {}
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server
@@ -566,6 +568,38 @@ def test_two_people_are_two_accounts_whatever_their_names(
         assert refused.status_code == 403
         assert "there is an account e.meier already, which signs in with a password" in refused.text
         assert accounts(service)["e.meier"] == (["engineer"], "local", None)
+
+
+def test_a_name_that_the_provider_gives_to_somebody_else_does_not_give_the_account(
+    tmp_path: Path, provider: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines, the end of an account and who read which case belong to a person, whatever the name is now."""
+    roles = ["approver", "clinician"]
+    monkeypatch.setattr(Provider, "people", {person: ["dermatology-seniors"] for person in ("17", "18")})
+    with running(oidc_site(tmp_path, provider.issuer)) as (service, call):
+        provider.person, provider.called = "17", {"17": "a.jones"}
+        signed_in(call, provider)
+        call("PUT", "/v1/accounts/a.jones", as_="admin", json={"roles": roles, "lines": ["skin"]})
+        provider.person, provider.called = "18", {"18": "a.jones"}
+        assert signed_in(call, provider).status_code == 200
+        other = f"a.jones-{hashlib.sha256(b'18').hexdigest()[:8]}"
+        assert accounts(service) == {"a.jones": (roles, "oidc", ["skin"]), other: (roles, "oidc", None)}
+        # The first one marries: the account, its lines and its end stay the same.
+        provider.person, provider.called = "17", {"17": "a.smith"}
+        assert signed_in(call, provider).status_code == 200
+        assert accounts(service)["a.jones"] == (roles, "oidc", ["skin"])
+        assert "a.smith" not in accounts(service)
+        call("PUT", "/v1/accounts/a.jones", as_="admin", json={"roles": []})
+        assert signed_in(call, provider).status_code == 403
+        # An account from before persons were known is the first one's who signs in under its name.
+        with service.database.writing() as connection:
+            connection.execute(ACCOUNT.update().values(person=None).where(ACCOUNT.c.subject == "a.jones"))
+        call("PUT", "/v1/accounts/a.jones", as_="admin", json={"roles": roles})
+        provider.called = {"17": "a.jones"}
+        assert signed_in(call, provider).status_code == 200
+        with service.database.reading() as connection:
+            persons = connection.execute(select(ACCOUNT.c.person).where(ACCOUNT.c.subject == "a.jones")).scalars()
+            assert None not in persons.all()
 
 
 @pytest.mark.parametrize(

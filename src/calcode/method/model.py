@@ -36,10 +36,6 @@ _MADE_BY = {"audit_": "fit_audit", "bandwidth_": "discover_tail"}
 class Calcode(Settings):
     """Class-tail adaptive localized conformal deferral around a frozen image-text model.
 
-    Parameters
-    ----------
-    {settings}
-
     Attributes
     ----------
     classes_ : tuple of str
@@ -528,7 +524,7 @@ class Calcode(Settings):
 
 
 if Calcode.__doc__ is not None:  # python -OO has none
-    Calcode.__doc__ = Calcode.__doc__.replace("{settings}", parameters_section())
+    Calcode.__doc__ = Calcode.__doc__.replace("    Attributes\n", f"{parameters_section()}\n\n    Attributes\n", 1)
 
 
 @cache

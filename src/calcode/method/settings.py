@@ -371,7 +371,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
 
 def parameters_section(indent: str = "    ") -> str:
     """The settings as the "Parameters" of a docstring."""
-    lines = []
+    lines = [f"{indent}Parameters", "----------"]
     for setting in SETTINGS.values():
         lines += [f"{setting.name} : {setting.kind}, default {setting.default!r}", f"    {setting.help}"]
     return "\n".join(lines).replace("\n", f"\n{indent}")

@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
+from sqlalchemy import Connection, Row
 from starlette.middleware.sessions import SessionMiddleware
 
 from calcode.errors import ServiceError
@@ -68,15 +69,23 @@ def add_oidc(app: FastAPI, service: Service, settings: OidcSettings) -> None:
         roles = sorted({role for group in _groups(claims, settings.claim) for role in settings.roles.get(group, ())})
         if not roles:
             raise Problem(403, "This account has no role here; ask the administrator.")
-        subject = account_name(str(claims.get("preferred_username") or claims["sub"]), sub=str(claims["sub"]))
+        name, sub = str(claims.get("preferred_username") or claims["sub"]), str(claims["sub"])
+        person = service.secret.pseudonym("person", f"{claims['iss']}\n{sub}")
 
         def change(transaction: Transaction) -> str:
-            found = people.account_row(transaction.connection, subject)
+            subject, found = _account(transaction.connection, name, sub=sub, person=person)
             if found is not None and people.is_ended(found):
                 raise Problem(403, "This account was ended here; ask the administrator.")
             # The provider says who has which role; to which lines somebody is limited is said here.
-            lines = None if found is None else json.loads(found.lines or "null")
-            people.set_roles(transaction, subject=subject, roles=roles, source="oidc", actor="oidc", lines=lines)
+            people.set_roles(
+                transaction,
+                subject=subject,
+                roles=roles,
+                source="oidc",
+                actor="oidc",
+                lines=None if found is None else json.loads(found.lines or "null"),
+                person=person,
+            )
             return people.open_session(transaction, subject=subject, roles=roles, method="oidc")
 
         try:
@@ -99,8 +108,24 @@ def _groups(claims: Mapping[str, Any], claim: str) -> list[str]:
     return [str(group) for group in groups] if isinstance(groups, list) else []
 
 
+def _account(connection: Connection, name: str, *, sub: str, person: str) -> tuple[str, Row[Any] | None]:
+    """Name and row of somebody's account: their own, whatever the provider calls them now, or a new one.
+
+    A name alone is nobody's: the provider may give it to another person later, who would get the other one's limits and
+    readings. An account from before persons were known belongs to the first who signs in under its name.
+    """
+    found = people.persons_account(connection, person)
+    if found is not None:
+        return str(found.subject), found
+    subject = account_name(name, sub=sub)
+    found = people.account_row(connection, subject)
+    if found is None or found.person is None:
+        return subject, found
+    return name_apart(name, sub=sub), None
+
+
 def account_name(name: str, *, sub: str) -> str:
-    """The account of a person; where a name must be written differently, digits of `sub` keep it apart from others.
+    """The account of a person; a name that must be written differently is kept apart from others.
 
     Parameters
     ----------
@@ -114,8 +139,20 @@ def account_name(name: str, *, sub: str) -> str:
     >>> account_name("a.jones", sub="17"), account_name("müller", sub="18"), account_name("möller", sub="19")
     ('a.jones', 'm_ller-4ec9599f', 'm_ller-9400f1b2')
     """
-    safe = _UNSAFE.sub("_", name).lstrip("._@:-")[:100]
-    if safe == name:
-        return safe
-    digits = hashlib.sha256(sub.encode()).hexdigest()[:8]
-    return f"{safe[:91]}-{digits}" if safe else digits
+    return name if _safe(name) == name else name_apart(name, sub=sub)
+
+
+def name_apart(name: str, *, sub: str) -> str:
+    """The name with digits of `sub`, which no other person has.
+
+    Examples
+    --------
+    >>> name_apart("a.jones", sub="20")
+    'a.jones-f5ca38f7'
+    """
+    safe, digits = _safe(name)[:91], hashlib.sha256(sub.encode()).hexdigest()[:8]
+    return f"{safe}-{digits}" if safe else digits
+
+
+def _safe(name: str) -> str:
+    return _UNSAFE.sub("_", name).lstrip("._@:-")[:100]

@@ -169,8 +169,22 @@ def set_roles(
     source: str,
     actor: str,
     lines: Sequence[str] | None = None,
+    person: str | None = None,
 ) -> None:
     """Make an account or change its roles and lines; nothing is recorded if they are as asked already.
+
+    Parameters
+    ----------
+    transaction : Transaction
+    subject : str
+    roles : sequence of str
+    source : {"local", "oidc"}
+        How it signs in.
+    actor : str
+    lines : sequence of str, optional
+        What it is limited to; all lines otherwise.
+    person : str, optional
+        Whom the identity provider says it is; as it was otherwise.
 
     Raises
     ------
@@ -188,11 +202,16 @@ def set_roles(
         _checked(transaction, subject, roles, tables=(TOKEN,)),
         None if lines is None else sorted(set(lines)),
     )
-    if found is not None and json.loads(found.roles) == wanted and json.loads(found.lines or "null") == limited:
-        return
+    if found is not None:
+        if person is not None and found.person not in (None, person):
+            raise ServiceError(f"subject: the account {subject} belongs to another person; ask the administrator")
+        before = json.loads(found.roles), json.loads(found.lines or "null"), found.person
+        person = person or found.person
+        if before == (wanted, limited, person):
+            return
     # Sessions carry the roles of their sign-in: who lost one must not keep it for the rest of the day.
     transaction.connection.execute(SESSION.delete().where(SESSION.c.subject == subject))
-    body = {"roles": wanted, "lines": limited, "source": source, "new": found is None}
+    body = {"roles": wanted, "lines": limited, "source": source, "new": found is None, "person": person}
     transaction.append([Event(kind="role_changed", actor=actor, subject=subject, body=body)])
 
 
@@ -206,7 +225,8 @@ def end_account(transaction: Transaction, *, subject: str, actor: str) -> None:
     connection.execute(PASSWORD.delete().where(PASSWORD.c.subject == subject))
     if is_ended(found):
         return
-    body = {"roles": [], "lines": json.loads(found.lines or "null"), "source": found.source, "new": False}
+    limited = json.loads(found.lines or "null")
+    body = {"roles": [], "lines": limited, "source": found.source, "new": False, "person": found.person}
     transaction.append([Event(kind="role_changed", actor=actor, subject=subject, body=body)])
     tokens = select(TOKEN.c.prefix).where(TOKEN.c.subject == subject, TOKEN.c.revoked.is_(False))
     for prefix in connection.execute(tokens).scalars().all():
@@ -216,6 +236,12 @@ def end_account(transaction: Transaction, *, subject: str, actor: str) -> None:
 def account_row(connection: Any, subject: str) -> Row[Any] | None:
     """What is known of an account; None if there is none."""
     row: Row[Any] | None = connection.execute(select(ACCOUNT).where(ACCOUNT.c.subject == subject)).first()
+    return row
+
+
+def persons_account(connection: Any, person: str) -> Row[Any] | None:
+    """The account of somebody whom the identity provider knows, whatever it calls them now; None if there is none."""
+    row: Row[Any] | None = connection.execute(select(ACCOUNT).where(ACCOUNT.c.person == person)).first()
     return row
 
 

@@ -286,6 +286,8 @@ def _role_changed(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
         "source": body["source"],
         "changed_by": fact.actor,
         "lines": _limited(body),
+        # Records from before it was known who signs in have none.
+        "person": body.get("person"),
     }
     if body["new"]:
         return [_inserted(ACCOUNT, {"subject": fact.subject, **values})]

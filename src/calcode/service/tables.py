@@ -273,6 +273,9 @@ ACCOUNT = Table(
     _text("source"),
     _text("changed_by"),
     _text("lines", null=True),
+    # Keyed digest of who the identity provider says it is; NULL for a local account, and until the next sign-in for
+    # one from before this column.
+    _text("person", null=True),
 )
 TOKEN = Table(
     "token",

@@ -313,8 +313,10 @@ class Writer:
 
     def _shadow(self, cases: Sequence[Case], answers: Sequence[Answer | Problem]) -> None:
         """Let the shadow model decide the same block, after the answers left; nobody waits for it."""
-        shadows = {line: self._models[line].in_force.shadow for line in {case.line for case in cases}}
-        active = {line: shadow for line, shadow in shadows.items() if shadow is not None}
+        lines = {case.line for case in cases}
+        active = {line: shadow for line in lines if (shadow := self._models[line].in_force.shadow) is not None}
+        if not active:
+            return
         fresh = [
             (case, answer)
             for case, answer in zip(cases, answers, strict=True)
@@ -352,19 +354,20 @@ def _hand_back(jobs: Sequence[_Job], outcomes: Sequence[Any]) -> None:
         else:
             _settle(job.done, outcome)
     for loop, waiting in coroutines.items():
-        left = threading.Event()
+        left = threading.Lock()
+        left.acquire()
         # A loop that was closed has nobody left who waits.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_settle_all, waiting, left)
             # The next block would take the interpreter from them, and be smaller than it could be.
-            left.wait(_LEAVING_SECONDS)
+            left.acquire(timeout=_LEAVING_SECONDS)
 
 
-def _settle_all(waiting: Sequence[tuple[asyncio.Future[Any], Any]], left: threading.Event) -> None:
+def _settle_all(waiting: Sequence[tuple[asyncio.Future[Any], Any]], left: threading.Lock) -> None:
     for done, outcome in waiting:
         _settle(done, outcome)
     # Its turn comes after those of the coroutines that were woken here.
-    asyncio.get_running_loop().call_soon(left.set)
+    asyncio.get_running_loop().call_soon(left.release)
 
 
 def _settle(done: Future[Any] | asyncio.Future[Any], outcome: Any) -> None:
