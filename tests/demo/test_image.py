@@ -34,7 +34,7 @@ def test_a_photograph_becomes_an_explained_decision(tmp_path: Path) -> None:
     assert len(found.neighbours) == 5
     known = set(demo_features().read(role="reference").column("id").tolist())
     assert {entry.id for entry in found.neighbours} <= known
-    assert found.why[0].startswith("Check for strange images")
+    assert found.why[0].startswith("Check before the answer")
     json.dumps(found.to_dict())
     assert explain_image(photo, n_neighbours=5) == found
 

@@ -92,7 +92,7 @@ def decide(
             rows.append((f"  {words}", count, False))
     rows.append(("deferred to a clinician", decided.actions["defer"], True))
     why = {
-        Reason.LOW_SUPPORT: "unlike the images set aside for comparison (low support)",
+        Reason.LOW_SUPPORT: "too little support for an answer (low support)",
         Reason.EMPTY_SET: "no diagnosis is plausible enough (empty set)",
         Reason.FULL_SET: "both diagnoses remain possible (full set)",
     }

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,11 +29,54 @@ _COMPARED = 2000
 #: From these shares of nearer images on, an image is called less typical and very unusual.
 _LESS_TYPICAL = 0.9
 VERY_UNUSUAL = 0.99
-_DEFERRED = {
-    Reason.LOW_SUPPORT: "it is too unlike the images that the model was calibrated on",
-    Reason.EMPTY_SET: "no diagnosis is plausible enough",
-    Reason.FULL_SET: "both diagnoses remain possible",
+
+
+class SupportWords(NamedTuple):
+    """What a diagnostic of the audit (METHOD.md 4) looks at: a model that is unsure is no strange image.
+
+    Attributes
+    ----------
+    measure : str
+        What it measures of an image.
+    others : str
+        What is true of images whose value is as extreme.
+    deferred : str
+        Why an image is deferred by it.
+    """
+
+    measure: str
+    others: str
+    deferred: str
+
+
+_SUPPORT = {
+    "distance": SupportWords(
+        "its distance from known images",
+        "are at least as far away",
+        "the image is unlike those that the model was checked with",
+    ),
+    "energy": SupportWords(
+        "how well any diagnosis fits it", "fit at least as badly", "no diagnosis fits the image as well as is usual"
+    ),
+    "msp": SupportWords(
+        "how sure the model is", "leave it at least as unsure", "the model is unusually unsure about the image"
+    ),
+    "prompt": SupportWords(
+        "how far the wordings of a diagnosis agree",
+        "are disagreed about at least as much",
+        "the wordings of a diagnosis disagree unusually much about the image",
+    ),
+    "fused": SupportWords(
+        "distance, fit, sureness and wordings together",
+        "stand out at least as much",
+        "the image stands out by distance, fit, sureness and wordings taken together",
+    ),
 }
+#: Where the model that decided can no longer be read.
+_UNKNOWN_SUPPORT = SupportWords(
+    "the model's check", "stand out at least as much", "the model's check found too little support for an answer"
+)
+_DEFERRED = {Reason.EMPTY_SET: "no diagnosis is plausible enough", Reason.FULL_SET: "both diagnoses remain possible"}
 
 
 class Decider(Protocol):
@@ -163,13 +206,14 @@ def explain(
     share = share_nearer(evidence, model=model)
     unusual, level = unusual_sentence(share), model.settings_.deferral_level
     if model.audit_name_ is None:
-        why = ["Check for strange images: none, every image is accepted."]
+        why = ["Check before the answer: none, every image is accepted."]
     else:
         p = decision.p_audit
         outcome = "so it goes to a clinician, and no set is shown" if p < level else "so it is accepted"
+        words = support_words(model.audit_name_)
         why = [
-            f"Check for strange images: {_percent(p)} of the images set aside for it look at least as strange (p = "
-            f"{p:.4f} by '{model.audit_name_}'; below {level:g} an image is deferred), {outcome}."
+            f"Check before the answer, by {words.measure} ('{model.audit_name_}'): {_percent(p)} of the images set "
+            f"aside for it {words.others} (p = {p:.4f}; below {level:g} an image is deferred), {outcome}."
         ]
         # Two measures may contradict each other: which one decided is said then.
         if share is not None and (share >= _LESS_TYPICAL) == (p >= level) and model.audit_name_ != "distance":
@@ -202,7 +246,7 @@ def explain(
         action=decision.action.name.lower(),
         reason=decision.reason.name.lower(),
         released=decision.released,
-        answer=answer_sentence(decisions, titles=named, always=always),
+        answer=answer_sentence(decisions, titles=named, always=always, audit=model.audit_name_),
         unusual=unusual,
         farther_than=share,
         why=tuple(why),
@@ -266,7 +310,20 @@ def nearest(evidence: Evidence, reference: Cohort, *, count: int) -> tuple[Neigh
     )
 
 
-def answer_sentence(decisions: Decisions, *, titles: Mapping[str, str], always: Collection[str]) -> str:
+def support_words(audit: str | None) -> SupportWords:
+    """How a diagnostic is spoken of; None where it is not known.
+
+    Examples
+    --------
+    >>> support_words("msp").deferred
+    'the model is unusually unsure about the image'
+    """
+    return _SUPPORT.get(audit or "", _UNKNOWN_SUPPORT)
+
+
+def answer_sentence(
+    decisions: Decisions, *, titles: Mapping[str, str], always: Collection[str], audit: str | None
+) -> str:
     """What the model says about the first image, in one sentence.
 
     Parameters
@@ -275,9 +332,12 @@ def answer_sentence(decisions: Decisions, *, titles: Mapping[str, str], always: 
     titles : mapping of str to str
     always : collection of str
         Classes that are in the set whatever the image: they come last, and are called so.
+    audit : str or None
+        The diagnostic that defers.
     """
     if decisions.action[0] == Action.DEFER:
-        return f"Deferred to a clinician: {_DEFERRED[Reason(int(decisions.reason[0]))]}."
+        reason = Reason(int(decisions.reason[0]))
+        return f"Deferred to a clinician: {_DEFERRED.get(reason, support_words(audit).deferred)}."
     names = [decisions.classes[y] for y in np.flatnonzero(decisions.released_sets[0])]
     if len(names) == len(decisions.classes):
         return f"Cannot narrow it down: all {len(names)} remain possible."

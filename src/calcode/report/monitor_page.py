@@ -275,7 +275,7 @@ def coverage_parts(
     left = [
         f"{n:,} {words}"
         for n, words in (
-            (watch.n_not_accepted, "that the model left to a clinician as unusual"),
+            (watch.n_not_accepted, "that the model left to a clinician for too little support"),
             (watch.n_out_of_space, "with a diagnosis that it does not know"),
         )
         if n

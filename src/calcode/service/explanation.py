@@ -12,13 +12,12 @@ from sqlalchemy import select
 
 from calcode.cohorts import Cohort, open_features
 from calcode.method.explain import nearest
-from calcode.metrics.wording import percent
 from calcode.service.audit.chain import Record
 from calcode.service.in_every_answer import in_every_answer
 from calcode.service.models import Models
 from calcode.service.service import Service
 from calcode.service.tables import SECRET_PART
-from calcode.service.wording import answer_in_words, promises_in_words
+from calcode.service.wording import answer_in_words, audit_of, promises_in_words, support_in_words
 
 _N_NEIGHBOURS = 10
 
@@ -79,17 +78,17 @@ def explanation_of(record: Record, service: Service) -> Explanation:
         )
         for name, score, limit in zip(names, body["scores"], body["thresholds"], strict=False)
     ]
+    audit = audit_of(service, body)
     found = answer_in_words(
         body["action"],
         body["reason"],
         [words.get(name, name) for name in body["set"]],
         n_classes=len(body["scores"]),
         always={words.get(name, name) for name in always.names},
+        audit=audit,
     )
     if (p_audit := body["p_audit"]) is not None:
-        how = "very" if p_audit < 0.05 else "somewhat" if p_audit < 0.2 else "not"
-        only = "" if how == "not" else "only "
-        found.append(f"The image is {how} unusual: {only}{percent(p_audit)} of the comparison images are as unusual.")
+        found.append(support_in_words(p_audit, audit))
     return Explanation(
         action=body["action"],
         reason=body["reason"],

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from calcode.errors import CalcodeError
+from calcode.method.explain import support_words
 from calcode.method.model import Calcode
 from calcode.method.singles import SinglesCertificate
 from calcode.metrics.wording import counted, listed, percent, sentence_case, short_percent
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from calcode.service.service import Service
 
 _WHY = {
-    "low_support": "The image is unlike those that the model was checked with, so its answer could not be trusted.",
     "empty_set": "No diagnosis fits the image well enough.",
     "full_set": "Every diagnosis is still possible.",
     "error": "A technical fault stopped the model.",
@@ -27,8 +27,17 @@ _WHY = {
 }
 
 
+_NO_CHECK = "No image is left to a clinician before it is answered."
+
+
 def answer_in_words(
-    action: str, reason: str, diagnoses: Sequence[str], *, n_classes: int, always: Collection[str] = ()
+    action: str,
+    reason: str,
+    diagnoses: Sequence[str],
+    *,
+    n_classes: int,
+    always: Collection[str] = (),
+    audit: str | None = None,
 ) -> list[str]:
     """The answer, and why it is no single diagnosis.
 
@@ -41,6 +50,8 @@ def answer_in_words(
         Diagnoses that the model knows.
     always : collection of str
         Those that are in every answer, spelled out: they say nothing about this image.
+    audit : str or None
+        The diagnostic that defers; None where it is not known.
 
     Examples
     --------
@@ -50,6 +61,8 @@ def answer_in_words(
     ['2 of 5 diagnoses remain possible: naevus (and melanoma, which is in every answer).']
     >>> answer_in_words("set", "none", ["melanoma", "naevus"], n_classes=2)
     ['All 2 diagnoses remain possible: the answer rules nothing out.']
+    >>> answer_in_words("defer", "low_support", [], n_classes=5, audit="msp")[1]
+    'The model is unusually unsure about the image, so an answer could not be trusted.'
     """
     if action == "defer":
         first = "The model gives no answer and leaves this case to a clinician."
@@ -62,7 +75,43 @@ def answer_in_words(
     else:
         shown = possible_in_words(diagnoses, always)
         first = f"{len(diagnoses)} of {n_classes} diagnoses remain possible: {shown}."
+    if reason == "low_support":
+        return [first, f"{sentence_case(support_words(audit).deferred)}, so an answer could not be trusted."]
     return [first, *([_WHY[reason]] if reason in _WHY else [])]
+
+
+def support_in_words(p_audit: float, audit: str | None) -> str:
+    """How far an image stands out by the measure that defers.
+
+    Parameters
+    ----------
+    p_audit : float
+        p-value of the audit.
+    audit : str or None
+        Its diagnostic; None where it is not known.
+
+    Examples
+    --------
+    >>> said, compared = support_in_words(0.033, "msp").split(":")
+    >>> said
+    'By how sure the model is, the image stands out clearly'
+    >>> compared.split(maxsplit=3)[-1]
+    'of the comparison images leave it at least as unsure.'
+    """
+    words = support_words(audit)
+    stands = "stands out clearly: only" if p_audit < 0.05 else "stands out a little: only"
+    if p_audit >= 0.2:
+        stands = "does not stand out:"
+    return f"By {words.measure}, the image {stands} {percent(p_audit)} of the comparison images {words.others}."
+
+
+def audit_of(service: Service, body: Mapping[str, Any]) -> str | None:
+    """The diagnostic that defers in the model behind a recorded decision; None where its file cannot be read."""
+    models = service.models.get(body["line"])
+    try:
+        return None if models is None else models.model(body["model"]).model.audit_name_
+    except CalcodeError:
+        return None
 
 
 def possible_in_words(diagnoses: Sequence[str], always: Collection[str]) -> str:
@@ -197,12 +246,12 @@ def _of_home(model: Calcode, names: Mapping[str, str]) -> list[str]:
     if settings.binary_utility:
         said.append("A case for which every diagnosis stays possible is left to a clinician.")
     if model.audit_ is None:
-        said.append("No image is left to a clinician for being unusual.")
-    elif model.audit_.independent:
-        share = short_percent(settings.deferral_level)
-        said.append(f"At most {share} of the images like those are left to a clinician as unusual.")
+        said.append(_NO_CHECK)
     else:
-        said.append("How many ordinary images are left to a clinician as unusual was observed and is not promised.")
+        why = support_words(model.audit_name_).deferred
+        share = f"At most {short_percent(settings.deferral_level)}" if model.audit_.independent else "Some"
+        observed = "" if model.audit_.independent else " How many was observed and is not promised."
+        said.append(f"{share} of the images like those are left to a clinician because {why}.{observed}")
     return [*said, _of_singles(model.certificate_)]
 
 
@@ -235,14 +284,15 @@ def _of_site(model: SiteModel, names: Mapping[str, str]) -> list[str]:
             f"{percent(model.unlabelled_share_)} of the read cases got no diagnosis. The promises are for cases that "
             "get one, and weaker by that share for all cases."
         )
-    unlike = {
-        "site": "Images unlike those of this site are left to a clinician; the promises are for the others.",
-        "home": "Images unlike those of the hospital where the model was fitted are left to a clinician, which may be "
-        "a third or more; the promises are for the others.",
-        "off": "No image is left to a clinician for being unusual.",
+    left = f"An image is left to a clinician if {support_words(model.audit_name_).deferred}, compared with images of"
+    checked = {
+        "site": f"{left} this site. The promises are for the others.",
+        "home": f"{left} the hospital where the model was fitted. That may be a third of them or more; the promises "
+        "are for the others.",
+        "off": _NO_CHECK,
     }
     said += [
-        unlike[model.audit_kind_],
+        checked[model.audit_kind_],
         "New patients are patients like those drawn for reading, one image each. Nothing is promised for a single "
         "image, a patient who returns, a group of patients, a camera that was not there, or after the site has "
         "changed. How many diagnoses an answer includes is not promised either.",

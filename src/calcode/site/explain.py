@@ -78,7 +78,7 @@ def explain_site(evidence: Evidence, *, model: SiteModel, titles: Mapping[str, s
         action=decision.action.name.lower(),
         reason=decision.reason.name.lower(),
         released=decision.released,
-        answer=answer_sentence(decisions, titles=named, always=model.silenced_classes_),
+        answer=answer_sentence(decisions, titles=named, always=model.silenced_classes_, audit=model.audit_name_),
         unusual=unusual_sentence(share),
         farther_than=share,
         why=tuple(why),

@@ -24,7 +24,7 @@ from calcode.service.problems import Problem
 from calcode.service.service import Service
 from calcode.service.settings import Delivery, FhirDelivery
 from calcode.service.tables import EVENT, SECRET_PART
-from calcode.service.wording import promises_in_words
+from calcode.service.wording import audit_of, promises_in_words
 
 _LOGGER = logging.getLogger("calcode.service")
 #: Rows that one look at the outbox takes.
@@ -133,6 +133,7 @@ def _payload(service: Service, row: Row[Any], delivery: Delivery) -> bytes:
         promises=promises_in_words(service, body["line"], body["model"]),
         names={} if models is None else models.settings.names,
         always=in_every_answer(service, body).names,
+        audit=audit_of(service, body),
     )
     if isinstance(delivery, FhirDelivery):
         who = json.loads(secret.get("identity", "{}"))

@@ -35,6 +35,8 @@ class Statement:
         Diagnoses that the model knows.
     always : frozenset of str
         Those that are in every answer.
+    audit : str or None
+        The diagnostic that defers; None where it is not known.
     names : mapping of str to str
         Classes spelled out, where the site file does so.
     promises : tuple of str
@@ -51,11 +53,18 @@ class Statement:
     n_classes: int
     promises: tuple[str, ...]
     always: frozenset[str] = frozenset()
+    audit: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_record(
-        cls, record: Record, *, promises: Sequence[str], names: Mapping[str, str], always: frozenset[str]
+        cls,
+        record: Record,
+        *,
+        promises: Sequence[str],
+        names: Mapping[str, str],
+        always: frozenset[str],
+        audit: str | None,
     ) -> Self:
         """The statement of a record of kind `decision`."""
         body = json.loads(record.body)
@@ -70,6 +79,7 @@ class Statement:
             diagnoses=tuple(body["set"]),
             n_classes=len(body["scores"]),
             always=always,
+            audit=audit,
             promises=tuple(promises),
             names=names,
         )
@@ -90,7 +100,9 @@ class Statement:
         """
         diagnoses = [self.spelled(name) for name in self.diagnoses]
         always = {self.spelled(name) for name in self.always}
-        said = answer_in_words(self.action, self.reason, diagnoses, n_classes=self.n_classes, always=always)
+        said = answer_in_words(
+            self.action, self.reason, diagnoses, n_classes=self.n_classes, always=always, audit=self.audit
+        )
         if self.action == "defer" and diagnoses:
             said.append(f"Not excluded: {', '.join(diagnoses)}.")
         return " ".join(said)
