@@ -8,19 +8,27 @@ import pytest
 from calcode import Calcode, Evidence
 from calcode.cohorts import Cohort
 from calcode.errors import CalcodeWarning, EvidenceError
-from calcode.method.explain import explain, nearest, single_answer_record, unusual_sentence, usual_distances
+from calcode.method.audit import DIAGNOSTICS
+from calcode.method.explain import (
+    explain,
+    nearest,
+    single_answer_record,
+    support_words,
+    unusual_sentence,
+    usual_distances,
+)
 
 CLASSES = ("common", "rare", "other")
 CENTRES = np.eye(3, 8)
 BANK = CENTRES[:, None, :]
 
 
-def images(n: int, *, seed: int, spread: float = 0.35) -> Evidence:
+def images(n: int, *, seed: int, spread: float = 0.35, bank: np.ndarray = BANK) -> Evidence:
     rng = np.random.default_rng(seed)
     labels = rng.choice(3, size=n, p=[0.6, 0.15, 0.25])
     vectors = CENTRES[labels] + spread * rng.normal(size=(n, 8))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return Evidence.from_text(embeddings=vectors, text=BANK, temperature=0.3, labels=labels, classes=CLASSES)
+    return Evidence.from_text(embeddings=vectors, text=bank, temperature=0.3, labels=labels, classes=CLASSES)
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +119,25 @@ def test_how_unusual_an_image_is_stands_beside_the_answer(model: Calcode, refere
 )
 def test_the_sentence_about_how_unusual_an_image_is(share: float | None, words: str) -> None:
     assert words in unusual_sentence(share)
+
+
+@pytest.mark.parametrize("diagnostic", DIAGNOSTICS)
+def test_only_distance_calls_an_image_unlike_others(diagnostic: str) -> None:
+    """A model that is unsure says nothing about how strange the picture is."""
+    words = support_words(diagnostic)
+    assert words != support_words(None)
+    assert ("unlike" in words.deferred) == (diagnostic == "distance")
+    bank = CENTRES[:, None, :] + 0.2 * np.random.default_rng(3).normal(size=(3, 4, 8))
+    bank /= np.linalg.norm(bank, axis=2, keepdims=True)
+    names = ("reference", "validation", "gate", "calibration")
+    roles = {role: images(300, seed=seed, bank=bank) for seed, role in enumerate(names)}
+    model = Calcode(audit=[diagnostic], deferral_level=0.3).fit(**roles)
+    asked = images(60, seed=9, bank=bank)
+    row = int(np.flatnonzero(model.decide(asked).deferred)[0])
+    found = explain(asked[row], model=model)
+    assert found.answer == f"Deferred to a clinician: {words.deferred}."
+    assert words.measure in found.why[0]
+    assert words.others in found.why[0]
 
 
 def test_an_accepted_image_may_be_unusual(reference: Cohort) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from service.clinic import Clinic, clinic_site
-from service.sites import Site, another_model, fitted, make_site, sign
+from service.sites import Site, another_model, embeddings, fitted, make_site, running, sign
 from service.visitors import Person
 
 from calcode.method.model import Calcode
@@ -15,7 +15,7 @@ from calcode.service.explanation import ClassFacts, Explanation
 from calcode.service.pages import environment
 from calcode.service.recalibration import recalibrate
 from calcode.service.service import Service
-from calcode.service.wording import promises_in_words
+from calcode.service.wording import answer_in_words, audit_of, promises_in_words
 from calcode.site import SiteModel
 
 #: Words of those who built it, which say nothing to a clinician.
@@ -48,6 +48,32 @@ def test_the_promises_of_a_home_model_speak_plainly_and_name_every_protected_cla
     assert any("not promised" in sentence for sentence in said) == (
         model.settings_.level == "loo" or (model.audit_ is not None and not model.audit_.independent)
     )
+
+
+@pytest.mark.parametrize("diagnostic", ["distance", "msp"])
+def test_a_deferral_is_told_by_what_the_model_looked_at(tmp_path: Path, diagnostic: str) -> None:
+    """Explanation, promises and reports; where the model is gone, none of them guesses."""
+    site = make_site(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.with_name("model.safetensors.sig").unlink()
+    fitted(site.prompts, audit=[diagnostic], deferral_level=0.4).save(path)
+    sign(path, site.key)
+    with running(site) as (service, call):
+        said = [
+            call("POST", "/v1/decisions", json={"embedding": row.tolist(), "image_id": str(i)}).json()
+            for i, row in enumerate(embeddings(30))
+        ]
+        deferred = next(answer for answer in said if answer["reason"] == "low_support")
+        told = call("GET", f"/v1/decisions/{deferred['id']}/explanation", as_="auditor").json()
+        words = {"distance": ("unlike those", "as far away"), "msp": ("unsure about", "at least as unsure")}
+        mine, other = words.pop(diagnostic), *words.values()
+        text = " ".join(told["sentences"])
+        assert all(part in text for part in mine), text
+        assert not any(part in text for part in other), text
+        assert any(mine[0] in sentence for sentence in told["promises"])
+        assert audit_of(service, {"line": "skin", "model": deferred["model"]}) == diagnostic
+        assert audit_of(service, {"line": "skin", "model": "0" * 64}) is None
+        assert "too little support" in answer_in_words("defer", "low_support", [], n_classes=4)[1]
 
 
 def test_the_promises_of_a_site_model_have_its_labels_and_levels(tmp_path: Path) -> None:
