@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,36 @@ def test_a_full_queue_is_busy_and_writes_nothing(tmp_path: Path) -> None:
         assert (counted.actor, counted.body["counts"]) == ("test-program", {"503": 1})
         gate.set()
         assert all(len(future.result(240)) == 1 for future in futures)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.sampled_from([1, 2, 4, 64]))
+def test_jobs_are_taken_in_order_in_blocks_with_changes_alone_and_all_before_the_end(data: Any, block: int) -> None:
+    """The writer's queue without its thread: what is put, taken and held over, in any order, and then the end."""
+    taking = writer.Writer(None, {}, None, queue=10**6, block=block)  # type: ignore[arg-type]
+    put: list[Any] = []
+    taken: list[Any] = []
+
+    def take() -> bool:
+        jobs = taking._take()
+        taken.extend(jobs)
+        assert len(jobs) <= 1 or not any(job.change for job in jobs)
+        assert sum(len(job.cases) for job in jobs[:-1]) < block
+        return bool(jobs)
+
+    for n in data.draw(st.lists(st.integers(-1, 5), max_size=25)):
+        if n < 0:
+            assert len(taken) == len(put) or take()
+            continue
+        put.append(writer._Job([None] * n, Future(), None if n else len))  # type: ignore[list-item]
+        taking._put(put[-1])
+    taking._stopping = True
+    taking._jobs.put(None)
+    while take():
+        pass
+    assert [id(job) for job in taken] == [id(job) for job in put]
+    assert taking.n_waiting == 0
+    assert not taking._take(), "the end stays the end"
 
 
 def test_a_request_that_nobody_waits_for_any_more_is_recorded_and_the_next_are_answered(site: Site) -> None:
@@ -668,7 +699,7 @@ def test_a_decisions_text_is_the_canonical_json_of_its_body(body: dict[str, Any]
     ],
 )
 def test_what_the_fast_encoder_would_write_otherwise_is_left_to_the_other_one(change: dict[str, Any]) -> None:
-    """Exponents, and names inside that are not in their order."""
+    """Exponents; the order of names, also inside, is the same in both."""
     names = ("action", "reason", "key", "content", "model", "line", "label", "task", "visit", "group", "study", "site")
     numbers = dict.fromkeys(("draw", "u", "u_second", "p_sample", "p_second", "p_audit"), 0.25)
     truths = dict.fromkeys(("in_model", "known_group", "representative"), True)

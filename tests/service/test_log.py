@@ -24,9 +24,9 @@ from calcode.files import canonical_json
 from calcode.service import blindness, projections, reviews, schema
 from calcode.service.audit.parts import secret_part
 from calcode.service.audit.tree import root
-from calcode.service.database import Database
+from calcode.service.database import Database, Driver
 from calcode.service.labels import receive_label, reviewed_cases
-from calcode.service.log import Event, Log, utc
+from calcode.service.log import Event, Log, Transaction, utc
 from calcode.service.operations import opened
 from calcode.service.people import make_token, revoke_token, set_roles
 from calcode.service.problems import Problem
@@ -108,25 +108,62 @@ def test_a_transaction_that_fails_leaves_nothing(log: Log) -> None:
     assert log.verify().size == 1
 
 
-@pytest.mark.parametrize("where", ["commit", "rows", "insert"])
+@pytest.mark.parametrize("where", ["BEGIN", "SELECT", "INSERT", "COMMIT"])
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, MemoryError, "driver"])
 def test_after_any_fault_of_a_transaction_the_next_one_goes_through(
     log: Log, monkeypatch: pytest.MonkeyPatch, where: str, fault: type[BaseException] | str
 ) -> None:
-    """Whatever ends it, in the look at the head, in an insert or in the COMMIT: nobody waits for its turn for ever."""
+    """Whatever ends it, at its beginning, in the look at the head, in an insert or in the COMMIT."""
+    if where == "BEGIN" and not log.database.sqlite:
+        pytest.skip("PostgreSQL begins with the look at the head")
     append(log, note(1))
     raised, seen = (log.database.driver_error, DBAPIError) if fault == "driver" else (fault, fault)
+    method = {"BEGIN": "rows", "SELECT": "rows", "INSERT": "insert", "COMMIT": "commit"}[where]
+    real = getattr(Driver, method)
 
-    def failing(*_: object) -> None:
+    def failing(driver: Driver, *arguments: Any) -> Any:
+        if method == "rows" and not arguments[0].startswith(where):
+            return real(driver, *arguments)
         raise raised("no")
 
-    with pytest.raises(seen), monkeypatch.context() as patched, log.transaction() as transaction:  # noqa: PT012
-        if where == "rows":
-            raise raised("no")
-        patched.setattr(transaction._driver, where, failing)
-        transaction.append([note(2)])
+    with monkeypatch.context() as patched:
+        patched.setattr(Driver, method, failing)
+        with pytest.raises(seen):
+            append(log, note(2))
     append(log, note(3))
-    assert [record.body for page in log.pages() for record in page if '"n":2' in record.body] == []
+    assert not [record for page in log.pages() for record in page if '"n":2' in record.body]
+    assert log.verify().size == 2
+
+
+def test_what_somebody_still_reads_keeps_no_lock_after_a_fault(log: Log) -> None:
+    """SQLite keeps a closed connection whose rows are not all read, and with an open transaction also its lock."""
+    append(log, note(1), note(2))
+    left = []
+
+    def failed(transaction: Transaction) -> None:
+        left.append(iter(transaction.connection.execute(select(EVENT))))
+        next(left[0])
+        transaction.append([note(3)])
+        transaction.connection.connection.cursor().execute("SELECT nonsense FROM nowhere")
+
+    with pytest.raises(DBAPIError), log.transaction() as transaction:
+        failed(transaction)
+    append(log, note(4))
+    assert log.verify().size == 3
+    left.clear()
+
+
+def test_a_transaction_that_the_database_took_back_is_not_called_durable(log: Log) -> None:
+    """PostgreSQL carries the COMMIT of a failed transaction out as a ROLLBACK, without a word."""
+    append(log, note(1))
+    with pytest.raises(DBAPIError, match="taken back"), log.transaction() as transaction:  # noqa: PT012
+        transaction.append([note(2)])
+        if log.database.sqlite:
+            transaction.connection.connection.cursor().execute("ROLLBACK")
+        else:
+            with contextlib.suppress(log.database.driver_error):
+                transaction.connection.connection.cursor().execute("SELECT nonsense FROM nowhere")
+    append(log, note(3))
     assert log.verify().size == 2
 
 

@@ -23,7 +23,8 @@ from calcode.service import people, projections
 from calcode.service.app import make_app
 from calcode.service.operations import opened
 from calcode.service.pages import COOKIE
-from calcode.service.people import Limiter, token_digest
+from calcode.service.people import Limiter, release_account, token_digest
+from calcode.service.problems import Problem
 from calcode.service.service import Service
 from calcode.service.tables import ACCOUNT, SESSION, TOKEN
 from calcode.service.tables import PASSWORD as STORED
@@ -581,9 +582,9 @@ def test_a_name_that_the_provider_gives_to_somebody_else_does_not_give_the_accou
         signed_in(call, provider)
         call("PUT", "/v1/accounts/a.jones", as_="admin", json={"roles": roles, "lines": ["skin"]})
         provider.person, provider.called = "18", {"18": "a.jones"}
-        assert signed_in(call, provider).status_code == 200
-        other = f"a.jones-{hashlib.sha256(b'18').hexdigest()[:8]}"
-        assert accounts(service) == {"a.jones": (roles, "oidc", ["skin"]), other: (roles, "oidc", None)}
+        refused = signed_in(call, provider)
+        assert (refused.status_code, "belongs to another person" in refused.text) == (403, True)
+        assert accounts(service) == {"a.jones": (roles, "oidc", ["skin"])}
         # The first one marries: the account, its lines and its end stay the same.
         provider.person, provider.called = "17", {"17": "a.smith"}
         assert signed_in(call, provider).status_code == 200
@@ -591,15 +592,33 @@ def test_a_name_that_the_provider_gives_to_somebody_else_does_not_give_the_accou
         assert "a.smith" not in accounts(service)
         call("PUT", "/v1/accounts/a.jones", as_="admin", json={"roles": []})
         assert signed_in(call, provider).status_code == 403
-        # An account from before persons were known is the first one's who signs in under its name.
-        with service.database.writing() as connection:
-            connection.execute(ACCOUNT.update().values(person=None).where(ACCOUNT.c.subject == "a.jones"))
-        call("PUT", "/v1/accounts/a.jones", as_="admin", json={"roles": roles})
-        provider.called = {"17": "a.jones"}
+        # The provider moves, and its identifiers are others: the end holds until operator and administrator agree.
+        provider.called = {"17": "a.jones", "18": "a.jones"}
+        provider.person = "18"
+        assert "belongs to another person" in signed_in(call, provider).text
+        service.change(lambda t: release_account(t, subject="a.jones", actor="operator"))
+        assert "was ended here" in signed_in(call, provider).text
+        call("PUT", "/v1/accounts/a.jones", as_="admin", json={"roles": roles, "lines": ["skin"]})
         assert signed_in(call, provider).status_code == 200
+        provider.person = "17"
+        assert "belongs to another person" in signed_in(call, provider).text
+        assert accounts(service) == {"a.jones": (roles, "oidc", ["skin"])}
+        with pytest.raises(ServiceError, match="no account nobody signs in"):
+            service.change(lambda t: release_account(t, subject="nobody", actor="operator"))
+
+
+def test_the_same_identifier_at_another_provider_is_another_person(tmp_path: Path, provider: Any) -> None:
+    from calcode.service.oidc import _account
+
+    with running(oidc_site(tmp_path, provider.issuer)) as (service, call):
+        signed_in(call, provider)
         with service.database.reading() as connection:
-            persons = connection.execute(select(ACCOUNT.c.person).where(ACCOUNT.c.subject == "a.jones")).scalars()
-            assert None not in persons.all()
+            (row,) = connection.execute(select(ACCOUNT)).all()
+            known = service.secret.pseudonym("person", f"{provider.issuer}\nanna")
+            assert row.person == known
+            assert _account(connection, "whoever", sub="anna", person=known)[0] == "anna"
+            with pytest.raises(Problem, match="another person"):
+                _account(connection, "anna", sub="anna", person="somebody else's")
 
 
 @pytest.mark.parametrize(

@@ -371,6 +371,33 @@ def account(
     tell("service account", f"{subject}: {', '.join(sorted(role))}", as_json=as_json, facts=facts)
 
 
+def release(
+    site: SiteFile,
+    subject: Annotated[str, typer.Argument(metavar="NAME", help="Account that signs in with the identity provider.")],
+    as_json: AsJson = False,
+) -> None:
+    """Let the next person whom the identity provider calls so have the account, with its lines, readings and its end.
+
+    For a provider whose identifiers have changed. Another person needs another name at the provider.
+
+    Examples
+    --------
+    calcode service release site.toml a.jones
+    """
+    from calcode.service.operations import opened
+    from calcode.service.people import release_account
+    from calcode.service.settings import read_site
+
+    with opened(read_site(site)) as log, log.transaction() as transaction:
+        release_account(transaction, subject=subject, actor="operator")
+    tell(
+        "service release",
+        f"The next person whom the identity provider calls {subject} has this account.",
+        as_json=as_json,
+        facts={"subject": subject},
+    )
+
+
 def grants(
     role: Annotated[str, typer.Argument(metavar="ROLE", help="PostgreSQL role of the service.")],
     as_json: AsJson = False,
@@ -403,6 +430,6 @@ def sbom(as_json: AsJson = False) -> None:
 group = command_group(
     "Operate the decision service: set up, examine, back up, erase.",
     *(init, upgrade, doctor, backup, restore_test, retain, erase, rebuild, outbox, labels, recalibrate),
-    *(token, account, grants, sbom),
+    *(token, account, release, grants, sbom),
     examples=("calcode service init site.toml", "calcode service doctor site.toml"),
 )

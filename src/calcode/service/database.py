@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,10 @@ def sqlite_file(url: str) -> Path | None:
     return Path(str(parsed.database)) if parsed.drivername in _SQLITE else None
 
 
+class _TakenBack(Exception):
+    """Ends a transaction that is to leave nothing."""
+
+
 class Database:
     """Two engines on one database: one connection that writes, several that only read.
 
@@ -61,7 +65,9 @@ class Database:
         self.url = url
         parsed = parsed_url(url)
         self._turn = threading.Lock()
-        self._idle: Driver | None = None
+        #: Kept open between transactions: taking a connection from the pool each time costs as much as a small one. To
+        #: SQLAlchemy all of them are one transaction, which it has begun: the driver begins and commits each.
+        self._driver: Driver | None = None
         # No parameter may reach an error message: they are personal data.
         try:
             self._writer = create_engine(parsed, pool_size=1, max_overflow=0, hide_parameters=True)
@@ -90,9 +96,7 @@ class Database:
         """Wait for the turn to write, and begin a transaction; `end` has to follow."""
         self._turn.acquire()
         try:
-            # Kept open between transactions: taking it from the pool each time costs as much as a small one. To
-            # SQLAlchemy all of them are one transaction, which it has begun: the driver begins and commits each.
-            self._idle = driver = self._idle or Driver(self._writer.connect())
+            self._driver = driver = self._driver or Driver(self._writer.connect())
             if not driver.connection.in_transaction():
                 driver.connection.begin()
             if self.sqlite:
@@ -104,7 +108,7 @@ class Database:
 
     def end(self, error: BaseException | None) -> None:
         """Commit, or take back what was done before an error, and give the turn to the next."""
-        driver, self._idle = self._idle, None
+        driver, self._driver = self._driver, None
         try:
             if driver is None:  # there was no connection to be had
                 return
@@ -116,12 +120,14 @@ class Database:
             except BaseException as failed:
                 self._take_back(driver, failed)
                 raise
-            self._idle = driver
+            self._driver = driver
         finally:
             self._turn.release()
 
     def _take_back(self, driver: Driver, error: BaseException) -> None:
-        driver.close()
+        # First: SQLite keeps a connection that somebody still reads from, and its lock with an open transaction.
+        with suppress(self.driver_error):
+            driver.rollback()
         if not isinstance(error, self.driver_error):
             driver.connection.close()
             return
@@ -138,11 +144,11 @@ class Database:
         """
         if not self.sqlite or shutil.disk_usage(self.file.parent).free < _SPARE * _LOG_PAGES * _PAGE:
             return
-        with self.writing() as connection:
+        with suppress(_TakenBack), self.writing() as connection:
             cursor = connection.connection.cursor()
             cursor.execute("CREATE TABLE room (filling BLOB)")
             cursor.executemany("INSERT INTO room VALUES (zeroblob(?))", [(_PAGE,)] * _LOG_PAGES)
-            cursor.execute("ROLLBACK")
+            raise _TakenBack
         # Else the first decision would wait until the disk has all of it.
         with self.file.with_name(f"{self.file.name}-wal").open("rb") as grown:
             os.fsync(grown.fileno())
@@ -166,10 +172,9 @@ class Database:
     def close(self) -> None:
         """Give all connections back."""
         with self._turn:
-            if self._idle is not None:
-                self._idle.close()
-                self._idle.connection.close()
-                self._idle = None
+            if self._driver is not None:
+                self._driver.connection.close()
+                self._driver = None
         self._writer.dispose()
         self._reader.dispose()
 
@@ -246,25 +251,31 @@ class Driver:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         # Without SQLAlchemy's own around them.
-        raw = connection.connection.dbapi_connection
-        assert raw is not None
-        self._cursor, self.commit = raw.cursor(), raw.commit
+        raw: Any = connection.connection.dbapi_connection
+        self._raw, self._cursor, self.rollback = raw, raw.cursor(), raw.rollback
         self._sqlite = connection.dialect.name == "sqlite"
 
-    def close(self) -> None:
-        """Let go of the last statement: SQLite keeps a connection, with its locks, that has one left."""
-        self._cursor.close()
+    def commit(self) -> None:
+        """COMMIT; an error where the database has taken the transaction back already, after one that nobody heeded."""
+        # 3: a failed transaction, whose COMMIT PostgreSQL carries out as a ROLLBACK without a word.
+        if not self._raw.in_transaction if self._sqlite else self._raw.info.transaction_status == 3:
+            failed: Exception = self.connection.dialect.loaded_dbapi.OperationalError("the transaction was taken back")
+            raise failed
+        self._raw.commit()
 
     def rows(self, query: str, *parameters: object) -> list[Any]:
         """All rows of a query."""
-        self._cursor.execute(query if self._sqlite else query.replace("?", "%s"), parameters)
+        self._cursor.execute(self._marked(query), parameters)
         return list(self._cursor.fetchall())
 
     def pages(self, query: str, *parameters: object, size: int) -> Iterator[Sequence[Any]]:
         """The same, so many rows at a time: what is read once and left behind stays in the processor's cache."""
-        self._cursor.execute(query if self._sqlite else query.replace("?", "%s"), parameters)
+        self._cursor.execute(self._marked(query), parameters)
         while rows := self._cursor.fetchmany(size):
             yield rows
+
+    def _marked(self, query: str) -> str:
+        return query if self._sqlite else query.replace("?", "%s")
 
     def insert(self, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
         """Insert rows with a value for every column, in their order."""

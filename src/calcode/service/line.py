@@ -106,7 +106,7 @@ class LineModel:
             assert decisions.known_group is not None
             in_model = known = decisions.known_group.tolist()
         scores, p_audit = decisions.scores.tolist(), decisions.p_audit.tolist()
-        # A sum is finite where all its terms are.
+        # Where a sum is finite, all its terms are.
         if not isfinite(sum(map(sum, scores), sum(p_audit))):
             raise FloatingPointError("scores or p-values are not finite")
         digest, names = self.digest, (*decisions.classes, None)

@@ -54,7 +54,7 @@ class Log:
         self.database = database
         self.boot = os.urandom(8).hex()
         #: Distance of the wall clock from the monotonic one at the last record.
-        self.offset: float | None = None
+        self._offset: float | None = None
 
     def transaction(self) -> Transaction:
         """Events and what they change, all or nothing; durable when the block has ended."""
@@ -62,8 +62,13 @@ class Log:
 
     def jump(self, offset: float) -> float:
         """By how much the wall clock jumped since the last record; `offset` is its distance from the monotonic one."""
-        jump = 0.0 if self.offset is None else offset - self.offset
+        jump = 0.0 if self._offset is None else offset - self._offset
         return jump if abs(jump) > _JUMP_SECONDS else 0.0
+
+    def committed(self, transaction: Transaction) -> None:
+        """Remember the clocks of a transaction; a jump that no record has told yet is told by the next one."""
+        if not transaction.jump:
+            self._offset = transaction.offset
 
     # ------------------------------------------------------------------ reading
 
@@ -178,6 +183,9 @@ class Transaction:
     Attributes
     ----------
     connection : Connection
+        This and the others from its beginning on.
+    deployed : int
+        Position of the deployment in force: a change between two blocks shows here.
     wall, at : float and str
         Wall clock, in seconds and as the log writes it.
     offset : float
@@ -200,7 +208,6 @@ class Transaction:
             database.end(error)
             raise
         self._seq, self._head = int(seq), str(head)
-        #: Position of the deployment in force: a change between two blocks shows here.
         self.deployed = int(deployed)
         # After the lock: a later record has a later time.
         self.wall, self._mono = time.time(), time.monotonic()
@@ -211,9 +218,8 @@ class Transaction:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._log.database.end(error)
-        # Only now is a jump in the log: one that a failed transaction saw is told by the next.
-        if error is None and not self.jump:
-            self._log.offset = self.offset
+        if error is None:
+            self._log.committed(self)
 
     def decisions_with(self, keys: Sequence[str]) -> dict[str, StoredKey]:
         """The decisions that were made for these keys before."""

@@ -111,21 +111,25 @@ def _groups(claims: Mapping[str, Any], claim: str) -> list[str]:
 def _account(connection: Connection, name: str, *, sub: str, person: str) -> tuple[str, Row[Any] | None]:
     """Name and row of somebody's account: their own, whatever the provider calls them now, or a new one.
 
-    A name alone is nobody's: the provider may give it to another person later, who would get the other one's limits and
-    readings. An account from before persons were known belongs to the first who signs in under its name.
+    A name alone is nobody's: given to another person, it would give them the other one's limits, readings and half of a
+    promotion. An account from before persons were known belongs to the first who signs in under its name.
     """
     found = people.persons_account(connection, person)
     if found is not None:
         return str(found.subject), found
     subject = account_name(name, sub=sub)
     found = people.account_row(connection, subject)
-    if found is None or found.person is None:
-        return subject, found
-    return name_apart(name, sub=sub), None
+    if found is not None and found.person is not None:
+        raise Problem(
+            403,
+            f"The account {subject} belongs to another person, or the identity provider's identifiers have changed; "
+            "ask the administrator.",
+        )
+    return subject, found
 
 
 def account_name(name: str, *, sub: str) -> str:
-    """The account of a person; a name that must be written differently is kept apart from others.
+    """The account of a person; where a name must be written differently, digits of `sub` keep it apart from others.
 
     Parameters
     ----------
@@ -139,20 +143,8 @@ def account_name(name: str, *, sub: str) -> str:
     >>> account_name("a.jones", sub="17"), account_name("müller", sub="18"), account_name("möller", sub="19")
     ('a.jones', 'm_ller-4ec9599f', 'm_ller-9400f1b2')
     """
-    return name if _safe(name) == name else name_apart(name, sub=sub)
-
-
-def name_apart(name: str, *, sub: str) -> str:
-    """The name with digits of `sub`, which no other person has.
-
-    Examples
-    --------
-    >>> name_apart("a.jones", sub="20")
-    'a.jones-f5ca38f7'
-    """
-    safe, digits = _safe(name)[:91], hashlib.sha256(sub.encode()).hexdigest()[:8]
-    return f"{safe}-{digits}" if safe else digits
-
-
-def _safe(name: str) -> str:
-    return _UNSAFE.sub("_", name).lstrip("._@:-")[:100]
+    safe = _UNSAFE.sub("_", name).lstrip("._@:-")[:100]
+    if safe == name:
+        return safe
+    digits = hashlib.sha256(sub.encode()).hexdigest()[:8]
+    return f"{safe[:91]}-{digits}" if safe else digits

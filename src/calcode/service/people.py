@@ -203,8 +203,6 @@ def set_roles(
         None if lines is None else sorted(set(lines)),
     )
     if found is not None:
-        if person is not None and found.person not in (None, person):
-            raise ServiceError(f"subject: the account {subject} belongs to another person; ask the administrator")
         before = json.loads(found.roles), json.loads(found.lines or "null"), found.person
         person = person or found.person
         if before == (wanted, limited, person):
@@ -213,6 +211,17 @@ def set_roles(
     transaction.connection.execute(SESSION.delete().where(SESSION.c.subject == subject))
     body = {"roles": wanted, "lines": limited, "source": source, "new": found is None, "person": person}
     transaction.append([Event(kind="role_changed", actor=actor, subject=subject, body=body)])
+
+
+def release_account(transaction: Transaction, *, subject: str, actor: str) -> None:
+    """Let the next person whom the identity provider calls so have an account: its identifiers have changed."""
+    found = account_row(transaction.connection, subject)
+    if found is None or found.source != "oidc":
+        raise ServiceError(f"subject: no account {subject} signs in with the identity provider")
+    transaction.connection.execute(SESSION.delete().where(SESSION.c.subject == subject))
+    body = {"roles": json.loads(found.roles), "lines": json.loads(found.lines or "null"), "source": found.source}
+    event = Event(kind="role_changed", actor=actor, subject=subject, body={**body, "new": False, "person": None})
+    transaction.append([event])
 
 
 def end_account(transaction: Transaction, *, subject: str, actor: str) -> None:

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -151,11 +151,9 @@ class Writer:
     def _put(self, job: _Job) -> None:
         with self._counting:
             if self._stopping or self._n_waiting + len(job.cases) > max(self._limit, len(job.cases)):
-                raise Problem(
-                    503,
-                    "The queue is full: nothing was recorded. Repeat the request with the same key.",
-                    headers={"Retry-After": "1"},
-                )
+                what = "The service is ending" if self._stopping else "The queue is full"
+                sentence = f"{what}: nothing was recorded. Repeat the request with the same key."
+                raise Problem(503, sentence, headers={"Retry-After": "1"})
             self._n_waiting += len(job.cases)
             self._jobs.put(job)
 
@@ -223,7 +221,11 @@ class Writer:
             return True
         left = iter(answers)
         _hand_back(jobs, [list(islice(left, len(job.cases))) for job in jobs])
-        self._shadow(cases, answers)
+        try:
+            self._shadow(cases, answers)
+        except Exception as error:
+            # Nobody waits for a shadow, and the next block does not wait for its repair.
+            _LOGGER.error("shadow_failed", extra={"error": type(error).__name__})
         return True
 
     def _committed(self, started: float) -> None:
@@ -371,12 +373,12 @@ def _settle_all(waiting: Sequence[tuple[asyncio.Future[Any], Any]], left: thread
 
 
 def _settle(done: Future[Any] | asyncio.Future[Any], outcome: Any) -> None:
-    if done.cancelled():
-        return
-    if isinstance(outcome, Exception):
-        done.set_exception(outcome)
-    else:
-        done.set_result(outcome)
+    # Who no longer waits has cancelled it, perhaps just now.
+    with suppress(InvalidStateError, asyncio.InvalidStateError):
+        if isinstance(outcome, Exception):
+            done.set_exception(outcome)
+        else:
+            done.set_result(outcome)
 
 
 def _decision_event(case: Case, outcome: dict[str, Any], *, place: Place, policy: Policy, now: str) -> Event:
