@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typer.testing import CliRunner
 from worlds import World
 
 from calcode import Calcode, CalcodeWarning
+from calcode.cli.app import app
 from calcode.cohorts import Prompts, write_prompts
 from calcode.method.evidence import Evidence
 from calcode.method.signatures import read_private_key, sign_file, write_private_key
@@ -180,6 +182,9 @@ class Process:
         self.port = 0
 
     def start(self) -> Process:
+        if not self.site.settings.path("secret.key").exists():
+            made = CliRunner().invoke(app, ["service", "init", str(self.site.file)])
+            assert made.exit_code == 0, made.output
         command = [*self._prefix, *self._program, "serve", str(self.site.file)]
         self.errors = (self.site.folder / "stderr.log").open("a")
         self.process = subprocess.Popen(

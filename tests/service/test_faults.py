@@ -28,6 +28,7 @@ from service.sites import (
     embeddings,
     make_site,
     post,
+    running,
     token_for,
     wait_until,
 )
@@ -35,7 +36,8 @@ from service.visitors import Person
 from typer.testing import CliRunner
 
 from calcode.cli.app import app
-from calcode.service import schema
+from calcode.errors import CalcodeError
+from calcode.service import operations, schema
 from calcode.service.audit import tree
 from calcode.service.audit.notes import Checkpoint, sign_checkpoint
 from calcode.service.checkpoint_targets import note_file, notes_in
@@ -153,6 +155,19 @@ def test_a_full_disk_answers_507_and_goes_on_when_there_is_room(small_disk: Path
     with traffic.flowing(8):
         wait_until(lambda: 507 in traffic.statuses)
         wait_until(lambda: ready() == 503)
+        with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(4096))
+
+        def refused() -> bool:
+            # There is room in the write-ahead log now and then, where it begins anew.
+            said = CliRunner().invoke(app, ["service", "token", str(site.file), "x", "--role", "program"])
+            outputs.append(said.output)
+            return said.exit_code == 1
+
+        outputs: list[str] = []
+        wait_until(refused)
+        assert "the disk is full; make room and repeat the command" in " ".join(outputs[-1].split())
         subprocess.run(["mount", "-o", "remount,size=40m", str(small_disk)], check=True)
         before = len(traffic.receipts)
         wait_until(lambda: len(traffic.receipts) > before + 50)
@@ -221,19 +236,68 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path, arguments: list[str])
         port = str(other.getsockname()[1])
         site = make_site(tmp_path)
         site.file.write_text(site.file.read_text().replace("port = 0", f"port = {port}"))
+        assert CliRunner().invoke(app, ["service", "init", str(site.file)]).exit_code == 0
         values = {"SITE": str(site.file), "PORT": port}
         said = CliRunner().invoke(app, ["serve", *(values.get(word, word) for word in arguments)])
     assert said.exit_code == 1
     taken = f"Error: 127.0.0.1:{port}: the service cannot listen there (another program listens there)"
     assert taken in " ".join(said.output.split())
-    assert not site.settings.path("log.sqlite").exists(), "a start that answers nobody leaves nothing"
+    with operations.opened(site.settings) as log:
+        assert log.head()[0] == 0, "a start that answers nobody leaves no record"
 
 
 def test_a_host_that_this_machine_has_not_is_named(site: Site) -> None:
     site.file.write_text(site.file.read_text().replace("port = 0", 'port = 0\nhost = "192.0.2.1"'))
+    assert CliRunner().invoke(app, ["service", "init", str(site.file)]).exit_code == 0
     said = CliRunner().invoke(app, ["serve", str(site.file)])
     assert said.exit_code == 1
     assert "Error: 192.0.2.1:0: the service cannot listen there" in " ".join(said.output.split())
+
+
+def test_a_start_where_the_data_are_not_mounted_is_refused_and_makes_nothing(site: Site) -> None:
+    """New secrets would toss every coin again."""
+    said = CliRunner().invoke(app, ["serve", str(site.file)])
+    assert said.exit_code == 1
+    assert "there is no log; mount the data folder, or before the first start run" in " ".join(said.output.split())
+    assert not Path(site.settings.data).exists()
+
+
+def test_a_start_with_a_champion_that_is_refused_leaves_no_record(site: Site) -> None:
+    """systemd starts it again every second."""
+    with running(site):
+        pass
+    with operations.opened(site.settings) as log:
+        before = log.head()
+    (stored,) = site.settings.path("models").glob("*.sig")
+    stored.unlink()
+    for _ in range(3):
+        with pytest.raises(CalcodeError, match="not signed"), Service(site.settings):
+            pass
+    with operations.opened(site.settings) as log:
+        assert log.head() == before
+
+
+@pytest.mark.parametrize("how", ["replaced", "removed"])
+def test_a_log_whose_file_is_replaced_acknowledges_nothing_more(site: Site, how: str) -> None:
+    """SQLite would go on writing to the old file, which nobody finds again."""
+    with running(site) as (service, call):
+        first, second = ({"embedding": embeddings(1)[0].tolist(), "image_id": name} for name in "ab")
+        assert call("POST", "/v1/decisions", json=first).status_code == 200
+        file = service.database.file
+        aside = file.with_name("aside")
+        os.rename(file, aside)
+        if how == "replaced":
+            shutil.copy(aside, file)
+        refused = call("POST", "/v1/decisions", json=second)
+        assert refused.status_code == 503
+        assert "replaced or removed while the service runs" in refused.json()["detail"]
+        assert call("GET", "/health/ready", as_=None).status_code == 503
+        # Put back, it goes on: the request was not recorded, and is decided once.
+        os.rename(aside, file)
+        assert call("POST", "/v1/decisions", json=second).status_code == 200
+    with operations.opened(site.settings) as log:
+        assert log.verify().broken is None
+        assert sum(record.kind == "decision" for page in log.pages() for record in page) == 2
 
 
 def test_the_demonstration_refuses_a_site_file(site: Site) -> None:

@@ -7,9 +7,11 @@ import os
 import re
 import runpy
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tomllib
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -157,6 +159,7 @@ def test_a_database_that_cannot_be_opened_is_named_without_its_password(
     pytest.importorskip("psycopg")
     site = make_site(tmp_path, database=url)
     Path(site.settings.data).mkdir(mode=0o700)
+    site.settings.path("secret.key").write_bytes(bytes(32))
     for command in (
         ["serve", str(site.file)],
         *(["service", name, str(site.file)] for name in ("init", "upgrade", "doctor")),
@@ -195,6 +198,65 @@ def test_a_file_that_is_no_database_is_named(site: Site) -> None:
         assert f"{site.settings.path('log.sqlite')}: the database cannot be read" in " ".join(refused.output.split())
 
 
+def test_a_backup_never_takes_the_place_of_a_file(site: Site) -> None:
+    """Written over the log itself it would end the log, and over an older backup the last good one."""
+    filled(site, 3)
+    older = site.folder / "older.sqlite"
+    older.write_text("an older backup")
+    folder = site.settings.path(".")
+    for target, why in (
+        (site.settings.path("log.sqlite"), "is there already"),
+        (older, "is there already"),
+        (folder / "backup.sqlite", "lies in the folder of the log"),
+        (folder / "models" / ".." / "backup.sqlite", "lies in the folder of the log"),
+    ):
+        refused = RUN(app, ["service", "backup", str(site.file), str(target)])
+        assert refused.exit_code == 1, refused.output
+        assert why in " ".join(refused.output.split())
+    assert older.read_text() == "an older backup"
+    with opened(site.settings) as log:
+        assert log.verify().broken is None
+
+
+def test_a_backup_onto_a_full_disk_leaves_nothing(site: Site, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("small")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=False).returncode != 0:
+        pytest.skip("a small file system can only be mounted as root")
+    try:
+        filled(site, 20)
+        refused = RUN(app, ["service", "backup", str(site.file), str(folder / "b.sqlite")])
+        assert refused.exit_code == 1
+        assert "b.sqlite: the disk is full; nothing was written" in " ".join(refused.output.split())
+        assert list(folder.iterdir()) == []
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def test_a_damaged_database_is_called_so_by_every_command(site: Site) -> None:
+    filled(site, 40)
+    file = site.settings.path("log.sqlite")
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = bytearray(file.read_bytes())
+    # Every page but the first, which holds the names of the tables.
+    content[8192:] = os.urandom(len(content) - 8192)
+    file.write_bytes(content)
+    for command in (
+        ["serve", str(site.file)],
+        ["service", "backup", str(site.file), str(site.folder / "b.sqlite")],
+        ["service", "token", str(site.file), "pacs", "--role", "program"],
+        ["service", "rebuild", str(site.file)],
+        ["service", "doctor", str(site.file)],
+    ):
+        refused = RUN(app, command)
+        assert refused.exit_code == 1, (command, refused.output)
+        assert "the database cannot be read (database disk image is malformed); restore a backup" in " ".join(
+            refused.output.split()
+        )
+        assert "SELECT" not in refused.output
+    assert [entry.name for entry in site.folder.iterdir() if "b.sqlite" in entry.name] == []
+
+
 def test_the_service_runs_on_a_postgresql_role_that_cannot_change_records(tmp_path: Path, postgres: Server) -> None:
     url = postgres.new_database()
     owner = Database(url)
@@ -205,6 +267,8 @@ def test_the_service_runs_on_a_postgresql_role_that_cannot_change_records(tmp_pa
         for statement in grants("calcode_service"):
             connection.execute(text(statement))
     site = make_site(tmp_path, database=url.replace("postgres@", "calcode_service@"))
+    made = RUN(app, ["service", "init", str(site.file)])
+    assert made.exit_code == 0, made.output
     filled(site, 3)
     with owner.writing() as connection:
         connection.execute(text("DROP TRIGGER event_append_only ON event"))
@@ -359,10 +423,12 @@ def test_a_bad_backup_is_not_recorded_as_good(
         other = make_site(tmp_path_factory.mktemp("other"))
         filled(other, 2)
         shutil.copy(site.settings.path("checkpoint.key"), other.settings.path("checkpoint.key"))
+        backup.unlink()
         RUN(app, ["service", "backup", str(other.file), str(backup)])
     elif damage == "empty":
         other = make_site(tmp_path_factory.mktemp("other"))
         assert RUN(app, ["service", "init", str(other.file)]).exit_code == 0
+        backup.unlink()
         assert RUN(app, ["service", "backup", str(other.file), str(backup)]).exit_code == 0
     else:
         engine = create_engine(f"sqlite:///{backup}")

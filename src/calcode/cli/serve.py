@@ -53,11 +53,13 @@ def serve(
     if site is None:
         raise typer.BadParameter("name a site file, or use --demo", param_hint="SITE")
     try:
+        from calcode.service.operations import require_made
         from calcode.service.server import serve as run
         from calcode.service.settings import read_site
     except ImportError as error:
         raise ServiceError(f"{error.name}: not installed; pip install 'calcode[service]'") from error
     settings = read_site(site)
+    require_made(settings)
 
     def listening(port: int, service: Service) -> None:
 

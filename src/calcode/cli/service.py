@@ -74,10 +74,14 @@ def upgrade(site: SiteFile, as_json: AsJson = False) -> None:
     calcode service upgrade site.toml
     """
     from calcode.service import schema
-    from calcode.service.database import Database
+    from calcode.service.database import Database, sqlite_file
     from calcode.service.settings import read_site
 
-    with closing(Database(read_site(site).database_url)) as database:
+    settings = read_site(site)
+    file = sqlite_file(settings.database_url)
+    if file is not None and not file.exists():
+        raise ServiceError(f"{file}: no log yet; run: calcode service init {site}")
+    with closing(Database(settings.database_url)) as database:
         before = schema.current(database)
         schema.upgrade(database)
     now = schema.revisions()[-1]

@@ -40,6 +40,9 @@ def write_private_key(path: str | os.PathLike[str]) -> str:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     file = Path(path)
+    beside = file.with_name(f"{file.name}.pub")
+    if beside.exists():
+        raise ArtifactError(f"{beside}: exists already, and belongs to another key; name another file for a new key")
     key = Ed25519PrivateKey.generate()
     content = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
@@ -52,7 +55,7 @@ def write_private_key(path: str | os.PathLike[str]) -> str:
         stream.flush()
         os.fsync(stream.fileno())
     public = public_text(key.public_key())
-    file.with_name(file.name + ".pub").write_text(public + "\n")
+    beside.write_text(public + "\n")
     return public
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Boolean, Connection, Engine, Table, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, OperationalError, ProgrammingError
 
 from calcode.errors import ServiceError
 
@@ -50,6 +50,10 @@ class _TakenBack(Exception):
     """Ends a transaction that is to leave nothing."""
 
 
+class FileReplaced(OSError):
+    """SQLite's file is no longer the one that was opened: what is written to that one nobody finds again."""
+
+
 class Database:
     """Two engines on one database: one connection that writes, several that only read.
 
@@ -68,6 +72,8 @@ class Database:
         #: Kept open between transactions: taking a connection from the pool each time costs as much as a small one. To
         #: SQLAlchemy all of them are one transaction, which it has begun: the driver begins and commits each.
         self._driver: Driver | None = None
+        #: Which file was opened, for as long as the service runs.
+        self._opened: tuple[int, int] | None = None
         # No parameter may reach an error message: they are personal data.
         try:
             self._writer = create_engine(parsed, pool_size=1, max_overflow=0, hide_parameters=True)
@@ -75,6 +81,7 @@ class Database:
             raise ServiceError(f"{error.name}: not installed; pip install 'calcode[service,postgres]'") from error
         self._reader = create_engine(parsed, pool_size=4, hide_parameters=True)
         self.sqlite = self._writer.dialect.name == "sqlite"
+        self._path = str(parsed.database)
         #: What the driver raises where it is called without SQLAlchemy.
         self.driver_error: type[Exception] = self._writer.dialect.loaded_dbapi.Error
         if self.sqlite:
@@ -97,6 +104,8 @@ class Database:
         self._turn.acquire()
         try:
             self._driver = driver = self._driver or Driver(self._writer.connect())
+            if self.sqlite and self._opened is None:
+                self._opened = self._file_id()
             if not driver.connection.in_transaction():
                 driver.connection.begin()
             if self.sqlite:
@@ -116,6 +125,8 @@ class Database:
                 self._take_back(driver, error)
                 return
             try:
+                if self.sqlite and self._file_id() != self._opened:
+                    raise FileReplaced(f"{self.file}: replaced or removed while it was open")
                 driver.commit()
             except BaseException as failed:
                 self._take_back(driver, failed)
@@ -134,6 +145,13 @@ class Database:
         driver.connection.invalidate()
         # The hot path calls the driver itself; its errors leave here as everybody else's do.
         raise DBAPIError.instance("", None, error, self.driver_error, hide_parameters=True) from error
+
+    def _file_id(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
     def make_room(self) -> None:
         """Let SQLite's write-ahead log grow at once to the size that it keeps until the service ends.
@@ -162,12 +180,33 @@ class Database:
     @property
     def file(self) -> Path:
         """The SQLite file."""
-        return Path(str(self._writer.url.database))
+        return Path(self._path)
 
     @property
     def where(self) -> str:
         """The database as messages name it: without its password, which may also be an option of the URL."""
         return str(self.file) if self.sqlite else self._writer.url.set(query={}).render_as_string(hide_password=True)
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Errors of the database leave as sentences with their remedy; those that are mistakes of ours as they are."""
+        try:
+            yield
+        except (DataError, IntegrityError, ProgrammingError):
+            raise
+        except DBAPIError as error:
+            raise self.trouble(error) from error
+
+    def trouble(self, error: Exception) -> ServiceError:
+        """What a person is told of an error of the database or its driver, with the remedy."""
+        said = " ".join(str(getattr(error, "orig", error)).split())
+        status, _ = storage_fault(error)
+        if status == 507:
+            return ServiceError(f"{self.where}: the disk is full; make room and repeat the command: nothing was done")
+        if self.sqlite and "locked" in said:
+            return ServiceError(f"{self.where}: another program has been writing for ten seconds; repeat the command")
+        remedy = "restore a backup" if self.sqlite else "start it, or correct database in the site file"
+        return ServiceError(f"{self.where}: the database cannot be read ({said}); {remedy}")
 
     def close(self) -> None:
         """Give all connections back."""
@@ -230,6 +269,11 @@ def storage_fault(error: Exception) -> tuple[int, str]:
 
     507 for a full disk, 422 for content that no repetition would make it take, else 503.
     """
+    if isinstance(error, FileReplaced):
+        return 503, (
+            "The file of the database was replaced or removed while the service runs: nothing was recorded. Stop the "
+            "service and put the file back, or restore a backup."
+        )
     if isinstance(error, DataError):
         return 422, "The request has a text that the database does not take, such as a NUL character: nothing was done."
     text = str(getattr(error, "orig", error)).lower()

@@ -19,7 +19,7 @@ from calcode.files import file_sha256, replacing
 from calcode.service import projections, schema
 from calcode.service.checkpoints import check_against
 from calcode.service.commitments import changed_parts
-from calcode.service.database import Database, Driver, sqlite_file
+from calcode.service.database import Database, Driver, sqlite_file, storage_fault
 from calcode.service.keys import checkpoint_key, require_same_coins, site_secret
 from calcode.service.log import Event, Log, utc
 from calcode.service.settings import SiteSettings
@@ -29,19 +29,26 @@ from calcode.service.tables import CHECKPOINT, DECISION, DERIVED, EVENT, SECRET_
 _UNDER_WAY = timedelta(days=1)
 
 
+def require_made(site: SiteSettings) -> None:
+    """Refuse a site without its log or its secret: a start in an empty place would toss every coin again."""
+    file = sqlite_file(site.database_url)
+    if file is not None and not file.exists():
+        raise ServiceError(
+            f"{file}: there is no log; mount the data folder, or before the first start run: calcode service init SITE"
+        )
+    site_secret(site)
+
+
 @contextmanager
 def opened(site: SiteSettings) -> Iterator[Log]:
     """The log of a site, for a command beside the service; it may run meanwhile."""
     # Before it is opened, which would make the file.
     file = sqlite_file(site.database_url)
     if file is not None and not file.exists():
-        raise ServiceError(f"{file}: no log yet; start the service once, or run: calcode service init SITE")
-    database = Database(site.database_url)
-    try:
+        raise ServiceError(f"{file}: no log yet; run: calcode service init SITE")
+    with closing(Database(site.database_url)) as database, database.told():
         schema.require_current(database)
         yield Log(database)
-    finally:
-        database.close()
 
 
 # ---------------------------------------------------------------------- backup
@@ -56,9 +63,20 @@ def back_up(log: Log, target: Path) -> str:
         raise ServiceError(
             "backup: PostgreSQL is backed up by its own means (pg_basebackup, pg_dump); see docs/service.md"
         )
+    if target.exists():
+        raise ServiceError(f"{target}: is there already; name another file, with the date in its name for instance")
+    if log.database.file.resolve().parent in target.resolve().parents:
+        raise ServiceError(f"{target}: lies in the folder of the log; name a place outside it, best on another machine")
     with replacing(target) as temporary, log.database.reading() as connection:
         connection.exec_driver_sql("COMMIT")  # VACUUM wants no transaction around it
-        connection.exec_driver_sql("VACUUM INTO ?", (str(temporary),))
+        try:
+            connection.exec_driver_sql("VACUUM INTO ?", (str(temporary),))
+        except DBAPIError as error:
+            if storage_fault(error)[0] != 507:
+                raise
+            raise ServiceError(f"{target}: the disk is full; nothing was written. Name another place") from error
+        finally:
+            temporary.with_name(f"{temporary.name}-journal").unlink(missing_ok=True)
         connection.exec_driver_sql("BEGIN")
     os.chmod(target, 0o600)
     return file_sha256(target)

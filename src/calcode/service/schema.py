@@ -41,7 +41,7 @@ def require_current(database: Database) -> None:
     """Raise if the database is older or newer than this version of calcode."""
     found, newest = current(database), revisions()[-1]
     if found is None:
-        raise ServiceError(f"{database.where}: no log yet; start the service once, or run: calcode service init SITE")
+        raise ServiceError(f"{database.where}: no log yet; run: calcode service init SITE")
     _require_known(database, found)
     if found != newest:
         raise ServiceError(
@@ -74,13 +74,7 @@ def current(database: Database) -> str | None:
         with database.reading() as connection:
             return MigrationContext.configure(connection).get_current_revision()
     except DBAPIError as error:
-        raise ServiceError(_unreadable(database, error.orig)) from error
-
-
-def _unreadable(database: Database, reason: object) -> str:
-    said = " ".join(str(reason).split())
-    remedy = "restore a backup" if database.sqlite else "start it, or correct database in the site file"
-    return f"{database.where}: the database cannot be read ({said}); {remedy}"
+        raise database.trouble(error) from error
 
 
 def _require_utf8(database: Database) -> None:
@@ -96,7 +90,7 @@ def _require_utf8(database: Database) -> None:
         with closing(engine.dialect.connect(*arguments, **options)) as connection:
             found = connection.info.parameter_status("server_encoding")
     except database.driver_error as error:
-        raise ServiceError(_unreadable(database, error)) from error
+        raise database.trouble(error) from error
     if found != "UTF8":
         name = engine.url.database
         raise ServiceError(

@@ -76,79 +76,86 @@ class Service:
         Path(site.data).mkdir(parents=True, exist_ok=True, mode=0o700)
         self.database = Database(site.database_url)
         try:
-            self._stack.callback(self.database.close)
-            self._stack.enter_context(only_service(self.database))
-            if schema.current(self.database) is None:
-                schema.upgrade(self.database)
-            schema.require_current(self.database)
-            self.log = Log(self.database)
-            with self.database.reading() as connection:
-                make_missing_keys(connection, site)
-                self.secret = site_secret(site)
-                require_same_coins(connection, site, self.secret)
-            self.checkpoints = Checkpoints(
-                self.log, origin=site.name, key=checkpoint_key(site), settings=site.checkpoints
-            )
-            self.checkpoints.compare()
-            self.metrics = Metrics()
-            folder = site.path("models")
-            self.models = {line.name: Models(line, self.log, folder=folder) for line in site.lines}
-            self._record_start()
-            for models in self.models.values():
-                models.follow()
-            self.images: dict[str, Images] = {}
-            towers = {line.image_tower for line in site.lines if line.image_tower is not None}
-            if towers:
-                from calcode.service.images import opened_images
-
-                deidentify = site.dicom is None or site.dicom.deidentify
-                opened = {
-                    tower: self._stack.enter_context(opened_images(tower, site.path("images"), deidentify=deidentify))
-                    for tower in towers
-                }
-                self.images = {line.name: opened[line.image_tower] for line in site.lines if line.image_tower}
-            self.refusals = Refusals()
-            self.tokens = Tokens(self.database)
-            self.tokens.reload()
-            self.limiter = Limiter(rate=site.limits.rate, burst=site.limits.burst)
-            # Wrong passwords: for one account from one address, and from one address whatever the account.
-            self.logins = Limiter(rate=0.2, burst=5)
-            self.guesses = Limiter(rate=1.0, burst=100)
-            self.admission = {
-                line: Admission(
-                    line=line,
-                    dimension=models.prompts.dimension,
-                    prompt_digest=models.prompts.digest,
-                    secret=self.secret.for_line(line),
-                    retention=site.retention,
-                    deliver={e.name: e.kind for e in site.deliveries if e.kind == "fhir" and e.serves(line)},
-                )
-                for line, models in self.models.items()
-            }
-            self.monitors = {line: LineMonitors(self.log, models) for line, models in self.models.items()}
-            self.writer = Writer(self.log, self.models, self.metrics, queue=site.limits.queue, block=site.limits.block)
-            self.writer.start()
-            self._stack.callback(self._end)
-            self._keeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
-            self._keeper.start()
-            if site.dicom is not None or any(entry.kind != "fhir" for entry in site.deliveries):
-                from calcode.service.hospital import require_libraries
-
-                require_libraries()
-            if site.deliveries:
-                from calcode.service.hospital.couriers import running_couriers
-
-                self._stack.enter_context(running_couriers(self, site.deliveries))
-            #: Where DICOM is listened for; 0 without a gateway.
-            self.dicom_port = 0
-            if site.dicom is not None:
-                from calcode.service.hospital.gateway import opened_gateway
-
-                self.dicom_port = self._stack.enter_context(opened_gateway(self, site.dicom))
+            with self.database.told():
+                self._open()
         except BaseException:
             self._stack.close()
             raise
         return self
+
+    def _open(self) -> None:
+        """Everything that a service needs, checked before its start is recorded."""
+        site = self.site
+        self._stack.callback(self.database.close)
+        self._stack.enter_context(only_service(self.database))
+        if schema.current(self.database) is None:
+            schema.upgrade(self.database)
+        schema.require_current(self.database)
+        self.log = Log(self.database)
+        with self.database.reading() as connection:
+            make_missing_keys(connection, site)
+            self.secret = site_secret(site)
+            require_same_coins(connection, site, self.secret)
+        self.checkpoints = Checkpoints(self.log, origin=site.name, key=checkpoint_key(site), settings=site.checkpoints)
+        self.checkpoints.compare()
+        self.metrics = Metrics()
+        folder = site.path("models")
+        self.models = {line.name: Models(line, self.log, folder=folder) for line in site.lines}
+        # A champion that cannot be loaded is found before the start is recorded.
+        for models in self.models.values():
+            models.follow()
+        self.images: dict[str, Images] = {}
+        towers = {line.image_tower for line in site.lines if line.image_tower is not None}
+        if towers:
+            from calcode.service.images import opened_images
+
+            deidentify = site.dicom is None or site.dicom.deidentify
+            opened = {
+                tower: self._stack.enter_context(opened_images(tower, site.path("images"), deidentify=deidentify))
+                for tower in towers
+            }
+            self.images = {line.name: opened[line.image_tower] for line in site.lines if line.image_tower}
+        if site.dicom is not None or any(entry.kind != "fhir" for entry in site.deliveries):
+            from calcode.service.hospital import require_libraries
+
+            require_libraries()
+        self._record_start()
+        for models in self.models.values():
+            models.follow()
+        self.refusals = Refusals()
+        self.tokens = Tokens(self.database)
+        self.tokens.reload()
+        self.limiter = Limiter(rate=site.limits.rate, burst=site.limits.burst)
+        # Wrong passwords: for one account from one address, and from one address whatever the account.
+        self.logins = Limiter(rate=0.2, burst=5)
+        self.guesses = Limiter(rate=1.0, burst=100)
+        self.admission = {
+            line: Admission(
+                line=line,
+                dimension=models.prompts.dimension,
+                prompt_digest=models.prompts.digest,
+                secret=self.secret.for_line(line),
+                retention=site.retention,
+                deliver={e.name: e.kind for e in site.deliveries if e.kind == "fhir" and e.serves(line)},
+            )
+            for line, models in self.models.items()
+        }
+        self.monitors = {line: LineMonitors(self.log, models) for line, models in self.models.items()}
+        self.writer = Writer(self.log, self.models, self.metrics, queue=site.limits.queue, block=site.limits.block)
+        self.writer.start()
+        self._stack.callback(self._end)
+        self._keeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
+        self._keeper.start()
+        if site.deliveries:
+            from calcode.service.hospital.couriers import running_couriers
+
+            self._stack.enter_context(running_couriers(self, site.deliveries))
+        #: Where DICOM is listened for; 0 without a gateway.
+        self.dicom_port = 0
+        if site.dicom is not None:
+            from calcode.service.hospital.gateway import opened_gateway
+
+            self.dicom_port = self._stack.enter_context(opened_gateway(self, site.dicom))
 
     def settle(self) -> None:
         """Prepare for a long time of work: memory and disk are arranged now, not under the first decisions."""
