@@ -100,6 +100,13 @@ def test_two_signers_each_suffice(site: Site) -> None:
     assert (site.folder / "second.key").stat().st_mode & 0o077 == 0
     with pytest.raises(ArtifactError, match="exists already"):
         write_private_key(site.folder / "second.key")
+    # Nor is the public key of a private one that lies elsewhere replaced.
+    (site.folder / "second.key").rename(site.folder / "safe")
+    public = (site.folder / "second.key.pub").read_text()
+    with pytest.raises(ArtifactError, match=r"second.key.pub: exists already, and belongs to another key"):
+        write_private_key(site.folder / "second.key")
+    assert (site.folder / "second.key.pub").read_text() == public
+    assert not (site.folder / "second.key").exists()
 
 
 def test_the_commands_sign_and_verify(tmp_path: Path, site: Site) -> None:
