@@ -61,6 +61,9 @@ def test_a_candidate_is_made_shown_and_promoted_by_two_people(clinic: Clinic) ->
     restore_tested(service)
     page = engineer.get("/models").text
     assert "On 30 images in the shadow" in page
+    reader = Person(service, "rita", "clinician").get("/models").text
+    assert "What it would change is not shown to you" in reader
+    assert "images in the shadow, " not in reader
     assert step(approver, "promoted") == 409
     assert step(engineer, "proposed") == 303
     assert step(engineer, "promoted") == 403

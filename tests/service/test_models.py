@@ -326,6 +326,23 @@ def test_a_model_that_was_rolled_back_may_answer_again(lifecycle: Site) -> None:
         assert states == {first: "champion", digest: "retired"}
 
 
+def test_steps_back_lead_through_a_model_that_answered_twice_and_then_end(lifecycle: Site) -> None:
+    """A, B, A: the step back from B leads to A, and from there no further; it went to B and A in turns."""
+    (lifecycle.folder / "protocol.toml").write_text(PROTOCOL.replace("5", "0"))
+    with running(lifecycle) as (service, call):
+        restore_tested(service)
+        first = service.models["skin"].champion.digest
+        second = another_model(lifecycle, "b.safetensors")
+        for file in (second, lifecycle.folder / "model.safetensors"):
+            digest = upload(call, file).json()["digest"]
+            for state, role in (("shadow", "engineer"), ("champion", "engineer"), ("champion", "approver")):
+                assert step(call, digest, state, as_=role).status_code == 200
+        assert service.models["skin"].champion.digest == first
+        went = [call("POST", "/v1/rollback", as_="engineer", json={"why": "back"}) for _ in range(3)]
+        assert [answer.status_code for answer in went] == [200, 200, 409]
+        assert [answer.json()["digest"] for answer in went[:2]] == [Calcode.load(second).digest_, first]
+
+
 @pytest.mark.timeout(600)
 def test_models_switched_under_load_every_record_is_that_of_the_model_it_names(
     tmp_path: Path, database_url: str | None

@@ -571,6 +571,27 @@ def test_cases_without_a_label_count_as_missed_in_the_gate(tmp_path: Path) -> No
         assert any("drawn cases without a label count as missed" in text for text in failed)
 
 
+def test_one_case_more_changes_no_gate_that_a_reader_sees(tmp_path: Path) -> None:
+    """That drawn cases without a label count as missed would tell a drawn case from a deferral."""
+    protocol = PROTOCOL.format(on_alarm="defer").replace("on_alarm", "min_coverage = 0.9\non_alarm")
+    with running(clinic_site(tmp_path, protocol=protocol)) as (service, call):
+        clinic = Clinic(service)
+        sent(clinic, 60)
+        clinic.read()
+        digest = recalibrate(service, "skin", actor="engineer")["digest"]
+        into_shadow(service, digest)
+        seen: dict[str, set[str]] = {"clinician": set(), "auditor": set()}
+        for _ in range(20):
+            clinic.send(1)
+            service.change(lambda transaction: None)
+            for role, gates in seen.items():
+                failed = call("GET", f"/v1/recalibrations/{digest}", as_=role).json()["failed_gates"]
+                gates.update(text for text in failed if text.startswith("Of "))
+        assert len(seen["auditor"]) > 5
+        # Twenty images hold one end of a step.
+        assert 1 <= len(seen["clinician"]) <= 2
+
+
 def test_an_open_alarm_stops_a_promotion(service: Service) -> None:
     clinic = Clinic(service, shift=FAR)
     sent(clinic, 60)

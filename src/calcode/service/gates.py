@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Any
 
 from sqlalchemy import Connection, func, select
@@ -26,11 +27,18 @@ from calcode.service.tables import DECISION, EVENT, MODEL, PROTOCOL, SHADOW_DECI
 _ALPHA = 0.05
 
 
-def shadow_coverage(connection: Connection, line: str, digest: str) -> dict[str, Any]:
+def shadow_coverage(connection: Connection, line: str, digest: str, *, upto: float = inf) -> dict[str, Any]:
     """Coverage of a candidate's shadow answers on the drawn cases after its cut-off.
 
     Cases without a label are the harder ones, so they count as missed in the bound that the gate reads. The bound may
     be read after every label (`least_coverage`): to try again until it is passed is of no use.
+
+    Parameters
+    ----------
+    connection : Connection
+    line, digest : str
+    upto : float
+        Only cases that were decided up to this record: what who reads cases is shown.
 
     Returns
     -------
@@ -49,7 +57,7 @@ def shadow_coverage(connection: Connection, line: str, digest: str) -> dict[str,
     for case in reviewed_cases(connection, line, since=cut_off):
         shadow = shadows.get(case.decision)
         counts = case.drawn and case.state != "outside" and not case.known
-        if shadow is None or not counts or shadow.reason in ("low_support", "error"):
+        if shadow is None or not counts or shadow.reason in ("low_support", "error") or case.seq > upto:
             continue
         if case.label is None:
             found.append(None)
@@ -78,6 +86,7 @@ def failed_gates(
     protocol_seq: int,
     loaded: LineModel | None,
     names: Mapping[str, str],
+    upto: float = inf,
 ) -> list[str]:
     """A sentence for each gate of the protocol that a model does not pass.
 
@@ -92,6 +101,8 @@ def failed_gates(
         The candidate in memory, if its file can be loaded.
     names : mapping of str to str
         Classes spelled out for people.
+    upto : float
+        Cases that were decided later do not count.
     """
     failed = []
     if protocol_seq > added_at(connection, line, digest):
@@ -107,7 +118,7 @@ def failed_gates(
     ).scalar_one()
     if seen < protocol.min_shadow_decisions:
         failed.append(f"{seen} shadow decisions, the protocol asks for {protocol.min_shadow_decisions}.")
-    shown = shadow_coverage(connection, line, digest)
+    shown = shadow_coverage(connection, line, digest, upto=upto)
     # Also of a model from elsewhere, which has shown nothing here so far. One that cannot be loaded fails below.
     for name in [] if loaded is None else _left_out_at_times(loaded):
         n = shown["classes"].get(name, {"labels": 0})["labels"]

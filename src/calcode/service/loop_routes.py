@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import select
 
 from calcode.service.alarms import CLOSING_ROLES, all_alarms, close
+from calcode.service.answer_counts import last_full_step
 from calcode.service.blindness import reads_cases
 from calcode.service.gates import shadow_coverage
 from calcode.service.people import Principal
@@ -158,7 +159,8 @@ def recalibration(
 ) -> dict[str, Any]:
     """A candidate's report, what it would have changed in the shadow, its coverage there, and the gates it fails.
 
-    Who reads cases is told report and gates alone: the others change with every case.
+    Who reads cases is told report and gates alone, these as they were at the last step of images: the others change
+    with every case.
     """
     name = line_of(service, principal, line)
     models = service.models[name]
@@ -166,10 +168,12 @@ def recalibration(
         report = report_of(connection, name, digest)
         if report is None:
             raise Problem(404, "No recalibration of this line made this model.")
-        told = {"report": report, "failed_gates": models.gates(connection, digest)}
         if reads_cases(connection, principal):
-            return told
-        return told | {
+            upto = last_full_step(connection, name, after=0)
+            return {"report": report, "failed_gates": models.gates(connection, digest, upto=upto)}
+        return {
+            "report": report,
+            "failed_gates": models.gates(connection, digest),
             "shadow": shadow_comparison(connection, name, digest, n_classes=len(models.prompts.classes)),
             "coverage": shadow_coverage(connection, name, digest),
         }

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from math import inf
 from typing import Annotated, Any
 
 from fastapi import Depends, Request, Response
 from sqlalchemy import Connection, func, select
 
+from calcode.service.answer_counts import last_full_step
+from calcode.service.blindness import reads_cases
 from calcode.service.gates import shadow_coverage
 from calcode.service.models import latest_deployment, latest_protocol
 from calcode.service.pages import READERS, Form, field, own_lines, page_role, page_router, reason_of, render, see
@@ -28,11 +31,14 @@ _Reader = Annotated[Principal, Depends(page_role(*READERS))]
 def models_page(request: Request, service: ServiceHere, principal: _Reader) -> Response:
     """Every line with its models, what they promise, and what a person may do next."""
     with service.database.reading() as connection:
-        lines = [_line_models(connection, service, line) for line in own_lines(service, principal)]
+        reader = reads_cases(connection, principal)
+        lines = [_line_models(connection, service, line, reader=reader) for line in own_lines(service, principal)]
     return render(request, "models.html", {"lines": lines})
 
 
-def _line_models(connection: Connection, service: Service, line: str) -> dict[str, Any]:
+def _line_models(connection: Connection, service: Service, line: str, *, reader: bool) -> dict[str, Any]:
+    # One case more would tell what both models said about it.
+    upto = last_full_step(connection, line, after=0) if reader else inf
     models = service.models[line]
     n_classes = len(models.prompts.classes)
     rows = connection.execute(select(MODEL).where(MODEL.c.line == line)).all()
@@ -68,12 +74,12 @@ def _line_models(connection: Connection, service: Service, line: str) -> dict[st
             "proposal": steps.get((row.digest, "proposal")),
             "approval": steps.get((row.digest, "approval")),
             "shadow_decisions": seen.get(row.digest, 0),
-            "failed": models.gates(connection, row.digest) if row.state == "shadow" else [],
+            "failed": models.gates(connection, row.digest, upto=upto) if row.state == "shadow" else [],
             "report": report_of(connection, line, row.digest),
             "comparison": shadow_comparison(connection, line, row.digest, n_classes=n_classes)
-            if row.state == "shadow"
+            if row.state == "shadow" and not reader
             else None,
-            "coverage": shadow_coverage(connection, line, row.digest) if row.state == "shadow" else None,
+            "coverage": shadow_coverage(connection, line, row.digest) if row.state == "shadow" and not reader else None,
         }
         for row in rows
     ]

@@ -7,10 +7,11 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, select
+from sqlalchemy import Connection, Row, select
 
 from calcode.cohorts import read_prompts
 from calcode.errors import ArtifactError, CalcodeError
@@ -309,11 +310,7 @@ class Models:
         assert before is not None
         self._require_file(before)
         # One more step back leads to what stood before the restored model when it was promoted.
-        earlier = connection.execute(
-            select(DEPLOYMENT.c.previous)
-            .where(DEPLOYMENT.c.line == self.line, DEPLOYMENT.c.champion == row.previous)
-            .order_by(DEPLOYMENT.c.from_seq.desc())
-        ).scalar()
+        *_, earlier = [None, *_promoted(connection, self.line)[:-2]]
         states = {row.champion: "retired", row.previous: "champion"}
         # Added once more, the model before may be in the shadow meanwhile; it cannot be its own.
         shadow = None if row.shadow == row.previous else row.shadow
@@ -321,8 +318,8 @@ class Models:
         transaction.append([self._state(states, actor=actor, why=why, deployment=deployment)])
         return str(row.previous)
 
-    def gates(self, connection: Any, digest: str) -> list[str]:
-        """A sentence for each gate of the protocol that the model does not pass."""
+    def gates(self, connection: Any, digest: str, *, upto: float = inf) -> list[str]:
+        """A sentence for each gate of the protocol that the model does not pass, as it was shown up to a record."""
         row = latest_protocol(connection, self.line)
         if row is None:
             return ["No protocol is in the log; name a protocol file in the site file."]
@@ -338,6 +335,7 @@ class Models:
             protocol_seq=row.from_seq,
             loaded=loaded,
             names=self.settings.names,
+            upto=upto,
         )
 
     def _require_state(self, transaction: Transaction, digest: str, *states: str) -> Row[Any]:
@@ -366,6 +364,25 @@ class Models:
     ) -> Event:
         body = {"line": self.line, "states": states, "why": why, "deployment": deployment}
         return Event(kind="model_state", actor=actor, subject=next(iter(states)), body=body)
+
+
+def _promoted(connection: Connection, line: str) -> list[str]:
+    """The champions that a line could go back to, one after the other, and the one that answers now at the end.
+
+    A model may stand there twice: it was promoted, followed by another one, and promoted again.
+    """
+    found: list[str] = []
+    events = select(EVENT.c.subject, EVENT.c.body).where(of_kinds("model_state")).order_by(EVENT.c.seq)
+    for subject, body in connection.execute(events):
+        said = json.loads(body)
+        deployment = said["deployment"]
+        if said.get("line", line) != line or deployment is None or found[-1:] == [deployment["champion"]]:
+            continue
+        # A promotion is about the model that comes, a roll-back about the one that goes.
+        if subject != deployment["champion"]:
+            del found[-2:]
+        found.append(deployment["champion"])
+    return found
 
 
 def latest_deployment(connection: Any, line: str) -> Row[Any] | None:
