@@ -277,13 +277,14 @@ def test_a_start_with_a_champion_that_is_refused_leaves_no_record(site: Site) ->
         assert log.head() == before
 
 
+@pytest.mark.parametrize("end", ["", "-wal", "-shm"])
 @pytest.mark.parametrize("how", ["replaced", "removed"])
-def test_a_log_whose_file_is_replaced_acknowledges_nothing_more(site: Site, how: str) -> None:
+def test_a_log_whose_file_is_replaced_acknowledges_nothing_more(site: Site, how: str, end: str) -> None:
     """SQLite would go on writing to the old file, which nobody finds again."""
     with running(site) as (service, call):
         first, second = ({"embedding": embeddings(1)[0].tolist(), "image_id": name} for name in "ab")
         assert call("POST", "/v1/decisions", json=first).status_code == 200
-        file = service.database.file
+        file = Path(f"{service.database.file}{end}")
         aside = file.with_name("aside")
         os.rename(file, aside)
         if how == "replaced":

@@ -51,7 +51,7 @@ class _TakenBack(Exception):
 
 
 class FileReplaced(OSError):
-    """SQLite's file is no longer the one that was opened: what is written to that one nobody finds again."""
+    """A file of SQLite is no longer the one that was opened: what is written to that one nobody finds again."""
 
 
 class Database:
@@ -72,8 +72,8 @@ class Database:
         #: Kept open between transactions: taking a connection from the pool each time costs as much as a small one. To
         #: SQLAlchemy all of them are one transaction, which it has begun: the driver begins and commits each.
         self._driver: Driver | None = None
-        #: Which file was opened, for as long as the service runs.
-        self._opened: tuple[int, int] | None = None
+        #: Which files were opened, for as long as the service runs.
+        self._opened: list[tuple[int, int] | None] | None = None
         # No parameter may reach an error message: they are personal data.
         try:
             self._writer = create_engine(parsed, pool_size=1, max_overflow=0, hide_parameters=True)
@@ -81,7 +81,7 @@ class Database:
             raise ServiceError(f"{error.name}: not installed; pip install 'calcode[service,postgres]'") from error
         self._reader = create_engine(parsed, pool_size=4, hide_parameters=True)
         self.sqlite = self._writer.dialect.name == "sqlite"
-        self._path = str(parsed.database)
+        self._paths = [f"{parsed.database}{end}" for end in ("", "-wal", "-shm")]
         #: What the driver raises where it is called without SQLAlchemy.
         self.driver_error: type[Exception] = self._writer.dialect.loaded_dbapi.Error
         if self.sqlite:
@@ -105,7 +105,7 @@ class Database:
         try:
             self._driver = driver = self._driver or Driver(self._writer.connect())
             if self.sqlite and self._opened is None:
-                self._opened = self._file_id()
+                self._opened = self._file_ids()
             if not driver.connection.in_transaction():
                 driver.connection.begin()
             if self.sqlite:
@@ -125,8 +125,8 @@ class Database:
                 self._take_back(driver, error)
                 return
             try:
-                if self.sqlite and self._file_id() != self._opened:
-                    raise FileReplaced(f"{self.file}: replaced or removed while it was open")
+                if self.sqlite and self._file_ids() != self._opened:
+                    raise FileReplaced(f"{self.file}, or one beside it: replaced or removed while it was open")
                 driver.commit()
             except BaseException as failed:
                 self._take_back(driver, failed)
@@ -146,12 +146,17 @@ class Database:
         # The hot path calls the driver itself; its errors leave here as everybody else's do.
         raise DBAPIError.instance("", None, error, self.driver_error, hide_parameters=True) from error
 
-    def _file_id(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self._path)
-        except FileNotFoundError:
-            return None
-        return found.st_dev, found.st_ino
+    def _file_ids(self) -> list[tuple[int, int] | None]:
+        """Which files stand where the database, its write-ahead log and the index of that are."""
+        ids: list[tuple[int, int] | None] = []
+        for path in self._paths:
+            try:
+                found = os.stat(path)
+            except FileNotFoundError:
+                ids.append(None)
+            else:
+                ids.append((found.st_dev, found.st_ino))
+        return ids
 
     def make_room(self) -> None:
         """Let SQLite's write-ahead log grow at once to the size that it keeps until the service ends.
@@ -180,7 +185,7 @@ class Database:
     @property
     def file(self) -> Path:
         """The SQLite file."""
-        return Path(self._path)
+        return Path(self._paths[0])
 
     @property
     def where(self) -> str:
@@ -271,8 +276,8 @@ def storage_fault(error: Exception) -> tuple[int, str]:
     """
     if isinstance(error, FileReplaced):
         return 503, (
-            "The file of the database was replaced or removed while the service runs: nothing was recorded. Stop the "
-            "service and put the file back, or restore a backup."
+            "A file of the database was replaced or removed while the service runs: nothing was recorded. Stop the "
+            "service, put the file back if you can, and start it; calcode log verify says whether the log is whole."
         )
     if isinstance(error, DataError):
         return 422, "The request has a text that the database does not take, such as a NUL character: nothing was done."
