@@ -57,6 +57,7 @@ ROOMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "where the work runs: this process, a GPU, Ray",
         ("backbones", "cohorts", "datasets", "kernels", "method", "site"),
     ),
+    ("toml_mistakes", "what is wrong with a file of settings, in sentences", ()),
     ("study", "an experiment per file: its jobs, its table, its section of the page", EVERYTHING_ABOVE),
     ("sklearn", "the meta-estimator for scikit-learn", ("cohorts", "method")),
     ("demo", "the demonstration on real skin images", EVERYTHING_ABOVE),
@@ -91,6 +92,8 @@ AT_ONCE: dict[str, frozenset[str]] = {
     ),
     "sklearn": frozenset({"numpy", "sklearn"}),
     "study": frozenset({"numpy", "pandas", "pydantic"}),
+    # Two rooms of extras read such files.
+    "toml_mistakes": frozenset({"pydantic"}),
 }
 AT_ONCE_ANYWHERE = frozenset({"numpy"})
 
@@ -110,6 +113,7 @@ EDGES = frozenset(
         "site",
         "sklearn",
         "study",
+        "toml_mistakes",
     ]
 )
 

@@ -214,6 +214,17 @@ canonical_json: Callable[[object], str] = json.JSONEncoder(
 ).encode
 
 
+def csv_delimiter(head: str) -> str:
+    """What separates the cells under a header: spreadsheets of many countries write semicolons, some programs tabs.
+
+    Examples
+    --------
+    >>> csv_delimiter("id;label"), csv_delimiter("id")
+    (';', ',')
+    """
+    return max(",;\t", key=head.count)
+
+
 def json_ready(value: Any) -> Any:
     """Plain values for JSON: nan becomes null, infinity the text "inf", a path its text.
 

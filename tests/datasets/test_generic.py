@@ -85,7 +85,7 @@ def test_classes_default_to_what_occurs(photos: Path) -> None:
 def test_without_labels_the_classes_must_be_given(tmp_path: Path) -> None:
     write_image(tmp_path / "one.png", shade=1)
     write_csv(tmp_path / "a.csv", ("path",), [("one.png",)])
-    with pytest.raises(DatasetError, match="classes: no labels"):
+    with pytest.raises(DatasetError, match="has no column 'label_name'"):
         read_csv_images(tmp_path / "a.csv")
     assert read_csv_images(tmp_path / "a.csv", classes=["mel"]).counts == {"": 1}
 

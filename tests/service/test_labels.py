@@ -161,8 +161,8 @@ def test_a_result_by_study_reaches_all_its_images(ward: Ward) -> None:
 @pytest.mark.parametrize(
     ("sent", "sentence"),
     [
-        ({"label": "c0"}, "name a decision or a study, not both"),
-        ({"study": "S", "decision": "0" * 32, "label": "c0"}, "name a decision or a study, not both"),
+        ({"label": "c0"}, "name a decision or a study, one of them"),
+        ({"study": "S", "decision": "0" * 32, "label": "c0"}, "name a decision or a study, one of them"),
         ({"study": "S-secret", "label": "c0"}, "no decision has this study"),
         ({"decision": "0" * 32, "label": "c0"}, "no decision has this id"),
         ({"study": "S-1", "label": "c0", "line": "other"}, "no line of this name"),

@@ -21,12 +21,15 @@ def serve(
         bool, typer.Option("--demo", help="Without a site file: the demonstration model and a stream of images.")
     ] = False,
     pace: Annotated[
-        float, typer.Option(min=0.1, max=1000.0, help="With --demo: images per second; at 8 it takes five minutes.")
-    ] = 8.0,
+        float | None,
+        typer.Option(min=0.1, max=1000.0, help="With --demo: images per second (8, which takes five minutes)."),
+    ] = None,
     report: Annotated[
         Path | None, typer.Option(help="With --demo: write the story with pictures here and end.", metavar="FOLDER")
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="With --demo: where it listens.")] = 8470,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="With --demo: where it listens (8470; 0: any free port).")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve decisions over HTTP; each is on the disk before it is answered.
@@ -48,10 +51,14 @@ def serve(
             raise typer.BadParameter(f"--demo has a site of its own; leave {site} or --demo out", param_hint="SITE")
         from calcode.service.demo import serve_demo
 
-        serve_demo(port=port, pace=pace, say=typer.echo, report=report)
+        serve_demo(port=8470 if port is None else port, pace=pace or 8.0, say=typer.echo, report=report)
         return
     if site is None:
         raise typer.BadParameter("name a site file, or use --demo", param_hint="SITE")
+    for name, given in (("pace", pace), ("report", report), ("port", port)):
+        if given is not None:
+            remedy = f"; write port = {port} into {site}" if name == "port" else ""
+            raise typer.BadParameter(f"it goes with --demo alone{remedy}", param_hint=f"--{name}")
     try:
         from calcode.service.operations import require_made
         from calcode.service.server import serve as run

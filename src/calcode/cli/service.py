@@ -12,6 +12,7 @@ import typer
 from calcode.cli.options import AsJson
 from calcode.cli.running import command_group
 from calcode.errors import ServiceError
+from calcode.metrics.wording import counted
 
 _DELETED = "Deleted {} parts; the records stay and the log still verifies."
 
@@ -278,7 +279,13 @@ def labels(
             recorded = receive_labels(transaction, given, lines=lines, actor="operator")
     except (Problem, OSError, UnicodeDecodeError) as error:
         raise ServiceError(f"{file}: {error}") from error
-    tell("service labels", f"Recorded {len(recorded)} labels.", as_json=as_json, facts={"labels": len(recorded)})
+    said = f"{counted(len(recorded), 'label')} of {file.name} {'is' if len(recorded) == 1 else 'are'} in the log now."
+    tell(
+        "service labels",
+        f"{said} The same one again changes nothing.",
+        as_json=as_json,
+        facts={"labels": len(recorded)},
+    )
 
 
 def recalibrate(

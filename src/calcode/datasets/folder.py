@@ -13,12 +13,12 @@ import numpy as np
 from calcode.arrays import FloatArray, TextArray
 from calcode.datasets.dicom import DICOM_SUFFIXES, is_dicom
 from calcode.errors import DatasetError
+from calcode.files import csv_delimiter
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}) | DICOM_SUFFIXES
 #: How a missing value is written, in small letters.
 MISSING = frozenset({"", "na", "n/a", "nan", "none", "null", "unknown", "unk"})
 _TABLES = frozenset({".csv", ".tab", ".tsv"})
-_DELIMITERS = (",", "\t", ";")
 _SHOWN = 8
 
 
@@ -67,8 +67,7 @@ def read_columns(path: Path, *, needed: Collection[str], optional: Collection[st
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            delimiter = max(_DELIMITERS, key=first.count)
+            delimiter = csv_delimiter(file.readline())
             file.seek(0)
             rows = csv.reader(file, delimiter=delimiter)
             header = [name.strip() for name in next(rows, [])]
@@ -92,7 +91,7 @@ def read_columns(path: Path, *, needed: Collection[str], optional: Collection[st
                     columns[name].append(row[position].strip())
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DatasetError(f"{path}: cannot be read as a CSV file in UTF-8 ({error})") from error
-    if not any(columns.values()):
+    if wanted and not any(columns.values()):
         raise DatasetError(f"{path}: no lines below the header; the file is empty or was cut off")
     return {name: np.array(column, dtype=np.str_) for name, column in columns.items()}
 

@@ -97,6 +97,11 @@ def read_csv_images(
             f"columns: {path} has neither a column {where['id']!r} nor {where['path']!r}; say which column "
             f"holds the ids or the paths of the images"
         )
+    if where["label"] not in table and classes is None:
+        raise DatasetError(
+            f"columns: {path} has no column {where['label']!r}; say which column holds the labels, or give the class "
+            "names of the task"
+        )
     table = {ours: table[name] for ours, name in where.items() if name in table}
     files = image_files(checked_folder(path.parent if images is None else images))
     empty = np.full(len(next(iter(table.values()))), "")

@@ -41,7 +41,7 @@ def write_private_key(path: str | os.PathLike[str]) -> str:
 
     file = Path(path)
     beside = file.with_name(f"{file.name}.pub")
-    if beside.exists():
+    if beside.exists() and not file.exists():
         raise ArtifactError(f"{beside}: exists already, and belongs to another key; name another file for a new key")
     key = Ed25519PrivateKey.generate()
     content = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -111,7 +111,10 @@ def sign_file(path: str | os.PathLike[str], *, digest: str, key: Ed25519PrivateK
     """
     public, target = public_text(key.public_key()), signature_file(path)
     signature = base64.b64encode(key.sign(_message(digest))).decode()
-    signatures = _signatures(target, digest=digest) if target.is_file() else {}
+    try:
+        signatures = _signatures(target, digest=digest) if target.is_file() else {}
+    except ArtifactError as error:
+        raise ArtifactError(f"{error}; if {path} is the one to sign, remove {target.name} and sign again") from error
     signatures[public] = signature
     lines = [f"{_FORMAT} {digest}", *(f"{signer} {value}" for signer, value in signatures.items())]
     target.write_text("\n".join(lines) + "\n")
@@ -149,8 +152,10 @@ def require_signature(path: str | os.PathLike[str], *, digest: str, trusted: Seq
             except (InvalidSignature, binascii.Error) as error:
                 raise ArtifactError(f"{file}: the signature by {signer} is not one of this model") from error
             return signer
+    signers = ", ".join(signatures) or "nobody"
+    wanted = f"not by any of the {len(trusted)} trusted keys" if trusted else "and no key is trusted"
     raise ArtifactError(
-        f"{path}: signed by {', '.join(signatures) or 'nobody'}, not by any of the {len(trusted)} trusted keys"
+        f"{path}: signed by {signers}, {wanted}; trust the key of who signed it, or sign it with one of them"
     )
 
 

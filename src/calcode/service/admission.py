@@ -292,10 +292,11 @@ def _valid(read: Callable[[], DecisionRequest]) -> DecisionRequest:
     try:
         return read()
     except ValidationError as error:
-        raise Problem(422, invalid_sentence(error.errors(include_url=False)[0])) from None
+        found = error.errors(include_url=False)[0]
+        raise Problem(422, invalid_sentence(found, known=list(DecisionRequest.model_fields))) from None
 
 
-def invalid_sentence(error: Mapping[str, Any]) -> str:
+def invalid_sentence(error: Mapping[str, Any], *, known: Sequence[str] = ()) -> str:
     """What is wrong with a body, without a value or a name of the sender's: either may identify a person.
 
     Examples
@@ -304,11 +305,12 @@ def invalid_sentence(error: Mapping[str, Any]) -> str:
     'body: a field that is not known; the OpenAPI page lists those that are.'
     """
     if error["type"] == "extra_forbidden":
-        return "body: a field that is not known; the OpenAPI page lists those that are."
+        listed = f"known are {', '.join(known)}" if known else "the OpenAPI page lists those that are"
+        return f"body: a field that is not known; {listed}."
     if error["type"] in ("bytes_type", "bytes_invalid_encoding"):
         return _NOT_FLOAT32
     where = ".".join(str(part) for part in error["loc"]) or "body"
-    return f"{where}: {error['msg']}."
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}."
 
 
 def _day(days: int | None) -> str | None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
+from calcode.files import csv_delimiter
 from calcode.service.keys import SiteSecret
 from calcode.service.labels import OUTSIDE, receive_label
 from calcode.service.log import Transaction
@@ -49,7 +50,8 @@ def read_label_file(text: str) -> list[GivenLabel]:
     >>> read_label_file("study,label\nS-1,mel\n")
     [GivenLabel(decision=None, study='S-1', label='mel', line=None, source='pathology')]
     """
-    rows = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")))
+    text = text.removeprefix("\ufeff")
+    rows = csv.DictReader(io.StringIO(text), delimiter=csv_delimiter(text.partition("\n")[0]))
     names = [name.strip() for name in rows.fieldnames or ()]
     rows.fieldnames = names
     unknown = sorted(set(names) - set(_COLUMNS))
@@ -128,7 +130,7 @@ def _decisions(
 ) -> list[tuple[str, LabelledLine]]:
     """The decisions that a label is about, and their lines; a ValueError says what is wrong."""
     if (entry.decision is None) == (entry.study is None):
-        raise ValueError("name a decision or a study, not both")
+        raise ValueError("name a decision or a study, one of them")
     if entry.source not in SOURCES:
         raise ValueError(f"source is {' or '.join(SOURCES)}")
     if entry.line is not None and entry.line not in lines:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from datetime import date
+from functools import partial
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from calcode.errors import ServiceError
+from calcode.toml_mistakes import keys_at, mistake
 
 _Share = Annotated[float, Field(gt=0, lt=1)]
 
@@ -86,5 +88,8 @@ def parse_protocol(text: str, *, source: str) -> Protocol:
     """
     try:
         return Protocol.model_validate(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, ValidationError) as error:
-        raise ServiceError(f"{source}: not a protocol ({error})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ServiceError(f"{source}: not TOML ({error})") from error
+    except ValidationError as error:
+        found = [mistake(entry, partial(keys_at, Protocol), top="protocol") for entry in error.errors()]
+        raise ServiceError(f"{source}: {'; '.join(found)}") from error

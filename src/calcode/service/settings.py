@@ -6,6 +6,7 @@ import ipaddress
 import os
 import tomllib
 from datetime import UTC, tzinfo
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -13,6 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from calcode.errors import ServiceError
+from calcode.toml_mistakes import keys_at, mistake
 
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}$")]
 _Probability = Annotated[float, Field(gt=0, le=1)]
@@ -336,11 +338,8 @@ def read_site(path: str | os.PathLike[str]) -> SiteSettings:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ServiceError(f"{file}: not TOML ({error})") from error
     except ValidationError as error:
-        found = "; ".join(
-            f"{'.'.join(map(str, entry['loc']))}: {entry['msg'].removeprefix('Value error, ')}"
-            for entry in error.errors()
-        )
-        raise ServiceError(f"{file}: {found}") from error
+        found = [mistake(entry, partial(keys_at, SiteSettings), top="site file") for entry in error.errors()]
+        raise ServiceError(f"{file}: {'; '.join(found)}") from error
 
     def absolute(value: str | None) -> str | None:
         return None if value is None else str((file.parent / value).absolute())

@@ -234,11 +234,14 @@ def _of_home(model: Calcode, names: Mapping[str, str]) -> list[str]:
                 f"Of patients with {name}, at least {short_percent(1 - guard.miscoverage)} get an answer that "
                 "includes it."
             )
-    aim = f"the answer includes the right diagnosis in {short_percent(1 - settings.miscoverage)} of the cases"
+    share = short_percent(1 - settings.miscoverage)
     if settings.level == "loo":
-        said.append(f"Over all diagnoses, {aim}: this was observed and is not promised.")
+        said.append(
+            f"Over all diagnoses, the model aims at answers that include the right diagnosis in {share} of the cases; "
+            "this is not promised."
+        )
     else:
-        said.append(f"Over all diagnoses, {aim} or more.")
+        said.append(f"Over all diagnoses, the answer includes the right diagnosis in {share} of the cases or more.")
     said.append(
         "All this is for cases that the model answers, and for patients and cameras like those that it was calibrated "
         "with. At another hospital nothing is promised; the monitors watch what happens."
@@ -249,9 +252,9 @@ def _of_home(model: Calcode, names: Mapping[str, str]) -> list[str]:
         said.append(_NO_CHECK)
     else:
         why = support_words(model.audit_name_).deferred
-        share = f"At most {short_percent(settings.deferral_level)}" if model.audit_.independent else "Some"
+        at_most = f"At most {short_percent(settings.deferral_level)}" if model.audit_.independent else "Some"
         observed = "" if model.audit_.independent else " How many was observed and is not promised."
-        said.append(f"{share} of the images like those are left to a clinician because {why}.{observed}")
+        said.append(f"{at_most} of the images like those are left to a clinician because {why}.{observed}")
     return [*said, _of_singles(model.certificate_)]
 
 

@@ -414,7 +414,9 @@ def _decision_event(case: Case, outcome: dict[str, Any], *, place: Place, policy
 
 def _conflict(case: Case, events: list[Event]) -> Problem:
     """A key that was used for another content; the refusal is recorded."""
-    problem = Problem(409, "This key was used before for another content; send a new key.")
+    problem = Problem(
+        409, "This Idempotency-Key, or without one this image_id, was used before for another content; send a new one."
+    )
     events.append(refusal(case.actor, problem))
     return problem
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.errors import FeatureFileError
-from calcode.files import replacing
+from calcode.files import csv_delimiter, replacing
 from calcode.method.evidence import Evidence
 from calcode.site.plan import TRAINING, ReviewPlan
 
@@ -81,7 +81,7 @@ def read_lines(path: Path) -> tuple[Sequence[str], dict[int, dict[str, str]]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
         head = text.partition("\n")[0]
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count), strict=True)
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=csv_delimiter(head), strict=True)
         stripped = ((reader.line_num, [cell.strip() for cell in cells]) for cells in reader)
         columns = next(stripped, (1, []))[1]
         # A spreadsheet leaves lines of empty cells behind.

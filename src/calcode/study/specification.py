@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -27,18 +26,12 @@ from pydantic import (
 from calcode.errors import StudyError
 from calcode.method.decisions import COST_REGIMES, WORST_CLASS_MIN, Costs
 from calcode.study.methods import COMPLETE, named_methods
+from calcode.toml_mistakes import unknown
 
 #: Key of the features that serve every setting without its own.
 EVERY_SETTING = "*"
 #: Names of averages, which no setting may have.
 SHIFTED, ALL = "shifted", "all"
-
-
-def unknown(what: str, name: str, known: Sequence[str]) -> str:
-    """What is wrong with a name, and the nearest one that exists."""
-    near = difflib.get_close_matches(name, known, n=1)
-    advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    return f"no {what} {name!r}; {advice}"
 
 
 class Entry(BaseModel):

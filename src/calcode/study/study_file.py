@@ -9,13 +9,14 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from calcode.errors import CalcodeError, FeatureFileError, StudyError
 from calcode.files import file_sha256, require_regular
 from calcode.study import specification as spec
+from calcode.toml_mistakes import keys_at, mistake, unknown
 
 #: `demo:lite0-derm.parquet` is a file of the distribution calcode-demo-data.
 _DEMO = "demo:"
@@ -86,7 +87,7 @@ def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output
         problems.append("backbones: no features found: " + "; ".join(left_out.values()))
     known = [entry.name for entry in written.backbones]
     problems += [
-        f"features: {spec.unknown('backbone', key.partition('/')[0], known)}"
+        f"features: {unknown('backbone', key.partition('/')[0], known)}"
         for key in given
         if key.partition("/")[0] not in known
     ]
@@ -103,7 +104,7 @@ def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output
 def _mismatches(study: spec.Study, backbones: Sequence[str]) -> list[str]:
     """What the settings ask of features that these do not have: backbones, classes, columns."""
     problems = [
-        f"settings[{i}].backbones: {spec.unknown('backbone', name, backbones)}"
+        f"settings[{i}].backbones: {unknown('backbone', name, backbones)}"
         for i, setting in enumerate(study.settings)
         for name in setting.backbones or ()
         if name not in backbones
@@ -120,7 +121,7 @@ def _mismatches(study: spec.Study, backbones: Sequence[str]) -> list[str]:
             )
         for part, conditions in (("source", setting.source), ("target", setting.target)):
             for column in (entry.column for entry in conditions if entry.column not in features.columns):
-                where = f"settings.{part} of {setting.name}: {spec.unknown('column', column, features.columns)}"
+                where = f"settings.{part} of {setting.name}: {unknown('column', column, features.columns)}"
                 columns.setdefault(where, []).append(str(features.path))
     return problems + [f"{where}, in {' and '.join(dict.fromkeys(paths))}" for where, paths in columns.items()]
 
@@ -196,31 +197,18 @@ def _listed(path: Path, problems: Sequence[str]) -> str:
 
 
 def _sentence(error: Any) -> str:
-    """One finding of pydantic as a sentence that names the key."""
-    # The union of a path and a table of paths shows up in the place; it is no key.
-    loc = [part for part in error["loc"] if part != "str" and "[" not in str(part)]
-    where = re.sub(r"\.\[", "[", ".".join(f"[{part}]" if isinstance(part, int) else str(part) for part in loc))
-    if error["type"] == "missing":
-        return f"{where}: missing; add it"
-    if error["type"] == "extra_forbidden":
-        return f"{where.rpartition('.')[0] or 'study'}: {spec.unknown('key', str(loc[-1]), _known_keys(loc[:-1]))}"
-    message = error["msg"].removeprefix("Value error, ")
-    if error["type"] == "value_error":
-        return f"{where}: {message}"
+    """One finding of pydantic as a sentence that names the key and what is written there."""
+    found = mistake(error, _known_keys, top="study")
     if error["type"] == "string_pattern_mismatch":
+        where = found.partition(":")[0]
         return f"{where}: {error['input']!r} cannot be part of a file name; use letters, digits, _ . + -"
-    found = "" if error["type"] == "too_short" else f", not {error['input']!r}"
-    return f"{where}: {message[0].lower()}{message[1:]}{found}"
+    told = error["type"] in ("missing", "extra_forbidden", "value_error", "too_short")
+    return found if told else f"{found}, not {error['input']!r}"
 
 
 def _known_keys(loc: Sequence[Any]) -> list[str]:
-    """Keys of the table at a place of the file."""
-    kind: Any = spec.StudyFile
-    for part in loc:
-        if isinstance(part, int):
-            continue
-        options = {key: own for key, (own, _) in spec.option_types().items()}
-        kind = options[part] if kind is spec.StudyFile and part in options else kind.model_fields[part].annotation
-        while not (isinstance(kind, type) and issubclass(kind, BaseModel)):
-            kind = next(entry for entry in get_args(kind) if entry is not type(None))
-    return [*kind.model_fields, *spec.option_types()] if kind is spec.StudyFile else list(kind.model_fields)
+    """Keys of the table at a place of the file; options of experiments stand at its top."""
+    options = {key: kind for key, (kind, _) in spec.option_types().items()}
+    if loc and loc[0] in options:
+        return keys_at(options[loc[0]], loc[1:])
+    return keys_at(spec.StudyFile, loc) + ([] if loc else list(options))

@@ -1,0 +1,65 @@
+"""What is wrong with a file of settings, in sentences that name the key and the nearest one that exists."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+
+def unknown(what: str, name: str, known: Sequence[str]) -> str:
+    """What is wrong with a name, and the nearest one that exists.
+
+    Examples
+    --------
+    >>> unknown("key", "prot", ["name", "port"])
+    "no key 'prot'; did you mean 'port'?"
+    """
+    near = difflib.get_close_matches(name, known, n=1)
+    advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    return f"no {what} {name!r}; {advice}"
+
+
+def mistake(error: Mapping[str, Any], known_keys: Callable[[Sequence[Any]], Sequence[str]], *, top: str) -> str:
+    """One finding of pydantic as a sentence.
+
+    Parameters
+    ----------
+    error : mapping
+        As `ValidationError.errors` gives it.
+    known_keys : callable
+        The keys of the table at a place of the file.
+    top : str
+        What the file itself is called.
+    """
+    # The union of a path and a table of paths shows up in the place; it is no key.
+    loc = [part for part in error["loc"] if part != "str" and "[" not in str(part)]
+    where = re.sub(r"\.\[", "[", ".".join(f"[{part}]" if isinstance(part, int) else str(part) for part in loc))
+    if error["type"] == "missing":
+        return f"{where}: missing; add it"
+    if error["type"] == "extra_forbidden":
+        return f"{where.rpartition('.')[0] or top}: {unknown('key', str(loc[-1]), known_keys(loc[:-1]))}"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] != "value_error":
+        message = f"{message[0].lower()}{message[1:]}"
+    return f"{where}: {message}" if where else message
+
+
+def keys_at(kind: Any, loc: Sequence[Any]) -> list[str]:
+    """Keys of the table at a place below a model, or below a type that holds one."""
+    fields = _table(kind).model_fields
+    for part in loc:
+        # Neither a place in a list nor the kind of a table that may be of several is a key.
+        if part in fields:
+            fields = _table(fields[part].annotation).model_fields
+    return list(fields)
+
+
+def _table(kind: Any) -> type[BaseModel]:
+    """The model in a type such as `tuple[Model, ...] | None`."""
+    while not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        kind = next(entry for entry in get_args(kind) if entry is not type(None))
+    return kind
