@@ -33,6 +33,8 @@ from service.sites import (
     wait_until,
 )
 from service.visitors import Person
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError, OperationalError
 from typer.testing import CliRunner
 
 from calcode.cli.app import app
@@ -47,6 +49,7 @@ from calcode.service.doctor import examine
 from calcode.service.keys import checkpoint_key
 from calcode.service.log import Event, Log
 from calcode.service.service import Service
+from calcode.service.tables import EVENT, HEAD
 
 KILLS = int(os.environ.get("CALCODE_KILLS", "8"))
 
@@ -258,7 +261,9 @@ def test_a_start_where_the_data_are_not_mounted_is_refused_and_makes_nothing(sit
     """New secrets would toss every coin again."""
     said = CliRunner().invoke(app, ["serve", str(site.file)])
     assert said.exit_code == 1
-    assert "there is no log; mount the data folder, or before the first start run" in " ".join(said.output.split())
+    assert "there is no log; mount the data folder, name the right database, or before the first start run" in " ".join(
+        said.output.split()
+    )
     assert not Path(site.settings.data).exists()
 
 
@@ -293,6 +298,12 @@ def test_a_log_whose_file_is_replaced_acknowledges_nothing_more(site: Site, how:
         assert refused.status_code == 503
         assert "replaced or removed while the service runs" in refused.json()["detail"]
         assert call("GET", "/health/ready", as_=None).status_code == 503
+        if how == "removed" and not end:
+            # A new connection would make an empty log there, and SQLite then delete the write-ahead log of this one.
+            service.database._reader.dispose()
+            with pytest.raises(OperationalError), service.database.reading():
+                pass
+            assert not file.exists()
         # Put back, it goes on: the request was not recorded, and is decided once.
         os.rename(aside, file)
         assert call("POST", "/v1/decisions", json=second).status_code == 200
@@ -400,6 +411,46 @@ def test_a_log_shorter_than_its_checkpoints_is_refused_on_postgresql(tmp_path: P
     with pytest.raises(ValueError, match=r"the log ends at 0, a checkpoint in .* says \d+"), Service(standby.settings):
         pass
     assert size > 0
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_a_log_that_goes_back_under_a_service_takes_nothing_more(
+    tmp_path: Path, database_url: str | None, overtaken: bool
+) -> None:
+    """A failover to a standby that lacks the last records: what follows them would be another log."""
+    site = make_site(tmp_path, database=database_url)
+    with running(site) as (service, call):
+        for n, row in enumerate(embeddings(4).tolist()):
+            assert call("POST", "/v1/decisions", json={"embedding": row, "image_id": f"a{n}"}).status_code == 200
+        other = opened(site)
+        size, head = other.head()
+        with other.database.writing() as connection:
+            run = connection.exec_driver_sql
+            for name in ("event_no_delete", "event_append_only"):
+                with contextlib.suppress(DBAPIError), connection.begin_nested():
+                    run(f"DROP TRIGGER {name}" + (" ON event" if database_url else ""))
+            (before,) = connection.execute(select(EVENT.c.hash).where(EVENT.c.seq == size - 2)).one()
+            kept = connection.execute(select(EVENT).where(EVENT.c.seq > size - 2)).all()
+            run(f"DELETE FROM event WHERE seq > {size - 2}")
+            connection.execute(HEAD.update().values(seq=size - 2, hash=before))
+        if overtaken:
+            with Log(other.database).transaction() as transaction:
+                transaction.append([Event(kind="export", actor="standby", body={"n": n}) for n in range(9)])
+        sent = {"embedding": embeddings(1)[0].tolist(), "image_id": "b"}
+        refused = call("POST", "/v1/decisions", json=sent)
+        assert refused.status_code == 503
+        assert f"The log went back: this process has written {size:,} records" in refused.json()["detail"]
+        assert call("GET", "/health/ready", as_=None).status_code == 503
+        if not overtaken:
+            service.checkpoints._tree.extend([head] * size)
+            with pytest.raises(OSError, match="The log went back"):
+                service.checkpoints.next_event()
+            with other.database.writing() as connection:
+                connection.execute(EVENT.insert(), [dict(row._mapping) for row in kept])
+                connection.execute(HEAD.update().values(seq=size, hash=head))
+            assert call("POST", "/v1/decisions", json=sent).status_code == 200
+            assert other.verify().broken is None
+        other.database.close()
 
 
 def test_a_log_changed_behind_its_checkpoints_is_refused(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_an_old_picture_that_no_record_names_is_deleted_and_a_young_or_named_one
         assert shown.exit_code == 0, shown.output
         assert json.loads(shown.output)["unrecorded_pictures"] == wanted
         assert set(named.parent.iterdir()) == left
-    assert "Deleted 0 pictures that no record names." in CliRunner().invoke(commands, ["retain", str(site.file)]).output
+    assert "Deleted 0 pictures that no record names" in CliRunner().invoke(commands, ["retain", str(site.file)]).output
     with opened(site.settings) as log:
         told = [json.loads(row.body) for page in log.pages() for row in page if row.kind == "erasure"]
     assert [(body["why"], body["pictures"]) for body in told] == [("no record", 2)]

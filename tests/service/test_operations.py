@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 import tomllib
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -59,8 +60,14 @@ def test_every_mistake_of_a_site_file_is_named_at_once(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text('name = "a b"\nprot = 1\n[[lines]]\nprompts = "p"\nsample = 2.0\n')
     with pytest.raises(ServiceError) as caught:
         read_site(tmp_path / "site.toml")
-    for word in ("name", "prot", "data", "lines.0.model", "lines.0.sample"):
-        assert f"{word}: " in str(caught.value)
+    for words in (
+        "name: string should match",
+        "data: missing; add it",
+        "lines[0].model: missing; add it",
+        "lines[0].sample: input should be less than or equal to 1",
+        "site file: no key 'prot'; did you mean 'port'?",
+    ):
+        assert words in str(caught.value)
     with pytest.raises(ServiceError, match="no such site file"):
         read_site(tmp_path / "absent.toml")
 
@@ -536,7 +543,78 @@ def test_erasing_a_patient_removes_every_trace_but_the_record(site: Site) -> Non
     assert answers[0]["seq"] not in {seq for seq, _ in parts(site)}
     with running(site) as (_, call):  # the decision itself still answers
         assert call("GET", f"/v1/decisions/{answers[6]['id']}").json()["hash"] == answers[6]["hash"]
-    assert RUN(app, ["service", "erase", str(site.file), "--why", "x"]).exit_code == 1
+    assert RUN(app, ["service", "erase", str(site.file), "--why", "request"]).exit_code == 1
+    reasonless = RUN(app, ["service", "erase", str(site.file), "--group", "p4", "--why", " "])
+    assert reasonless.exit_code == 2
+    assert "give a reason" in reasonless.output
+
+
+def test_an_erasure_says_when_the_disk_still_holds_the_content(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who reads the log keeps its old pages."""
+    filled(site)
+    monkeypatch.setattr("calcode.service.database._BUSY_MS", 200)
+    with running(site) as (service, _):
+        with service.database.reading() as connection:
+            connection.execute(text("SELECT count(*) FROM secret_part")).scalar()
+            said = RUN(app, ["service", "erase", str(site.file), "--group", "p3", "--why", "request"])
+        assert said.exit_code == 1
+        assert "somebody reads the log, and the disk holds it" in " ".join(said.output.split())
+        assert any(b'"group":"p3"' in file.read_bytes() for file in Path(site.settings.data).glob("log.sqlite*"))
+        assert RUN(app, ["service", "retain", str(site.file)]).exit_code == 0
+        assert not any(b'"group":"p3"' in file.read_bytes() for file in Path(site.settings.data).glob("log.sqlite*"))
+
+
+def test_working_folders_of_killed_commands_are_deleted_after_a_day(site: Site) -> None:
+    """A restored backup holds every identifier."""
+    filled(site, 2)
+    old, young, named = (site.settings.path(name) for name in ("tmpold", "models/tmpyoung", "images"))
+    for folder, age in ((old, 90_000), (young, 80_000), (named, 90_000)):
+        folder.mkdir(exist_ok=True)
+        (folder / "log.sqlite").write_text("Anna")
+        os.utime(folder, (time.time() - age,) * 2)
+    said = RUN(app, ["service", "retain", str(site.file), "--json"])
+    assert json.loads(said.output)["working_folders"] == 1
+    assert (old.exists(), young.exists(), named.exists()) == (False, True, True)
+
+
+def test_the_log_itself_is_no_backup(tmp_path: Path, database_url: str | None) -> None:
+    site = make_site(tmp_path, database=database_url)
+    filled(site, 3)
+    file = site.settings.path("log.sqlite")
+    names = (
+        [database_url]
+        if database_url
+        else [str(file), f"sqlite:///{file}", str(file.parent / ".." / "data" / file.name)]
+    )
+    for name in names:
+        said = RUN(app, ["service", "restore-test", str(site.file), name])
+        assert said.exit_code == 1, said.output
+        assert "this is the log itself, not a backup of it" in " ".join(said.output.split())
+    with opened(site.settings) as log:
+        assert not [r for page in log.pages() for r in page if r.kind == "backup_verified"]
+
+
+def test_an_empty_database_begins_no_log(tmp_path: Path, database_url: str | None) -> None:
+    """The keys of a log lie here: somewhere else there is its database."""
+    site = make_site(tmp_path, database=database_url)
+    filled(site, 2)
+    if database_url:
+        other = database_url.rpartition("/")[0] + "/postgres"
+        site.file.write_text(site.file.read_text().replace(database_url, other))
+    else:
+        for file in site.settings.path(".").glob("log.sqlite*"):
+            file.unlink()
+        site.settings.path("log.sqlite").touch()
+    said = RUN(app, ["serve", str(site.file)])
+    assert said.exit_code == 1, said.output
+    assert "there is no log" in said.output
+
+
+def test_a_text_that_is_not_utf_8_is_called_so(site: Site) -> None:
+    filled(site, 2)
+    said = RUN(app, ["service", "erase", str(site.file), "--group", "M\udcfcller", "--why", "request"])
+    assert said.exit_code == 1, said.output
+    assert "not UTF-8; give it in UTF-8" in said.output
 
 
 def test_an_erasure_that_finds_nobody_is_an_error_and_leaves_no_record(site: Site) -> None:

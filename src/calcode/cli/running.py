@@ -133,6 +133,8 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
                         errno.EROFS: "the disk is read-only; name another place",
                     }
                     _fail(f"{where}: {words.get(error.errno or 0, error.strerror or error)}", ExitCode.DATA)
+                if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+                    _fail(f"{error.object!r}: not UTF-8; give it in UTF-8", ExitCode.DATA)
                 hint = "" if debugging else "; CALCODE_DEBUG=1 shows where"
                 what = f"unexpected {type(error).__name__} ({error})"
                 _fail(f"{what}: this is a defect of calcode, not of your files{hint}", ExitCode.UNEXPECTED)

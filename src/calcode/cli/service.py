@@ -49,7 +49,7 @@ def init(site: SiteFile, as_json: AsJson = False) -> None:
     if settings.checkpoints.key is not None:
         checkpoint_key(settings)  # first: it may be missing, and then nothing should be half made
     Path(settings.data).mkdir(parents=True, exist_ok=True, mode=0o700)
-    with closing(Database(settings.database_url)) as database:
+    with closing(Database(settings.database_url)) as database, database.told():
         schema.upgrade(database)
         with database.reading() as connection:
             make_missing_keys(connection, settings)
@@ -82,7 +82,7 @@ def upgrade(site: SiteFile, as_json: AsJson = False) -> None:
     file = sqlite_file(settings.database_url)
     if file is not None and not file.exists():
         raise ServiceError(f"{file}: no log yet; run: calcode service init {site}")
-    with closing(Database(settings.database_url)) as database:
+    with closing(Database(settings.database_url)) as database, database.told():
         before = schema.current(database)
         schema.upgrade(database)
     now = schema.revisions()[-1]
@@ -157,21 +157,23 @@ def restore_test(
 
 
 def retain(site: SiteFile, as_json: AsJson = False) -> None:
-    """Delete personal content that is older than the retention in the site file, and pictures that no record names.
+    """Delete personal content that is older than the retention in the site file, and what killed programs left.
 
     Examples
     --------
     calcode service retain site.toml
     """
-    from calcode.service.operations import drop_unrecorded_pictures, opened
+    from calcode.service.operations import drop_leftovers, drop_unrecorded_pictures, opened
     from calcode.service.operations import retain as run
     from calcode.service.settings import read_site
 
     settings = read_site(site)
     with opened(settings) as log:
-        n, pictures = run(settings, log), drop_unrecorded_pictures(settings, log)
-    lines = (_DELETED.format(n), f"Deleted {pictures} pictures that no record names.")
-    tell("service retain", *lines, as_json=as_json, facts={"parts": n, "unrecorded_pictures": pictures})
+        pictures, folders = drop_unrecorded_pictures(settings, log), drop_leftovers(settings)
+        n = run(settings, log)
+    left = f"Deleted {pictures} pictures that no record names, and {folders} working folders of killed commands."
+    facts = {"parts": n, "unrecorded_pictures": pictures, "working_folders": folders}
+    tell("service retain", _DELETED.format(n), left, as_json=as_json, facts=facts)
 
 
 def erase(
@@ -191,6 +193,8 @@ def erase(
     from calcode.service.operations import opened
     from calcode.service.settings import read_site
 
+    if len(why.strip()) < 3:
+        raise typer.BadParameter("give a reason; it stands in the log", param_hint="--why")
     settings = read_site(site)
     with opened(settings) as log:
         n = run(settings, log, group=group, decision=decision, why=why)

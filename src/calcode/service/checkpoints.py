@@ -14,6 +14,7 @@ from calcode.errors import ServiceError
 from calcode.service.audit.notes import Checkpoint, open_checkpoint, sign_checkpoint
 from calcode.service.audit.tree import TreeHead
 from calcode.service.checkpoint_targets import MailTarget, note_file, notes_in, targets_of
+from calcode.service.database import AnotherLog
 from calcode.service.log import Event, Log
 from calcode.service.settings import CheckpointSettings
 from calcode.service.tables import CHECKPOINT
@@ -100,6 +101,8 @@ class Checkpoints:
     def next_event(self) -> Event:
         """The event of a checkpoint over everything that is committed now."""
         size, head = self._log.head()
+        if size < self._tree.size:
+            raise AnotherLog(f"The log went back: it ends at {size:,}, and {self._tree.size:,} records were seen.")
         self._tree.extend(self._log.hashes(after=self._tree.size, upto=size))
         checkpoint = Checkpoint(origin=self._origin, size=size, root=self._tree.root(), head=head)
         body = {
@@ -108,8 +111,11 @@ class Checkpoints:
             "head": head,
             "note": sign_checkpoint(checkpoint, self._key),
         }
-        self.size, self.made_at = size, time.monotonic()
         return Event(kind="checkpoint", actor="service", subject=self._origin, body=body)
+
+    def recorded(self, event: Event) -> None:
+        """Count from a checkpoint that is on the disk; one that could not be written is due again."""
+        self.size, self.made_at = event.body["size"], time.monotonic()
 
     def send(self) -> None:
         """Send every note that a place lacks; a place that does not take them is listed in `down`."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import URL, Boolean, Connection, Engine, Table, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, OperationalError, ProgrammingError
@@ -50,8 +51,8 @@ class _TakenBack(Exception):
     """Ends a transaction that is to leave nothing."""
 
 
-class FileReplaced(OSError):
-    """A file of SQLite is no longer the one that was opened: what is written to that one nobody finds again."""
+class AnotherLog(OSError):
+    """What stands in the database's place is not what this process began with; its sentence is for who asks."""
 
 
 class Database:
@@ -126,7 +127,12 @@ class Database:
                 return
             try:
                 if self.sqlite and self._file_ids() != self._opened:
-                    raise FileReplaced(f"{self.file}, or one beside it: replaced or removed while it was open")
+                    # SQLite would go on writing to the old one, which nobody finds again.
+                    raise AnotherLog(
+                        "A file of the database was replaced or removed while the service runs: nothing was recorded. "
+                        "Stop the service, put the file back if you can, and start it; calcode log verify says whether "
+                        "the log is whole."
+                    )
                 driver.commit()
             except BaseException as failed:
                 self._take_back(driver, failed)
@@ -201,6 +207,8 @@ class Database:
             raise
         except DBAPIError as error:
             raise self.trouble(error) from error
+        except AnotherLog as error:
+            raise ServiceError(f"{self.where}: {error}") from error
 
     def trouble(self, error: Exception) -> ServiceError:
         """What a person is told of an error of the database or its driver, with the remedy."""
@@ -210,7 +218,10 @@ class Database:
             return ServiceError(f"{self.where}: the disk is full; make room and repeat the command: nothing was done")
         if self.sqlite and "locked" in said:
             return ServiceError(f"{self.where}: another program has been writing for ten seconds; repeat the command")
-        remedy = "restore a backup" if self.sqlite else "start it, or correct database in the site file"
+        remedy = "start it, or correct database in the site file"
+        if self.sqlite:
+            name = self.file.name
+            remedy = f"restore a backup: move {name}, {name}-wal and {name}-shm aside together, then copy it there"
         return ServiceError(f"{self.where}: the database cannot be read ({said}); {remedy}")
 
     def close(self) -> None:
@@ -244,6 +255,14 @@ class Writing:
 def _prepare_sqlite(engine: Engine, *, synchronous: str) -> None:
     import sqlite3
 
+    file = f"file:{quote(str(engine.url.database))}?mode=rw"
+
+    # Never made by a connection: an empty file in the place of one that was moved away would be a new log, and SQLite
+    # would delete the write-ahead log of the other one.
+    @event.listens_for(engine, "do_connect")
+    def connect(dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
+        return sqlite3.connect(file, uri=True, check_same_thread=False)
+
     # The driver looks in three places for somebody to adapt None, which takes as long as two texts. Here is somebody.
     sqlite3.register_adapter(type(None), {None: None}.get)
 
@@ -274,11 +293,8 @@ def storage_fault(error: Exception) -> tuple[int, str]:
 
     507 for a full disk, 422 for content that no repetition would make it take, else 503.
     """
-    if isinstance(error, FileReplaced):
-        return 503, (
-            "A file of the database was replaced or removed while the service runs: nothing was recorded. Stop the "
-            "service, put the file back if you can, and start it; calcode log verify says whether the log is whole."
-        )
+    if isinstance(error, AnotherLog):
+        return 503, str(error)
     if isinstance(error, DataError):
         return 422, "The request has a text that the database does not take, such as a NUL character: nothing was done."
     text = str(getattr(error, "orig", error)).lower()
@@ -378,6 +394,10 @@ def only_service(database: Database) -> Iterator[None]:
     path = database.file.with_name(database.file.name + ".lock")
     with path.open("a") as lock:
         os.chmod(path, 0o600)
+        if os.geteuid() == 0:
+            # Made by a command of root's it would keep the service out.
+            owner = database.file.stat()
+            os.chown(path, owner.st_uid, owner.st_gid)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

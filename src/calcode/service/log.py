@@ -18,7 +18,7 @@ from calcode.service.audit.chain import COPIED, GENESIS, Break, Record, record_h
 from calcode.service.audit.parts import SecretPart
 from calcode.service.audit.tree import TreeHead
 from calcode.service.bodies import body_text
-from calcode.service.database import Database, Driver
+from calcode.service.database import AnotherLog, Database, Driver
 from calcode.service.projections import Fact
 from calcode.service.tables import EVENT, HEAD, SECRET_PART
 
@@ -55,6 +55,8 @@ class Log:
         self.boot = os.urandom(8).hex()
         #: Distance of the wall clock from the monotonic one at the last record.
         self._offset: float | None = None
+        #: The end of the log when this process last wrote.
+        self._seen = 0, GENESIS
 
     def transaction(self) -> Transaction:
         """Events and what they change, all or nothing; durable when the block has ended."""
@@ -69,6 +71,26 @@ class Log:
         """Remember the clocks of a transaction; a jump that no record has told yet is told by the next one."""
         if not transaction.jump:
             self._offset = transaction.offset
+        self._seen = transaction.end
+
+    def require_continued(self, end: tuple[int, str], driver: Driver) -> None:
+        """Raise if a log with this end does not hold what this process has written: it went back under a service.
+
+        So does a database that fails over to a standby without the last records, or a copy that is put in its place.
+        """
+        if end == self._seen:
+            return
+        n, head = self._seen
+        if end[0] > n > 0:
+            there = driver.rows("SELECT hash FROM event WHERE seq = ?", n)
+            gone = None if [tuple(row) for row in there] == [(head,)] else f"record {n:,} is not the one"
+        else:
+            gone = f"it ends at {end[0]:,}" if n else None
+        if gone is not None:
+            raise AnotherLog(
+                f"The log went back: this process has written {n:,} records, and {gone}. Nothing was recorded. Stop "
+                "the service and put the whole log back; a start compares it with its checkpoints."
+            )
 
     # ------------------------------------------------------------------ reading
 
@@ -76,7 +98,7 @@ class Log:
         """Position and hash of the last record; 0 and the hash before the first record for an empty log."""
         with self.database.reading() as connection:
             seq, head = connection.execute(select(HEAD.c.seq, HEAD.c.hash)).one()
-            return int(seq), str(head)
+        return int(seq), str(head)
 
     def pages(self, *, after: int = 0, upto: int | None = None) -> Iterator[Sequence[Record]]:
         """Records in order, a page at a time."""
@@ -184,6 +206,8 @@ class Transaction:
     ----------
     connection : Connection
         This and the others from its beginning on.
+    end : (int, str)
+        Position and hash of the last record, with what was appended here.
     deployed : int
         Position of the deployment in force: a change between two blocks shows here.
     wall, at : float and str
@@ -204,10 +228,11 @@ class Transaction:
         try:
             lock = "" if database.sqlite else " FOR UPDATE"
             ((seq, head, deployed),) = self._driver.rows(f"SELECT seq, hash, deployed FROM head{lock}")
+            self.end = int(seq), str(head)
+            self._log.require_continued(self.end, self._driver)
         except BaseException as error:
             database.end(error)
             raise
-        self._seq, self._head = int(seq), str(head)
         self.deployed = int(deployed)
         # After the lock: a later record has a later time.
         self.wall, self._mono = time.time(), time.monotonic()
@@ -260,7 +285,7 @@ class Transaction:
             events = [jumped, *events]
         # 48 bits of time, then 80 random ones: unique, and an index of them grows at its end.
         made, chance = f"{time.time_ns() // 1_000_000:012x}", os.urandom(10 * len(events)).hex()
-        boot, seq, head = self._log.boot, self._seq, self._head
+        boot, (seq, head) = self._log.boot, self.end
         records: list[Record] = []
         rows: list[tuple[Any, ...]] = []
         parts: list[tuple[Any, ...]] = []
@@ -285,7 +310,7 @@ class Transaction:
             driver.insert(SECRET_PART, parts)
         projections.apply(driver, events)
         driver.update(HEAD, ("seq", "hash"), ("one",), [(seq, head, 1)])
-        self._seq, self._head = seq, head
+        self.end = seq, head
         return records[1:] if jump else records
 
 

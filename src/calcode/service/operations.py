@@ -19,7 +19,7 @@ from calcode.files import file_sha256, replacing
 from calcode.service import projections, schema
 from calcode.service.checkpoints import check_against
 from calcode.service.commitments import changed_parts
-from calcode.service.database import Database, Driver, sqlite_file, storage_fault
+from calcode.service.database import Database, Driver, parsed_url, sqlite_file, storage_fault
 from calcode.service.keys import checkpoint_key, require_same_coins, site_secret
 from calcode.service.log import Event, Log, utc
 from calcode.service.settings import SiteSettings
@@ -32,11 +32,17 @@ _UNDER_WAY = timedelta(days=1)
 def require_made(site: SiteSettings) -> None:
     """Refuse a site without its log or its secret: a start in an empty place would toss every coin again."""
     file = sqlite_file(site.database_url)
-    if file is not None and not file.exists():
+    if file is None or file.exists():
+        site_secret(site)
+        with closing(Database(site.database_url)) as database:
+            where, made = database.where, schema.current(database) is not None
+    else:
+        where, made = str(file), False
+    if not made:
         raise ServiceError(
-            f"{file}: there is no log; mount the data folder, or before the first start run: calcode service init SITE"
+            f"{where}: there is no log; mount the data folder, name the right database, or before the first start run: "
+            "calcode service init SITE"
         )
-    site_secret(site)
 
 
 @contextmanager
@@ -100,11 +106,18 @@ def restore_test(site: SiteSettings, live: Log, backup: str) -> tuple[int, list[
         What is wrong with it; nothing if it is good.
     """
     key = checkpoint_key(site).public_key()
+    file = sqlite_file(backup) if "://" in backup else Path(backup)
+    own = live.database
+    if (
+        file is None
+        and parsed_url(backup).set(query={}, password=None) == parsed_url(own.url).set(query={}, password=None)
+    ) or (file is not None and own.sqlite and file.exists() and file.samefile(own.file)):
+        raise ServiceError(f"{own.where}: this is the log itself, not a backup of it; name a copy")
     with tempfile.TemporaryDirectory(dir=site.data) as folder:
         url, name = backup, backup
-        if "://" not in backup:
+        if file is not None:
             copy = Path(folder) / "log.sqlite"
-            shutil.copyfile(backup, copy)
+            shutil.copyfile(file, copy)
             url = f"sqlite:///{copy}"
         with closing(Database(url)) as database:
             if url == backup:
@@ -174,6 +187,16 @@ def retain(site: SiteSettings, log: Log) -> int:
     _remove_pictures(site, log, pictures)
     _forget(log)
     return n
+
+
+def drop_leftovers(site: SiteSettings) -> int:
+    """Delete the working folders of commands that were killed, such as a restored backup; their number."""
+    yesterday = datetime.now(UTC).timestamp() - _UNDER_WAY.total_seconds()
+    places = [path for folder in (Path(site.data), site.path("models")) for path in folder.glob("tmp*")]
+    left = [path for path in places if path.is_dir() and path.stat().st_mtime < yesterday]
+    for path in left:
+        shutil.rmtree(path, ignore_errors=True)
+    return len(left)
 
 
 def drop_unrecorded_pictures(site: SiteSettings, log: Log) -> int:
@@ -281,9 +304,20 @@ def _unnamed(log: Log, names: set[str]) -> set[str]:
 
 
 def _forget(log: Log) -> None:
-    """Empty SQLite's write-ahead log, which holds the deleted pages until it is overwritten."""
+    """Empty SQLite's write-ahead log, which holds the deleted pages until it is overwritten.
+
+    Raises
+    ------
+    ServiceError
+        If somebody reads the log for longer than a few seconds: the pages that they see must stay.
+    """
     if log.database.sqlite:
         with log.database.reading() as connection:
             connection.exec_driver_sql("COMMIT")
-            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+            ((busy, *_),) = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.exec_driver_sql("BEGIN")
+        if busy:
+            raise ServiceError(
+                "The content is deleted and recorded, but somebody reads the log, and the disk holds it for as long. "
+                "Run calcode service retain SITE later: it says when the disk is clean."
+            )

@@ -319,6 +319,7 @@ class Service:
         if due or self._stopped.is_set():
             event = self.checkpoints.next_event()
             self.change(lambda transaction: transaction.append([event]))
+            self.checkpoints.recorded(event)
             self.checkpoints.send()
         elif self.checkpoints.down or self.checkpoints.sent < self.checkpoints.size:
             self.checkpoints.send()  # a place that was down may be back

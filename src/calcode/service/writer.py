@@ -204,6 +204,7 @@ class Writer:
                 return True
             answers = self._decide_and_record(cases)
             self._committed(started)
+            self._count(answers)
         except STORAGE_ERRORS as error:
             status, sentence = storage_fault(error)
             _LOGGER.error("not_written", extra={"status": status, "error": type(error).__name__})
@@ -231,6 +232,18 @@ class Writer:
     def _committed(self, started: float) -> None:
         self.committed_at, self.fault = time.monotonic(), None
         self._metrics.commit_seconds.observe(time.perf_counter() - started)
+
+    def _count(self, answers: Sequence[Answer | Problem]) -> None:
+        """Count what is on the disk; a repeated request adds nothing."""
+        said: dict[tuple[str, str], int] = {}
+        for answer in answers:
+            if isinstance(answer, Problem):
+                said["", "refused"] = said.get(("", "refused"), 0) + 1
+            elif not answer.replay:
+                what = answer.body["line"], answer.body["action"]
+                said[what] = said.get(what, 0) + 1
+        for (line, action), n in said.items():
+            self._metrics.decided(line, action).inc(n)
 
     # ------------------------------------------------------------------ deciding
 
@@ -288,15 +301,9 @@ class Writer:
                 events.append(_decision_event(case, outcome, place=place, policy=policy, now=transaction.at))
         if not events:
             return [answer for answer in answers if answer is not None]
-        said: dict[tuple[str, str], int] = {}
         for record, event in zip(transaction.append(events), events, strict=True):
-            body = event.body
             if event.kind == "decision":
-                answers[first[body["key"]]] = Answer(record, event.id, body)
-            what = body.get("line", ""), body.get("action", "refused")
-            said[what] = said.get(what, 0) + 1
-        for (line, action), n in said.items():
-            self._metrics.decided(line, action).inc(n)
+                answers[first[event.body["key"]]] = Answer(record, event.id, event.body)
         for row, case in enumerate(cases):
             if answers[row] is None:
                 answer = answers[first[case.key]]
