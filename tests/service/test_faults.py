@@ -312,6 +312,14 @@ def test_a_log_whose_file_is_replaced_acknowledges_nothing_more(site: Site, how:
         assert sum(record.kind == "decision" for page in log.pages() for record in page) == 2
 
 
+@pytest.mark.parametrize(("option", "value"), [("--port", "9000"), ("--pace", "2"), ("--report", "out")])
+def test_options_of_the_demonstration_are_refused_with_a_site_file(site: Site, option: str, value: str) -> None:
+    """It would listen somewhere else than was asked."""
+    said = CliRunner().invoke(app, ["serve", str(site.file), option, value])
+    assert said.exit_code == 2
+    assert f"Invalid value for {option}" in said.output
+
+
 def test_the_demonstration_refuses_a_site_file(site: Site) -> None:
     said = CliRunner().invoke(app, ["serve", "--demo", str(site.file)])
     assert said.exit_code == 2

@@ -194,7 +194,7 @@ def test_every_mistake_of_a_file_is_named_and_nothing_is_written(ward: Ward) -> 
     assert "S-9" not in answer.text
     assert ward.rows(REVIEW) == []
     assert len(ward.rows(EVENT, kind="refused")) == 1
-    good = "\ufefflabel, study\nc0,S-1\nc1,S-2\nc0,S-1\n"
+    good = "\ufefflabel; study\nc0;S-1\nc1;S-2\nc0;S-1\n"
     answer = ward("program", "POST", "/v1/labels/csv", content=good.encode(), headers=headers)
     assert answer.status_code == 200, answer.text
     assert [case.label for case in cases(ward)] == ["c0", "c1"]

@@ -121,6 +121,16 @@ def test_the_commands_sign_and_verify(tmp_path: Path, site: Site) -> None:
     done = run(app, ["model", "verify", str(model), "--trusted", Path(f"{key}.pub").read_text().strip()])
     assert done.exit_code == 0
     assert Calcode.load(model).digest_ in done.stdout
+    stranger = run(app, ["model", "verify", str(model), "--trusted", str(site.folder / "signer.key.pub")])
+    assert "trust the key of who signed it" in " ".join(stranger.output.split())
+    # Fitted again under the same name.
+    another_model(site, "b.safetensors", seed=2, signed=False)
+    again = run(app, ["model", "sign", str(model), "--key", str(key)])
+    assert again.exit_code == 1
+    assert "remove b.safetensors.sig and sign again" in " ".join(again.output.split())
+    signature_file(model).unlink()
+    assert run(app, ["model", "sign", str(model), "--key", str(key)]).exit_code == 0
+    assert f"{key}: exists already" in run(app, ["model", "key", str(key)]).output.replace("\n", "")
 
 
 def test_a_site_with_an_unsigned_model_starts_only_when_that_is_allowed(site: Site) -> None:
