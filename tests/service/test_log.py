@@ -100,6 +100,16 @@ def test_records_follow_each_other_and_verify(log: Log) -> None:
     assert log.head() == (3, verdict.head)
 
 
+def test_what_is_read_together_is_of_one_state(log: Log) -> None:
+    append(log, note(1))
+    query = select(EVENT.c.seq)
+    with log.database.reading() as connection:
+        before = connection.execute(query).all()
+        append(log, note(2))
+        assert connection.execute(query).all() == before
+    assert log.head()[0] == 2
+
+
 def test_a_transaction_that_fails_leaves_nothing(log: Log) -> None:
     append(log, note(1))
     with pytest.raises(ZeroDivisionError), log.transaction() as transaction:  # noqa: PT012

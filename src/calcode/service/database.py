@@ -95,6 +95,8 @@ class Database:
         else:
             for engine in (self._writer, self._reader):
                 event.listen(engine, "connect", _prepare_postgresql)
+            # Several queries of one transaction see one state, as with SQLite.
+            self._reader.update_execution_options(isolation_level="REPEATABLE READ")
 
     def writing(self) -> Writing:
         """One transaction; COMMIT at the end of the block, which returns when the disk has it."""
