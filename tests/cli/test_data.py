@@ -25,3 +25,9 @@ def test_check_takes_the_csv_that_embed_takes(tmp_path: Path, run_json: Callable
     assert short["counts"] == {"mel": 2, "nv": 2}
     long = run_json("data", "check", "csv", str(tmp_path), "--csv", str(tmp_path / "list.csv"))
     assert long["counts"] == short["counts"]
+
+
+def test_a_file_that_is_not_there_is_not_called_a_folder(run: Callable[..., Any]) -> None:
+    result = run("data", "check", "csv", "nosuch.csv")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: nosuch.csv: no such file")

@@ -79,12 +79,14 @@ def test_images_the_model_was_fitted_on_are_refused(here: Path, tmp_path: Path, 
         ("split.parquet split.parquet", "split.parquet: truncated, or not a safetensors file"),
         ("nowhere.safetensors split.parquet", "nowhere.safetensors: no such file"),
         ("model.safetensors nowhere.parquet", "nowhere.parquet: no such file"),
+        ("model.safetensors answers.csv", "answers.csv: a CSV file where a feature file (.parquet) is needed"),
         ("model.safetensors split.parquet --role tset", "split.parquet: column 'role' holds no 'tset'; it has "),
         ("model.safetensors skin.parquet --role test", "skin.parquet: no column 'role'"),
         ("model.safetensors split.parquet --role test --where age>200", "split.parquet (role test, age>200): no row"),
     ],
 )
 def test_files_that_do_not_serve(line: str, message: str, here: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
+    Path("answers.csv").write_text("id,action\n")
     result = run("decide", *line.split(), "-o", str(tmp_path / "d.parquet"))
     assert result.exit_code == 1
     assert result.stderr.startswith(f"Error: {message}")

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from cli_cases import write_cohort
 
@@ -131,6 +133,25 @@ def test_images_outside_the_classes_count_for_deferral_alone(
     assert (summary["n"], summary["n_in_space"]) == (80, 60)
     assert summary["out_of_space_deferral"]["n"] == 20
     assert summary["coverage"]["n"] <= 60
+
+
+def test_labels_that_all_match_no_class_are_an_error(here: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
+    write_cohort(tmp_path / "new.parquet", n=80, seed=5, prefix="new", label_names=["Melanoma"] * 80)
+    result = run("evaluate", "model.safetensors", str(tmp_path / "new.parquet"))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "Did you mean 'melanoma' for 'Melanoma'?" in result.stderr
+    assert "Error: new.parquet: no image has a diagnosis among the classes nevus, keratosis, mel" in result.stderr
+
+
+def test_a_file_that_calls_all_its_images_foreign_shows_how_many_are_deferred(
+    here: Path, tmp_path: Path, run_json: Callable[..., dict[str, Any]]
+) -> None:
+    path = tmp_path / "new.parquet"
+    write_cohort(path, n=80, seed=5, prefix="new", label_names=None)
+    table = pq.read_table(path).append_column("label", pa.array([-1] * 80))
+    pq.write_table(table.replace_schema_metadata((table.schema.metadata or {}) | {b"classes": b'["nevus"]'}), path)
+    assert run_json("evaluate", "model.safetensors", str(path))["summary"]["out_of_space_deferral"]["n"] == 80
 
 
 @pytest.mark.parametrize(

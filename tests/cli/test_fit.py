@@ -119,6 +119,20 @@ def test_images_outside_the_classes_are_left_out_and_told(
     }
 
 
+@pytest.mark.parametrize(
+    ("roles", "line"), [(None, "split.parquet"), (["train"] * 90, "split.parquet --replace-roles")]
+)
+def test_what_it_says_about_missing_roles_can_be_done(
+    roles: list[str] | None, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_cohort(Path("skin.parquet"), n=90, roles=roles)
+    said = run("fit", "skin.parquet", "-o", "model.safetensors").stderr
+    advice = said.partition("assign roles with: calcode ")[2]
+    assert advice == f"split skin.parquet -o {line}\n"
+    assert run(*advice.split()).exit_code == 0
+
+
 def test_labels_that_all_match_no_class_are_an_error_that_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
 ) -> None:

@@ -221,6 +221,13 @@ def test_what_does_not_fit_is_one_sentence_and_changes_nothing(
     assert {path.name: path.read_bytes() for path in clinic.iterdir()} == before
 
 
+def test_the_option_that_names_a_wrong_file_is_blamed(clinic: Path, run: Run) -> None:
+    for option, file in (("--state", "nowhere/x.json"), ("--output", "nowhere/x.html")):
+        result = run("monitor", "model.safetensors", "day-1.parquet", option, file, columns=200)
+        assert result.exit_code == 2
+        assert f"Invalid value for {option}: the folder nowhere does not exist" in result.output
+
+
 def test_images_of_the_fitted_roles_are_refused(here: Path, run: Run) -> None:
     result = run("monitor", "model.safetensors", "split.parquet")
     assert result.exit_code == 1

@@ -98,7 +98,8 @@ def test_half_precision_stays_half_precision(
     [
         ({"label_names": None}, "no column 'label_name'"),
         ({"label_names": [None, *["nevus"] * 199]}, "column 'label_name' is empty in 1 of 200 rows"),
-        ({"roles": ["test"] * 200}, "column 'role' is there already"),
+        ({"roles": ["test"] * 200}, "column 'role' is there already (test); pass --replace-roles to assign new ones"),
+        ({"roles": ["reference", "validation", "gate", "calibration"] * 50}, "fit on it as it is, or pass --replace"),
     ],
 )
 def test_what_cannot_be_split_is_refused(

@@ -63,5 +63,7 @@ def test_a_folder_without_the_file_says_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"no x.csv or y.csv in .*; its CSV files: z.csv\.") as caught:
         needed_csv(tmp_path, "x.csv", "y.csv", dataset="X")
     assert "DOE" not in str(caught.value)
-    with pytest.raises(DatasetError, match="is not a folder"):
+    with pytest.raises(DatasetError, match="z.csv is not a folder"):
+        needed_csv(tmp_path / "z.csv", "x.csv", dataset="X")
+    with pytest.raises(DatasetError, match="absent: no such file or folder"):
         needed_csv(tmp_path / "absent", "x.csv", dataset="X")

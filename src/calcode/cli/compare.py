@@ -139,9 +139,7 @@ def compare(
                 f"{choice.described}: the images have no labels, so nothing can be judged; fill the column 'label_name'"
             )
         if not read.evidence.in_space.any():
-            raise FeatureFileError(
-                f"{choice.described}: no image has a diagnosis among the classes {', '.join(read.evidence.classes)}"
-            )
+            raise choice.no_diagnosis(read.evidence.classes)
         cohort = read if test.keep_outside else read.in_space_only()
     evidence, left_out = cohort.evidence, len(read) - len(cohort)
     try:

@@ -70,6 +70,9 @@ def evaluate(
     else:
         with screen.working(f"Reading {decided_by}"):
             result = judged_file(decided_by, choice, columns=columns)
+    # Labels of -1 have no name: then the file says itself that all of its images lie outside the classes.
+    if (result.labels < 0).all() and any(result.metadata["label_name"].tolist()):
+        raise choice.no_diagnosis(result.decisions.classes)
     summary = summarize(result.decisions, result.labels, min_n=min_n)
     groups = {} if by is None else summarize_by(result.decisions, result.labels, result.metadata[by], min_n=min_n)
     facts: dict[str, Any] = {"file": str(features), "summary": _facts(summary, from_model=from_model)}

@@ -107,7 +107,7 @@ def monitor(
     if output is not None:
         output_file(output, suffixes=(".html",), inputs=[*inputs, state])
     if state is not None:
-        output_file(state, suffixes=(".json",), inputs=inputs)
+        output_file(state, suffixes=(".json",), inputs=inputs, option="--state")
     if recalibrated and state is None:
         raise typer.BadParameter("it needs the --state of the model before", param_hint="--recalibrated")
     screen = Screen(as_json)

@@ -92,6 +92,13 @@ class Choice:
         """What to say where no row meets the role and the conditions."""
         return FeatureFileError(f"{self.described}: no row was chosen; check --role and --where")
 
+    def no_diagnosis(self, classes: Sequence[str]) -> FeatureFileError:
+        """What to say where no chosen image has one of the diagnoses."""
+        return FeatureFileError(
+            f"{self.described}: no image has a diagnosis among the classes {', '.join(classes)}; write label_name as "
+            "the classes are written"
+        )
+
     @contextmanager
     def errors_in_words_of_options(self) -> Iterator[None]:
         """Errors about the chosen images with what the command line offers against them."""
@@ -188,9 +195,10 @@ def read_fitted_roles(
     missing = [role for role in FITTED_ROLES if role not in file.role_counts]
     if missing:
         found = f"it has {', '.join(file.role_counts)}" if file.role_counts else "there is no such column"
+        anew = " --replace-roles" if file.role_counts else ""
         raise FeatureFileError(
             f"{file.path}: column 'role' lacks {', '.join(missing)} ({found}); assign roles with: "
-            f"calcode split {file.path} -o split.parquet"
+            f"calcode split {file.path} -o split.parquet{anew}"
         )
     unknown = [name for name in classes if name not in file.classes]
     if unknown:

@@ -83,18 +83,20 @@ def command_group(about: str, *commands: Callable[..., None], examples: Sequence
     return group
 
 
-def output_file(path: Path, *, suffixes: Sequence[str], inputs: Sequence[Path | None] = ()) -> Path:
-    """The path to write to, or a usage error: checked before any work is done."""
+def output_file(
+    path: Path, *, suffixes: Sequence[str], inputs: Sequence[Path | None] = (), option: str = "--output"
+) -> Path:
+    """The path to write to, or a usage error about the option that names it: checked before any work is done."""
     if path.suffix not in suffixes:
-        raise typer.BadParameter(f"{path} must end in {' or '.join(suffixes)}", param_hint="--output")
+        raise typer.BadParameter(f"{path} must end in {' or '.join(suffixes)}", param_hint=option)
     if path.is_dir():
-        raise typer.BadParameter(f"{path} is a folder; name a file", param_hint="--output")
+        raise typer.BadParameter(f"{path} is a folder; name a file", param_hint=option)
     if path.resolve() in {given.resolve() for given in inputs if given is not None}:
-        raise typer.BadParameter(f"{path} is a file that is read here; write to another one", param_hint="--output")
+        raise typer.BadParameter(f"{path} is a file that is read here; write to another one", param_hint=option)
     if not path.parent.is_dir():
-        raise typer.BadParameter(f"the folder {path.parent} does not exist; make it first", param_hint="--output")
+        raise typer.BadParameter(f"the folder {path.parent} does not exist; make it first", param_hint=option)
     if not os.access(path.parent, os.W_OK):
-        raise typer.BadParameter(f"nothing can be written to {path.parent}; name another folder", param_hint="--output")
+        raise typer.BadParameter(f"nothing can be written to {path.parent}; name another folder", param_hint=option)
     return path
 
 
@@ -121,7 +123,7 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
                     traceback.print_exception(error)
                 if isinstance(error, CalcodeError):
                     # Messages for Python begin with the wrong argument; here the file that follows says it.
-                    _fail(re.sub(r"^(path|out|folder|file): ", "", str(error)), ExitCode.DATA)
+                    _fail(re.sub(r"^(path|out|folder|csv_file|file): ", "", str(error)), ExitCode.DATA)
                 if isinstance(error, OSError):
                     where = error.filename or "standard output or the temporary folder"
                     words = {

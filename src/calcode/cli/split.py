@@ -49,7 +49,7 @@ def split(
     calcode split skin.parquet -o split.parquet
     calcode split skin.parquet -o split.parquet --sizes 0.1,0.2,0.2,0.3,0.2
     """
-    from calcode.cli.rows import warn_of_unknown_labels
+    from calcode.cli.rows import FITTED_ROLES, warn_of_unknown_labels
     from calcode.cohorts import open_features, role_counts, split_roles, write_roles
     from calcode.errors import CalcodeWarning, FeatureFileError, SettingsError
 
@@ -65,9 +65,10 @@ def split(
     shares = [int(part) for part in parts] if all(part.is_integer() for part in parts) else parts
     file = open_features(features, prompts=prompts)
     if file.role_counts and not replace_roles:
+        complete = set(FITTED_ROLES) <= set(file.role_counts)
         raise FeatureFileError(
-            f"{file.path}: column 'role' is there already ({', '.join(file.role_counts)}); fit on it as it is, or pass "
-            "--replace-roles"
+            f"{file.path}: column 'role' is there already ({', '.join(file.role_counts)}); "
+            f"{'fit on it as it is, or ' * complete}pass --replace-roles to assign new ones"
         )
     warn_of_unknown_labels(file, file.contents.labels)
     labels, groups = file.labels_and_groups()

@@ -199,17 +199,29 @@ class Contents:
     roles: Mapping[str, int] = field(default_factory=dict)
 
 
+def meant_class(name: str, classes: Sequence[str]) -> str | None:
+    """The class that a label may be meant for: the nearest but for case, blanks and spelling.
+
+    Examples
+    --------
+    >>> meant_class("Melanomma ", ["nevus", "melanoma"]), meant_class("wart", ["nevus", "melanoma"])
+    ('melanoma', None)
+    """
+    by_plain = {known.strip().casefold(): known for known in classes}
+    near = difflib.get_close_matches(name.strip().casefold(), by_plain, n=1, cutoff=0.75)
+    return by_plain[near[0]] if near else None
+
+
 def unknown_labels_sentence(labels: Mapping[str, int], classes: Sequence[str]) -> str:
     """Which of the counted labels match no class, and which one each may be meant for; "" where all match."""
     unknown = Counter({name: n for name, n in labels.items() if name and name not in classes})
     if not unknown:
         return ""
-    by_plain = {name.strip().casefold(): name for name in classes}
     named, near = [], []
     for name, count in unknown.most_common(8):
         named.append(f"{name!r} ({count:,} image{'s' * (count != 1)})")
-        meant = difflib.get_close_matches(name.strip().casefold(), by_plain, n=1, cutoff=0.75)
-        near += [f"{by_plain[meant[0]]!r} for {name!r}"] if meant else []
+        meant = meant_class(name, classes)
+        near += [f"{meant!r} for {name!r}"] if meant else []
     if len(unknown) > 8:
         named.append(f"and {len(unknown) - 8} others")
     advice = f" Did you mean {', '.join(near)}?" if near else ""
@@ -233,6 +245,11 @@ def read_contents(path: Path) -> Contents:
     import pyarrow.compute as pc
     import pyarrow.types as types
 
+    if require_regular(path).suffix.lower() == ".csv":
+        raise FeatureFileError(
+            f"{path}: a CSV file where a feature file (.parquet) is needed; 'calcode embed' or, in Python, "
+            "write_features makes one"
+        )
     with closing(RowReader(path, batch_size=_ROWS)) as reader, damage_named(path):
         # Columns that are missing, repeated or of another type.
         schema, names = reader.schema, reader.schema.names

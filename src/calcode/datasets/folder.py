@@ -25,6 +25,8 @@ _SHOWN = 8
 def checked_folder(folder: str | Path) -> Path:
     """The folder as a path; refused if there is none."""
     path = Path(folder)
+    if not path.exists():
+        raise DatasetError(f"folder: {path}: no such file or folder; check the name")
     if not path.is_dir():
         raise DatasetError(f"folder: {path} is not a folder; give the one that holds the data set")
     return path
