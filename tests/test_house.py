@@ -48,7 +48,7 @@ ROOMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "site",
         "[The site model](site-method.md) in order: recalibration from reviewed local cases",
-        ("kernels", "method", "metrics"),
+        ("cohorts", "kernels", "method", "metrics"),
     ),
     ("monitor", "[Monitoring](monitor.md): alarms that are valid at every look", ("method", "metrics", "site")),
     ("report", "templates, charts, LaTeX", ("cohorts", "method", "metrics", "site", "monitor")),

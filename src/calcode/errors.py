@@ -2,6 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+#: Mistakes of one file that are listed; more are counted.
+_LISTED = 50
+
+
+def all_mistakes(source: object, mistakes: Sequence[str]) -> str:
+    """All that is wrong with a file: one sentence, or one on each line.
+
+    Examples
+    --------
+    >>> all_mistakes("a.csv", ["line 2: no id"])
+    'a.csv: line 2: no id'
+    >>> print(all_mistakes("a.csv", ["line 2: no id", "line 3: no label"]))
+    a.csv: 2 things are wrong
+      line 2: no id
+      line 3: no label
+    """
+    if len(mistakes) == 1:
+        return f"{source}: {mistakes[0]}"
+    more = [f"and {len(mistakes) - _LISTED} more"] if len(mistakes) > _LISTED else []
+    return "\n  ".join([f"{source}: {len(mistakes)} things are wrong", *mistakes[:_LISTED], *more])
+
 
 class CalcodeError(ValueError):
     """Base of every error raised about what the caller passed in."""

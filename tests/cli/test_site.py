@@ -151,15 +151,27 @@ def test_a_plan_says_who_will_stay_in_every_set(here: Path, clinic: Path, run: R
     assert result.exit_code == 0
     assert "stays in every set" in result.output
     assert "19" in result.output
-    result = run("site", "plan", "model.safetensors", "clinic.parquet", "--budget", "18")
+    result = run("site", "plan", "model.safetensors", "clinic.parquet", "--budget", "18", columns=400)
     assert result.exit_code == 1
-    assert "the smallest need is 19" in result.output
+    assert "the smallest budget that serves one is 19" in result.output
     (here / "none.csv").unlink(missing_ok=True)
     arguments = ("site", "plan", "model.safetensors", "clinic.parquet", "--budget", "60", "-o", "none.csv")
     result = run(*arguments, "--classes", "nevus", "--miscoverage", "nevus=0.001", columns=400)
     assert result.exit_code == 1
-    assert "serve no class at its level" in result.output
+    assert "serve no class at its level; one needs at least 999 patients" in result.output
     assert not (here / "none.csv").exists()
+
+
+@pytest.mark.parametrize("sampling", ["archive", "consecutive", "coin"])
+def test_a_plan_says_that_there_are_no_more_patients(here: Path, clinic: Path, run: Run, sampling: str) -> None:
+    target = here / f"all-{sampling}.csv"
+    arguments = ("site", "plan", "model.safetensors", "clinic.parquet", "--sampling", sampling, "-o", str(target))
+    result = run(*arguments, "--budget", "10000", columns=400)
+    n = len(rows_of(target))
+    assert n == len(set(open_features(clinic).read().evidence.groups.tolist()))  # type: ignore[union-attr]
+    target.unlink()
+    assert f"That is {10_000 - n:,} fewer than asked for: there are no more patients" in result.output
+    assert "fewer than asked for" not in run(*arguments, "--budget", "60").output
 
 
 def test_a_plan_says_what_the_archive_has(here: Path, clinic: Path, truth: dict[str, str], run_json: Run) -> None:
@@ -217,6 +229,34 @@ def test_a_wrong_sheet_is_one_sentence_and_nothing_is_written(
     message = refusal(run, here / "wrong.csv")
     assert words in message
     assert "line 5" in message
+
+
+def test_all_that_is_wrong_with_a_sheet_is_said_at_once(
+    here: Path, sheet: Path, truth: dict[str, str], run: Run
+) -> None:
+    fill(sheet, truth)
+    rows = rows_of(sheet)
+    spelled = {"melanoma": "Melanoma ", "nevus": "NEVUS", "keratosis": "wart"}
+    changed = [row | {"label": spelled[row["label"]]} for row in rows]
+    changed[4] |= {"group": "somebody"}
+    (here / "wrong.csv").write_text("\n".join(["id,group,label,why", *(",".join(row.values()) for row in changed), ""]))
+    message = refusal(run, here / "wrong.csv")
+    numbers = [str(n) for n, row in enumerate(rows, start=2) if row["label"] == "melanoma"]
+    assert "wrong.csv: 4 things are wrong\n" in message
+    shown = f"lines {', '.join(numbers[:10])} and {len(numbers) - 10} more"
+    assert f"{shown}: 'Melanoma' is no diagnosis of the model; did you mean 'melanoma'?\n" in message
+    assert "'NEVUS' is no diagnosis of the model; did you mean 'nevus'?\n" in message
+    assert "'wart' is no diagnosis of the model; write one of nevus, keratosis, melanoma, 'other'" in message
+    assert f"line 6: image '{changed[4]['id']}' has the group 'somebody'" in message
+
+
+def test_mistakes_beyond_fifty_are_counted(here: Path, sheet: Path, run: Run) -> None:
+    (here / "wrong.csv").write_text("\n".join(["id,label", *(f"nobody-{i},nevus" for i in range(60)), ""]))
+    message = refusal(run, here / "wrong.csv")
+    assert "wrong.csv: 60 things are wrong\n  line 2: no image 'nobody-0'" in message
+    assert "'nobody-49'" in message
+    assert "'nobody-50'" not in message
+    assert message.endswith("\n  and 10 more\n")
 
 
 def test_two_labels_for_one_image_and_an_empty_sheet(here: Path, sheet: Path, run: Run) -> None:

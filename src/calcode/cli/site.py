@@ -137,10 +137,13 @@ def plan(
     quota = None if planned.quota is None else planned.quota.labels
     available = [None if planned.available is None else planned.available[k] for k in range(len(home.classes_))]
     labels = {name: None if quota is None else quota.get(k, 0) for k, name in enumerate(home.classes_)}
+    # The coin draws some more or less than the budget, unless it draws everybody.
+    short = budget is not None and len(planned.rows) < budget and (sampling != "coin" or n_groups < budget)
     facts = {
         "output": str(target),
         "coin": str(coin_path),
         "sampling": sampling,
+        "missing": budget - len(planned.rows) if budget is not None and short else 0,
         "cases": len(planned.rows),
         "training": planned.why.count("training"),
         "already_tossed": planned.already,

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 def show_plan(facts: dict[str, Any], *, screen: Screen) -> None:
     """How many cases of each class a review will have, and which classes stay in every set all the same."""
     screen.say(f"{facts['cases']:,} cases to review, one image per patient, chosen by {facts['sampling']}.")
+    if facts["missing"]:
+        having = " with a diagnosis of the model" if facts["sampling"] == "archive" else ""
+        screen.say(f"That is {facts['missing']:,} fewer than asked for: there are no more patients{having}.")
     if facts["already_tossed"]:
         screen.say(f"{facts['already_tossed']:,} patients were drawn or passed over before and are not tossed again.")
     table = plain_table("class", "patients", "needed", "planned", "")

@@ -15,6 +15,7 @@ from calcode.errors import EvidenceError, FeatureFileError, SettingsError
 from calcode.files import parsed_json, replacing
 from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
+from calcode.site.levels import labels_needed
 from calcode.site.review import Quota, archive_quota, coin, predicted_exclusions, representatives
 
 #: Why a case is on the sheet; "training" cases train and never calibrate.
@@ -115,13 +116,17 @@ def plan_archive(
     labels = evidence.require_labels()[rows]
     exclusions = predicted_exclusions(home, evidence[rows], miscoverage=miscoverage)
     available = {k: int((labels == k).sum()) for k in range(evidence.n_classes)}
-    quota = archive_quota(exclusions, budget=budget, miscoverage=miscoverage, available=available, classes=classes)
-    if not quota.labels:
-        enough = [f"{name} {available[k]}" for k, name in enumerate(home.classes_) if classes is None or k in classes]
+    needed = {k: labels_needed(float(miscoverage[k])) for k in (classes or range(evidence.n_classes))}
+    served = [n for k, n in needed.items() if n <= available[k]]
+    if budget < min(served, default=budget + 1):
+        stock = ", ".join(f"{home.classes_[k]} {available[k]}" for k in needed)
+        remedy = f"one needs at least {min(needed.values())} patients, so name other classes or a larger archive"
+        if served:
+            remedy = f"the smallest budget that serves one is {min(served)}"
         raise SettingsError(
-            f"budget: {budget} labels and the patients in the archive ({', '.join(enough)}) serve no class at its "
-            "level; review more cases, or name other classes"
+            f"budget: {budget} labels and the patients in the archive ({stock}) serve no class at its level; {remedy}"
         )
+    quota = archive_quota(exclusions, budget=budget, miscoverage=miscoverage, available=available, classes=classes)
     groups = named_groups(evidence)
     order = np.argsort([coin(secret, f"archive {groups[row]}") for row in rows], kind="stable")
     calibrating, training = quota.rows(labels[order])

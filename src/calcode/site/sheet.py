@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
-from calcode.errors import FeatureFileError
+from calcode.cohorts.parquet import meant_class
+from calcode.errors import FeatureFileError, all_mistakes
 from calcode.files import csv_delimiter, replacing
 from calcode.method.evidence import Evidence
 from calcode.site.plan import TRAINING, ReviewPlan
@@ -20,6 +21,8 @@ COLUMNS = ("id", "group", "label", "why")
 #: What a reviewer may write instead of a diagnosis.
 CANNOT_TELL = "cannot tell"
 OTHER = "other"
+#: Lines that a mistake names; more are counted.
+_SHOWN = 10
 
 
 def require_replaceable(path: Path, *, drawn_once: bool) -> None:
@@ -103,7 +106,7 @@ def read_lines(path: Path) -> tuple[Sequence[str], dict[int, dict[str, str]]]:
 def read_sheet(
     path: Path, *, ids: Sequence[str], groups: Sequence[str], classes: Sequence[str], sampling: str
 ) -> ReviewedCases:
-    """Read a filled sheet; the first thing wrong with it is one error that names the line.
+    """Read a filled sheet; all that is wrong with it is one error that names the lines.
 
     Parameters
     ----------
@@ -123,33 +126,42 @@ def read_sheet(
     if missing:
         raise FeatureFileError(f"{path}: no column {', '.join(missing)}; it has {', '.join(columns) or 'none'}")
     row_of = {name: row for row, name in enumerate(ids)}
+    allowed = (*classes, OTHER, CANNOT_TELL)
     found: dict[str, str] = {}
+    # The lines of each mistake: a class spelled in another way is one mistake on many lines.
+    mistakes: dict[str, list[int]] = {}
+
+    def wrong(number: int, what: str) -> None:
+        mistakes.setdefault(what, []).append(number)
+
     rows, labels, empty, training, shares = [], [], [], [], []
     for number, line in lines.items():
         name, group, label, why = (line.get(column, "") for column in COLUMNS)
-        where = f"{path}: line {number}"
         if name not in row_of:
-            raise FeatureFileError(f"{where}: no image {name!r} in the feature file; check the id")
+            wrong(number, f"no image {name!r} in the feature file; check the id")
+            continue
         known = groups[row_of[name]]
         if group and group != known:
-            raise FeatureFileError(
-                f"{where}: image {name!r} has the group {group!r}, and {known!r} in the feature file; was one column "
-                "of the sheet sorted without the others?"
+            wrong(
+                number,
+                f"image {name!r} has the group {group!r}, and {known!r} in the feature file; was one column "
+                "of the sheet sorted without the others?",
             )
         if why not in ("", sampling, TRAINING):
-            raise FeatureFileError(
-                f"{where}: the case was chosen by {why!r}, and sampling says {sampling}; say how the cases were "
-                f"chosen, and write '{TRAINING}' where a case is only to train"
+            wrong(
+                number,
+                f"the case was chosen by {why!r}, and sampling says {sampling}; say how the cases were "
+                f"chosen, and write '{TRAINING}' where a case is only to train",
             )
         if found.setdefault(name, label) != label:
-            raise FeatureFileError(f"{where}: image {name!r} has two labels, {found[name]!r} and {label!r}; keep one")
+            wrong(number, f"image {name!r} has two labels, {found[name]!r} and {label!r}; keep one")
         if row_of[name] in rows:
             continue
-        if label not in classes and label not in ("", CANNOT_TELL, OTHER):
-            raise FeatureFileError(
-                f"{where}: {label!r} is no diagnosis of the model; write one of {', '.join(classes)}, '{OTHER}', "
-                f"'{CANNOT_TELL}' or nothing"
-            )
+        if label and label not in allowed:
+            meant = meant_class(label, allowed)
+            listed = f"{', '.join(classes)}, '{OTHER}', '{CANNOT_TELL}' or nothing"
+            advice = f"did you mean {meant!r}?" if meant else f"write one of {listed}"
+            wrong(number, f"{label!r} is no diagnosis of the model; {advice}")
         rows.append(row_of[name])
         labels.append(list(classes).index(label) if label in classes else -1)
         empty.append(label in ("", CANNOT_TELL))
@@ -158,9 +170,9 @@ def read_sheet(
         try:
             shares.append(float(share or "nan"))
         except ValueError:
-            raise FeatureFileError(
-                f"{where}: review_probability {share!r} is no number; write one above 0 and up to 1"
-            ) from None
+            wrong(number, f"review_probability {share!r} is no number; write one above 0 and up to 1")
+    if mistakes:
+        raise FeatureFileError(all_mistakes(path, [f"{_lines(numbers)}: {what}" for what, numbers in mistakes.items()]))
     if not rows:
         raise FeatureFileError(f"{path}: no case on the sheet")
     return ReviewedCases(
@@ -170,3 +182,8 @@ def read_sheet(
         training=np.array(training, dtype=np.bool_),
         review_probability=np.array(shares) if "review_probability" in columns else None,
     )
+
+
+def _lines(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
+    return f"line{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:_SHOWN]))}{more}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from calcode.errors import CalcodeError, FeatureFileError, StudyError
+from calcode.errors import CalcodeError, FeatureFileError, StudyError, all_mistakes
 from calcode.files import file_sha256, require_regular
 from calcode.study import specification as spec
 from calcode.toml_mistakes import keys_at, mistake, unknown
@@ -56,7 +56,7 @@ def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output
     except ValidationError as error:
         errors += error.errors()
     if errors:
-        raise StudyError(_listed(path, [_sentence(entry) for entry in errors]))
+        raise StudyError(all_mistakes(path, [_sentence(entry) for entry in errors]))
     given = dict(features or {})
     backbones, left_out = [], {}
     problems: list[str] = []
@@ -95,7 +95,7 @@ def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output
     study = spec.Study.model_construct(**common, backbones=tuple(backbones), options=options, left_out=left_out)
     problems += _mismatches(study, known)
     if problems:
-        raise StudyError(_listed(path, problems))
+        raise StudyError(all_mistakes(path, problems))
     where_to = output if output is not None else path.parent / written.output
     titled = tuple(entry.model_copy(update={"title": entry.title or entry.name}) for entry in study.settings)
     return study.model_copy(update={"output": str(where_to), "settings": titled})
@@ -188,12 +188,6 @@ def json_schema() -> dict[str, Any]:
         schema["$defs"] |= own.pop("$defs", {})
         schema["properties"][key] = own
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "calcode study", **schema}
-
-
-def _listed(path: Path, problems: Sequence[str]) -> str:
-    if len(problems) == 1:
-        return f"{path}: {problems[0]}"
-    return "\n  ".join([f"{path}: {len(problems)} things are wrong", *problems])
 
 
 def _sentence(error: Any) -> str:
