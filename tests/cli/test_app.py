@@ -48,6 +48,14 @@ def test_help_shows_an_example_that_the_command_understands(name: str, run: Call
         command.make_context(name, arguments)
 
 
+def test_a_password_that_is_asked_for_is_not_called_required(run: Callable[..., Any]) -> None:
+    page = run("service", "account", "--help", columns=200).stdout
+    (line,) = [line for line in page.splitlines() if "--password" in line]
+    assert "required" not in line
+    assert "asked for if left out" in line
+    assert run("service", "account", "nowhere.toml", "a.jones", "--role", "admin").stdout.startswith("Password:")
+
+
 def test_help_shows_square_brackets_as_they_are(run: Callable[..., Any]) -> None:
     assert "calcode[service]" in run("serve", "--help").stdout
 
@@ -83,6 +91,8 @@ def test_the_docs_name_every_command_and_option() -> None:
         options = [max(parameter.opts, key=len) for parameter in command.params]
         missing += [f"{name} {option}" for option in options if option[0] == "-" and f"`{option}`" not in part]
         missing += [name] if start < 0 else []
+        inner = getattr(command, "commands", {})
+        missing += [f"{name} {own}" for own in inner if f"`{own}`" not in part and f"calcode {name} {own}" not in part]
     assert missing == []
 
 

@@ -356,10 +356,13 @@ def token(
 def account(
     site: SiteFile,
     subject: Annotated[str, typer.Argument(metavar="NAME", help="Person.")],
-    role: Annotated[list[str], typer.Option(help="clinician, approver, engineer, auditor, admin.")],
+    role: Annotated[list[str], typer.Option(help="program, clinician, approver, engineer, auditor, admin.")],
     password: Annotated[
-        str, typer.Option(prompt=True, hide_input=True, confirmation_prompt=True, help="12 characters or more.")
-    ],
+        str | None,
+        typer.Option(
+            prompt=True, hide_input=True, confirmation_prompt=True, help="12 characters or more; asked for if left out."
+        ),
+    ] = None,
     line: LimitedTo = None,
     as_json: AsJson = False,
 ) -> None:
@@ -374,6 +377,7 @@ def account(
     from calcode.service.problems import Problem
     from calcode.service.settings import read_site
 
+    assert password is not None, "asked for"
     settings = read_site(site)
     require_lines(line, known=[entry.name for entry in settings.lines])
     try:
