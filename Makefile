@@ -108,7 +108,7 @@ audit: $(STAMP)
 picture: demo
 	chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking \
 	  --disable-component-update --disable-sync --hide-scrollbars --user-data-dir=$$(mktemp -d) \
-	  --window-size=1180,1375 --screenshot=$(CURDIR)/docs/images/demo.png file://$(CURDIR)/demo-output/report.html
+	  --window-size=1180,1402 --screenshot=$(CURDIR)/docs/images/demo.png file://$(CURDIR)/demo-output/report.html
 
 clean:
 	rm -rf build dist demo-output .mypy_cache .pytest_cache .ruff_cache .hypothesis

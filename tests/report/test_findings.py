@@ -224,7 +224,7 @@ def test_the_headline_compares_cohort_by_cohort() -> None:
     first, second, third = (sentence.replace("\u00a0", " ") for sentence in headline([bad, good]))
     assert first == (
         "Split APS misses the true diagnosis clearly more often than it should (5 %) for 1 of 2 diagnoses on BAD and "
-        "none on GOOD. Its answers do not show it."
+        "none on GOOD (of the diagnoses with at least 20 answered images). Its answers do not show it."
     )
     assert second == (
         "CALCoDe does so for 1 of 2 (b) and none among the images it answers, and defers 0.0 % and 0.0 % of the images "
@@ -236,6 +236,20 @@ def test_the_headline_compares_cohort_by_cohort() -> None:
     )
     assert "for no diagnosis among the images it answers" in " ".join(headline([good]))
     assert " on GOOD" not in " ".join(headline([good]))
+
+
+def test_the_headline_says_once_which_diagnoses_are_counted() -> None:
+    """The label space has three, of which only two have enough images to be judged."""
+    few = "(of the diagnoses with at least 20 answered images)"
+    both = fixed_by_the_guard(sets=repeated(A, 80))
+    assert " ".join(headline([cohort_figures(both)])).count(few) == 1
+    alone = fixed_by_the_guard(sets=repeated(A, 80), ordinary=repeated(ABC, 80))
+    assert f"1 of 2 (b) {few} among the images" in " ".join(headline([cohort_figures(alone)]))
+    never = fixed_by_the_guard(sets=repeated(ABC, 80), ordinary=repeated(ABC, 80))
+    assert few not in " ".join(headline([cohort_figures(never)]))
+    enough = {"labels": [0] * 40 + [1] * 40 + [2] * 20, "localized": repeated(A, 100)}
+    all_judged = fixed_by_the_guard(**enough, ordinary=repeated(A, 100), sets=repeated(A, 100))
+    assert few not in " ".join(headline([cohort_figures(all_judged)]))
 
 
 def test_single_answers_come_with_their_record() -> None:

@@ -23,6 +23,10 @@ def headline(cohorts: Sequence[CohortFigures]) -> list[str]:
     """What the ordinary predictor misses, what CALCoDe does about it, and the price: a sentence each."""
     sentences = []
     compared = [(figures, figures.ordinary) for figures in cohorts if figures.ordinary is not None]
+    # Said once, where "of 5" is not the number of diagnoses that there are.
+    every = [(figures, method) for figures in cohorts for method in figures.methods if method is not figures.localized]
+    few = any(len(method.judged) < len(figures.cohort.classes) for figures, method in every)
+    judged = f" (of the diagnoses with at least {FEW} answered images)" if few else ""
     allowed = listed(sorted({short_percent(1.0 - figures.cohort.target) for figures in cohorts}))
     misses = f"misses the true diagnosis clearly more often than it should ({allowed})"
     if compared:
@@ -33,16 +37,19 @@ def headline(cohorts: Sequence[CohortFigures]) -> list[str]:
             for n, (figures, method) in zip(below, compared, strict=True)
         ]
         if any(below):
-            sentences.append(f"{names} {misses} for {listed(places)}. Its answers do not show it.")
+            sentences.append(f"{names} {misses} for {listed(places)}{judged}. Its answers do not show it.")
+            judged = ""
         else:
             sentences.append(f"{names} {misses} for no diagnosis.")
     answering = [figures for figures in cohorts if figures.guarded.summary.coverage.n]
     if answering:
         order = ", in the same order" if len(answering) > 1 and len(compared) == len(answering) else ""
         deferred = [f"{percent(f.guarded.summary.deferral.value)}{'' if order else _on(f, cohorts)}" for f in answering]
+        if not any(figures.guarded.clearly_below(figures.cohort.target) for figures in answering):
+            judged = ""
         sentences.append(
-            f"CALCoDe {calcode_misses(answering, misses)} among the images it answers, and defers {listed(deferred)} "
-            f"of the images to a clinician{order}."
+            f"CALCoDe {calcode_misses(answering, misses)}{judged} among the images it answers, and defers "
+            f"{listed(deferred)} of the images to a clinician{order}."
         )
         sizes = listed([f"{number(f.guarded.summary.set_size.value)} of {len(f.cohort.classes)}" for f in answering])
         before = listed([number(f.ordinary.summary.set_size.value) for f in answering if f.ordinary is not None])
