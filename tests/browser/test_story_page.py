@@ -114,7 +114,7 @@ def test_the_story_is_told_to_its_end_without_a_person(browser: Browser, tmp_pat
         assert before <= 20
         assert after >= 60
         covered, judged = (
-            int(n.replace(",", "")) for n in re.findall(r"of ([\d,]+) of ([\d,]+) photographs", items[-1])[0]
+            int(n.replace(",", "")) for n in re.findall(r"([\d,]+) of these ([\d,]+) answers", items[-1])[0]
         )
         assert covered / judged >= 0.85
         assert page.locator("figure svg").count() > 1

@@ -11,24 +11,24 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 
-from calcode.metrics.wording import listed, percent
+from calcode.metrics.wording import counted, listed, percent
 from calcode.service import operations
 from calcode.service.alarms import close, open_alarms
 from calcode.service.batches import NDJSON
 from calcode.service.labels import OUTSIDE
 from calcode.service.log import Transaction
 from calcode.service.problems import Problem
-from calcode.service.recalibration import recalibrate
+from calcode.service.recalibration import recalibrate, report_of, shadow_comparison
 from calcode.service.reviews import save, take
 from calcode.service.service import Service
-from calcode.service.tables import DECISION, RECALIBRATION, TASK
+from calcode.service.tables import DECISION, RECALIBRATION, SHADOW_DECISION, TASK
 from calcode.service.wording import alarm_in_words
 
 LINE = "skin"
@@ -51,6 +51,26 @@ random_state = 0
 rare = "count"
 slack = "thin"
 """
+
+
+class Shadowed(NamedTuple):
+    """A candidate beside the model that answered, on the photographs that both decided.
+
+    Attributes
+    ----------
+    photographs : int
+    ruled_out : (float, float)
+        Share of them for which an answer ruled something out: of the model that answered, of the candidate.
+    judged : int
+        Photographs that both answered, of a diagnosis that they know.
+    included : (int, int)
+        How often the answers to these include the true diagnosis, in the same order.
+    """
+
+    photographs: int
+    ruled_out: tuple[float, float]
+    judged: int
+    included: tuple[int, int]
 
 
 class Photograph(NamedTuple):
@@ -164,12 +184,22 @@ class Story:
             if len(self.informative) >= self._next_look:
                 self._next_look += _LOOK
                 self._go_on()
+        self._tell("end", self.summary)
+
+    @property
+    def summary(self) -> str:
+        """What the last site model did with the photographs since its promotion, each of them counted once."""
         before, after = (percent(rate, digits=0) for rate in self.rates)
-        covered = [hit for hit in self.covered[self._last_promotion :] if hit is not None]
-        self._tell(
-            "end",
-            f"The stream has ended. Answers that ruled something out: {before} of the first model, {after} of the "
-            f"site model, whose answers hold the true diagnosis of {sum(covered):,} of {len(covered):,} photographs.",
+        since = self._last_promotion
+        found = self.covered[since:]
+        judged = [hit for hit in found if hit is not None]
+        outside = sum(photograph.label == OUTSIDE for photograph in self.stream[since : len(self.covered)])
+        return (
+            f"The stream has ended. Answers that ruled something out: {before} of the first model, {after} of the last "
+            f"site model. Since its promotion this one decided {counted(len(found), 'photograph')}: {outside:,} show a "
+            f"diagnosis that it does not know, it left {len(found) - outside - len(judged):,} of the others to a "
+            f"clinician and answered {len(judged):,}. {sum(judged):,} of these {len(judged):,} answers include "
+            "the true diagnosis."
         )
 
     @property
@@ -253,20 +283,9 @@ class Story:
         why = "as the protocol says"
         self.service.change(lambda t: models.set_shadow(t, report["digest"], actor=ENGINEER, why=why))
         models.follow()
-        names = models.settings.names
-        silent = [names.get(entry["name"], entry["name"]) for entry in report["classes"] if entry["in_every_set"]]
-        promised = [
-            f"{names.get(entry['name'], entry['name'])} {percent(entry['promised'], digits=0)}"
-            for entry in report["classes"]
-            if not entry["in_every_set"]
-        ]
-        self._tell(
-            "recalibrated",
-            f"{report['cases']} drawn cases have been read: a site model is made and decides in the shadow. For at "
-            f"least this share of patients the answer includes the true diagnosis: {listed(promised)}. "
-            + (f"Every answer includes {listed(silent)}: too few such cases were read. " if silent else "")
-            + f"It expects {percent(report['expected_informative'], digits=0)} of its answers to rule something out.",
-        )
+        with self.service.database.reading() as connection:
+            before = report_of(connection, LINE, models.champion.digest)
+        self._tell("recalibrated", recalibrated_in_words(report, before, names=models.settings.names))
 
     def _close(self, alarms: Sequence[dict[str, Any]]) -> None:
         """An engineer asks, a clinician agrees."""
@@ -285,14 +304,40 @@ class Story:
 
     def _promote(self, digest: str) -> None:
         models = self.service.models[LINE]
+        with self.service.database.reading() as connection:
+            reports = [report_of(connection, LINE, name) for name in (models.champion.digest, digest)]
+            shadowed = self._shadowed(connection, digest)
         self.service.change(lambda t: models.propose(t, digest, actor=ENGINEER, why="all gates passed"))
         self.service.change(lambda t: models.approve(t, digest, actor=APPROVER, why="seen in the shadow"))
         models.follow()
-        rate = sum(self.informative[-WINDOW:]) / max(1, len(self.informative[-WINDOW:]))
-        self._tell(
-            "promoted",
-            f"An engineer proposed the site model and another account approved it: it answers from now on. Until "
-            f"now {percent(rate, digits=0)} of the answers ruled something out.",
+        self._tell("promoted", promoted_in_words(shadowed, *reports, names=models.settings.names))
+
+    def _shadowed(self, connection: Connection, digest: str) -> Shadowed:
+        rates = shadow_comparison(connection, LINE, digest, n_classes=len(self.service.models[LINE].prompts.classes))
+        query = (
+            select(
+                DECISION.c.id,
+                DECISION.c.action,
+                DECISION.c.released_set,
+                SHADOW_DECISION.c.action.label("shadow_action"),
+                SHADOW_DECISION.c.released_set.label("shadow_set"),
+            )
+            .join(SHADOW_DECISION, SHADOW_DECISION.c.decision == DECISION.c.id)
+            .where(DECISION.c.line == LINE, SHADOW_DECISION.c.model == digest)
+        )
+        judged = [
+            (self._truth[row.id], row)
+            for row in connection.execute(query)
+            if "defer" not in (row.action, row.shadow_action) and self._truth.get(row.id, OUTSIDE) != OUTSIDE
+        ]
+        return Shadowed(
+            photographs=rates["decisions"],
+            ruled_out=(rates["champion"]["informative"], rates["candidate"]["informative"]),
+            judged=len(judged),
+            included=(
+                sum(label in json.loads(row.released_set) for label, row in judged),
+                sum(label in json.loads(row.shadow_set) for label, row in judged),
+            ),
         )
 
     def _tell(self, name: str, sentence: str) -> None:
@@ -301,3 +346,77 @@ class Story:
         self.say(f"[{act.image:>5} images] {sentence}")
         if self.told is not None:
             self.told(act)
+
+
+def recalibrated_in_words(report: dict[str, Any], before: dict[str, Any] | None, *, names: Mapping[str, str]) -> str:
+    """What a site model was made from, promises and expects.
+
+    Parameters
+    ----------
+    report : dict
+        Of its recalibration.
+    before : dict or None
+        The report of the model that answers, if it was made here too.
+    names : mapping of str to str
+        Diagnoses spelled out.
+    """
+    silent = _silent(report, names)
+    promised = [
+        f"{names.get(entry['name'], entry['name'])} {percent(entry['promised'], digits=0)} ({entry['labels']})"
+        for entry in report["classes"]
+        if not entry["in_every_set"]
+    ]
+    expected = f"It expects {percent(report['expected_informative'], digits=0)} of its answers to rule something out"
+    if before is not None:
+        share = percent(before["expected_informative"], digits=0)
+        expected += f"; the model before, made from {before['cases']} cases, expected {share}"
+    return (
+        f"{report['cases']} drawn cases have been read: a site model is made and decides in the shadow. For at least "
+        f"this share of patients the answer includes the true diagnosis (in brackets: how many cases of it were read): "
+        f"{listed(promised)}. "
+        + (f"Every answer includes {listed(silent)}: too few such cases were read. " if silent else "")
+        + f"{expected}."
+    )
+
+
+def promoted_in_words(
+    shadowed: Shadowed, before: dict[str, Any] | None, report: dict[str, Any] | None, *, names: Mapping[str, str]
+) -> str:
+    """That a site model answers from now on, what it did in the shadow, and what speaks for it and against it.
+
+    Parameters
+    ----------
+    shadowed : Shadowed
+    before, report : dict or None
+        Of the recalibrations that made the model before and the new one; None for a model from elsewhere.
+    names : mapping of str to str
+        Diagnoses spelled out.
+    """
+    (ruled_out, rules_out), (included, includes) = shadowed.ruled_out, shadowed.included
+    gains = ["it ruled something out more often"] if rules_out > ruled_out else []
+    gains += ["it missed the true diagnosis less often"] if includes > included else []
+    if before is not None and report is not None:
+        still = _silent(report, names)
+        new = [name for name in _silent(before, names) if name not in still]
+        gains += (
+            [f"it promises something for {listed(new)}, which the model before put into every answer"] if new else []
+        )
+        gains += [f"it was made from {report['cases']} read cases, the model before from {before['cases']}"]
+    return (
+        "An engineer proposed the site model and another account approved it: it answers from now on. It ruled "
+        f"something out for {percent(rules_out, digits=0)} of the {counted(shadowed.photographs, 'photograph')} of its "
+        f"shadow; the model before: {percent(ruled_out, digits=0)}. Of the {shadowed.judged:,} that both answered and "
+        f"whose diagnosis both know, its answers include the true one for {includes:,}; the model before: "
+        f"{included:,}. "
+        + (
+            "To rule out less is no reason against a model: the protocol asks what it misses. "
+            * (rules_out < ruled_out)
+        )
+        + ("An answer that rules nothing out misses nothing. " * (rules_out > ruled_out and includes < included))
+        + (f"What speaks for the new one: {'; '.join(gains)}." if gains else "")
+    ).strip()
+
+
+def _silent(report: dict[str, Any], names: Mapping[str, str]) -> list[str]:
+    """The diagnoses that are in every answer of a model, spelled out."""
+    return [names.get(entry["name"], entry["name"]) for entry in report["classes"] if entry["in_every_set"]]
