@@ -12,6 +12,7 @@ import urllib.parse
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -228,11 +229,66 @@ def test_an_unknown_account_costs_as_much_as_a_known_one(site: Site, monkeypatch
             real = getattr(PasswordHasher, name)
             counted = lambda *values, real=real, name=name: done.append(name) or real(*values)  # noqa: E731
             monkeypatch.setattr(PasswordHasher, name, counted)
+        for subject, password in (("e.meier", "wrong"), ("nobody", "wrong"), ("nobody", "nobody")):
+            assert people.verified_hash(service.database, subject=subject, password=password) is None
+            assert done == ["verify"], subject
+            done.clear()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "opened"),
+    [
+        ({"roles": []}, None),
+        ({"roles": ["engineer"], "password": "another long phrase"}, None),
+        ({"roles": ["auditor"], "lines": ["skin"]}, ["auditor"]),
+    ],
+    ids=["ended", "password", "roles"],
+)
+def test_what_changes_an_account_while_its_password_is_verified_counts(
+    site: Site, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], opened: list[str] | None
+) -> None:
+    from argon2 import PasswordHasher
+
+    with running(site) as (service, call):
+        account = {"roles": ["engineer"], "password": PASSWORD}
+        call("PUT", "/v1/accounts/e.meier", as_="admin", json=account)
+        verify = PasswordHasher.verify
+
+        def changed_meanwhile(*values: Any) -> Any:
+            assert call("PUT", "/v1/accounts/e.meier", as_="admin", json=wanted).status_code == 204
+            return verify(*values)
+
+        monkeypatch.setattr(PasswordHasher, "verify", changed_meanwhile)
+        answer = call("POST", "/v1/sessions", as_=None, json={"subject": "e.meier", "password": PASSWORD})
+        if opened is None:
+            assert (answer.status_code, answer.json()["detail"]) == (401, "Account or password is wrong.")
+        else:
+            assert answer.json()["roles"] == opened
+            principal = service.tokens.principal(answer.json()["token"])
+            assert principal is not None
+            assert (principal.roles, principal.lines) == (set(opened), {"skin"})
         with service.database.reading() as connection:
-            for subject, password in (("e.meier", "wrong"), ("nobody", "wrong"), ("nobody", "nobody")):
-                assert people.password_roles(connection, subject=subject, password=password) is None
-                assert done == ["verify"], subject
-                done.clear()
+            assert len(connection.execute(select(SESSION)).all()) == (opened is not None)
+
+
+def test_a_clock_that_was_ahead_for_some_hours_signs_nobody_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(site) as (service, call):
+        for name in ("e.meier", "a.jones"):
+            call("PUT", f"/v1/accounts/{name}", as_="admin", json={"roles": ["engineer"], "password": PASSWORD})
+
+        def sign_in(subject: str, *, hours_ahead: float) -> Any:
+            ahead = SimpleNamespace(time=lambda: time.time() + 3600 * hours_ahead, monotonic=time.monotonic)
+            with monkeypatch.context() as patch:
+                patch.setattr(people, "time", ahead)
+                return call("POST", "/v1/sessions", as_=None, json={"subject": subject, "password": PASSWORD})
+
+        session = sign_in("e.meier", hours_ahead=0).json()["token"]
+        assert sign_in("a.jones", hours_ahead=9).status_code == 200
+        assert call("GET", "/v1/models", as_=session).status_code == 200
+        # Those that ended more than a day ago go.
+        assert sign_in("a.jones", hours_ahead=33).status_code == 200
+        with service.database.reading() as connection:
+            assert connection.execute(select(SESSION.c.subject)).scalars().all() == ["a.jones"]
 
 
 def test_a_new_password_ends_the_sessions_and_is_in_the_log(site: Site) -> None:

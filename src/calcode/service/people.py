@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, Table, select, true
+from sqlalchemy import Connection, Row, Table, select, true
 
 from calcode.errors import ServiceError
 from calcode.service.database import Database
@@ -296,21 +296,44 @@ def set_password(transaction: Transaction, *, subject: str, password: str, actor
     transaction.append([Event(kind="password_changed", actor=actor, subject=subject, body={})])
 
 
-def password_roles(connection: Any, *, subject: str, password: str) -> list[str] | None:
-    """The roles of a local account if the password is right, else None; the same time either way."""
+def verified_hash(database: Database, *, subject: str, password: str) -> str | None:
+    """The stored hash of a local account's password if this is the password, else None; the same time either way."""
     from argon2 import PasswordHasher
     from argon2.exceptions import VerificationError
 
-    stored = connection.execute(select(PASSWORD.c.argon2).where(PASSWORD.c.subject == subject)).scalar()
+    with database.reading() as connection:
+        stored = _password_hash(connection, subject)
     try:
         # Without an account something is verified all the same: the time tells nobody which accounts exist.
         PasswordHasher().verify(stored or _NOBODY, password)
     except VerificationError:
         return None
+    return stored
+
+
+def _password_hash(connection: Connection, subject: str) -> str | None:
+    stored: str | None = connection.execute(select(PASSWORD.c.argon2).where(PASSWORD.c.subject == subject)).scalar()
+    return stored
+
+
+def open_local_session(transaction: Transaction, *, subject: str, verified: str) -> tuple[str, list[str]] | None:
+    """Sign a person in with the password that was verified: the session and its roles.
+
+    None where the account was ended or got another password while that took its time.
+
+    Parameters
+    ----------
+    transaction : Transaction
+    subject : str
+    verified : str
+        The hash that the password fits.
+    """
+    connection = transaction.connection
     account = account_row(connection, subject)
-    if stored is None or account is None or is_ended(account):
+    if account is None or is_ended(account) or _password_hash(connection, subject) != verified:
         return None
-    return list(json.loads(account.roles))
+    roles = json.loads(account.roles)
+    return open_session(transaction, subject=subject, roles=roles, method="password"), roles
 
 
 def open_session(transaction: Transaction, *, subject: str, roles: Iterable[str], method: str) -> str:
@@ -318,7 +341,8 @@ def open_session(transaction: Transaction, *, subject: str, roles: Iterable[str]
     token = secrets.token_urlsafe(32)
     expires = utc((datetime.now(UTC) + timedelta(hours=_SESSION_HOURS)).timestamp())
     connection = transaction.connection
-    connection.execute(SESSION.delete().where(SESSION.c.expires < utc(time.time())))
+    # A day later: with a clock that was some hours ahead for a while, everybody would have been signed out.
+    connection.execute(SESSION.delete().where(SESSION.c.expires < utc(time.time() - 86400)))
     lines = connection.execute(select(ACCOUNT.c.lines).where(ACCOUNT.c.subject == subject)).scalar()
     row = {
         "sha256": token_digest(token),

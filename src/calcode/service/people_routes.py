@@ -99,17 +99,20 @@ def sign_in(login: Login, request: Request, service: ServiceHere) -> dict[str, A
     wait = service.logins.wait(one_account) or service.guesses.wait(address)
     if wait > 0:
         raise Problem(429, "Too many wrong passwords.", headers={"Retry-After": str(int(wait) + 1)})
-    with service.database.reading() as connection:
-        roles = people.password_roles(connection, subject=login.subject, password=login.password)
-    if roles is None:
+    subject = login.subject
+    verified = people.verified_hash(service.database, subject=subject, password=login.password)
+    opened = None
+    if verified is not None:
+        # Wrong passwords alone are counted: colleagues behind one address do not stand in each other's way.
+        service.guesses.give_back(address)
+        service.logins.give_back(one_account)
+        opened = service.change(lambda t: people.open_local_session(t, subject=subject, verified=verified))
+    if opened is None:
         failed = Event(kind="login", actor="unknown", subject="", body={"method": "password", "failed": True})
         service.change(lambda t: t.append([failed]))
         raise Problem(401, "Account or password is wrong.")
-    # Wrong passwords alone are counted: colleagues behind one address do not stand in each other's way.
-    service.guesses.give_back(address)
-    service.logins.give_back(one_account)
-    token = service.change(lambda t: people.open_session(t, subject=login.subject, roles=roles, method="password"))
     service.tokens.reload()
+    token, roles = opened
     return {"token": token, "roles": roles}
 
 
