@@ -334,6 +334,23 @@ def test_who_may_know_an_answer_on_the_patient_does_not_read_blind(ward: Ward, k
     assert knows == [True, True, False]
 
 
+def test_who_is_shown_the_readings_of_a_case_reads_the_patient_no_longer_blind(ward: Ward) -> None:
+    """Comments and changed answers tell what the model said."""
+    (case,) = sent_again(ward, 1)
+    ward.read("ben", case, "c0")
+    before = ward.kinds(case)
+    for _ in range(2):
+        assert [row["label"] for row in ward("anna", "GET", f"/v1/decisions/{case}/reviews").json()] == ["c0"]
+    assert ward.kinds(case) == [*before, "case_viewed", "answer_revealed", "case_viewed"]
+    (copy,) = sent_again(ward, 1)
+    ward("ben", "POST", f"/v1/decisions/{copy}/wish", json={})
+    # Refused, it shows nothing.
+    assert ward("anna", "GET", f"/v1/decisions/{copy}/reviews").status_code == 409
+    assert ward.kinds(copy) == ["task_opened"]
+    ward.read("anna", copy, "c0")
+    assert [row.blind for row in ward.rows(REVIEW)] == [True, False]
+
+
 def test_who_sent_one_image_of_a_patient_reads_none_blind(ward: Ward) -> None:
     token = token_for(ward.service.log, "program", subject="porter")
     ward.service.tokens.reload()

@@ -93,9 +93,10 @@ def case_page(id: DecisionId, request: Request, service: ServiceHere, principal:
         sent = deliveries(connection, id)
 
     def seen(transaction: Transaction) -> None:
-        reviews.view(transaction, id, reviewer=subject, what="history")
-        if not hidden:
-            blindness.reveal(transaction, id, reviewer=subject)
+        if hidden:
+            reviews.view(transaction, id, reviewer=subject, what="history")
+        else:
+            reviews.view_history(transaction, id, reviewer=subject)
 
     service.change(seen)
     try:

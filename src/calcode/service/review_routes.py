@@ -176,19 +176,26 @@ def wish(id: _Id, wanted: Wish, service: ServiceHere, principal: _Clinician) -> 
 
 
 @router.get(
-    "/decisions/{id}/reviews", response_model=list[ReadingFacts], responses=responses(401, 403, 404, 409, 422, 429)
+    "/decisions/{id}/reviews",
+    response_model=list[ReadingFacts],
+    responses=responses(401, 403, 404, 409, 422, 429, 503, 507),
 )
 def history(
     id: _Id,
     service: ServiceHere,
     principal: Annotated[Principal, Depends(role("clinician", "approver", "engineer", "auditor"))],
 ) -> list[dict[str, Any]]:
-    """All readings and labels of a case; who reads cases sees them when none of the patient waits for them."""
+    """All readings and labels of a case; who reads cases sees them when none of the patient waits for them.
+
+    That a person saw them is recorded, and with them the model's answer: a reading that was changed tells it.
+    """
     _decision(service, principal, id)
     with service.database.reading() as connection:
         if blindness.hidden_from(connection, id, principal):
             raise Problem(409, "You may still read a case of this patient; what others said would lead you.")
-        return blindness.readings(connection, id)
+        found = blindness.readings(connection, id)
+    service.change(lambda t: reviews.view_history(t, id, reviewer=principal.subject))
+    return found
 
 
 @router.get(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, exists, select
 
 from calcode.service.audit.parts import secret_part
-from calcode.service.blindness import SHOWN_SINCE, TASKS, blind_why, has_read, is_shown, may_know_answer
+from calcode.service.blindness import SHOWN_SINCE, TASKS, blind_why, has_read, is_shown, may_know_answer, reveal
 from calcode.service.labels import checked_label, reviews_of, second_drawn, standing
 from calcode.service.log import Event, Transaction
 from calcode.service.problems import Problem
@@ -249,6 +249,12 @@ def supersede(
 def view(transaction: Transaction, decision: str, *, reviewer: str, what: str) -> None:
     """Record that a person saw the image of a case, or its page."""
     transaction.append([_viewed(decision, task=None, reviewer=reviewer, what=what)])
+
+
+def view_history(transaction: Transaction, decision: str, *, reviewer: str) -> None:
+    """Record that a person saw the history of a case: what others said and what the model answered."""
+    view(transaction, decision, reviewer=reviewer, what="history")
+    reveal(transaction, decision, reviewer=reviewer)
 
 
 def wish(transaction: Transaction, decision: str, *, actor: str, comment: str) -> str:
