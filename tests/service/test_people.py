@@ -394,6 +394,41 @@ def test_answers_carry_headers_against_scripts_and_no_server_name(site: Site) ->
             assert "server" not in headers
 
 
+def test_an_error_that_nobody_foresaw_is_answered_with_the_headers_too(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(site) as (service, call):
+        good = call("GET", "/v1/models", as_="engineer")
+        monkeypatch.setattr(service.tokens, "principal", lambda token: 1 / 0)
+        row = {"embedding": embeddings(1)[0].tolist()}
+        for failed in (call("GET", "/v1/models"), call("POST", "/v1/decisions", json=row), call("GET", "/")):
+            assert (failed.status_code, failed.json()["title"]) == (500, "Internal error")
+            for name in ("content-security-policy", "x-content-type-options", "referrer-policy", "cache-control"):
+                assert failed.headers.get_list(name) == good.headers.get_list(name) != []
+
+
+def test_a_body_that_is_too_large_is_refused_before_anybody_asks_who_sent_it(site: Site) -> None:
+    with running(site) as (_, call):
+        described = call("GET", "/openapi.json").json()["paths"]
+        bodies = {
+            (method, re.sub(r"\{\w+\}", "0" * 32, path)): operation
+            for path, operations in described.items()
+            for method, operation in operations.items()
+            if "application/json" in operation.get("requestBody", {}).get("content", {}) and path != "/v1/decisions"
+        }
+        assert len(bodies) >= 10
+        for (method, path), operation in bodies.items():
+            assert "413" in operation["responses"], path
+            # Announced, and sent piece by piece.
+            for content in (b" " * (2**20 + 1), (b" " * 2**18 for _ in range(5))):
+                refused = call(method.upper(), path, as_=None, content=content, headers={"Content-Type": "text/plain"})
+                assert (refused.status_code, refused.headers["content-type"]) == (413, "application/problem+json"), path
+                assert refused.json()["detail"] == "The body is larger than 1,048,576 bytes."
+        # The largest that may come in is looked at.
+        content = b'{"subject": "' + b"a" * (2**20 - 15) + b'"}'
+        assert call("POST", "/v1/sessions", as_=None, content=content).status_code == 422
+
+
 def test_health_and_metrics_are_for_the_local_network(tmp_path: Path) -> None:
     site = make_site(tmp_path, lines='local_networks = ["10.0.0.0/8"]')
     with running(site) as (_, call):

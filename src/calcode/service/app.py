@@ -12,6 +12,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnection
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -40,7 +41,7 @@ from calcode.service.database import storage_fault
 from calcode.service.examples import DescribedApp
 from calcode.service.pages import problem_page
 from calcode.service.problems import MEDIA_TYPE, Problem
-from calcode.service.requests import service_of
+from calcode.service.requests import limited, service_of
 from calcode.service.service import Service
 
 _LOGGER = logging.getLogger("calcode.service")
@@ -49,6 +50,8 @@ PAGES = (
     *(sign_in_pages, start_pages, review_pages, case_pages, monitor_pages, model_pages),
     *(outbox_pages, log_pages, people_pages),
 )
+#: Bytes of a body whose endpoint has no limit of its own; the largest of them is a comment of 4,000 characters.
+_BODY_BYTES = 2**20
 _DESCRIPTION = (
     "One diagnosis, a set of diagnoses, or a deferral for every image, on the disk before it is answered. "
     "Research software, not a medical device."
@@ -95,7 +98,7 @@ def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
         app.include_router(routes.router)
     for router in more:
         app.include_router(router)
-    for kind in (Problem, RequestValidationError, HTTPException, DataError, OperationalError, Exception):
+    for kind in (Problem, RequestValidationError, HTTPException, DataError, OperationalError, NoConnection):
         app.add_exception_handler(kind, _refused)
     if service.site.oidc is not None:
         from calcode.service.oidc import add_oidc
@@ -109,7 +112,8 @@ def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
 class _DecisionsFirst:
     """Calls the endpoints that decide at once: the framework's way to them costs as much as a token and a body.
 
-    They ask for the token and read the body themselves. The same routes among the others describe them.
+    They ask for the token and read the body themselves. The same routes among the others describe them. Of the others,
+    the framework reads the body: not more of it than they can need.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -121,7 +125,7 @@ class _DecisionsFirst:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = self._routes.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         if route is None:
-            await self._app(scope, receive, send)
+            await self._app(scope, limited(scope, receive, _BODY_BYTES), send)
             return
         scope["route"] = route  # metrics find it there, as any other
         request = Request(scope, receive, send)
@@ -151,8 +155,9 @@ async def _refused(request: Request, error: Exception) -> Response:
         status = 422 if error.status_code == 400 else error.status_code
         detail = "There is nothing at this address." if status == 404 else f"{error.detail.rstrip('.')}."
         return _shown(request, Problem(status, detail, headers=dict(error.headers or {})))
-    if isinstance(error, DataError | OperationalError):
-        return _shown(request, Problem(*storage_fault(error)))
+    if isinstance(error, DataError | OperationalError | NoConnection):
+        status, sentence = storage_fault(error)
+        return _shown(request, Problem(status, sentence, headers={} if status == 422 else {"Retry-After": "2"}))
     return _shown(request, Problem(500, "An internal error; the log of the service names its place."))
 
 
@@ -176,13 +181,13 @@ class _Observed:
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
-        status = 500
+        status, answered = 500, False
         local = scope["path"].startswith(("/health", "/metrics"))
 
         async def sending(message: Message) -> None:
-            nonlocal status
+            nonlocal status, answered
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, answered = message["status"], True
                 own = {name for name, _ in message["headers"]}
                 message["headers"] = [*message["headers"], *(entry for entry in _HEADERS if entry[0] not in own)]
             await send(message)
@@ -193,6 +198,12 @@ class _Observed:
             return
         try:
             await self._app(scope, receive, sending)
+        except Exception as error:
+            # Here and not by a handler of the framework, which answers outside of this, without the headers.
+            if not answered:
+                response = await _refused(Request(scope), error)
+                await response(scope, receive, sending)
+            raise
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
             seconds = time.perf_counter() - started

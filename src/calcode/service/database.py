@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from sqlalchemy import URL, Boolean, Connection, Engine, Table, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as NoConnection
 
 from calcode.errors import ServiceError
 
@@ -297,6 +298,8 @@ def storage_fault(error: Exception) -> tuple[int, str]:
     """
     if isinstance(error, AnotherLog):
         return 503, str(error)
+    if isinstance(error, NoConnection):
+        return 503, "Too many read from the database at once: nothing was recorded. Repeat the request."
     if isinstance(error, DataError):
         return 422, "The request has a text that the database does not take, such as a NUL character: nothing was done."
     text = str(getattr(error, "orig", error)).lower()
@@ -384,7 +387,7 @@ def _change(table: Table, columns: tuple[str, ...], where: tuple[str, ...], sqli
 
 
 #: What a failing database raises.
-STORAGE_ERRORS = (OperationalError, DBAPIError, OSError)
+STORAGE_ERRORS = (OperationalError, DBAPIError, NoConnection, OSError)
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def _received(service: Service, principal: Principal, given: list[GivenLabel]) -
     return [{"decision": decision, "id": id} for decision, id in saved]
 
 
-@router.post("/labels", response_model=list[LabelAnswer], responses=responses(401, 403, 422, 429, 503, 507))
+@router.post("/labels", response_model=list[LabelAnswer], responses=responses(401, 403, 413, 422, 429, 503, 507))
 def label(
     wanted: LabelRequest, service: ServiceHere, principal: Annotated[Principal, Depends(role("program"))]
 ) -> list[dict[str, str]]:
@@ -133,7 +133,7 @@ def policy(
     return models.in_force.policy._asdict()
 
 
-@router.put("/policy", response_model=PolicyFacts, responses=responses(401, 403, 422, 429, 503, 507))
+@router.put("/policy", response_model=PolicyFacts, responses=responses(401, 403, 413, 422, 429, 503, 507))
 def set_policy(
     wanted: PolicyRequest,
     service: ServiceHere,

@@ -112,7 +112,9 @@ def alarms(
     return [alarm | alarm_in_words(alarm, service.models[name].settings.names) for alarm in found]
 
 
-@router.post("/alarms/{id}/close", response_model=Closed, responses=responses(401, 403, 404, 409, 422, 429, 503, 507))
+@router.post(
+    "/alarms/{id}/close", response_model=Closed, responses=responses(401, 403, 404, 409, 413, 422, 429, 503, 507)
+)
 def close_alarm(
     id: Annotated[str, Path(pattern=r"^[0-9a-f]{24}$")],
     closing: Closing,

@@ -170,7 +170,9 @@ async def add_model(
 
 
 @router.post(
-    "/models/{digest}/state", response_model=StateAnswer, responses=responses(401, 403, 404, 409, 422, 429, 503, 507)
+    "/models/{digest}/state",
+    response_model=StateAnswer,
+    responses=responses(401, 403, 404, 409, 413, 422, 429, 503, 507),
 )
 def set_state(
     digest: _Digest,
@@ -197,7 +199,7 @@ def set_state(
     return {"digest": digest, "state": wanted.state, "next": ""}
 
 
-@router.post("/rollback", response_model=StateAnswer, responses=responses(401, 403, 409, 422, 429, 503, 507))
+@router.post("/rollback", response_model=StateAnswer, responses=responses(401, 403, 409, 413, 422, 429, 503, 507))
 def roll_back(
     reason: Reason,
     service: ServiceHere,

@@ -91,7 +91,7 @@ class AccountFacts(BaseModel):
     lines: list[str] | None
 
 
-@router.post("/sessions", response_model=SessionAnswer, responses=responses(401, 422, 429, 503, 507))
+@router.post("/sessions", response_model=SessionAnswer, responses=responses(401, 413, 422, 429, 503, 507))
 def sign_in(login: Login, request: Request, service: ServiceHere) -> dict[str, Any]:
     """Sign in with a local account."""
     address = request.client.host if request.client else "unknown"
@@ -125,7 +125,7 @@ def tokens(service: ServiceHere, principal: _Admin) -> list[dict[str, Any]]:
     return [_facts(row) for row in rows]
 
 
-@router.post("/tokens", response_model=TokenAnswer, responses=responses(401, 403, 422, 429, 503, 507))
+@router.post("/tokens", response_model=TokenAnswer, responses=responses(401, 403, 413, 422, 429, 503, 507))
 def make_token(wanted: TokenRequest, service: ServiceHere, principal: _Admin) -> dict[str, str]:
     """Make a token."""
     facts = wanted.model_dump()
@@ -159,7 +159,7 @@ def _facts(row: Row[Any]) -> dict[str, Any]:
     return {**row._mapping, "roles": json.loads(row.roles), "lines": json.loads(row.lines or "null")}
 
 
-@router.put("/accounts/{subject}", status_code=204, responses=responses(401, 403, 404, 422, 429, 503, 507))
+@router.put("/accounts/{subject}", status_code=204, responses=responses(401, 403, 404, 413, 422, 429, 503, 507))
 def set_account(subject: _Subject, wanted: AccountRequest, service: ServiceHere, principal: _Admin) -> None:
     """Make a local account, change an account's roles, lines or password, or end it: no role is left then."""
     actor = principal.subject

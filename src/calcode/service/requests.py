@@ -8,7 +8,10 @@ from typing import Annotated, cast
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 from pydantic import AfterValidator, Field
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive, Scope
 
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
@@ -108,18 +111,56 @@ def role_on_all_lines(*roles: str) -> Callable[..., Awaitable[Principal]]:
 ServiceHere = Annotated[Service, Depends(service_of)]
 
 
+#: In the scope of a request whose endpoint counts the bytes of the body itself.
+_COUNTED = "calcode.counted"
+
+
 async def limited_body(request: Request, limit: int) -> bytes:
     """The body, or 413 as soon as it is larger than the limit; 400, which nobody reads, where its sender has gone."""
-    announced = request.headers.get("content-length", "0")
-    if announced.isdigit() and int(announced) > limit:
-        raise Problem(413, f"The body is larger than {limit:,} bytes.")
+    request.scope[_COUNTED] = True
+    if _announced(request.headers) > limit:
+        raise Problem(413, _too_large(limit))
     pieces, size = [], 0
     try:
         async for piece in request.stream():
             size += len(piece)
             if size > limit:
-                raise Problem(413, f"The body is larger than {limit:,} bytes.")
+                raise Problem(413, _too_large(limit))
             pieces.append(piece)
     except ClientDisconnect:
         raise Problem(400, "The connection ended before the body did.") from None
     return b"".join(pieces)
+
+
+def limited(scope: Scope, receive: Receive, limit: int) -> Receive:
+    """What a request receives, or 413 as soon as its body is larger than the limit, for endpoints without their own.
+
+    The framework reads all of a body into memory before anybody asks for the token.
+    """
+    size = 0
+
+    def require(size: int) -> None:
+        if size > limit:
+            # The framework would call a problem a body that cannot be read.
+            raise HTTPException(413, _too_large(limit))
+
+    async def receiving() -> Message:
+        nonlocal size
+        if scope["type"] != "http" or scope.get(_COUNTED):
+            return await receive()
+        require(_announced(Headers(scope=scope)))
+        message = await receive()
+        size += len(message.get("body", b""))
+        require(size)
+        return message
+
+    return receiving
+
+
+def _announced(headers: Headers) -> int:
+    announced = headers.get("content-length", "0")
+    return int(announced) if announced.isdigit() else 0
+
+
+def _too_large(limit: int) -> str:
+    return f"The body is larger than {limit:,} bytes."

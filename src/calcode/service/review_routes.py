@@ -19,7 +19,7 @@ from calcode.service.service import Service
 router = APIRouter(prefix="/v1", tags=["reviews"])
 _Id = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 _Clinician = Annotated[Principal, Depends(role("clinician"))]
-_WRITES = (401, 403, 404, 409, 422, 429, 503, 507)
+_WRITES = (401, 403, 404, 409, 413, 422, 429, 503, 507)
 
 
 class _Body(BaseModel):
