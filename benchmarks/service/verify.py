@@ -67,7 +67,7 @@ def rates(site: SiteSettings, log: Log, rounds: int) -> dict[str, dict[str, int]
         assert check_against(log, notes, key) == []
 
     def rows() -> None:
-        for _ in log._pages((*Record._fields, *COPIED), after=0, upto=size):
+        for _ in log._streamed((*Record._fields, *COPIED)):
             pass
 
     def hashes() -> None:

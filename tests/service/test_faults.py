@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -39,7 +40,7 @@ from typer.testing import CliRunner
 
 from calcode.cli.app import app
 from calcode.errors import CalcodeError
-from calcode.service import operations, schema
+from calcode.service import operations, people, schema
 from calcode.service.audit import tree
 from calcode.service.audit.notes import Checkpoint, sign_checkpoint
 from calcode.service.checkpoint_targets import note_file, notes_in
@@ -48,6 +49,7 @@ from calcode.service.database import Database
 from calcode.service.doctor import examine
 from calcode.service.keys import checkpoint_key
 from calcode.service.log import Event, Log
+from calcode.service.pages import COOKIE
 from calcode.service.service import Service
 from calcode.service.tables import EVENT, HEAD
 
@@ -318,6 +320,81 @@ def test_options_of_the_demonstration_are_refused_with_a_site_file(site: Site, o
     said = CliRunner().invoke(app, ["serve", str(site.file), option, value])
     assert said.exit_code == 2
     assert f"Invalid value for {option}" in said.output
+
+
+@pytest.fixture
+def large_site(tmp_path: Path) -> tuple[Site, str]:
+    """A site whose log, of 20 MB, no socket takes at once, and the session of its auditor."""
+    site = make_site(tmp_path)
+    assert CliRunner().invoke(app, ["service", "init", str(site.file)]).exit_code == 0
+    log = opened(site)
+    with log.transaction() as transaction:
+        transaction.append([Event(kind="export", actor="test", body={"what": "x" * 10_000}) for _ in range(2000)])
+        people.set_roles(transaction, subject="a.berg", roles=["auditor"], source="local", actor="test")
+        session = people.open_session(transaction, subject="a.berg", roles=["auditor"], method="test")
+    log.database.close()
+    return site, session
+
+
+def test_who_stops_reading_a_download_stands_in_nobodys_way(large_site: tuple[Site, str]) -> None:
+    """Each held one of 14 connections, and a state of the log behind which SQLite's write-ahead log only grew."""
+    site, session = large_site
+    process = Process(site).start()
+    with contextlib.ExitStack() as stack:
+        stack.callback(process.kill)
+        where = f"http://127.0.0.1:{process.port}"
+        browser = stack.enter_context(httpx.Client(base_url=where, cookies={COOKIE: session}, timeout=20))
+        (token,) = set(re.findall(r'name="form_token" value="(\w+)"', browser.get("/log").text))
+        taken = browser.build_request("POST", "/log/download", data={"form_token": token})
+        head = "".join(f"{name}: {value}\r\n" for name, value in taken.headers.items())
+        for _ in range(15):
+            stalled = stack.enter_context(socket.socket())
+            stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stalled.connect(("127.0.0.1", process.port))
+            stalled.sendall(f"POST /log/download HTTP/1.1\r\n{head}\r\n".encode() + taken.content)
+            assert stalled.recv(100).startswith(b"HTTP/1.1 200")
+        assert browser.get("/log").status_code == 200
+        with contextlib.closing(sqlite3.connect(site.settings.path("log.sqlite"))) as connection:
+            # Copied back and emptied, as it can be when nobody reads from it.
+            wait_until(lambda: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0, seconds=30)
+
+
+def test_more_readers_than_connections_are_told_to_come_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(site) as (service, call), contextlib.ExitStack() as stack:
+        for _ in range(14):
+            stack.enter_context(service.database.reading())
+        monkeypatch.setattr(service.database._reader.pool, "_timeout", 0.1)
+        busy = call("GET", "/v1/checkpoints", as_="auditor")
+        assert (busy.status_code, busy.headers["Retry-After"]) == (503, "2")
+        assert busy.json()["detail"].startswith("Too many read from the database at once")
+        # Decisions are written by a connection of their own.
+        row = {"embedding": embeddings(1)[0].tolist(), "image_id": "a"}
+        assert call("POST", "/v1/decisions", json=row).status_code == 200
+
+
+def test_a_body_without_end_is_refused_and_not_kept_in_memory(site: Site) -> None:
+    """By whom it was sent is asked after it was read."""
+    process = Process(site).start()
+
+    def most_memory() -> int:
+        (line,) = [x for x in Path(f"/proc/{process.process.pid}/status").read_text().splitlines() if "VmHWM" in x]
+        return int(line.split()[1]) * 1024
+
+    before = most_memory()
+    for path in ("/v1/sessions", "/v1/tokens", "/v1/labels"):
+        with socket.create_connection(("127.0.0.1", process.port), timeout=60) as connection:
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked"
+            connection.sendall(f"{head}\r\n\r\n".encode())
+            piece = b"100000\r\n" + b" " * 2**20 + b"\r\n"
+            connection.sendall(piece + piece)
+            answer = connection.recv(10_000)
+            assert answer.startswith(b"HTTP/1.1 413"), path
+            assert b"application/problem+json" in answer
+            with contextlib.suppress(OSError):
+                for _ in range(100):
+                    connection.sendall(piece)
+    assert most_memory() - before < 30e6
+    assert process.stop() == 0
 
 
 def test_the_demonstration_refuses_a_site_file(site: Site) -> None:
