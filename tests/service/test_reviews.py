@@ -269,7 +269,13 @@ def test_who_settles_sees_what_was_said_blind_and_no_change(tmp_path: Path) -> N
             ("ben", "c1", True),
         ]
         assert "the model is right" not in case.text
-        assert len(ward("auditor", "GET", f"/v1/decisions/{decision}/reviews").json()) == 3
+        comments = {
+            role: [entry["comment"] for entry in ward(role, "GET", f"/v1/decisions/{decision}/reviews").json()]
+            for role in ("auditor", "engineer", "approver")
+        }
+        assert len(comments["auditor"]) == 3
+        assert "the model is right" in comments["auditor"]
+        assert comments["engineer"] == comments["approver"] == [None] * 3
 
 
 def test_two_blind_readers_who_agree_need_no_third_when_one_changes(tmp_path: Path) -> None:

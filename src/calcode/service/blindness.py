@@ -19,6 +19,8 @@ from calcode.service.tables import ACCOUNT, DECISION, EVENT, OUTBOX, POLICY, REV
 
 #: Why a case waits that nobody has asked for: to tell which of the two would tell that the model deferred.
 _FIRST = ("deferred", "sample")
+#: Who may see what identifies a patient, and what readers wrote: nobody needs a name to judge a model.
+CARING = frozenset({"clinician", "auditor"})
 #: Tasks with their decisions and the events of these.
 TASKS = TASK.join(DECISION, DECISION.c.id == TASK.c.decision).join(EVENT, EVENT.c.seq == DECISION.c.seq)
 #: Since when a case waits, for who may read it: a deferral and a drawn case wait since they were decided.
@@ -175,6 +177,12 @@ def readings(connection: Connection, decision: str) -> list[dict[str, Any]]:
         content = values.pop("content")
         found.append({**values, "comment": None if content is None else bytes(content).decode()})
     return found
+
+
+def readings_for(connection: Connection, decision: str, principal: Principal) -> list[dict[str, Any]]:
+    """The readings of a case for who asks: comments, which may name the patient, are for `CARING` roles."""
+    found = readings(connection, decision)
+    return found if principal.roles & CARING else [{**entry, "comment": None} for entry in found]
 
 
 def blind_readings(connection: Connection, decision: str) -> list[dict[str, Any]]:

@@ -41,8 +41,6 @@ WHY = {
     "second": "Second reading",
     "adjudicate": "Two readers differ",
 }
-#: Who may see what identifies a patient; an engineer or approver needs no name to judge a model.
-_CARING = ("clinician", "auditor")
 _SEEN = {"case_viewed": "Opened by", "answer_revealed": "The model's answer was shown to"}
 _SOURCES = {
     "read": "Read by",
@@ -85,7 +83,7 @@ def case_page(id: DecisionId, request: Request, service: ServiceHere, principal:
     facts = case_facts(service, id)
     with service.database.reading() as connection:
         hidden = blindness.hidden_from(connection, id, principal)
-        readings = blindness.readings(connection, id)
+        readings = blindness.readings_for(connection, id, principal)
         tasks = blindness.tasks_shown(connection, id, hidden=hidden)
         # A reading that was changed after the answer was shown points at that answer, and so does when it was.
         told = [] if hidden else readings
@@ -106,9 +104,8 @@ def case_page(id: DecisionId, request: Request, service: ServiceHere, principal:
         proved, sentence = False, problem.detail
     except ServiceError as error:
         proved, sentence = False, f"The proof does not hold: {error}."
-    if not principal.roles & set(_CARING):
+    if not principal.roles & blindness.CARING:
         facts |= {"identity": {}, "viewer": None}
-        readings = [{**entry, "comment": None} for entry in readings]
     context = {
         **facts,
         "record": record,

@@ -193,7 +193,7 @@ def history(
     with service.database.reading() as connection:
         if blindness.hidden_from(connection, id, principal):
             raise Problem(409, "You may still read a case of this patient; what others said would lead you.")
-        found = blindness.readings(connection, id)
+        found = blindness.readings_for(connection, id, principal)
     service.change(lambda t: reviews.view_history(t, id, reviewer=principal.subject))
     return found
 
