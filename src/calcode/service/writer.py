@@ -422,7 +422,8 @@ def _decision_event(case: Case, outcome: dict[str, Any], *, place: Place, policy
 def _conflict(case: Case, events: list[Event]) -> Problem:
     """A key that was used for another content; the refusal is recorded."""
     problem = Problem(
-        409, "This Idempotency-Key, or without one this image_id, was used before for another content; send a new one."
+        409,
+        "The id was used before for another content (the Idempotency-Key or, without one, image_id); send a new one.",
     )
     events.append(refusal(case.actor, problem))
     return problem
