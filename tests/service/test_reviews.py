@@ -29,7 +29,7 @@ class Ward:
 
     def __call__(self, who: str, method: str, path: str, **options: Any) -> Any:
         if who not in self._tokens:
-            roles = [who] if who in ("program", "engineer", "auditor") else ["clinician"]
+            roles = [who] if who in ("program", "engineer", "approver", "auditor") else ["clinician"]
             self._tokens[who] = token_for(self.service.log, *roles, subject=who)
             self.service.tokens.reload()
         return self._call(method, path, as_=self._tokens[who], **options)
