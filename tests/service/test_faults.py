@@ -299,6 +299,8 @@ def test_a_log_whose_file_is_replaced_acknowledges_nothing_more(site: Site, how:
         refused = call("POST", "/v1/decisions", json=second)
         assert refused.status_code == 503
         assert "replaced or removed while the service runs" in refused.json()["detail"]
+        counted = re.findall(rb"^calcode_decisions_total\{.*\} (.+)$", service.metrics.text(), re.MULTILINE)
+        assert sum(map(float, counted)) == 1, "what is not on the disk is not counted"
         assert call("GET", "/health/ready", as_=None).status_code == 503
         if how == "removed" and not end:
             # A new connection would make an empty log there, and SQLite then delete the write-ahead log of this one.

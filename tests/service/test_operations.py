@@ -564,6 +564,30 @@ def test_an_erasure_says_when_the_disk_still_holds_the_content(site: Site, monke
         assert not any(b'"group":"p3"' in file.read_bytes() for file in Path(site.settings.data).glob("log.sqlite*"))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of others")
+def test_a_command_of_roots_does_not_lock_the_service_out(site: Site) -> None:
+    filled(site, 2)
+    data = site.settings.path(".")
+    (data / "log.sqlite.lock").unlink()
+    for path in (data, *data.glob("log.sqlite*")):
+        os.chown(path, 65534, 65534)
+    assert RUN(app, ["service", "rebuild", str(site.file)]).exit_code == 0
+    assert (data / "log.sqlite.lock").stat().st_uid == 65534
+
+
+def test_a_checkpoint_that_could_not_be_recorded_is_due_again(site: Site) -> None:
+    with running(site) as (service, call):
+        call("POST", "/v1/decisions", json={"embedding": embeddings(1)[0].tolist(), "image_id": "a"})
+        checkpoints = service.checkpoints
+        size = checkpoints.size
+        event = checkpoints.next_event()
+        assert checkpoints.size == size
+        assert checkpoints.due(every_records=1, every_seconds=3600.0)
+        service.change(lambda transaction: transaction.append([event]))
+        checkpoints.recorded(event)
+        assert not checkpoints.due(every_records=2, every_seconds=3600.0)
+
+
 def test_working_folders_of_killed_commands_are_deleted_after_a_day(site: Site) -> None:
     """A restored backup holds every identifier."""
     filled(site, 2)
