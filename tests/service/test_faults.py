@@ -263,7 +263,7 @@ def test_a_start_where_the_data_are_not_mounted_is_refused_and_makes_nothing(sit
     """New secrets would toss every coin again."""
     said = CliRunner().invoke(app, ["serve", str(site.file)])
     assert said.exit_code == 1
-    assert "there is no log; mount the data folder, name the right database, or before the first start run" in " ".join(
+    assert "no log yet; mount the data folder, name the right database, or before the first start run" in " ".join(
         said.output.split()
     )
     assert not Path(site.settings.data).exists()

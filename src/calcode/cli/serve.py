@@ -60,13 +60,16 @@ def serve(
             remedy = f"; write port = {port} into {site}" if name == "port" else ""
             raise typer.BadParameter(f"it goes with --demo alone{remedy}", param_hint=f"--{name}")
     try:
-        from calcode.service.operations import require_made
+        from calcode.service.keys import site_secret
+        from calcode.service.operations import opened
         from calcode.service.server import serve as run
         from calcode.service.settings import read_site
     except ImportError as error:
         raise ServiceError(f"{error.name}: not installed; pip install 'calcode[service]'") from error
     settings = read_site(site)
-    require_made(settings)
+    # A start in an empty place would begin another log.
+    with opened(settings):
+        site_secret(settings)
 
     def listening(port: int, service: Service) -> None:
 

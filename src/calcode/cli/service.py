@@ -81,7 +81,7 @@ def upgrade(site: SiteFile, as_json: AsJson = False) -> None:
     settings = read_site(site)
     file = sqlite_file(settings.database_url)
     if file is not None and not file.exists():
-        raise ServiceError(f"{file}: no log yet; run: calcode service init {site}")
+        raise schema.no_log(file)
     with closing(Database(settings.database_url)) as database, database.told():
         before = schema.current(database)
         schema.upgrade(database)

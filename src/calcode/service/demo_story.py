@@ -25,10 +25,10 @@ from calcode.service.batches import NDJSON
 from calcode.service.labels import OUTSIDE
 from calcode.service.log import Transaction
 from calcode.service.problems import Problem
-from calcode.service.recalibration import recalibrate, report_of, shadow_comparison
+from calcode.service.recalibration import recalibrate, report_of, shadow_comparison, shadowed_answers
 from calcode.service.reviews import save, take
 from calcode.service.service import Service
-from calcode.service.tables import DECISION, RECALIBRATION, SHADOW_DECISION, TASK
+from calcode.service.tables import DECISION, RECALIBRATION, TASK
 from calcode.service.wording import alarm_in_words
 
 LINE = "skin"
@@ -314,20 +314,9 @@ class Story:
 
     def _shadowed(self, connection: Connection, digest: str) -> Shadowed:
         rates = shadow_comparison(connection, LINE, digest, n_classes=len(self.service.models[LINE].prompts.classes))
-        query = (
-            select(
-                DECISION.c.id,
-                DECISION.c.action,
-                DECISION.c.released_set,
-                SHADOW_DECISION.c.action.label("shadow_action"),
-                SHADOW_DECISION.c.released_set.label("shadow_set"),
-            )
-            .join(SHADOW_DECISION, SHADOW_DECISION.c.decision == DECISION.c.id)
-            .where(DECISION.c.line == LINE, SHADOW_DECISION.c.model == digest)
-        )
         judged = [
             (self._truth[row.id], row)
-            for row in connection.execute(query)
+            for row in shadowed_answers(connection, LINE, digest)
             if "defer" not in (row.action, row.shadow_action) and self._truth.get(row.id, OUTSIDE) != OUTSIDE
         ]
         return Shadowed(

@@ -29,29 +29,13 @@ from calcode.service.tables import CHECKPOINT, DECISION, DERIVED, EVENT, SECRET_
 _UNDER_WAY = timedelta(days=1)
 
 
-def require_made(site: SiteSettings) -> None:
-    """Refuse a site without its log or its secret: a start in an empty place would toss every coin again."""
-    file = sqlite_file(site.database_url)
-    if file is None or file.exists():
-        site_secret(site)
-        with closing(Database(site.database_url)) as database:
-            where, made = database.where, schema.current(database) is not None
-    else:
-        where, made = str(file), False
-    if not made:
-        raise ServiceError(
-            f"{where}: there is no log; mount the data folder, name the right database, or before the first start run: "
-            "calcode service init SITE"
-        )
-
-
 @contextmanager
 def opened(site: SiteSettings) -> Iterator[Log]:
     """The log of a site, for a command beside the service; it may run meanwhile."""
     # Before it is opened, which would make the file.
     file = sqlite_file(site.database_url)
     if file is not None and not file.exists():
-        raise ServiceError(f"{file}: no log yet; run: calcode service init SITE")
+        raise schema.no_log(file)
     with closing(Database(site.database_url)) as database, database.told():
         schema.require_current(database)
         yield Log(database)
@@ -107,12 +91,8 @@ def restore_test(site: SiteSettings, live: Log, backup: str) -> tuple[int, list[
     """
     key = checkpoint_key(site).public_key()
     file = sqlite_file(backup) if "://" in backup else Path(backup)
-    own = live.database
-    if (
-        file is None
-        and parsed_url(backup).set(query={}, password=None) == parsed_url(own.url).set(query={}, password=None)
-    ) or (file is not None and own.sqlite and file.exists() and file.samefile(own.file)):
-        raise ServiceError(f"{own.where}: this is the log itself, not a backup of it; name a copy")
+    if _is(live.database, backup, file):
+        raise ServiceError(f"{live.database.where}: this is the log itself, not a backup of it; name a copy")
     with tempfile.TemporaryDirectory(dir=site.data) as folder:
         url, name = backup, backup
         if file is not None:
@@ -135,6 +115,14 @@ def restore_test(site: SiteSettings, live: Log, backup: str) -> tuple[int, list[
         with live.transaction() as transaction:
             transaction.append([Event(kind="backup_verified", actor="operator", body=body)])
     return size, found
+
+
+def _is(database: Database, name: str, file: Path | None) -> bool:
+    """Whether a database is the one that a URL, or a file, names."""
+    if file is not None:
+        return database.sqlite and file.exists() and file.samefile(database.file)
+    named, own = (parsed_url(url).set(query={}, password=None) for url in (name, database.url))
+    return named == own
 
 
 def _examined(restored: Log, live: Log, key: Ed25519PublicKey) -> tuple[int, list[str]]:

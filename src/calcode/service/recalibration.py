@@ -213,8 +213,20 @@ def shadow_comparison(connection: Connection, line: str, digest: str, *, n_class
     Informative are answers with at least one label and not all. Set size and deferral are shown and refuse nobody
     (SITE.md S6).
     """
+    rows = shadowed_answers(connection, line, digest)
+    return {
+        "decisions": len(rows),
+        "differ": sum((row.action, row.released_set) != (row.shadow_action, row.shadow_set) for row in rows),
+        "champion": _answers([(row.action, row.released_set) for row in rows], n_classes),
+        "candidate": _answers([(row.shadow_action, row.shadow_set) for row in rows], n_classes),
+    }
+
+
+def shadowed_answers(connection: Connection, line: str, digest: str) -> Sequence[Any]:
+    """The answers that were given while a model decided in the shadow, each with the one that it would have given."""
     query = (
         select(
+            DECISION.c.id,
             DECISION.c.action,
             DECISION.c.released_set,
             SHADOW_DECISION.c.action.label("shadow_action"),
@@ -223,13 +235,7 @@ def shadow_comparison(connection: Connection, line: str, digest: str, *, n_class
         .join(SHADOW_DECISION, SHADOW_DECISION.c.decision == DECISION.c.id)
         .where(DECISION.c.line == line, SHADOW_DECISION.c.model == digest)
     )
-    rows = connection.execute(query).all()
-    return {
-        "decisions": len(rows),
-        "differ": sum((row.action, row.released_set) != (row.shadow_action, row.shadow_set) for row in rows),
-        "champion": _answers([(row.action, row.released_set) for row in rows], n_classes),
-        "candidate": _answers([(row.shadow_action, row.shadow_set) for row in rows], n_classes),
-    }
+    return connection.execute(query).all()
 
 
 def _answers(answers: Sequence[tuple[str, str]], n_classes: int) -> dict[str, float | None]:

@@ -37,11 +37,19 @@ def upgrade(database: Database, *, to: str = "head") -> None:
         command.upgrade(config, to)
 
 
+def no_log(where: object) -> ServiceError:
+    """What to say where no log was begun; nothing makes one by itself, or every coin would be tossed again."""
+    return ServiceError(
+        f"{where}: no log yet; mount the data folder, name the right database, or before the first start run: calcode "
+        "service init SITE"
+    )
+
+
 def require_current(database: Database) -> None:
     """Raise if the database is older or newer than this version of calcode."""
     found, newest = current(database), revisions()[-1]
     if found is None:
-        raise ServiceError(f"{database.where}: no log yet; run: calcode service init SITE")
+        raise no_log(database.where)
     _require_known(database, found)
     if found != newest:
         raise ServiceError(
