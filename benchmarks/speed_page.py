@@ -32,14 +32,13 @@ page from those files. Attempts that did not help are in `benchmarks/NOTES.md`.
 SEARCH = """
 ## Neighbours in a large reference
 
-Up to 200,000 reference images the audit looks at all of them. Above that, if the extra `ann` is installed
+Up to {even:,} reference images the audit looks at all of them. Above that, if the extra `ann` is installed
 (`pip install 'calcode[ann]'`), it finds neighbours in a graph (HNSW, by faiss). The graph is built from the
 reference images. Validation images set the breadth of its search, so that at least 99 % of the true
 neighbours are found, with a margin of two standard errors. The model file keeps the share found and the
 error of the distance; `calcode inspect` shows both. Gate and test images play no part in that choice and go
 through the same search, so the p-values keep their meaning. A model made with the graph needs the extra
-when it is loaded. At 200,000 images the graph pays for itself after about 70,000 images in a batch, or
-6,000 single images.
+when it is loaded.{pays}
 
 `exact` looks at every image. `calcode` is this package's graph. The others are libraries that it could have
 used. Memory is the growth of the process while building, without the reference itself.
@@ -189,6 +188,24 @@ def support_part() -> str:
         "one image alone, 1 core",
     )
     return table(head, rows) + f"\n\n`python {result['command']}`"
+
+
+def pays_part(n: int) -> str:
+    """After how many images a graph over n reference images has paid for its making, to one digit."""
+    rows = {row["library"]: row for row in (load("support") or {"rows": []})["rows"] if row["n"] == n}
+    if not {"calcode", "exact"} <= rows.keys():
+        return ""
+    graph, exact = rows["calcode"], rows["exact"]
+    graph_asked, exact_asked = graph["asked"][0], exact["asked"][0]
+
+    def images(time: str) -> str:
+        needed = (graph["build_s"] - exact["build_s"]) / (exact_asked[time] - graph_asked[time]) * 1e3
+        return f"{float(f'{needed:.1g}'):,.0f}"
+
+    return (
+        f" At {n:,} images the graph pays for itself after about {images('ms_per_query_2_threads')} images\n"
+        f"in a batch, or {images('ms_per_query_alone')} single images."
+    )
 
 
 def levels_part() -> str:
@@ -342,9 +359,8 @@ two: reading the file, and the whole decision above. The CPU columns are the sam
 CPU, divided by the rate on one; *in processes* the same with one process for every core, which share nothing
 but the machine; *of bare products* that of a float32 product alone. Such machines are shared, and one core alone
 runs faster or slower by a third from one minute to the next, which decides the quotient: each figure is the middle of
-five turns on the machine of the last run, and other machines showed 9.4 to 12.4 with 20,000 images. Threads do as well
-as processes that share nothing, so it is the machine and not the interpreter that keeps the figure below 16
-(benchmarks/NOTES.md).
+five turns on the machine of the last run. Threads do as well as processes that share nothing, so it is the machine and
+not the interpreter that keeps the figure below 16 (benchmarks/NOTES.md).
 
 {table(heads["fits"], fits)}
 
@@ -367,8 +383,10 @@ def machine_part() -> str:
 
 def main() -> None:
     from calcode.kernels import KEPT_COLUMNS
+    from calcode.kernels.neighbours import SEARCH_BREAK_EVEN
 
-    rest = SEARCH.format(support=support_part(), tiled=KEPT_COLUMNS)
+    pays = pays_part(SEARCH_BREAK_EVEN)
+    rest = SEARCH.format(support=support_part(), tiled=KEPT_COLUMNS, even=SEARCH_BREAK_EVEN, pays=pays)
     PAGE.write_text(
         "\n".join(
             [HEAD, method_part(), machine_part() + levels_part() + site_part() + gpu_part() + peers_part() + rest]

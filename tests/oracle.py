@@ -447,7 +447,7 @@ def localized_threshold(*, rule: LocalizedRule, point: Floats) -> tuple[float, f
 
 
 def exact_threshold(*, rule: LocalizedRule, weights: Floats) -> tuple[float, float]:
-    """BASELINES.md 6, the simpler form: the largest V_k with S_k < 1 - delta.
+    """Local CP (docs/baselines.md), the simpler form: the largest V_k with S_k < 1 - delta.
 
     S_k does not decrease in k, so k is found by bisection. The margin is how far all the ratios could move together
     before k changes: at k and at the next one, the distance between theta~_k and the ratio that decides the count.

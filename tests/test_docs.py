@@ -94,8 +94,29 @@ def test_documents_that_pages_cite_exist() -> None:
     folders = (ROOT, ROOT / "docs", ROOT / "benchmarks")
     cited = {(_name(page), name) for page in PAGES for name in re.findall(r"\b[A-Z]{4,}\.md\b", page.read_text())}
     missing = {entry for entry in cited if not any((folder / entry[1]).exists() for folder in folders)}
-    # This page says what docstrings mean by the name.
-    assert missing == {("docs/site-method.md", "SITE.md")}
+    # These pages say what docstrings mean by the names.
+    assert missing == {("docs/site-method.md", "SITE.md"), ("docs/house.md", "SERVICE.md")}
+
+
+def test_sections_that_the_code_cites_are_told_in_the_docs() -> None:
+    method, site, house = ((ROOT / "docs" / name).read_text() for name in ("METHOD.md", "site-method.md", "house.md"))
+    headings = "".join(re.findall(r"^## .*", site, re.MULTILINE))
+    table = house.partition("| SERVICE.md |")[2].partition("\n\n")[0]
+    told = {
+        "METHOD.md": set(re.findall(r"^## (\d+)\.", method, re.MULTILINE)),
+        # What other pages tell is named above the first heading.
+        "SITE.md": set(re.findall(r"\bS\d+\b", headings + site.partition("\n## ")[0])),
+        "SERVICE.md": set(re.findall(r"\d+", "".join(re.findall(r"^\| [\d, ]+ \|", table, re.MULTILINE)))),
+    }
+    sources = [path for folder in ("src", "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    cited = {
+        (document, section)
+        for path in sources
+        for document, sections in re.findall(r"\b([A-Z]+\.md) (S?\d+(?:(?:,| and| to) S?\d+)*)", path.read_text())
+        for section in re.findall(r"S?\d+", sections)
+    }
+    assert len(cited) > 30
+    assert {(document, section) for document, section in cited if section not in told[document]} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)

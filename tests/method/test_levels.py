@@ -39,7 +39,7 @@ def test_too_few_points_make_every_level_infinite() -> None:
 def literal_exact(
     weights: np.ndarray, scores: np.ndarray, below: np.ndarray, total: np.ndarray, miscoverage: float
 ) -> int:
-    """Guan's three-list counting for one test point, word by word (BASELINES.md 6)."""
+    """Guan's three-list counting for one test point, word by word (docs/baselines.md)."""
     n = len(scores)
     mass = 1 + weights.sum()
     theta, theta_plus = below / (total + weights), (below + weights) / (total + weights)

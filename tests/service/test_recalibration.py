@@ -390,6 +390,9 @@ def test_what_the_champion_fitted_on_the_bag_defers_does_not_train_the_bag(servi
     clinic.read()
     with service.database.reading() as connection:
         chosen = plan_bag(connection, "skin", PLAN.model_copy(update={"gate_from": 0.95}))
+        decided = connection.execute(select(DECISION).where(DECISION.c.model == digest)).all()
+    assert any(row.action == "defer" and row.u >= 0.5 for row in decided), "the new champion has deferred"
+    assert chosen.trainers
     assert all(case.model != digest for case in chosen.trainers)
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from calcode.service import sampling
 from calcode.service.blindness import tasks_shown
-from calcode.service.labels import reviewed_cases, walkable
+from calcode.service.labels import reviewed_cases
 from calcode.service.log import utc
 from calcode.service.sampling import close_visits, later, settled_upto
 from calcode.service.service import Service
@@ -269,7 +269,7 @@ def test_thinning_leaves_one_probability_for_a_period(tmp_path: Path) -> None:
     assert [case.seq for case in young] == sorted(case.seq for case in cases if case.seq > changed)
 
 
-def test_walks_end_before_the_first_visit_that_is_open(tmp_path: Path) -> None:
+def test_cases_are_known_up_to_the_first_visit_that_is_open(tmp_path: Path) -> None:
     site = make_site(tmp_path, line_lines="sample = 1.0\nsecond_reader = 0.0")
     with running(site) as (service, call):
         ward = Ward(service, call)
@@ -285,9 +285,9 @@ def test_walks_end_before_the_first_visit_that_is_open(tmp_path: Path) -> None:
             assert settled_upto(connection, "skin") == seqs[three]
             cases = reviewed_cases(connection, "skin")
         assert [case.decision for case in cases] == [one, inside, three]
-        assert walkable(cases) == []
+        assert all(case.waiting for case in cases)
         ward.read("anna", one, "c0")
         ward.read("anna", three, "c0")
         with service.database.reading() as connection:
             cases = reviewed_cases(connection, "skin")
-        assert [case.decision for case in walkable(cases)] == [one], "the second one waits, so the third does too"
+        assert [case.waiting for case in cases] == [False, True, False]

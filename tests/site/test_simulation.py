@@ -190,6 +190,8 @@ def test_a_curve_is_that_of_resampled_cases(home: Calcode, cohort: Evidence) -> 
     assert all_of_them.informative == pytest.approx(own)
     assert few.informative <= own
     assert (few.beyond, all_of_them.beyond, beyond.beyond) == (False, False, True)
+    assert (few.varied, all_of_them.varied, beyond.varied) == (True, False, True)
+    assert (few.calibrating, all_of_them.calibrating, beyond.calibrating) == (30, 150, 300)
 
 
 def test_a_guess_about_more_cases_is_not_far_from_more_cases() -> None:
@@ -211,6 +213,11 @@ def test_an_archive_is_resampled_by_its_quota(home: Calcode, cohort: Evidence) -
     cases = draw_cases(home, cohort, drawn_patients(cohort, seed=0), n=120, design="archive", seed=2)
     site = fitted_on(home, cohort, cases, sampling="archive")
     few, more = learning_curve(site, cohort[cases.test], [20, 60], n_draws=4)
+    # 20 labels serve one diagnosis with 19; the one that is left serves none.
+    assert (few.calibrating, few.diagnoses) == (19, 1)
+    assert more.calibrating >= 38
+    held = int(np.bincount(site.bag_.labels).max())
+    assert few.varied == (held > 19)
     # At random 20 of the cases would not give any class the 19 labels that it needs.
     assert few.informative > 0.0
     assert more.informative >= few.informative

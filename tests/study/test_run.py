@@ -12,6 +12,7 @@ import pytest
 from processes import all_end, descendants
 from study.made_up import write_study, write_world
 
+from calcode.errors import StudyError
 from calcode.study.decisions import method_job
 from calcode.study.run import plan, run_study
 from calcode.study.specification import Condition
@@ -46,6 +47,26 @@ def test_a_finished_study_repeats_nothing_and_changes_no_byte(tmp_path) -> None:
     before = bytes_of(Path(study.output))
     again = run_study(study, workers=1)
     assert again.n_reused == again.n_jobs
+    assert bytes_of(Path(study.output)) == before
+
+
+def test_work_that_was_cut_off_is_done_again_and_work_that_was_altered_is_named(tmp_path) -> None:
+    study = read_study(write_study(tmp_path, experiments=("main-comparison",), methods=("aps", "calcode")))
+    run_study(study, workers=1)
+    before = bytes_of(Path(study.output))
+    file = sorted((Path(study.output) / "work").rglob("*.parquet"))[0]
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    again = run_study(study, workers=1)
+    assert again.n_jobs - again.n_reused == 1
+    assert bytes_of(Path(study.output)) == before
+    # The end of a Parquet file says how to read the rest, and how long it is itself; it stays whole.
+    end = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    file.write_bytes(b"\xff" * end + whole[end:])
+    with pytest.raises(StudyError, match=f"{file.name}: damaged .*remove it and run the study again"):
+        run_study(study, workers=1)
+    file.unlink()
+    run_study(study, workers=1)
     assert bytes_of(Path(study.output)) == before
 
 

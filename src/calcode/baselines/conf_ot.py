@@ -21,9 +21,7 @@ def label_marginal(labels: IntArray, *, n_classes: int) -> FloatArray:
     return marginal
 
 
-def transported_probabilities(
-    logits: FloatArray, marginal: FloatArray, *, rounds: int = 3, temperature: float = 1.0
-) -> FloatArray:
+def transported_probabilities(logits: FloatArray, marginal: FloatArray, *, rounds: int = 3) -> FloatArray:
     """Sinkhorn rounds towards a class marginal and equal mass per image; the images' step comes last.
 
     Parameters
@@ -33,8 +31,6 @@ def transported_probabilities(
     marginal : ndarray of shape (K,)
         Class marginal to impose; a class of zero mass leaves every image.
     rounds : int
-    temperature : float
-        Divides the logits.
 
     Returns
     -------
@@ -47,9 +43,8 @@ def transported_probabilities(
     array([[0.25, 0.75],
            [0.25, 0.75]])
     """
-    scaled = logits / temperature
     # One constant for all images: the ratios between images are part of the method.
-    plan = np.exp(scaled - scaled.max())
+    plan = np.exp(logits - logits.max())
     plan /= plan.sum()
     n_images = len(plan)
     for _ in range(rounds):

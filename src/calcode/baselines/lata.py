@@ -162,9 +162,7 @@ def _directed(neighbours: Neighbours) -> tuple[csr_array, csr_array]:
     return weights, present
 
 
-def refined_probabilities(
-    probabilities: FloatArray, graph: csr_array, *, weight: float = GRAPH_WEIGHT, rounds: int = ROUNDS
-) -> FloatArray:
+def refined_probabilities(probabilities: FloatArray, graph: csr_array, *, weight: float = GRAPH_WEIGHT) -> FloatArray:
     """Rounds of z_ik <- q_ik exp(weight sum_j W_ij z_jk), renormalised over classes.
 
     Parameters
@@ -173,14 +171,13 @@ def refined_probabilities(
         q, the starting probabilities.
     graph : sparse array of shape (N, N)
     weight : float
-    rounds : int
 
     Returns
     -------
     ndarray of shape (N, K)
     """
     refined = probabilities
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         pulled = probabilities * np.exp(weight * (graph @ refined))
         refined = pulled / pulled.sum(axis=1, keepdims=True)
     return refined

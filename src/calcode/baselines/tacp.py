@@ -51,8 +51,8 @@ TOLERANCE = 0.01
 _FOLDS = 5
 
 
-def head_classes(prior: FloatArray, *, share: float = 0.5) -> BoolArray:
-    """Fewest classes, by decreasing prior, whose mass exceeds `share`; shape (K,).
+def head_classes(prior: FloatArray) -> BoolArray:
+    """Fewest classes, by decreasing prior, that hold more than half of the mass; shape (K,).
 
     Examples
     --------
@@ -60,7 +60,7 @@ def head_classes(prior: FloatArray, *, share: float = 0.5) -> BoolArray:
     array([False,  True,  True])
     """
     order = np.argsort(-prior, kind="stable")
-    needed = int((np.cumsum(prior[order]) <= share).sum()) + 1
+    needed = int((np.cumsum(prior[order]) <= 0.5).sum()) + 1
     head = np.zeros(len(prior), dtype=bool)
     head[order[:needed]] = True
     return head

@@ -18,19 +18,19 @@ import typer
 
 from calcode.arrays import AnyArray, IntArray
 from calcode.cli.running import Screen
-from calcode.cohorts import ROLES, Cohort, FeatureFile, decisions_from, open_features, read_decisions
+from calcode.cohorts import Cohort, FeatureFile, decisions_from, open_features, read_decisions
 from calcode.engines.local import LARGEST_BLOCK, naming, require_classes, require_review_probability
 from calcode.errors import CalcodeWarning, FeatureFileError, NothingChosenError, RoleError
 from calcode.method.decisions import Decisions
 from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
+from calcode.method.roles import FITTED_ROLES
 from calcode.site import SiteModel
 
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.compute
 
-FITTED_ROLES = tuple(role for role in ROLES if role != "test")
 #: Roles in which every image must have a diagnosis among the classes (METHOD.md 1).
 _LABELLED = ("validation", "calibration")
 #: The comparisons of a condition, by the names of the module `operator`.

@@ -276,7 +276,7 @@ def curve(
 
     from calcode.errors import CalcodeWarning
     from calcode.method.evidence import one_per_group
-    from calcode.metrics.wording import percent
+    from calcode.metrics.wording import counted, percent
     from calcode.site.expected import learning_curve
 
     try:
@@ -296,14 +296,21 @@ def curve(
         points = learning_curve(site, images, sizes, n_draws=draws, random_state=seed)
     rows = [asdict(point) for point in points]
     screen.emit("site curve", {"reviewed": len(site.bag_), "images": len(images), "curve": rows})
-    table = plain_table("labels", "informative", "8 of 10 draws", "", words=())
+    table = plain_table("labels", "calibrate", "informative", "8 of 10 draws", "", words=())
     for point in points:
-        note = "a guess: more labels than reviewed cases" if point.beyond else ""
+        note = "a guess: too few cases" if point.beyond else ""
         rate, low, high = (percent(share, digits=0) for share in (point.informative, point.low, point.high))
-        table.add_row(f"{point.labels:,}", rate, f"{low} to {high}", note)
+        table.add_row(
+            f"{point.labels:,}",
+            f"{point.calibrating:,} of {counted(point.diagnoses, 'diagnosis')}",
+            rate,
+            f"{low} to {high}" if point.varied else "all cases: one draw",
+            note,
+        )
     screen.say(
         f"{len(site.bag_):,} reviewed cases, {len(images):,} images that were not reviewed. Informative: at least one "
-        "diagnosis is ruled out and one remains."
+        "diagnosis is ruled out and one remains. A further diagnosis that calibrates can be left out of a set, and "
+        "takes labels from the others."
     )
     screen.show(table)
 

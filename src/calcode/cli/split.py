@@ -49,9 +49,10 @@ def split(
     calcode split skin.parquet -o split.parquet
     calcode split skin.parquet -o split.parquet --sizes 0.1,0.2,0.2,0.3,0.2
     """
-    from calcode.cli.rows import FITTED_ROLES, warn_of_unknown_labels
+    from calcode.cli.rows import warn_of_unknown_labels
     from calcode.cohorts import open_features, role_counts, split_roles, write_roles
     from calcode.errors import CalcodeWarning, FeatureFileError, SettingsError
+    from calcode.method.roles import FITTED_ROLES
 
     target = output_file(output, suffixes=(".parquet",), inputs=(features,))
     if not 0 < guard < 1:

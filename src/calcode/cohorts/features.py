@@ -170,7 +170,7 @@ class FeatureFile:
             matrix: FloatArray = self.stored_embeddings(table).astype(np.float64)
             with np.errstate(over="ignore", invalid="ignore"):
                 squared = np.einsum("ij,ij->i", matrix, matrix)
-            # One pass tells whether there is anything to refuse; what it is takes more.
+            # One pass finds whether any row is bad; only then are the bad rows looked for.
             if not (np.isfinite(squared) & (squared > 0)).all():
                 self._refuse_rows(table, np.asarray(~np.isfinite(matrix).all(axis=1)), "NaN, infinity or a null")
                 self._refuse_rows(table, np.asarray(~matrix.any(axis=1)), "a vector of length zero")
@@ -398,7 +398,7 @@ def open_features(
     The roles of a file for `Calcode.fit`, and its test images::
 
         file = open_features("split.parquet")
-        roles = {name: file.read(role=name).evidence for name in ("reference", "validation", "gate", "calibration")}
+        roles = {name: file.read(role=name).evidence for name in FITTED_ROLES}
         test = file.read(role="test", where=pyarrow.compute.field("site") != "rosendahl")
     """
     file = Path(path)

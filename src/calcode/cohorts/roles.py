@@ -12,11 +12,12 @@ import numpy as np
 from calcode.arrays import AnyArray, BoolArray, FloatArray, IntArray, TextArray
 from calcode.errors import CalcodeWarning, RoleError, SettingsError
 from calcode.method.quantiles import smallest_finite_count
+from calcode.method.roles import FITTED_ROLES
 
 _log = logging.getLogger(__name__)
 
 #: The data roles in the order in which a fit uses them (METHOD.md 1).
-ROLES = ("reference", "validation", "gate", "calibration", "test")
+ROLES = (*FITTED_ROLES, "test")
 #: Stands for the label -1.
 _OUTSIDE = "(outside)"
 

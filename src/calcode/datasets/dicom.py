@@ -56,9 +56,9 @@ def is_dicom(path: Path) -> bool:
         return False
 
 
-def require_pixels(width: int, height: int, *, frames: int = 1) -> None:
+def require_pixels(width: int, height: int) -> None:
     """Raise for an image too large to decode, before it is: a small file can hold billions of pixels."""
-    if width * height * frames > MAX_PIXELS:
+    if width * height > MAX_PIXELS:
         raise ImageError(TOO_MANY_PIXELS)
 
 

@@ -39,15 +39,7 @@ class DeviceAnswers:
 
 
 def second_labels(sets: torch.Tensor, *, answered: torch.Tensor, preference: torch.Tensor) -> torch.Tensor:
-    """Mask of the labels that join single answers which are not certified (SITE.md S17); shape (n, K).
-
-    Parameters
-    ----------
-    sets : tensor of bool, shape (n, K)
-    answered : tensor of bool, shape (n,)
-    preference : tensor of shape (n, K)
-        The excluded label with the largest value joins, ties by the lower index.
-    """
+    """What `calcode.method.singles.second_labels` gives (SITE.md S17); shape (n, K)."""
     import torch
 
     second = torch.where(sets, -torch.inf, preference).argmax(dim=1)

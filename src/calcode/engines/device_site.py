@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from calcode.engines.device_answers import DeviceAnswers, chosen_actions, second_labels
 from calcode.engines.device_audit import DeviceAudit, robust_probabilities
-from calcode.method.home_sums import EMBEDDING_SCALE, LOG_FLOOR, LOG_SCALE
+from calcode.method.home_sums import EMBEDDING_SCALE, LOG_OFFSET, LOG_SCALE
 from calcode.site import SiteModel
 from calcode.site.device import DeviceRanking
 from calcode.site.ranking import TOLERANCE
@@ -53,7 +53,7 @@ class SiteAnswers:
             weights = torch.tensor(np.asarray(checked), device=embeddings.device)
         probabilities = torch.softmax(prompt_logits, dim=2)
         robust = robust_probabilities(probabilities, trim=model.settings_.trim)
-        logs = torch.log(robust + LOG_FLOOR)
+        logs = torch.log(robust + LOG_OFFSET)
         features = torch.cat(
             [
                 torch.ones_like(embeddings[:, :1]),

@@ -40,7 +40,6 @@ class Progress:
     total: int
     skipped: int
     images_per_second: float
-    seconds_left: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,14 +202,12 @@ class EmbedJob:
         self._handled += images
         self._skipped |= skipped
         if self._progress is not None:
-            rate = self._handled / max(time.perf_counter() - self._started, 1e-9)
             self._progress(
                 Progress(
                     done=len(self._listing) - len(self.todo) + self._handled,
                     total=len(self._listing),
                     skipped=len(self._skipped),
-                    images_per_second=rate,
-                    seconds_left=(len(self.todo) - self._handled) / rate,
+                    images_per_second=self._handled / max(time.perf_counter() - self._started, 1e-9),
                 )
             )
 

@@ -84,7 +84,7 @@ class ScreenedAnchors:
         order = np.argsort(squares)
         sample = anchors[order[:: -max(1, n // 32)]]
         seen = np.abs(self.query_rows(sample) @ columns[:, :n] - cosine_distances(sample, anchors)).max(initial=0.0)
-        # Among anchors that are nearly the same, float64 rounds as coarsely: that is none of float32's doing.
+        # Among anchors that are nearly the same, float64 rounds as coarsely, so float32 is not the cause.
         self.coarseness = max(1.0, float(seen) / (USUAL_ERROR * max(self.widest, 1e-9)))
         if np.count_nonzero(np.diff(squares[order]) > 1e-12 * self.widest) < n // 2:
             self.coarseness *= 3.0  # most are copies, whose errors are the same and do not average out

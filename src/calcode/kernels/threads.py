@@ -84,7 +84,7 @@ products_on_one_core = _OneCoreEach()
 _thread = local()
 
 if hasattr(os, "register_at_fork"):
-    # A child has none of the threads that may be inside, nor anybody to let go of the lock.
+    # A forked child has none of the threads that may hold the lock, so nothing would release it.
     os.register_at_fork(after_in_child=products_on_one_core.__init__)  # type: ignore[misc]
 
 

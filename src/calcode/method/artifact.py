@@ -228,9 +228,9 @@ def check_tensors(tensors: Mapping[str, AnyArray], rules: Mapping[str, TensorRul
 
 
 def refuse(contradictions: Mapping[str, bool]) -> None:
-    """Raise about the first statement that is so."""
-    for words, is_so in contradictions.items():
-        if is_so:
+    """Raise an error for the first statement that is true."""
+    for words, is_true in contradictions.items():
+        if is_true:
             raise ArtifactError(words)
 
 

@@ -34,9 +34,7 @@ _OWN_ROW_DISTANCE = 1e-12
 LOG_FLOOR = 1e-12
 
 
-def neighbour_distance(
-    embeddings: FloatArray, *, reference: FloatArray, n_neighbors: int, average: AverageName = "median"
-) -> FloatArray:
+def neighbour_distance(embeddings: FloatArray, *, reference: FloatArray, n_neighbors: int) -> FloatArray:
     """Median of the smallest cosine distances to the reference; larger means weaker support.
 
     Parameters
@@ -45,15 +43,12 @@ def neighbour_distance(
     reference : ndarray of shape (m, d)
     n_neighbors : int
         All of the reference where it holds fewer.
-    average : {"median", "mean"}
-        The mean serves a comparison: a single far neighbour moves it.
 
     Returns
     -------
     ndarray of shape (n,)
     """
-    nearest = nearest_distances(embeddings, reference, n_neighbors=n_neighbors)
-    return _averaged(nearest, average=average)
+    return _averaged(nearest_distances(embeddings, reference, n_neighbors=n_neighbors), average="median")
 
 
 def negative_energy(prompt_logits: FloatArray) -> FloatArray:

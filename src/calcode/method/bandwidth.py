@@ -20,6 +20,7 @@ from calcode.errors import CalcodeWarning, RoleError
 from calcode.kernels import negative_squares, pair_masses, weights_from_squares
 from calcode.method.localized import loo_level
 from calcode.method.quantiles import conformal_rank, coverage_floor
+from calcode.method.scores import true_label_scores
 
 #: One example to fit on and one to judge.
 MIN_EXAMPLES = 2
@@ -89,7 +90,7 @@ class CrossFit:
         self.labels = labels
         self._folds = fold_numbers(labels, n_folds=n_folds, random_state=random_state)
         self._n_folds = int(self._folds.max()) + 1
-        true_scores = scores[np.arange(len(labels)), labels]
+        true_scores = true_label_scores(scores, labels)
         # Columns fold by fold, ascending by score inside each, so that a fold's mass is a prefix sum.
         columns = np.lexsort((true_scores, self._folds))
         self._own_column = np.empty(len(labels), dtype=np.int64)

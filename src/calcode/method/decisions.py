@@ -205,7 +205,7 @@ class Decisions:
         return decisions_table(self)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """`to_arrow` as a data frame; needs pandas."""
+        """`to_arrow` as a data frame."""
         return self.to_arrow().to_pandas()
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from calcode.arrays import FloatArray
 from calcode.errors import EvidenceError
 from calcode.kernels import cosine_distances, row_blocks
+from calcode.method.audit import RANK_TOLERANCE, SupportAudit
 from calcode.method.decisions import Action, Decisions, Reason
 from calcode.method.evidence import Evidence, robust_probabilities
 from calcode.method.model import Calcode
@@ -203,7 +204,13 @@ def explain(
     always = [name for name in decisions.in_every_set if not fits[name]]
     verdicts = () if decisions.deferred[0] else _verdicts(evidence, decisions, model=model, titles=named)
     neighbours = () if reference is None else nearest(evidence, reference, count=n_neighbours)
-    share = share_nearer(evidence, model=model)
+    share = None
+    if (audit := model.audit_) is not None:
+        known = audit.gate_distances
+        if known is None:
+            # A model that did not keep them: reference images and their own neighbours.
+            known = usual_distances(audit.reference, count=min(audit.n_neighbors, len(audit.reference) - 1))
+        share = share_nearer(evidence, audit=audit, known=known)
     unusual, level = unusual_sentence(share), model.settings_.deferral_level
     if model.audit_name_ is None:
         why = ["Check before the answer: none, every image is accepted."]
@@ -272,19 +279,17 @@ def single_answer_record(model: Decider, test: Evidence) -> str:
     return f"On {len(test):,} labelled test images the model gave {found.singles}."
 
 
-def share_nearer(evidence: Evidence, *, model: Calcode) -> float | None:
-    """Share of known images that lie nearer to the reference than the first image of `evidence` does.
+def share_nearer(evidence: Evidence, *, audit: SupportAudit, known: FloatArray) -> float:
+    """Share of the known images that lie nearer to the reference than the first image of `evidence` does.
 
-    The known images are those of the gate, one per group; a model that did not keep their distances compares with
-    reference images and their own neighbours. None where the model has no audit, and so no reference.
+    Parameters
+    ----------
+    evidence : Evidence
+    audit : SupportAudit
+    known : ndarray of shape (m,)
+        Distances of the known images to their neighbours in the reference.
     """
-    audit = model.audit_
-    if audit is None:
-        return None
-    known = audit.gate_distances
-    if known is None:
-        known = usual_distances(audit.reference, count=min(audit.n_neighbors, len(audit.reference) - 1))
-    return float((known < audit.distances(evidence[:1])[0] - 1e-9).mean())
+    return float((known < audit.distances(evidence[:1])[0] - RANK_TOLERANCE).mean())
 
 
 def usual_distances(vectors: FloatArray, *, count: int) -> FloatArray:

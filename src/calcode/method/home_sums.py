@@ -21,7 +21,7 @@ N_FOLDS = 4
 
 EMBEDDING_SCALE = 4.0
 LOG_SCALE = 0.5
-LOG_FLOOR = 1e-6
+LOG_OFFSET = 1e-6
 _BLOCK_ROWS = 4096
 #: Numbers of phi that are kept between sums and scores (64 MiB).
 _KEPT_NUMBERS = 1 << 23
@@ -47,7 +47,7 @@ def site_features(evidence: Evidence, *, trim: int) -> FloatArray:
     >>> site_features(evidence, trim=0)
     array([[1., 4., 0., 0., 0.]])
     """
-    logs = np.log(robust_probabilities(evidence.prompt_logits, trim=trim) + LOG_FLOOR)
+    logs = np.log(robust_probabilities(evidence.prompt_logits, trim=trim) + LOG_OFFSET)
     centred = logs - logs.mean(axis=1, keepdims=True)
     ones = np.ones((len(evidence), 1))
     return np.concatenate([ones, EMBEDDING_SCALE * evidence.embeddings, LOG_SCALE * centred], axis=1)
@@ -68,7 +68,7 @@ def read_features(features: FloatArray, *, n_classes: int) -> tuple[bool, FloatA
     shares = adapter_probabilities(centred, sharpness=1.0)
     sound = np.allclose(features[:, 0], 1.0) and np.allclose(lengths, EMBEDDING_SCALE)
     sound = sound and np.allclose(centred.sum(axis=1), 0.0, atol=1e-6)
-    return bool(sound), shares * (1.0 + n_classes * LOG_FLOOR) - LOG_FLOOR
+    return bool(sound), shares * (1.0 + n_classes * LOG_OFFSET) - LOG_OFFSET
 
 
 def adapter_probabilities(outputs: FloatArray, *, sharpness: float) -> FloatArray:

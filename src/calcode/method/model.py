@@ -24,10 +24,10 @@ from calcode.method.decisions import Decisions, choose_actions, promises_of
 from calcode.method.evidence import Evidence, one_per_group, robust_probabilities
 from calcode.method.home_sums import HomeSums
 from calcode.method.localized import LocalizedRule, canonical_order
-from calcode.method.quantiles import conformal_rank, smallest_finite_count
+from calcode.method.quantiles import smallest_finite_count
 from calcode.method.scores import aps_scores, label_sets, true_label_scores
 from calcode.method.settings import Settings, parameters_section
-from calcode.method.singles import NOT_CERTIFIED, SinglesCertificate, with_second_label
+from calcode.method.singles import NOT_CERTIFIED, SinglesCertificate, second_labels
 
 #: The step that makes what is missing, where it is not the last one.
 _MADE_BY = {"audit_": "fit_audit", "bandwidth_": "discover_tail"}
@@ -283,7 +283,7 @@ class Calcode(Settings):
             singles=NOT_CERTIFIED if self.certificate_ is None else self.certificate_.sentence,
         )
         self.in_every_set_ = {guard.name: guard.n for guard in self.guards_ if math.isinf(guard.quantile)}
-        if conformal_rank(len(labels), miscoverage=settings.miscoverage) > len(labels):
+        if rule.always_infinite:
             self.in_every_set_ = self.n_accepted_per_class_
         for made_again in ("_search", "digest_"):
             vars(self).pop(made_again, None)
@@ -366,9 +366,8 @@ class Calcode(Settings):
             localized_sets[first] = True
         sets = label_sets(scores, guarded)
         if self.certificate_ is not None and not self.certificate_.certified:
-            wider = with_second_label(sets, answered=supported, preference=robust)
-            guarded = np.where(wider & ~sets, scores, guarded)
-            sets = wider
+            joins = second_labels(sets, answered=supported, preference=robust)
+            sets, guarded = sets | joins, np.where(joins, scores, guarded)
         action, reason, label = choose_actions(sets, supported=supported, binary_utility=self.settings_.binary_utility)
         return Decisions(
             action=action,

@@ -38,7 +38,7 @@ from calcode.method.home_sums import EMBEDDING_SCALE, HomeSums
 from calcode.method.localized import LocalizedRule
 from calcode.method.model import Calcode
 from calcode.method.quantiles import coverage_floor
-from calcode.method.roles import EvidenceFormat, RoleHashes
+from calcode.method.roles import FITTED_ROLES, EvidenceFormat, RoleHashes
 from calcode.method.settings import SETTINGS, Settings
 from calcode.method.singles import SinglesCertificate
 from calcode.method.tail import ClassEvidence, discover_tail
@@ -46,7 +46,6 @@ from calcode.method.tail import ClassEvidence, discover_tail
 if TYPE_CHECKING:
     from calcode.site import SiteModel
 
-_ROLES = ("reference", "validation", "gate", "calibration")
 _SLACK = 1e-9
 #: The tensors of a model, apart from those of its audit: "n" calibration points, "K" classes, "d" dimensions and
 #: "p" = 1 + d + K of a site's features.
@@ -59,7 +58,7 @@ _CALIBRATION = {
 #: A_i and B_i of a guard's points among their class; files written before they were kept lack them.
 _GUARDS = {"guard_below": TensorRule("n", 0.0), "guard_total": TensorRule("n", 0.0)}
 _SUMS = {"home_outer": TensorRule("p p"), "home_by_class": TensorRule("p K"), "home_scores": TensorRule("N", 0.0, 1.0)}
-_HASHES = {(role, kind): f"hashes_{role}_{kind}" for role in _ROLES for kind in ("ids", "groups")}
+_HASHES = {(role, kind): f"hashes_{role}_{kind}" for role in FITTED_ROLES for kind in ("ids", "groups")}
 #: Ascending gate values of each diagnostic, with their range.
 _GATES = {
     "distance": (-_SLACK, 2.0 + _SLACK),
@@ -195,7 +194,7 @@ def model_from(artifact: Artifact, *, fault: str = "altered") -> Calcode:
 
         # The parts of the model, and whether they fit together.
         # The canonical JSON sorts names; the roles come back in the order in which they were used.
-        model.manifest_ = {role: metadata["manifest"][role] for role in _ROLES}
+        model.manifest_ = {role: metadata["manifest"][role] for role in FITTED_ROLES}
         model.role_hashes_ = RoleHashes(
             bytes.fromhex(metadata["ledger_key"]),
             {

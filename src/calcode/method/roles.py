@@ -19,6 +19,8 @@ from calcode.method.evidence import Evidence
 _TELLING = 20
 #: Bytes of a keyed hash.
 HASH_BYTES = 16
+#: The roles that a fit uses, in the order in which it does.
+FITTED_ROLES = ("reference", "validation", "gate", "calibration")
 _SHOWN = 5
 _COMPARED = {
     "classes": "classes or their order",
@@ -27,6 +29,24 @@ _COMPARED = {
     "prompt_digest": "prompt digest",
     "backbone": "backbone",
 }
+
+
+def keyed_hashes(key: bytes, values: Iterable[str | bytes]) -> list[bytes]:
+    """Hashes that stand for ids and groups in a file, as hex, in their order.
+
+    Examples
+    --------
+    >>> [len(digest) for digest in keyed_hashes(bytes(16), ["patient 7", "patient 8"])]
+    [32, 32]
+    """
+    # A hash that has taken the key in already: a copy of it costs a third of a new one.
+    keyed = hashlib.blake2b(key=key, digest_size=HASH_BYTES)
+    hashed = []
+    for value in values:
+        hasher = keyed.copy()
+        hasher.update(value if isinstance(value, bytes) else value.encode())
+        hashed.append(hasher.hexdigest().encode())
+    return hashed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,13 +165,13 @@ class RoleHashes:
         """The hashes with one more role, after the check that it overlaps with none before."""
         named = identities(evidence)
         self.require_disjoint(role, named)
-        added = {(role, kind): frozenset(self._hashed(values)) for kind, values in named.items()}
+        added = {(role, kind): frozenset(keyed_hashes(self.key, values)) for kind, values in named.items()}
         return RoleHashes(self.key, self.hashes | added)
 
     def require_disjoint(self, role: str, named: Mapping[str, Collection[str]]) -> None:
         """Raise `RoleError` naming the ids or groups, as `identities` gives them, that another role holds already."""
         for kind, values in named.items():
-            digests = self._hashed(values)
+            digests = keyed_hashes(self.key, values)
             for (other, other_kind), known in self.hashes.items():
                 if other_kind == kind and other != role and not known.isdisjoint(digests):
                     n, shown = _shared(values, digests, known)
@@ -163,7 +183,7 @@ class RoleHashes:
     def require_new(self, argument: str, named: Mapping[str, Collection[str]]) -> None:
         """Raise `RoleError` naming the ids or groups, as `identities` gives them, that the model was fitted on."""
         for kind, values in named.items():
-            digests = self._hashed(values)
+            digests = keyed_hashes(self.key, values)
             for (role, role_kind), known in self.hashes.items():
                 if role_kind == kind and not known.isdisjoint(digests):
                     n, shown = _shared(values, digests, known)
@@ -178,7 +198,9 @@ class RoleHashes:
         known, asked = self._in_any_role.get(kind, frozenset()), list(values)
         if not known:
             return [False] * len(asked)
-        return [value != "" and digest in known for digest, value in zip(self._hashed(asked), asked, strict=True)]
+        return [
+            value != "" and digest in known for digest, value in zip(keyed_hashes(self.key, asked), asked, strict=True)
+        ]
 
     def first_words(self) -> dict[str, IntArray]:
         """First eight bytes of every hash that a role holds, as numbers, for "ids" and "groups" as far as there are."""
@@ -186,17 +208,6 @@ class RoleHashes:
             kind: np.array([bytes.fromhex(digest[:16].decode()) for digest in digests], dtype="V8").view(np.int64)
             for kind, digests in self._in_any_role.items()
         }
-
-    def _hashed(self, values: Iterable[str]) -> list[bytes]:
-        """Hashes of the values, in their order."""
-        # A hash that has taken the key in already: a copy of it costs a third of a new one.
-        keyed = hashlib.blake2b(key=self.key, digest_size=HASH_BYTES)
-        hashed = []
-        for value in values:
-            hasher = keyed.copy()
-            hasher.update(value.encode())
-            hashed.append(hasher.hexdigest().encode())
-        return hashed
 
     @cached_property
     def _in_any_role(self) -> dict[str, frozenset[bytes]]:

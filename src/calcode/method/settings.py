@@ -369,8 +369,9 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
 )
 
 
-def parameters_section(indent: str = "    ") -> str:
+def parameters_section() -> str:
     """The settings as the "Parameters" of a docstring."""
+    indent = " " * 4
     lines = [f"{indent}Parameters", "----------"]
     for setting in SETTINGS.values():
         lines += [f"{setting.name} : {setting.kind}, default {setting.default!r}", f"    {setting.help}"]

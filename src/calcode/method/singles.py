@@ -91,8 +91,8 @@ class SinglesCertificate:
         )
 
 
-def with_second_label(sets: BoolArray, *, answered: BoolArray, preference: FloatArray) -> BoolArray:
-    """The sets after every single answer has got a second label.
+def second_labels(sets: BoolArray, *, answered: BoolArray, preference: FloatArray) -> BoolArray:
+    """Mask of the labels that join single answers which are not certified; shape (n, K).
 
     Parameters
     ----------
@@ -106,11 +106,11 @@ def with_second_label(sets: BoolArray, *, answered: BoolArray, preference: Float
     --------
     >>> sets = np.array([[True, False, False], [True, True, False]])
     >>> preference = np.array([[0.5, 0.2, 0.3], [0.5, 0.3, 0.2]])
-    >>> with_second_label(sets, answered=np.array([True, True]), preference=preference)
-    array([[ True, False,  True],
-           [ True,  True, False]])
+    >>> second_labels(sets, answered=np.array([True, True]), preference=preference)
+    array([[False, False,  True],
+           [False, False, False]])
     """
     single = np.flatnonzero(answered & (sets.sum(axis=1) == 1))
-    wider = sets.copy()
-    wider[single, np.where(sets[single], -np.inf, preference[single]).argmax(axis=1)] = True
-    return wider
+    joins = np.zeros_like(sets)
+    joins[single, np.where(sets[single], -np.inf, preference[single]).argmax(axis=1)] = True
+    return joins

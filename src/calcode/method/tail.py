@@ -190,6 +190,8 @@ class ClassGuard:
         """
         members = np.flatnonzero(labels == index)
         scores = calibration.scores[members]
+        # q_y of Eq. 23.
+        quantile = kth_smallest(scores, rank=conformal_rank(len(scores), miscoverage=miscoverage))
         local = None
         if len(members) >= class_local_min:
             local = LocalizedRule.fit(
@@ -202,8 +204,6 @@ class ClassGuard:
                 device=device,
                 masses=None if masses is None else (masses[0][members], masses[1][members]),
             )
-        # q_y of Eq. 23.
-        quantile = kth_smallest(scores, rank=conformal_rank(len(scores), miscoverage=miscoverage))
         return cls(
             name=name,
             index=index,

@@ -346,9 +346,7 @@ def summarize_sets(
     )
 
 
-def worst_class(
-    tally: Tally, *, classes: Sequence[str], min_n: int = WORST_CLASS_MIN, confidence: float = 0.95
-) -> tuple[str | None, Estimate]:
+def worst_class(tally: Tally, *, classes: Sequence[str], min_n: int = WORST_CLASS_MIN) -> tuple[str | None, Estimate]:
     """The class with the smallest coverage, and an interval for the truly worst one (METHOD.md 11).
 
     With K' classes shown, the interval is [min L_k, min U_k], L_k and U_k the Clopper-Pearson ends of class k at
@@ -362,7 +360,6 @@ def worst_class(
     classes : sequence of str
     min_n : int
         Answered images that a class needs to be looked at; every class with an answered image where none has so many.
-    confidence : float
 
     Returns
     -------
@@ -384,9 +381,7 @@ def worst_class(
     if len(shown) == 0:
         return None, Estimate(value=math.nan, low=math.nan, high=math.nan, n=0)
     shares = covered[shown] / answered[shown]
-    low, high = clopper_pearson_interval(
-        covered[shown], answered[shown], confidence=1.0 - (1.0 - confidence) / len(shown)
-    )
+    low, high = clopper_pearson_interval(covered[shown], answered[shown], confidence=1.0 - 0.05 / len(shown))
     worst = int(shares.argmin())
     estimate = Estimate(
         value=float(shares[worst]), low=float(low.min()), high=float(high.min()), n=int(answered[shown[worst]])

@@ -21,15 +21,14 @@ if TYPE_CHECKING:
 ECE_BINS = 15
 
 
-def expected_calibration_error(confidence: FloatArray, correct: BoolArray, *, n_bins: int = ECE_BINS) -> float:
-    """Mean distance between confidence and accuracy over equal-width bins (lo, hi]; nan without examples.
+def expected_calibration_error(confidence: FloatArray, correct: BoolArray) -> float:
+    """Mean distance between confidence and accuracy over 15 equal-width bins (lo, hi]; nan without examples.
 
     Parameters
     ----------
     confidence : ndarray of shape (n,)
         Probability of the first-ranked class; 0 falls into the first bin.
     correct : ndarray of bool, shape (n,)
-    n_bins : int
 
     Examples
     --------
@@ -38,9 +37,9 @@ def expected_calibration_error(confidence: FloatArray, correct: BoolArray, *, n_
     """
     if len(confidence) == 0:
         return math.nan
-    edges = np.linspace(0.0, 1.0, n_bins + 1)
-    bins = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
-    gaps = np.bincount(bins, weights=correct - confidence, minlength=n_bins)
+    edges = np.linspace(0.0, 1.0, ECE_BINS + 1)
+    bins = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, ECE_BINS - 1)
+    gaps = np.bincount(bins, weights=correct - confidence, minlength=ECE_BINS)
     return float(np.abs(gaps).sum() / len(confidence))
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 from calcode.errors import ArtifactError, CalcodeError, EvidenceError, SettingsError
 from calcode.files import canonical_json, parsed_json, replacing, require_regular
 from calcode.method.evidence import checked_classes
+from calcode.method.roles import keyed_hashes
 from calcode.monitor.alarms import Alarm
 from calcode.monitor.class_watch import ClassWatch
 from calcode.monitor.martingale import ExchangeabilityMartingale
@@ -429,4 +430,5 @@ class Watch:
             self.alarms.append(Alarm(monitor, name, n, when, log_capital, capital.alpha))
 
     def _hashed(self, name: str) -> str:
-        return hashlib.blake2b(name.encode(), key=self._hash_key.encode(), digest_size=16).hexdigest()
+        (digest,) = keyed_hashes(self._hash_key.encode(), [name])
+        return digest.decode()

@@ -109,7 +109,7 @@ def share_scale(values: Sequence[float]) -> Scale:
     return Scale(low=min(low, 0.8), high=1.0)
 
 
-def from_zero(values: Sequence[float], *, least: float = 0.05) -> Scale:
+def from_zero(values: Sequence[float]) -> Scale:
     """A scale for shares from 0 to the twentieth above the largest value.
 
     Examples
@@ -118,7 +118,7 @@ def from_zero(values: Sequence[float], *, least: float = 0.05) -> Scale:
     Scale(low=0.0, high=0.35)
     """
     largest = max([value for value in values if not math.isnan(value)], default=0.0)
-    return Scale(low=0.0, high=min(1.0, max(least, math.ceil(largest * 20 - 1e-9) / 20)))
+    return Scale(low=0.0, high=min(1.0, max(0.05, math.ceil(largest * 20 - 1e-9) / 20)))
 
 
 @dataclass(frozen=True)

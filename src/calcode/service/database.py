@@ -266,7 +266,7 @@ def _prepare_sqlite(engine: Engine, *, synchronous: str) -> None:
     def connect(dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
         return sqlite3.connect(file, uri=True, check_same_thread=False)
 
-    # The driver looks in three places for somebody to adapt None, which takes as long as two texts. Here is somebody.
+    # Without an adapter for None the driver looks for one in three places, which takes as long as two texts.
     sqlite3.register_adapter(type(None), {None: None}.get)
 
     @event.listens_for(engine, "connect")

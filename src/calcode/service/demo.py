@@ -19,6 +19,7 @@ from calcode.demo.cohorts import demo_features
 from calcode.errors import CalcodeWarning
 from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
+from calcode.method.roles import FITTED_ROLES
 from calcode.method.signatures import read_private_key, sign_file, write_private_key
 from calcode.service.demo_pages import demo_pages
 from calcode.service.demo_report import write_story
@@ -28,8 +29,6 @@ from calcode.service.people import make_token
 from calcode.service.server import serve
 from calcode.service.service import Service
 from calcode.service.settings import SiteSettings, read_site
-
-_ROLES = ("reference", "validation", "gate", "calibration")
 
 
 def serve_demo(*, port: int = 8470, pace: float = 8.0, say: Callable[[str], None], report: Path | None = None) -> None:
@@ -79,7 +78,7 @@ def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, list[Photograph
     prompts = Prompts(text=bank.text[chosen], temperature=bank.temperature, classes=shared)
     ham = images[images.column("dataset") == "ham10000"].restrict(shared).in_space_only()
     roles = {}
-    for role in _ROLES:
+    for role in FITTED_ROLES:
         part = ham.with_role(role).evidence
         roles[role] = Evidence.from_text(
             embeddings=part.embeddings,

@@ -152,8 +152,8 @@ def _tell(log: Log, body: dict[str, Any]) -> None:
         transaction.append([Event(kind="export", actor="operator", body=body)])
 
 
-def software_bill(extra: str = "service") -> dict[str, Any]:
-    """The installed distributions behind `calcode[extra]` as CycloneDX 1.6 JSON."""
+def software_bill() -> dict[str, Any]:
+    """The installed distributions behind `calcode[service]` as CycloneDX 1.6 JSON."""
     components = [
         {
             "type": "library",
@@ -162,7 +162,7 @@ def software_bill(extra: str = "service") -> dict[str, Any]:
             "purl": f"pkg:pypi/{name}@{version}",
             "bom-ref": f"pkg:pypi/{name}@{version}",
         }
-        for name, version in sorted(_requirements("calcode", {extra}, set()))
+        for name, version in sorted(_requirements("calcode", {"service"}, set()))
     ]
     root = {"type": "application", "name": "calcode", "version": __version__, "bom-ref": f"calcode@{__version__}"}
     return {

@@ -152,10 +152,8 @@ class ReviewedCase:
     state, label, blind, source, labelled_seq
         What stands, see `Standing`; "missing" after `due_at`.
     due_at : str or None
-    late : bool
-        The label came after `due_at`.
     waiting : bool
-        No label yet, and not yet missing: a walk in the order of decisions stops here.
+        No label yet, and not yet missing.
     """
 
     seq: int
@@ -178,7 +176,6 @@ class ReviewedCase:
     source: str | None
     labelled_seq: int | None
     due_at: str | None
-    late: bool
     waiting: bool
 
     @property
@@ -230,8 +227,6 @@ def _reviewed(row: Any, reviews: Sequence[Any], tasks: Sequence[Any], *, p_min: 
     due_at = None if first is None else first.due_at
     over = due_at is not None and now > due_at
     unlabelled = stands.state in ("pending", "disputed", "cannot_tell")
-    labelled_seq = None if unlabelled else stands.seq
-    labelled_at = next((entry.saved_at for entry in reviews if entry.seq == labelled_seq), None)
     return ReviewedCase(
         seq=row.seq,
         decision=row.id,
@@ -251,9 +246,8 @@ def _reviewed(row: Any, reviews: Sequence[Any], tasks: Sequence[Any], *, p_min: 
         label=stands.label,
         blind=stands.blind,
         source=stands.source,
-        labelled_seq=labelled_seq,
+        labelled_seq=None if unlabelled else stands.seq,
         due_at=due_at,
-        late=due_at is not None and labelled_at is not None and labelled_at > due_at,
         waiting=unlabelled and not over,
     )
 
@@ -261,15 +255,6 @@ def _reviewed(row: Any, reviews: Sequence[Any], tasks: Sequence[Any], *, p_min: 
 def second_drawn(row: Any) -> bool:
     """Whether a second reader was drawn for a decision; decisions of before there were second readers have none."""
     return row.u_second is not None and row.u_second < row.p_second
-
-
-def walkable(cases: Sequence[ReviewedCase]) -> list[ReviewedCase]:
-    """The cases before the first drawn one that still waits for its label (SERVICE.md 8).
-
-    Hard cases wait longer. To go on without them would make every figure too good.
-    """
-    stop = next((row for row, case in enumerate(cases) if case.drawn and case.waiting), len(cases))
-    return list(cases[:stop])
 
 
 # ---------------------------------------------------------------------- labels from elsewhere

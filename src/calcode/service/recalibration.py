@@ -266,7 +266,7 @@ def sentences(report: dict[str, Any]) -> list[str]:
         f"Candidate {report['digest'][:16]} from {report['cases']} drawn cases ({report['due']}), "
         f"{report['trainers']} others train, {report['gate']} in the site gate, audit {report['audit']}.",
         f"Promised coverage: {'; '.join(promised) or 'of no class'}.",
-        f"In every set, for want of labels: {', '.join(silent) or 'no class'}.",
+        f"In every set because they have too few labels: {', '.join(silent) or 'no class'}.",
         f"Expected informative rate {report['expected_informative']:.2f}, set size {report['expected_set_size']:.2f} "
         "(each case left out once).",
         "Next: put it into the shadow; then an engineer proposes and an approver approves.",

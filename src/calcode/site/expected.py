@@ -13,7 +13,7 @@ from calcode.method.evidence import Evidence
 from calcode.method.home_sums import site_features
 from calcode.site.levels import labels_needed
 from calcode.site.model import SiteModel
-from calcode.site.ranking import TOLERANCE, Bag
+from calcode.site.ranking import Bag
 from calcode.site.review import archive_quota, predicted_exclusions
 
 
@@ -69,16 +69,23 @@ class CurvePoint:
     Attributes
     ----------
     labels : int
+    calibrating, diagnoses : int
+        How many of them calibrate, and for how many diagnoses; an archive's quota leaves labels over that serve none.
     informative, low, high : float
         Mean over draws, and the second smallest and largest tenth of them.
+    varied : bool
+        Whether the draws can differ: where all cases of these diagnoses are taken there is one draw.
     beyond : bool
         Whether there are more labels than reviewed cases, so that these were drawn with replacement: a guess.
     """
 
     labels: int
+    calibrating: int
+    diagnoses: int
     informative: float
     low: float
     high: float
+    varied: bool
     beyond: bool
 
 
@@ -138,9 +145,19 @@ def learning_curve(
             if beyond:
                 ranking = replace(ranking, adapter=site.ranking_.adapter)
             ranked = ranking.rank(features, own_rows=np.full(len(features), -1), weights=weights)
-            shares.append(informative_share(np.asarray(ranked.p_values > ranked.levels + TOLERANCE)))
+            shares.append(informative_share(ranked.sets))
         low, high = np.quantile(shares, [0.1, 0.9])
+        calibrating = sum(quota.values()) if quota else size
         points.append(
-            CurvePoint(labels=size, informative=float(np.mean(shares)), low=float(low), high=float(high), beyond=beyond)
+            CurvePoint(
+                labels=size,
+                calibrating=calibrating,
+                diagnoses=sum(count > 0 for count in (quota.values() if quota else counts.tolist())),
+                informative=float(np.mean(shares)),
+                low=float(low),
+                high=float(high),
+                varied=beyond or calibrating < (sum(counts[k] for k, count in quota.items() if count) if quota else n),
+                beyond=beyond,
+            )
         )
     return tuple(points)

@@ -8,7 +8,7 @@ import numpy as np
 
 from calcode.errors import EvidenceError
 from calcode.method.evidence import Evidence, robust_probabilities
-from calcode.method.explain import ClassVerdict, Explanation, answer_sentence, unusual_sentence
+from calcode.method.explain import ClassVerdict, Explanation, answer_sentence, share_nearer, unusual_sentence
 from calcode.metrics.wording import percent
 from calcode.site.model import SiteModel
 
@@ -31,7 +31,7 @@ def explain_site(evidence: Evidence, *, model: SiteModel, titles: Mapping[str, s
     named = {name: (titles or {}).get(name, name) for name in decisions.classes}
     share = None
     if model.audit_ is not None and model.gate_distances_ is not None:
-        share = float((model.gate_distances_ < model.audit_.distances(evidence)[0] - 1e-9).mean())
+        share = share_nearer(evidence, audit=model.audit_, known=model.gate_distances_)
     why = [f"Cases reviewed at this site: {model.facts_text()}."]
     if decisions.known_group is not None and decisions.known_group[0]:
         why.append("The patient is known to the model: the own reviewed case is left out, and nothing is promised.")

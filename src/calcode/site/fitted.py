@@ -18,7 +18,7 @@ from calcode.method.evidence import Evidence, one_per_group
 from calcode.method.home_sums import adapter_probabilities, site_features
 from calcode.method.model import Calcode
 from calcode.method.roles import EvidenceFormat, identities, require_evidence
-from calcode.method.singles import NOT_CERTIFIED, SinglesCertificate, with_second_label
+from calcode.method.singles import NOT_CERTIFIED, SinglesCertificate, second_labels
 from calcode.metrics.wording import percent
 from calcode.site.assured import failure_of_look
 from calcode.site.known_groups import KnownGroups
@@ -148,8 +148,7 @@ class FittedSite:
         """The set that each reviewed case would get if it came now, its own row left out; shape (n, K)."""
         self._require_fitted()
         bag = self.bag_
-        ranked = self.ranking_.rank(bag.features, own_rows=np.arange(len(bag)), weights=bag.weights)
-        return np.asarray(ranked.p_values > ranked.levels + TOLERANCE)
+        return self.ranking_.rank(bag.features, own_rows=np.arange(len(bag)), weights=bag.weights).sets
 
     def _ranked(self, evidence: Evidence, e: ArrayLike | None) -> tuple[Ranked, BoolArray]:
         self._require_fitted()
@@ -182,11 +181,10 @@ class FittedSite:
         supported = np.asarray(p_audit >= self.deferral_level_)
         scores = 1.0 - ranked.p_values
         threshold = 1.0 - ranked.levels - TOLERANCE
-        sets = np.asarray(ranked.p_values > ranked.levels + TOLERANCE)
+        sets = ranked.sets
         if self.certificate_ is not None and not self.certificate_.certified:
-            wider = with_second_label(sets, answered=supported, preference=ranked.p_values)
-            threshold = np.where(wider & ~sets, scores, threshold)
-            sets = wider
+            joins = second_labels(sets, answered=supported, preference=ranked.p_values)
+            sets, threshold = sets | joins, np.where(joins, scores, threshold)
         action, reason, label = choose_actions(sets, supported=supported)
         probabilities = adapter_probabilities(ranked.outputs, sharpness=self.settings_.sharpness)
         top_label = ranked.outputs.argmax(axis=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,8 +11,10 @@ import numpy as np
 from calcode.arrays import AnyArray, BoolArray, IntArray
 from calcode.errors import RoleError
 from calcode.method.evidence import Evidence
+from calcode.method.roles import HASH_BYTES, keyed_hashes
 
-_HASH_BYTES = 16
+#: Hashes as hex.
+_HEX = f"S{2 * HASH_BYTES}"
 _SHOWN = 5
 
 
@@ -57,10 +58,9 @@ class KnownGroups:
         """Hashes of groups and ids; an image without one gets a hash of its own."""
         groups, ids = self._hashed(len(evidence), ids=evidence.ids, groups=evidence.groups)
         first = len(self.hashes.get("bag", ()))
-        for row, embedding in enumerate(evidence.embeddings):
-            for hashes in (groups, ids):
-                hashes[row] = hashes[row] or self._hash(f"image {first + row}".encode() + embedding.tobytes())
-        return groups, ids
+        images = (f"image {first + row}".encode() + vector.tobytes() for row, vector in enumerate(evidence.embeddings))
+        own = np.array(keyed_hashes(self.key, images), dtype=_HEX)
+        return np.where(groups == b"", own, groups), np.where(ids == b"", own, ids)
 
     def _require_new(self, role: str, evidence: Evidence) -> None:
         own_rows, known = self.find(len(evidence), ids=evidence.ids, groups=evidence.groups)
@@ -108,22 +108,11 @@ class KnownGroups:
 
     def _hashed(self, n: int, *, ids: Iterable[str] | None, groups: Iterable[str] | None) -> tuple[AnyArray, AnyArray]:
         """Hashes of the groups and of the ids, empty where there is none; each of shape (n,)."""
-        columns = (None if self.unit == "image" else groups, ids)
-        by_group, by_id = (
-            np.array(
-                [b""] * n if column is None else [self._hash(value.encode()) if value else b"" for value in column],
-                dtype=f"S{2 * _HASH_BYTES}",
-            )
-            for column in columns
-        )
-        return by_group, by_id
+        return self._column(n, None if self.unit == "image" else groups), self._column(n, ids)
 
-    def _hash(self, value: bytes) -> bytes:
-        keyed = self._keyed.copy()
-        keyed.update(value)
-        return keyed.hexdigest().encode()
-
-    @cached_property
-    def _keyed(self) -> hashlib.blake2b:
-        """A hash that has taken the key in already: a copy of it costs a third of a new one."""
-        return hashlib.blake2b(key=self.key, digest_size=_HASH_BYTES)
+    def _column(self, n: int, values: Iterable[str] | None) -> AnyArray:
+        if values is None:
+            return np.zeros(n, dtype=_HEX)
+        given = list(values)
+        hashed = keyed_hashes(self.key, given)
+        return np.array([digest if value else b"" for digest, value in zip(hashed, given, strict=True)], dtype=_HEX)

@@ -87,6 +87,11 @@ class Ranked:
     levels: FloatArray
     outputs: FloatArray
 
+    @property
+    def sets(self) -> BoolArray:
+        """The labels whose p-values exceed their levels; shape (n, K)."""
+        return np.asarray(self.p_values > self.levels + TOLERANCE)
+
 
 class Ranking(Protocol):
     """Something that ranks candidate labels: full conformal (S3) or the split form (S6)."""

@@ -12,9 +12,9 @@ from calcode.arrays import BoolArray, TextArray
 from calcode.baselines.protocol import Roles
 from calcode.cohorts import ROLES, Cohort, split_roles
 from calcode.errors import CalcodeWarning, StudyError
+from calcode.method.roles import FITTED_ROLES
 from calcode.study.specification import Condition, Setting
 
-FITTED_ROLES = ("reference", "validation", "gate", "calibration")
 #: Stands for every diagnosis beyond the label space.
 _EVERY_DIAGNOSIS = "*"
 

@@ -333,7 +333,7 @@ UTILITY = ("method", "set size", "full", "inform.", "defer", "sel.acc", "ECE", "
 EVERYTHING = ("method", "coverage", "worst class", *UTILITY[1:5], "single", *UTILITY[5:7], "hit", "s")
 
 
-def comparison_table(rows: Sequence[MethodRow], headings: Sequence[str], *, caption: str = "") -> Table:
+def comparison_table(rows: Sequence[MethodRow], headings: Sequence[str]) -> Table:
     """Compared methods as a table; a method without figures shows the number of its note.
 
     Parameters
@@ -341,7 +341,6 @@ def comparison_table(rows: Sequence[MethodRow], headings: Sequence[str], *, capt
     rows : sequence of MethodRow
     headings : sequence of str
         Such as `RELIABILITY`, `UTILITY` or `EVERYTHING`.
-    caption : str
     """
     failed = {row.record.name: f"none ({i})" for i, row in enumerate((row for row in rows if row.problem), 1)}
 
@@ -352,7 +351,7 @@ def comparison_table(rows: Sequence[MethodRow], headings: Sequence[str], *, capt
         return column.cell(row)
 
     columns = [replace(_COLS[name], cell=partial(shown, _COLS[name], i)) for i, name in enumerate(headings)]
-    return Table(name="comparison", caption=caption, columns=columns, rows=comparison_frame(rows), layout="scroll")
+    return Table(name="comparison", caption="", columns=columns, rows=comparison_frame(rows), layout="scroll")
 
 
 def comparison_notes(rows: Sequence[MethodRow]) -> list[str]:

@@ -9,10 +9,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from calcode.errors import StudyError
 from calcode.metrics import Summary
 from calcode.report.parts import Part
 from calcode.study.decisions import MethodDecisions, from_arrow, method_job
@@ -21,6 +22,9 @@ from calcode.study.output import StudyOutput
 from calcode.study.pool import WARNINGS_KEY
 from calcode.study.specification import Combination, Study
 from calcode.study.tables import Row, TableSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["Combination", "Experiment", "Job", "Results", "Study", "StudyOutput", "Tables", "job", "method_job"]
 
@@ -40,21 +44,39 @@ class Results:
         self._summaries: dict[tuple[str, str, int], Summary] = {}
 
     def has(self, job: Job) -> bool:
-        """Whether the job was finished."""
-        return job.path(self._folder).is_file()
+        """Whether the job was finished; a file that was cut off is of no finished job."""
+        return self._metadata(job) is not None
 
     def warnings(self, job: Job) -> list[str]:
         """What the job warned of."""
+        return list(json.loads((self._metadata(job) or {WARNINGS_KEY: b"[]"})[WARNINGS_KEY]))
+
+    def _metadata(self, job: Job) -> Mapping[bytes, bytes] | None:
+        """What stands at the end of a job's file; None without a whole one."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        said: list[str] = json.loads(pq.read_schema(job.path(self._folder)).metadata[WARNINGS_KEY])
-        return said
+        try:
+            found: Mapping[bytes, bytes] = pq.read_schema(job.path(self._folder)).metadata or {}
+        except (pa.ArrowException, OSError):
+            return None
+        return found if WARNINGS_KEY in found else None
+
+    def _table(self, job: Job) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = job.path(self._folder)
+        try:
+            return pq.read_table(path)
+        except (pa.ArrowException, OSError) as error:
+            raise StudyError(
+                f"{path}: damaged ({error}); remove it and run the study again, finished work is kept"
+            ) from error
 
     def rows(self, job: Job) -> list[Row]:
         """The rows of a job that measured something; none where it failed."""
-        import pyarrow.parquet as pq
-
-        return list(pq.read_table(job.path(self._folder)).to_pylist()) if self.has(job) else []
+        return list(self._table(job).to_pylist()) if self.has(job) else []
 
     def measured(self, jobs: Iterable[Job]) -> list[Row]:
         """The rows of several jobs, each with the names of its setting and backbone."""
@@ -62,10 +84,8 @@ class Results:
 
     def variants(self, job: Job) -> Mapping[str, MethodDecisions]:
         """The decisions of a job, by variant; none where it failed."""
-        import pyarrow.parquet as pq
-
         if job.key not in self._decisions:
-            kept = from_arrow(pq.read_table(job.path(self._folder))) if self.has(job) else {}
+            kept = from_arrow(self._table(job)) if self.has(job) else {}
             self._decisions[job.key] = kept
         return self._decisions[job.key]
 

@@ -42,10 +42,15 @@ class StudyOutput:
         if not path.is_file():
             raise StudyError(f"folder: {folder} has no {MANIFEST}; name the output folder of 'calcode study run'")
         self.folder = folder
-        self.manifest: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        resolved = dict(self.manifest["study"])
-        resolved["options"], _ = checked_options(resolved["options"])
-        self.study = Study.model_validate(resolved, strict=False)
+        try:
+            self.manifest: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            resolved = dict(self.manifest["study"])
+            resolved["options"], _ = checked_options(resolved["options"])
+            self.study = Study.model_validate(resolved, strict=False)
+        except (ValueError, LookupError, TypeError) as error:
+            raise StudyError(
+                f"{path}: truncated or altered ({type(error).__name__}); run the study again, finished work is kept"
+            ) from error
         self._tables: dict[str, pd.DataFrame] = {}
 
     def table(self, name: str, **wanted: object) -> pd.DataFrame:

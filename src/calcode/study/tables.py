@@ -182,9 +182,9 @@ def integer(name: str, about: str, *, unit: str = "", key: bool = False) -> Colu
     return Column(name=name, kind="integer", about=about, unit=unit, key=key)
 
 
-def numeric(name: str, about: str, *, unit: str = "", key: bool = False) -> Column:
+def numeric(name: str, about: str, *, unit: str = "") -> Column:
     """A column of numbers."""
-    return Column(name=name, kind="number", about=about, unit=unit, key=key)
+    return Column(name=name, kind="number", about=about, unit=unit)
 
 
 def share(name: str, about: str, *, key: bool = False) -> Column:

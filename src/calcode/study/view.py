@@ -154,9 +154,9 @@ def cost_words(row: RowTuple, *, n_classes: int | None = None) -> str:
     return f"{size}, {full}, {deferred}"
 
 
-def only(rows: Iterable[RowTuple], method: str = COMPLETE) -> RowTuple | None:
-    """The row of a method; None where it has none."""
-    return next((row for row in rows if row.method == method), None)
+def only(rows: Iterable[RowTuple]) -> RowTuple | None:
+    """The row of the complete method; None where it has none."""
+    return next((row for row in rows if row.method == COMPLETE), None)
 
 
 def reported_cols(

@@ -127,11 +127,15 @@ def averages_parts(output: StudyOutput, scope: str, *, first: bool) -> list[Part
     """Averages over a scope: the shown methods and all of them, or, further down, all in one fold."""
     rows = output.means[output.means["scope"] == scope]
     title = output.scope_words(scope)
-    backbones = counted(len(output.backbones), "backbone")
     caption = (
-        f"Averages over {title} and {backbones}. Target met: combinations whose coverage is at least "
-        f"{short_percent(output.target)}."
+        f"Averages over {title} and {counted(len(output.backbones), 'backbone')}. Target met: combinations whose "
+        f"coverage is at least {short_percent(output.target)}."
     )
+    if (n_seeds := len(output.study.seeds)) > 1:
+        caption += (
+            f" Of {n_seeds} seeds: every image counts once for each, and each is a combination of its own. What is "
+            f"said of single settings, here and in the summary, is of seed {output.study.seed}."
+        )
     cols = (words("title", "method"), *FIGURE_COLS, *TARGET_COLS)
     shown = view(f"comparison-means-{scope}", caption, rows[rows["method"].isin(output.shown)], cols, layout="stack")
     every = view(f"comparison-means-{scope}-all", caption, rows, cols)
