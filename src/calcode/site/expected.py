@@ -113,7 +113,7 @@ def learning_curve(
         raise SettingsError("site: the assured form splits its cases and cannot be resampled; fit without assurance")
     features = site_features(images, trim=settings.trim)
     weights = site.image_weights(len(images), images.review_probability)
-    counts = np.bincount(bag.labels, minlength=len(site.classes_))
+    counts = np.bincount(bag.labels, minlength=len(site.classes_)).tolist()
     exclusions = None
     if set(settings.sampling.values()) == {"archive"} and site.home is not None and site.home.sums_ is not None:
         exclusions = predicted_exclusions(
@@ -124,7 +124,7 @@ def learning_curve(
         beyond = size > n
         quota: dict[int, int] = {}
         if exclusions is not None and size >= min(map(labels_needed, settings.levels.tolist())):
-            available = {k: size if beyond and count else count for k, count in enumerate(counts.tolist())}
+            available = {k: size if beyond and count else count for k, count in enumerate(counts)}
             quota = archive_quota(exclusions, budget=size, miscoverage=settings.levels, available=available).labels
             beyond = any(count > counts[k] for k, count in quota.items())
         shares = []
@@ -147,16 +147,16 @@ def learning_curve(
             ranked = ranking.rank(features, own_rows=np.full(len(features), -1), weights=weights)
             shares.append(informative_share(ranked.sets))
         low, high = np.quantile(shares, [0.1, 0.9])
-        calibrating = sum(quota.values()) if quota else size
+        some_left = any(0 < count < counts[k] for k, count in quota.items()) if quota else size < n
         points.append(
             CurvePoint(
                 labels=size,
-                calibrating=calibrating,
-                diagnoses=sum(count > 0 for count in (quota.values() if quota else counts.tolist())),
+                calibrating=sum(quota.values()) if quota else size,
+                diagnoses=sum(count > 0 for count in (quota.values() if quota else counts)),
                 informative=float(np.mean(shares)),
                 low=float(low),
                 high=float(high),
-                varied=beyond or calibrating < (sum(counts[k] for k, count in quota.items() if count) if quota else n),
+                varied=beyond or some_left,
                 beyond=beyond,
             )
         )

@@ -70,8 +70,9 @@ class Results:
         try:
             return pq.read_table(path)
         except (pa.ArrowException, OSError) as error:
+            said = str(error).strip().splitlines()[0]
             raise StudyError(
-                f"{path}: damaged ({error}); remove it and run the study again, finished work is kept"
+                f"{path}: damaged ({said}); remove it and run the study again, finished work is kept"
             ) from error
 
     def rows(self, job: Job) -> list[Row]:
