@@ -49,7 +49,7 @@ def init(site: SiteFile, as_json: AsJson = False) -> None:
     if settings.checkpoints.key is not None:
         checkpoint_key(settings)  # first: it may be missing, and then nothing should be half made
     Path(settings.data).mkdir(parents=True, exist_ok=True, mode=0o700)
-    with closing(Database(settings.database_url)) as database, database.told():
+    with closing(Database(settings.database_url)) as database, database.readable_errors():
         schema.upgrade(database)
         with database.reading() as connection:
             make_missing_keys(connection, settings)
@@ -82,7 +82,7 @@ def upgrade(site: SiteFile, as_json: AsJson = False) -> None:
     file = sqlite_file(settings.database_url)
     if file is not None and not file.exists():
         raise schema.no_log(file)
-    with closing(Database(settings.database_url)) as database, database.told():
+    with closing(Database(settings.database_url)) as database, database.readable_errors():
         before = schema.current(database)
         schema.upgrade(database)
     now = schema.revisions()[-1]

@@ -86,8 +86,8 @@ def case_page(id: DecisionId, request: Request, service: ServiceHere, principal:
         readings = blindness.readings_for(connection, id, principal)
         tasks = blindness.tasks_shown(connection, id, hidden=hidden)
         # A reading that was changed after the answer was shown points at that answer, and so does when it was.
-        told = [] if hidden else readings
-        happened = _history(connection, record, tasks, told, seen=["case_viewed"] if hidden else list(_SEEN))
+        shown_readings = [] if hidden else readings
+        happened = _history(connection, record, tasks, shown_readings, seen=["case_viewed"] if hidden else list(_SEEN))
         sent = deliveries(connection, id)
 
     def seen(transaction: Transaction) -> None:

@@ -202,7 +202,7 @@ class Database:
         return str(self.file) if self.sqlite else self._writer.url.set(query={}).render_as_string(hide_password=True)
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def readable_errors(self) -> Iterator[None]:
         """Errors of the database leave as sentences with their remedy; those that are mistakes of ours as they are."""
         try:
             yield

@@ -61,9 +61,9 @@ def demo_pages(facts: dict[str, Any]) -> APIRouter:
         return render(request, "demo.html", context)
 
     @router.get("/demo/story")
-    def told(request: Request, every: Annotated[int | None, Query(ge=1, le=60)] = None) -> Response:
-        story: Story = facts["story"]
-        context = {"acts": list(story.acts), "figure": story_figure(story), "every": every}
+    def story(request: Request, every: Annotated[int | None, Query(ge=1, le=60)] = None) -> Response:
+        played: Story = facts["story"]
+        context = {"acts": list(played.acts), "figure": story_figure(played), "every": every}
         return render(request, "story.html", context)
 
     @router.get("/demo/photographs/{study}")

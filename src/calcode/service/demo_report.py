@@ -95,7 +95,7 @@ def write_story(story: Story, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pictures: dict[Act, list[Picture]] = {}
 
-    def told(act: Act) -> None:
+    def photograph_act(act: Act) -> None:
         seen = _SEEN[act.name]
         files = [f"{len(story.acts):02d}-{act.name}-{number}.png" for number in range(1, len(seen) + 1)]
         pictures[act] = [
@@ -104,7 +104,7 @@ def write_story(story: Story, folder: Path) -> None:
             if _photographed(story, address, folder / file)
         ]
 
-    story.told = told
+    story.on_act = photograph_act
     try:
         story.play()
         shares = [percent(rate, digits=0) for rate in story.rates]

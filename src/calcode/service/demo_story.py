@@ -152,7 +152,7 @@ class Story:
     pace: float
     say: Callable[[str], None]
     stopped: threading.Event = field(default_factory=threading.Event)
-    told: Callable[[Act], None] | None = None
+    on_act: Callable[[Act], None] | None = None
     acts: list[Act] = field(default_factory=list)
     informative: list[bool] = field(default_factory=list)
     covered: list[bool | None] = field(default_factory=list)
@@ -163,7 +163,7 @@ class Story:
     def play(self) -> None:
         """Send the stream, block after block, and let the story take its course."""
         n_classes = len(self.service.models[LINE].prompts.classes)
-        self._tell("start", "A model from Vienna, fitted on dermoscopy, answers for photographs from Brazil.")
+        self._add_act("start", "A model from Vienna, fitted on dermoscopy, answers for photographs from Brazil.")
         block = max(1, round(self.pace * _WAIT_SECONDS))
         began = time.monotonic()
         for start in range(0, len(self.stream), block):
@@ -184,7 +184,7 @@ class Story:
             if len(self.informative) >= self._next_look:
                 self._next_look += _LOOK
                 self._go_on()
-        self._tell("end", self.summary)
+        self._add_act("end", self.summary)
 
     @property
     def summary(self) -> str:
@@ -261,7 +261,7 @@ class Story:
             if alarm["id"] not in self._alarms:
                 self._alarms.add(alarm["id"])
                 said = alarm_in_words(alarm, models.settings.names)
-                self._tell("alarm", f"{said['says']} {said['evidence']}")
+                self._add_act("alarm", f"{said['says']} {said['evidence']}")
         if shadow is None:
             self._recalibrate()
         elif alarms and made:
@@ -285,7 +285,7 @@ class Story:
         models.follow()
         with self.service.database.reading() as connection:
             before = report_of(connection, LINE, models.champion.digest)
-        self._tell("recalibrated", recalibrated_in_words(report, before, names=models.settings.names))
+        self._add_act("recalibrated", recalibrated_in_words(report, before, names=models.settings.names))
 
     def _close(self, alarms: Sequence[dict[str, Any]]) -> None:
         """An engineer asks, a clinician agrees."""
@@ -300,7 +300,7 @@ class Story:
 
                 self.service.change(change)
         self.service.models[LINE].follow()
-        self._tell("closed", f"An engineer and a clinician closed the alarm: {why}.")
+        self._add_act("closed", f"An engineer and a clinician closed the alarm: {why}.")
 
     def _promote(self, digest: str) -> None:
         models = self.service.models[LINE]
@@ -310,7 +310,7 @@ class Story:
         self.service.change(lambda t: models.propose(t, digest, actor=ENGINEER, why="all gates passed"))
         self.service.change(lambda t: models.approve(t, digest, actor=APPROVER, why="seen in the shadow"))
         models.follow()
-        self._tell("promoted", promoted_in_words(shadowed, *reports, names=models.settings.names))
+        self._add_act("promoted", promoted_in_words(shadowed, *reports, names=models.settings.names))
 
     def _shadowed(self, connection: Connection, digest: str) -> Shadowed:
         rates = shadow_comparison(connection, LINE, digest, n_classes=len(self.service.models[LINE].prompts.classes))
@@ -329,12 +329,12 @@ class Story:
             ),
         )
 
-    def _tell(self, name: str, sentence: str) -> None:
+    def _add_act(self, name: str, sentence: str) -> None:
         act = Act(len(self.informative), name, sentence)
         self.acts.append(act)
         self.say(f"[{act.image:>5} images] {sentence}")
-        if self.told is not None:
-            self.told(act)
+        if self.on_act is not None:
+            self.on_act(act)
 
 
 def recalibrated_in_words(report: dict[str, Any], before: dict[str, Any] | None, *, names: Mapping[str, str]) -> str:

@@ -36,7 +36,7 @@ def opened(site: SiteSettings) -> Iterator[Log]:
     file = sqlite_file(site.database_url)
     if file is not None and not file.exists():
         raise schema.no_log(file)
-    with closing(Database(site.database_url)) as database, database.told():
+    with closing(Database(site.database_url)) as database, database.readable_errors():
         schema.require_current(database)
         yield Log(database)
 

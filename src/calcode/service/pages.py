@@ -28,7 +28,7 @@ from calcode.service.log import utc
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
 from calcode.service.requests import limited_body, service_of
-from calcode.service.wording import told_apart
+from calcode.service.wording import score_and_limit
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -90,7 +90,10 @@ def environment() -> Environment:
     loader = ChoiceLoader([PackageLoader("calcode.service"), PackageLoader("calcode.report")])
     made = report_environment().overlay(loader=loader)
     made.globals.update(
-        report_kinds=REPORT_KINDS, static=lambda name: static_file(name)[1], counted=counted, told_apart=told_apart
+        report_kinds=REPORT_KINDS,
+        static=lambda name: static_file(name)[1],
+        counted=counted,
+        score_and_limit=score_and_limit,
     )
     made.filters.update(moment=moment, exact_moment=moment_to_the_second, since=since, case_name=case_name)
     return made

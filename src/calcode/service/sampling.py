@@ -194,8 +194,8 @@ def close_visits(transaction: Transaction, *, now: str | None = None) -> int:
     drawn = [row for row in chosen.values() if row.u < row.p_sample]
     # A deferral opened the task before, or the laboratory has said what it is; the case is drawn all the same.
     ids = [row.id for row in drawn]
-    told = union(*(select(table.c.decision).where(table.c.decision.in_(ids)) for table in (TASK, REVIEW)))
-    nothing_to_open = set(connection.execute(told).scalars())
+    tasks_and_reviews = union(*(select(table.c.decision).where(table.c.decision.in_(ids)) for table in (TASK, REVIEW)))
+    nothing_to_open = set(connection.execute(tasks_and_reviews).scalars())
     for row in sorted(drawn, key=lambda row: int(row.seq)):
         if row.id not in nothing_to_open:
             # Id and day of a deferral: neither tells a reader why the case waits.

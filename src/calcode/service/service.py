@@ -76,7 +76,7 @@ class Service:
         Path(site.data).mkdir(parents=True, exist_ok=True, mode=0o700)
         self.database = Database(site.database_url)
         try:
-            with self.database.told():
+            with self.database.readable_errors():
                 self._open()
         except BaseException:
             self._stack.close()

@@ -132,14 +132,14 @@ def possible_in_words(diagnoses: Sequence[str], always: Collection[str]) -> str:
     return f"{own} (and {marked})" if own else marked
 
 
-def told_apart(score: float, limit: float) -> tuple[str, str]:
+def score_and_limit(score: float, limit: float) -> tuple[str, str]:
     """A score and its limit with as many digits as show which one is larger.
 
     Examples
     --------
-    >>> told_apart(0.95, 0.98), told_apart(0.9502, 0.9499), told_apart(0.5, 0.5)
+    >>> score_and_limit(0.95, 0.98), score_and_limit(0.9502, 0.9499), score_and_limit(0.5, 0.5)
     (('0.950', '0.980'), ('0.9502', '0.9499'), ('0.500', '0.500'))
-    >>> told_apart(0.95, 0.95 - 1e-12)
+    >>> score_and_limit(0.95, 0.95 - 1e-12)
     ('0.950', 'just below 0.950')
     """
     for digits in range(3, 7):

@@ -196,8 +196,8 @@ def _sentence(error: Any) -> str:
     if error["type"] == "string_pattern_mismatch":
         where = found.partition(":")[0]
         return f"{where}: {error['input']!r} cannot be part of a file name; use letters, digits, _ . + -"
-    told = error["type"] in ("missing", "extra_forbidden", "value_error", "too_short")
-    return found if told else f"{found}, not {error['input']!r}"
+    complete = error["type"] in ("missing", "extra_forbidden", "value_error", "too_short")
+    return found if complete else f"{found}, not {error['input']!r}"
 
 
 def _known_keys(loc: Sequence[Any]) -> list[str]:
