@@ -16,14 +16,16 @@ from cli_cases import call, write_cohort
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals and limits")
 
 MAIN = "from calcode.cli import main; main()"
-#: Says so when the command line begins to load typer, and takes its time.
+#: Says so when the command line begins to load typer, and takes its time. A signal that arrives just before a sleep does
+#: not cut it short, so all sleeps here are short.
 SLOW_START = """
 import importlib.abc, sys, time
 class Slow(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == "typer":
             print("loading", flush=True)
-            time.sleep(300)
+            for _ in range(3000):
+                time.sleep(0.1)
 sys.meta_path.insert(0, Slow())
 """
 
@@ -33,7 +35,8 @@ SLOW_END = """
 import os, time
 def slow(handle):
     print("writing", flush=True)
-    time.sleep(300)
+    for _ in range(3000):
+        time.sleep(0.1)
 os.fsync = slow
 """
 

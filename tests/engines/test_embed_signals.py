@@ -31,8 +31,8 @@ whole, left = OnnxTower.submit, int(os.environ["MOST_BATCHES"])
 def stalled(self, pixels):
     global left
     left -= 1
-    if left < 0:
-        time.sleep(300)
+    for _ in range(3000 if left < 0 else 0):
+        time.sleep(0.1)  # a signal that arrives just before a sleep does not cut it short
     return whole(self, pixels)
 OnnxTower.submit = stalled
 from calcode.cli import main
