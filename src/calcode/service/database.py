@@ -369,7 +369,7 @@ class Driver:
 def _insertion(table: Table, sqlite: bool) -> str:
     """Return the INSERT of a table with a mark for every column; 0 and 1 may stand for false and true.
 
-    SQLite's driver searches for an adapter for every bool, and PostgreSQL does not accept a number as one.
+    SQLite's driver searches for an adapter for every bool, and PostgreSQL does not take a number for one.
     """
     mark, truth = ("?", "?") if sqlite else ("%s", "%s::int::boolean")
     marks = [truth if isinstance(column.type, Boolean) else mark for column in table.columns]

@@ -283,7 +283,7 @@ def decision(id: DecisionId, service: ServiceHere, principal: _Reader) -> dict[s
     responses=responses(401, 403, 404, 409, 422, 429, 503, 507),
 )
 def explanation(id: DecisionId, service: ServiceHere, principal: _Reader) -> Explanation:
-    """Explain a decision: support, score and threshold of every class, and the nearest reference images if configured."""
+    """Explain a decision: support, score and threshold of every class, and nearest reference images if configured."""
     found = explanation_of(shown_record(service, principal, id), service)
     return found.for_programs() if principal.program_alone else found
 
