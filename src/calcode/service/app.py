@@ -50,7 +50,7 @@ PAGES = (
     *(sign_in_pages, start_pages, review_pages, case_pages, monitor_pages, model_pages),
     *(outbox_pages, log_pages, people_pages),
 )
-#: Body limit in bytes for endpoints without a limit of their own; their largest body has 4,000 characters of comment.
+#: Body limit in bytes for endpoints without their own limit; they need at most a comment of 4,000 characters.
 _BODY_BYTES = 2**20
 _DESCRIPTION = (
     "One diagnosis, a set of diagnoses, or a deferral for every image, on the disk before it is answered. "
