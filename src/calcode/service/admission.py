@@ -55,7 +55,7 @@ class DecisionRequest(BaseModel):
     image_id: _Identifier | None = None
     site: _Word | None = None
     device: _Word | None = None
-    #: Digest of the prompts that the caller expects; the request is refused if the line has others.
+    #: Digest of the prompts that the caller expects; a request for others is refused.
     prompt_digest: _Digest | None = None
 
     @model_validator(mode="after")
@@ -92,7 +92,7 @@ class _Columns(BaseModel):
 
 
 def texts_of(columns: Mapping[str, Sequence[Any]], n: int) -> list[Texts] | None:
-    """Validate the text fields of many requests at once; return None if any value is invalid.
+    """Validate the text fields of many requests at once; None if any is invalid.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def texts_of(columns: Mapping[str, Sequence[Any]], n: int) -> list[Texts] | None
 # Not frozen: setting the fields of a frozen dataclass costs as much as hashing the request.
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """An admitted image, ready to be decided.
+    """An admitted image.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class Case:
     content : str
         Digest of everything that the answer depends on; the same key with another digest is a conflict.
     embedding : ndarray of float32, shape (d,)
-        The decision uses exactly the vector that is stored.
+        The stored vector is exactly the one decided on.
     group : str or None
         In clear text, for the model's check of known patients; never stored outside `parts`.
     group_digest, study_digest : str or None
@@ -137,11 +137,10 @@ class Case:
     coin : float
         u of SITE.md S5.
     image_draw, second_draw : float
-        Keyed numbers that choose the image that stands for the patient (S1), and whether a second person reads it.
-        They depend on the image and not on the request's key.
+        Keyed numbers of the image, independent of `key`: to choose the patient's image (S1), and a second reader.
     parts : tuple of SecretPart
     deliver : mapping of str to str
-        Recipients of a report, with its kind.
+        Kind of report by recipient.
     """
 
     line: str
@@ -164,7 +163,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
-    """The rules by which a line admits requests.
+    """The requests that a line admits.
 
     Parameters
     ----------
@@ -175,7 +174,7 @@ class Admission:
         Secret of the line.
     retention : Retention
     deliver : mapping of str to str
-        Recipients of reports on patients, with their kind.
+        Kind of report by recipient.
     """
 
     line: str
@@ -186,7 +185,7 @@ class Admission:
     deliver: Mapping[str, str]
 
     def vector(self, request: DecisionRequest) -> NDArray[np.float32]:
-        """Return the embedding of a request as float32, checked to be finite, non-zero and of the line's dimension."""
+        """Return the embedding as float32; it must be finite, non-zero and of the line's dimension."""
         if request.embedding_f32 is not None:
             if len(request.embedding_f32) % 4:
                 raise Problem(422, _NOT_FLOAT32)
@@ -197,7 +196,7 @@ class Admission:
         return self.checked(vector)
 
     def checked(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the vector, or raise a Problem if the line does not accept it."""
+        """Return the vector, or raise a Problem."""
         if vector.shape != (self.dimension,):
             given = "1 number" if vector.size == 1 else f"{vector.size} numbers"
             raise Problem(422, f"embedding: {given}, this line takes {self.dimension}.")
@@ -252,7 +251,7 @@ class Admission:
             parts.append(secret_part("image", image.encode(), media_type="text/x-file", delete_after=day))
         # An unkeyed digest is enough: nobody can guess an embedding.
         content = content_digest(identity + rest + raw)
-        # Not drawn from the request's key: a sender could repeat an image under other keys to choose what is read.
+        # Not from the request's key: a sender could repeat an image under other keys to choose what is read.
         image_draw, second_draw = self.secret.draws(content if image_id is None else _named(image_id))
         return Case(
             line=self.line,
@@ -280,12 +279,12 @@ def _named(image_id: str) -> str:
 
 
 def parse_request(body: bytes) -> DecisionRequest:
-    """Parse a JSON body; the Problem for an invalid one says what is wrong without repeating any value."""
+    """Parse a JSON body; the Problem for an invalid body repeats none of its values."""
     return _valid(lambda: DecisionRequest.model_validate_json(body))
 
 
 def request_of(facts: Mapping[str, Any]) -> DecisionRequest:
-    """Validate a request that was not sent as JSON, with the same Problems as `parse_request`."""
+    """Like `parse_request`, for a request that was not sent as JSON."""
     return _valid(lambda: DecisionRequest.model_validate(facts))
 
 

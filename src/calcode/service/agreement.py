@@ -22,18 +22,18 @@ class Agreement:
     Attributes
     ----------
     n_pairs, n_differ : int
-        Cases drawn for a second reader that both have read, and cases on which they differ.
+        Cases drawn for a second reader that both have read, and those with different labels.
     kappa : float or None
         Cohen's kappa; None without pairs, or if both always give the same single label.
     n_readings, n_blind : int
-        Readings saved, without later changes, and how many of them were blind.
+        Readings saved, without later changes, and the blind ones among them.
     share_cannot_tell : float or None
     seconds : float or None
         Median time from opening a case to saving it.
     backlog : int
         Cases in the queue now.
     oldest_at : str or None
-        Time since which the oldest of them has waited.
+        When the oldest of them began to wait.
     """
 
     n_pairs: int
@@ -48,7 +48,7 @@ class Agreement:
 
 
 def agreement(connection: Connection, line: str) -> Agreement:
-    """Return agreement on random second readings, time per case and backlog of a line.
+    """Agreement on random second readings, time per case and backlog of a line.
 
     Only randomly drawn pairs count: a second reading requested because the first reader could not tell says nothing
     about how often readers differ.
@@ -96,7 +96,7 @@ def backlog(connection: Connection, line: str) -> tuple[int, str | None]:
 
 
 def cohens_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
-    """Return Cohen's kappa, the agreement of two readers beyond chance; None if chance agreement is 1.
+    """Cohen's kappa: the agreement of two readers beyond chance; None if chance agreement is 1.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Alarms of a line: each is raised once, changes answers while open, and is closed by an engineer and a clinician."""
+"""Alarms of a line: raised once, closed by an engineer and a clinician, and their effect on answers while open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calcode.service.log import Event, Transaction
 from calcode.service.problems import Problem
 from calcode.service.tables import ALARM, RECALIBRATION
 
-#: Either role may request closing; the other role then closes (SERVICE.md 6).
+#: One role requests closing, the other closes (SERVICE.md 6).
 CLOSING_ROLES = ("engineer", "clinician")
 Then = Literal["go_on", "new_bag"]
 
@@ -47,7 +47,7 @@ def raised_events(transaction: Transaction, line: str, alarms: Sequence[tuple[st
     known = set(connection.execute(select(ALARM.c.id).where(ALARM.c.line == line)).scalars())
     events = []
     for bag, model, alarm in alarms:
-        # A capital crosses its threshold once, so bag, monitor, class and level identify the alarm.
+        # A capital crosses its threshold once: bag, monitor, class and level identify it.
         named = "\n".join((line, bag, alarm.monitor, alarm.name, repr(alarm.alpha)))
         id = hashlib.sha256(named.encode()).hexdigest()[:24]
         if id in known:
@@ -96,7 +96,7 @@ def all_alarms(connection: Connection, line: str) -> list[dict[str, Any]]:
 
 
 def open_alarms(connection: Connection, line: str) -> list[dict[str, Any]]:
-    """The alarms of a line that are still open, oldest first."""
+    """The open alarms of a line, oldest first."""
     return [alarm for alarm in all_alarms(connection, line) if alarm["closed_by"] is None]
 
 
@@ -133,7 +133,7 @@ def close(
         missing = next(role for role in CLOSING_ROLES if role != row.asked_as)
         raise Problem(403, f"The role {row.asked_as} has asked; somebody with the role {missing} closes.")
     if not asked:
-        # A different choice starts a new request: both roles must agree to the same choice.
+        # A different choice is a new request: both roles must agree to the same one.
         step = {**body, "step": "close_alarm", "role": own[0]}
         transaction.append([Event(kind="approval", actor=actor, subject=id, body=step)])
         return "asked"
@@ -155,7 +155,7 @@ def alarm_in_force(connection: Connection, line: str, champion: str, *, kind: st
 
 
 def effect_in_words(alarm: str | None, *, on_alarm: str, kind: str) -> str:
-    """Describe in one sentence what `answer_under_alarm` does to the answers of a line.
+    """Describe what `answer_under_alarm` does to the answers of a line.
 
     Examples
     --------

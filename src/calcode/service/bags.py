@@ -40,7 +40,7 @@ class BagPlan:
     cases : list of ReviewedCase
         The drawn cases, in decision order.
     trainers : list of ReviewedCase
-        Labelled cases that were not drawn and whose choice this bag could not influence; they only train.
+        Labelled cases, not drawn, whose choice this bag could not influence; they only train.
     gate : list of int
         Records of representatives that were not drawn; a random sample of all patients.
     """
@@ -61,7 +61,7 @@ def plan_bag(connection: Connection, line: str, plan: RecalibrationPlan) -> BagP
     Raises
     ------
     Problem
-        409 outside the protocol, during an alarm about the bag, or while too many of its cases wait for a label.
+        409 outside the protocol, while an alarm is open, or while too many cases wait for a label.
     """
     after, why = _start(connection, line)
     about = {str(alarm["bag"]) for alarm in open_alarms(connection, line)} - _given_up(connection, line).bags
@@ -119,7 +119,7 @@ class _GivenUp(NamedTuple):
 
 
 def _given_up(connection: Connection, line: str) -> _GivenUp:
-    """Return the bags that were given up and the record after which the next bag begins.
+    """Return the bags that were given up and where the next bag begins.
 
     Late labels may raise another alarm about a bag that was given up long ago; closing it does not give up the present
     bag. An alarm about a home model concerns the images themselves, so it always ends the present bag.
@@ -184,10 +184,10 @@ def _drawn(connection: Connection, line: str, *, after: int) -> list[ReviewedCas
 
 
 def _trains(case: ReviewedCase, after: int, upto: int, gate_from: float, of_this_bag: Collection[str]) -> bool:
-    """Whether a labelled case may train a bag without having been chosen by it (SITE.md S5).
+    """Whether a labelled case may train a bag that did not influence its choice (SITE.md S5).
 
-    Cases chosen before the bag may. Within the bag, only cases outside the gate that were decided by a model which
-    never saw the bag.
+    Cases chosen before the bag may train it. Cases within it may if they are outside the gate and were chosen by a
+    model that never saw the bag.
     """
     if case.state != "labelled" or case.known or case.seq > upto:
         return False

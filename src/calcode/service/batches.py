@@ -143,7 +143,7 @@ def _is_compressed(metadata: bytes) -> bool:
         return int(struct.unpack_from(form, metadata, at)[0])
 
     def field(table: int, index: int) -> int:
-        """Return the position of a field of a table; 0 if the table lacks it."""
+        """Position of a field of a table; 0 if the table lacks it."""
         fields = table - number("<i", table)
         inside = 4 + 2 * index < number("<H", fields)
         offset = number("<H", fields + 4 + 2 * index) if inside else 0

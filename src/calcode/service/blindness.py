@@ -70,7 +70,7 @@ class ShownTask(NamedTuple):
 
 
 def tasks_shown(connection: Connection, decision: str, *, hidden: bool) -> list[ShownTask]:
-    """Return the tasks of a case in the order in which they opened.
+    """The tasks of a case in the order in which they opened.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def reads_cases(connection: Connection, principal: Principal) -> bool:
 def may_still_read(connection: Connection, decision: str, reviewer: str) -> bool:
     """Whether this person may still be asked to read a case of the patient; its answers are then hidden.
 
-    Until tasks are shown, any image of the patient may turn out to wait for a reading.
+    Until tasks are shown, any image of the patient may wait for a reading.
     """
     read = exists().where(REVIEW.c.decision == DECISION.c.id, REVIEW.c.reviewer == reviewer)
     queued = exists().where(TASK.c.decision == DECISION.c.id, TASK.c.state == "open")
@@ -164,7 +164,7 @@ def _shown_to(reviewer: str) -> ColumnElement[bool]:
 
 
 def readings(connection: Connection, decision: str) -> list[dict[str, Any]]:
-    """Return all readings and labels of a case in log order, with comments unless erased."""
+    """All readings and labels of a case in log order, with comments unless erased."""
     query = (
         select(REVIEW, SECRET_PART.c.content)
         .join(SECRET_PART, (SECRET_PART.c.seq == REVIEW.c.seq) & (SECRET_PART.c.name == "comment"), isouter=True)

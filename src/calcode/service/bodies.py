@@ -37,5 +37,5 @@ def _written_alike(body: Mapping[str, Any], mono: float) -> bool:
 
 @lru_cache(maxsize=4096)
 def listed(values: tuple[str, ...]) -> str:
-    """Encode a released set as JSON; cached, because a line has few different sets."""
+    """A released set as JSON; cached, because a line has few sets."""
     return canonical_json(values)

@@ -32,7 +32,7 @@ from calcode.service.tables import EVENT, SECRET_PART
 router = page_router()
 _Reader = Annotated[Principal, Depends(page_role(*READERS))]
 _Clinician = Annotated[Principal, Depends(page_role("clinician"))]
-#: Reasons why a case waits, as its readers see them.
+#: Why a case waits, as its readers see it.
 WHY = {
     "deferred": "The model gave no answer",
     "sample": "Drawn at random",
@@ -144,7 +144,7 @@ def _history(
         Kinds of view events to show, from `_SEEN`.
     """
     id = json.loads(record.body)["id"]
-    # As the index of these events is written, so that it is used however long the log is.
+    # Matches the condition of the partial index `event_seen`, so that the database uses the index.
     views = connection.execute(
         select(EVENT.c.at, EVENT.c.seq, EVENT.c.kind, EVENT.c.actor)
         .where(text("kind IN ('case_viewed', 'answer_revealed')"), EVENT.c.subject == id, EVENT.c.kind.in_(seen))

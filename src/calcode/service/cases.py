@@ -17,7 +17,7 @@ from calcode.service.writer import Answer
 
 
 def picture_file(connection: Connection, seq: int, folder: Path) -> Path | None:
-    """Return the image file of a decision as it was sent; None if there was none, or it was erased.
+    """The image file of a decision as it was sent; None if there was none, or it was erased.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def picture_png(path: Path) -> bytes | None:
 
 
 def viewer_link(connection: Connection, seq: int, template: str | None) -> str | None:
-    """Return the address of a decision's study in the site's viewer; None without a template or a study.
+    """The address of a decision's study in the site's viewer; None without a template or a study.
 
     Parameters
     ----------

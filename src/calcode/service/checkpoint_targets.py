@@ -17,7 +17,7 @@ from calcode.files import replacing
 from calcode.service.settings import CheckpointSettings, MailSettings
 
 _SUFFIX = ".checkpoint"
-#: File names that `note_file` makes.
+#: File names of `note_file`.
 _NAME = re.compile(r"([0-9]{12,})\.checkpoint")
 #: Text before the note in a syslog line; the note is a JSON string there.
 _MARK = "calcode-checkpoint "
@@ -34,7 +34,7 @@ class Target(Protocol):
     name: str
 
     def last(self) -> int:
-        """Return the size of the largest checkpoint that the target is known to have."""
+        """Size of the largest checkpoint that the target is known to have."""
 
     def send(self, notes: Sequence[tuple[int, str]]) -> None:
         """Send notes, smallest first.
@@ -53,7 +53,7 @@ class FolderTarget:
         self.name, self._folder = folder, Path(folder)
 
     def last(self) -> int:
-        """Return the size of the largest checkpoint in the folder, whoever wrote it."""
+        """Return the largest size in the folder, whoever wrote it."""
         if not self._folder.is_dir():
             raise ServiceError(
                 f"{self._folder}: no such folder for checkpoints; make it, or take it out of the site file"
@@ -82,7 +82,7 @@ class SyslogTarget:
         self._address: str | tuple[str, int] = address if address.startswith("/") else (host, int(port))
 
     def last(self) -> int:
-        """Return the size that this process sent last; syslog cannot be read back."""
+        """Return the size last sent by this process; syslog cannot be read back."""
         return self._last
 
     def send(self, notes: Sequence[tuple[int, str]]) -> None:
@@ -96,14 +96,14 @@ class SyslogTarget:
 
 
 class MailTarget:
-    """A mailbox, for a copy that nobody on the network can reach; notes are sent less often than to other targets."""
+    """A mailbox, for a copy that nobody on the network can reach; notes are sent less often."""
 
     def __init__(self, settings: MailSettings) -> None:
         self.name, self._settings = f"mail to {', '.join(settings.recipients)}", settings
         self._last, self._sent_at, self._failed_at = 0, float("-inf"), float("-inf")
 
     def last(self) -> int:
-        """Return the size that this process sent last."""
+        """Return the size last sent by this process."""
         return self._last
 
     def send(self, notes: Sequence[tuple[int, str]]) -> None:
@@ -138,18 +138,18 @@ def targets_of(settings: CheckpointSettings) -> list[Target]:
 
 
 def note_file(folder: Path, size: int) -> Path:
-    """Return the path of the checkpoint of a size in a folder."""
+    """Path of the checkpoint of a size in a folder."""
     return folder / f"{size:012d}{_SUFFIX}"
 
 
 def _note_files(folder: Path) -> list[tuple[int, Path]]:
-    """Return the files that the service wrote into a folder, smallest first; other files are ignored."""
+    """The files that the service wrote into a folder, smallest first; other files are ignored."""
     found = ((_NAME.fullmatch(file.name), file) for file in folder.iterdir())
     return sorted((int(match[1]), file) for match, file in found if match is not None)
 
 
 def notes_in(place: Path) -> list[tuple[int, str]]:
-    """Return sizes and texts of the notes in a folder or in a file of syslog lines, smallest first.
+    """Sizes and texts of the notes in a folder or in a file of syslog lines, smallest first.
 
     Raises
     ------

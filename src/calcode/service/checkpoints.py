@@ -46,7 +46,7 @@ class Checkpoints:
         self.down: list[str] = []
 
     def compare(self) -> None:
-        """Compare the log with all checkpoints; raise if it is shorter than a checkpoint says or differs from one.
+        """Raise if the log is shorter than a checkpoint says, or differs from one.
 
         Raises
         ------
@@ -75,7 +75,7 @@ class Checkpoints:
         self.sent = self._reached()
 
     def _known(self) -> list[tuple[Checkpoint, str]]:
-        """Return the checkpoints of the database and of the folders, and where each was found."""
+        """The checkpoints of the database and of the folders, and where each was found."""
         key, database = self._key.public_key(), "the database"
         with self._log.database.reading() as connection:
             stored = connection.execute(select(CHECKPOINT.c.note)).scalars()
@@ -93,7 +93,7 @@ class Checkpoints:
         return known
 
     def due(self, *, every_records: int, every_seconds: float) -> bool:
-        """Whether the next checkpoint is due: enough new records, or enough time."""
+        """Whether there are enough new records, or enough time has passed."""
         new = self._log.head()[0] - self.size
         # The record of a checkpoint alone does not cause the next one.
         return new >= every_records or (new > 1 and time.monotonic() - self.made_at >= every_seconds)
@@ -114,7 +114,7 @@ class Checkpoints:
         return Event(kind="checkpoint", actor="service", subject=self._origin, body=body)
 
     def recorded(self, event: Event) -> None:
-        """Restart the count at a checkpoint that is on disk; a checkpoint that could not be written stays due."""
+        """Restart the count at a checkpoint on disk; one that could not be written stays due."""
         self.size, self.made_at = event.body["size"], time.monotonic()
 
     def send(self) -> None:

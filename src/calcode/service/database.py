@@ -23,7 +23,7 @@ from calcode.errors import ServiceError
 _BUSY_MS = 10_000
 #: Page size of SQLite in bytes, and pages of its write-ahead log that are copied back together.
 _PAGE, _LOG_PAGES = 8192, 4000
-#: Disk space that must be free to grow the write-ahead log in advance, as a multiple of its size.
+#: Disk space needed to grow the write-ahead log in advance, as a multiple of its size.
 _SPARE = 30
 #: Accepted schemes of a URL.
 _SQLITE, _POSTGRESQL = ("sqlite", "sqlite+pysqlite"), ("postgresql+psycopg", "postgresql")
@@ -43,7 +43,7 @@ def parsed_url(url: str) -> URL:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of an SQLite URL; None for PostgreSQL."""
+    """The file of an SQLite URL; None for PostgreSQL."""
     parsed = parsed_url(url)
     return Path(str(parsed.database)) if parsed.drivername in _SQLITE else None
 
@@ -186,7 +186,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Open a connection that reads one snapshot."""
+        """Read from one snapshot."""
         with self._reader.connect() as connection, connection.begin():
             yield connection
 
@@ -319,7 +319,7 @@ class Driver:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        # The driver's objects, without SQLAlchemy's wrappers.
+        # Without SQLAlchemy's wrappers.
         raw: Any = connection.connection.dbapi_connection
         self._raw, self._cursor, self.rollback = raw, raw.cursor(), raw.rollback
         self._sqlite = connection.dialect.name == "sqlite"
@@ -333,7 +333,7 @@ class Driver:
         self._raw.commit()
 
     def rows(self, query: str, *parameters: object) -> list[Any]:
-        """Return all rows of a query."""
+        """All rows of a query."""
         self._cursor.execute(self._marked(query), parameters)
         return list(self._cursor.fetchall())
 

@@ -112,7 +112,7 @@ def _sent(answer: Answer | Problem, service: Service) -> tuple[int, dict[str, An
 )
 async def decide(request: Request) -> Response:
     """Decide on one image. The answer is sent after the decision is written to disk."""
-    # Authenticated here and not in a dependency, which would take a quarter of the request's time.
+    # Authenticated here: a dependency would take a quarter of the request's time.
     service, principal = service_of(request), signed_in(request, "program")
     try:
         body = await limited_body(request, service.site.limits.body_bytes)
@@ -229,7 +229,7 @@ async def decide_batch(request: Request) -> Response:
 
 
 async def _decided(service: Service, rows: Sequence[Case | Problem], actor: str) -> list[Answer | Problem]:
-    """Decide one piece of a batch; return the answers in the order of its rows."""
+    """Decide one piece of a batch; answers are in row order."""
     cases = [row for row in rows if isinstance(row, Case)]
     decided = await service.writer.decided(cases) if cases else []
     answers = iter(decided)

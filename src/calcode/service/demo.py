@@ -68,7 +68,7 @@ def serve_demo(*, port: int = 8470, pace: float = 8.0, say: Callable[[str], None
 
 
 def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, list[Photograph]]:
-    """A site with the demonstration model, and a stream of smartphone photographs."""
+    """Make a site with the demonstration model, and a stream of smartphone photographs."""
     features = demo_features()
     images = features.read()
     pad = images[images.column("dataset") == "padufes20"]

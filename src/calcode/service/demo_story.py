@@ -36,7 +36,7 @@ LINE = "skin"
 ENGINEER, CLINICIAN, APPROVER, READER = "demo-engineer", "demo-clinician", "demo-approver", "demo-reader"
 #: Deferred cases that the reader leaves in the queue for visitors.
 LEFT = 12
-#: Number of last answers over which the informative rate is shown.
+#: Last answers over which the informative rate is shown.
 WINDOW = 150
 _WAIT_SECONDS = 0.1
 #: Photographs between two checks whether people have to act.
@@ -54,7 +54,7 @@ slack = "thin"
 
 
 class Shadowed(NamedTuple):
-    """Comparison of a candidate with the model that answered, on the photographs that both decided.
+    """A candidate and the model that answered, compared on the photographs that both decided.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class Photograph(NamedTuple):
     body : dict
         Body of the request.
     label : str
-        What its reader will say: a class or "outside".
+        Label that its reader will give: a class or "outside".
     facts : dict of str to str
         What the data set records about it, for visitors who read the case.
     """
@@ -125,7 +125,7 @@ class Act(NamedTuple):
 
 @dataclass
 class Story:
-    """Plays the stream and acts for the people.
+    """Plays the stream and acts for the people involved.
 
     Attributes
     ----------
@@ -188,7 +188,7 @@ class Story:
 
     @property
     def summary(self) -> str:
-        """What the last site model did with the photographs since its promotion, each of them counted once."""
+        """What the last site model did with the photographs since its promotion, each counted once."""
         before, after = (percent(rate, digits=0) for rate in self.rates)
         since = self._last_promotion
         found = self.covered[since:]
@@ -278,7 +278,7 @@ class Story:
         try:
             report = recalibrate(self.service, LINE, actor=ENGINEER)
         except Problem:
-            return  # the protocol's next time has not come
+            return  # not yet allowed by the protocol
         models = self.service.models[LINE]
         why = "as the protocol says"
         self.service.change(lambda t: models.set_shadow(t, report["digest"], actor=ENGINEER, why=why))
@@ -288,7 +288,7 @@ class Story:
         self._add_act("recalibrated", recalibrated_in_words(report, before, names=models.settings.names))
 
     def _close(self, alarms: Sequence[dict[str, Any]]) -> None:
-        """Close alarms: the engineer requests it, the clinician agrees."""
+        """The engineer requests closing, the clinician agrees."""
         why = "another clinic with another camera: a model of its own is in the shadow"
         for alarm in alarms:
             for actor, role in ((ENGINEER, "engineer"), (CLINICIAN, "clinician")):
@@ -407,5 +407,5 @@ def promoted_in_words(
 
 
 def _silent(report: dict[str, Any], names: Mapping[str, str]) -> list[str]:
-    """Return the full names of the diagnoses that are in every answer of a model."""
+    """Full names of the diagnoses that are in every answer of a model."""
     return [names.get(entry["name"], entry["name"]) for entry in report["classes"] if entry["in_every_set"]]

@@ -134,7 +134,7 @@ def log_state(site: SiteSettings, log: Log) -> Iterator[Finding]:
 
 
 def _notes(site: SiteSettings, log: Log) -> list[tuple[int, str]]:
-    """Return the notes of the database and of the folders."""
+    """The notes of the database and of the folders."""
     with log.database.reading() as connection:
         notes = {
             (int(row.size), str(row.note)) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))
@@ -231,5 +231,5 @@ def report_states(site: SiteSettings, log: Log) -> Iterator[Finding]:
 
 
 def sentences(findings: Sequence[Finding]) -> list[str]:
-    """Format findings as lines of text."""
+    """Format findings as lines."""
     return [f"{entry.level:8} {entry.about}: {entry.sentence}" for entry in findings]

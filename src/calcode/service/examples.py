@@ -164,7 +164,7 @@ class DescribedApp(FastAPI):
     """An application whose OpenAPI description has examples."""
 
     def openapi(self) -> dict[str, Any]:
-        """Return the description, with an example in every schema of a request or an answer."""
+        """The description, with an example in every schema of a request or an answer."""
         if self.openapi_schema is None:
             described = super().openapi()
             for name, schema in described["components"]["schemas"].items():

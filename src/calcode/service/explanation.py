@@ -59,7 +59,7 @@ class Explanation(BaseModel):
 
 
 def explanation_of(record: Record, service: Service) -> Explanation:
-    """Return the explanation of a recorded decision."""
+    """The explanation of a recorded decision."""
     body = json.loads(record.body)
     deferred = body["action"] == "defer"
     models = service.models.get(body["line"])
@@ -104,7 +104,7 @@ def explanation_of(record: Record, service: Service) -> Explanation:
 
 
 def _neighbours(seq: int, models: Models, service: Service) -> list[NeighbourFacts]:
-    """Return the nearest reference images; none without a reference file or after the embedding was erased."""
+    """The nearest reference images; none without a reference file or after the embedding was erased."""
     path = models.settings.reference
     if path is None:
         return []

@@ -1,8 +1,8 @@
 """Gates that a candidate must pass before two people may promote it (SERVICE.md 10, SITE.md S6).
 
 Coverage is counted on drawn cases that were decided after the candidate's cut-off, and after it was first added under
-the protocol in force: adding it again does not begin a second trial. Set size is never a gate: keeping the candidate
-with the best sets would void its promise.
+the protocol in force: adding it again does not begin a second trial. Set size is never a gate: choosing the
+preferred candidate would void its promise.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def failed_gates(
     names: Mapping[str, str],
     upto: float = inf,
 ) -> list[str]:
-    """Return a sentence for each gate of the protocol that a model does not pass.
+    """A sentence for each gate of the protocol that a model does not pass.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def failed_gates(
 
 
 def _left_out_at_times(loaded: LineModel) -> list[str]:
-    """Return the classes that a model may leave out of a set; the others cannot be missed."""
+    """The classes that a model may leave out of a set; the others cannot be missed."""
     return [name for name in loaded.model.classes_ if name not in loaded.model.in_every_set_]
 
 
@@ -172,7 +172,7 @@ def _tried_since(connection: Connection, line: str, digest: str) -> int:
 
 
 def _additions(connection: Connection, line: str, digest: str) -> list[int]:
-    """Return the records that added a model to a line, in order."""
+    """The records that added a model to a line, in order."""
     rows = connection.execute(
         select(EVENT.c.seq, EVENT.c.body)
         .where(of_kinds("model_added"), EVENT.c.subject == digest)

@@ -23,7 +23,7 @@ from calcode.errors import OutputError
 from calcode.files import replacing
 from calcode.service.problems import Problem
 
-#: Returns the vector, or raises a Problem if the line does not accept it.
+#: Returns the vector, or raises a Problem.
 Checked = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
@@ -36,9 +36,9 @@ class Images:
     folder : Path
         Pictures are kept here for reviewers, one file per request: deleting a file affects no other case.
     deidentify : bool
-        Keep only the pixels of a DICOM file and what is needed to decode them.
+        Keep only the pixels of a DICOM file and the elements needed to decode them.
     pool : WorkerPool
-        Decodes pictures: one that uses up all memory ends only the pool's process. Sizes are limited before.
+        Decodes pictures; one that uses up all memory ends only the pool's process. Sizes are limited before.
     """
 
     def __init__(self, tower: Backbone, folder: Path, pool: WorkerPool[Any, Any], *, deidentify: bool) -> None:

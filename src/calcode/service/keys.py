@@ -74,7 +74,7 @@ class SiteSecret:
         return outer.digest()
 
     def coin(self, group: str) -> float:
-        """Return u of SITE.md S5, which is the same at every toss of a group.
+        """u of SITE.md S5, the same at every toss of a group.
 
         Examples
         --------
@@ -112,7 +112,7 @@ def make_missing_keys(connection: Connection, site: SiteSettings) -> None:
 
 
 def _last_start(connection: Connection) -> Any:
-    """Return what the last start of a service recorded; None if no service has started on the log."""
+    """What the last start of a service recorded; None if no service has started on the log."""
     query = select(EVENT.c.body).where(of_kinds("started")).order_by(EVENT.c.seq.desc()).limit(1)
     body = connection.execute(query).scalar()
     return None if body is None else json.loads(body)

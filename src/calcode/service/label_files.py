@@ -20,7 +20,7 @@ from calcode.service.tables import DECISION
 SOURCES = ("pathology", "consensus")
 _COLUMNS = ("decision", "study", "label", "line", "source")
 _MOST_ROWS = 100_000
-#: Mistakes that the message lists; the others are only counted.
+#: Mistakes that are listed; the others are counted.
 _LISTED = 50
 
 

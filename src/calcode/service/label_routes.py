@@ -47,7 +47,7 @@ class LabelAnswer(BaseModel):
 
 
 class PolicyFacts(BaseModel):
-    """The review policy of a line. Under every policy, all deferred cases are read."""
+    """The review policy of a line. All deferred cases are read under any policy."""
 
     sample: float = Field(gt=0, le=1, examples=[0.1], description="Probability with which a patient is drawn")
     visit_minutes: float = Field(ge=0, le=10080, examples=[60.0], description="How long a first visit stays open")
@@ -56,7 +56,7 @@ class PolicyFacts(BaseModel):
 
 
 class PolicyRequest(PolicyFacts):
-    """A new review policy and the reason for it. It applies from the next block on."""
+    """A new review policy and its reason. It applies from the next block on."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -127,7 +127,7 @@ def readers(
 def policy(
     service: ServiceHere, principal: Annotated[Principal, Depends(role(*_ANYBODY))], line: _Line = None
 ) -> dict[str, Any]:
-    """Return the review policy of a line that is now in force."""
+    """Return the review policy now in force on a line."""
     models = service.models[line_of(service, principal, line)]
     models.follow()
     return models.in_force.policy._asdict()

@@ -124,7 +124,7 @@ def _settled(label: str, *, blind: bool, source: str, seq: int) -> Standing:
 
 
 def reviews_of(connection: Connection, decision: str) -> list[Review]:
-    """Return the reviews of a decision in log order."""
+    """The reviews of a decision in log order."""
     columns = [REVIEW.c[name] for name in Review._fields]
     query = select(*columns).where(REVIEW.c.decision == decision).order_by(REVIEW.c.seq)
     return [Review._make(row) for row in connection.execute(query)]
@@ -140,17 +140,17 @@ class ReviewedCase:
     Attributes
     ----------
     seq, decision, group_digest, u, p_sample, action, reason, released_set, model, p_audit
-        As recorded by the decision.
+        As in the decision.
     why : str
         "deferred", "sample", "wish", or "label" if a label came without a task.
     drawn : bool
-        The coin chose the case for review: u < p_sample.
+        The coin chose the case: u < p_sample.
     calibrates : bool
         Drawn, and u is below the smallest probability of the period, to which the sample is thinned (SERVICE.md 8).
     known : bool
         The patient is in the model's own data; monitors leave such cases out.
     state, label, blind, source, labelled_seq
-        See `Standing`; "missing" after `due_at`.
+        See `Standing`; a pending case is "missing" after `due_at`.
     due_at : str or None
     waiting : bool
         The case has no label yet and is not overdue.
@@ -182,8 +182,8 @@ class ReviewedCase:
     def use(self) -> Literal["calibrate", "train", "train_next"]:
         """How a site model may use the label (SITE.md S5).
 
-        Cases of the coin calibrate, cases of automatic triggers train, and cases that people chose train the next bag.
-        So do cases that an alarm deferred, because alarms come from the labels of the bag itself.
+        Coin cases calibrate, automatically triggered cases train, and cases that people chose train the next bag. So
+        do cases that an alarm deferred: alarms come from the labels of the bag itself.
         """
         if self.calibrates:
             return "calibrate"
@@ -261,7 +261,7 @@ def second_drawn(row: Any) -> bool:
 
 
 def checked_label(label: str, classes: Sequence[str]) -> str:
-    """Return the label, or raise a Problem that lists the valid ones."""
+    """Return the label, or raise a Problem that lists those valid."""
     if label not in (*classes, OUTSIDE, CANNOT_TELL):
         raise Problem(422, f"label: one of {', '.join((*classes, OUTSIDE, CANNOT_TELL))}.")
     return label

@@ -106,7 +106,7 @@ class LineModel:
             assert decisions.known_group is not None
             in_model = known = decisions.known_group.tolist()
         scores, p_audit = decisions.scores.tolist(), decisions.p_audit.tolist()
-        # If the sum is finite, all its terms are.
+        # If the sum is finite, all its terms are finite.
         if not isfinite(sum(map(sum, scores), sum(p_audit))):
             raise FloatingPointError("scores or p-values are not finite")
         digest, names = self.digest, (*decisions.classes, None)

@@ -43,7 +43,7 @@ class Event(Fact):
 
 
 class Log:
-    """The log: appends events of this process, reads records of all processes.
+    """Appends the events of this process and reads all records.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Log:
         self._seen = 0, GENESIS
 
     def transaction(self) -> Transaction:
-        """Return a transaction for events and the changes they make; it is durable when its block has ended."""
+        """Return a transaction for events and their changes; durable when its block has ended."""
         return Transaction(self)
 
     def jump(self, offset: float) -> float:
@@ -103,8 +103,8 @@ class Log:
     def pages(self, *, after: int = 0, upto: int = _ENDLESS) -> Iterator[Sequence[Record]]:
         """Yield records in order, a page at a time; no connection is held while the caller has a page.
 
-        Otherwise a client that stops reading a download would hold one of few connections, and a snapshot that lets
-        SQLite's write-ahead log grow without end.
+        A client that stops reading a download would hold one of few connections, and a snapshot that lets SQLite's
+        write-ahead log grow without end.
         """
         query = _query(Record._fields, most=_PAGE)
         while True:
@@ -127,7 +127,7 @@ class Log:
                     after = rows[-1][0]
 
     def hashes(self, *, after: int = 0, upto: int) -> list[str]:
-        """Return the hashes of the records after one position up to another, for the tree."""
+        """Hashes of the records after one position up to another, for the tree."""
         query = select(EVENT.c.hash).where(EVENT.c.seq > after, EVENT.c.seq <= upto).order_by(EVENT.c.seq)
         with self.database.reading() as connection:
             return list(connection.execute(query).scalars())
@@ -197,7 +197,7 @@ class Verdict:
 
 
 class StoredKey(NamedTuple):
-    """The decision that was stored for an idempotency key."""
+    """The stored decision of an idempotency key."""
 
     content: str
     seq: int
@@ -216,7 +216,7 @@ class Transaction:
     Attributes
     ----------
     connection : Connection
-        Set, like the other attributes, when the block begins.
+        Set, like all attributes, when the block begins.
     end : (int, str)
         Position and hash of the last record, including those appended here.
     deployed : int
@@ -245,7 +245,7 @@ class Transaction:
             database.end(error)
             raise
         self.deployed = int(deployed)
-        # Read after the lock is taken, so that a later record has a later time.
+        # Read under the lock, so that a later record has a later time.
         self.wall, self._mono = time.time(), time.monotonic()
         self.at = utc(self.wall)
         self.offset = self.wall - self._mono
@@ -276,7 +276,7 @@ class Transaction:
         return {group: (study, until) for group, study, until in self._rows_with(query, groups)}
 
     def _rows_with(self, query: str, values: Collection[str]) -> list[Any]:
-        """Return the rows of a query in which the column that ends the query has one of the values."""
+        """Return the rows in which the column that ends the query has one of the values."""
         if len(values) <= 1:
             return self._driver.rows(f"{query} = ?", *values) if values else []
         # The list is one parameter, so that the statement is the same for every length.
@@ -312,7 +312,7 @@ class Transaction:
             records.append(Record(seq, at, kind, actor, body, head, own))
             rows.append((seq, id, at, kind, actor, subject, body, head, own))
             for name, _, salt, content, media_type, delete_after in event.parts:
-                # SQLite's driver binds a bytearray directly; for bytes it searches an adapter, which costs as much as the row.
+                # SQLite's driver binds a bytearray directly; its search for a bytes adapter costs as much as the row.
                 parts.append((seq, name, bytearray(salt), bytearray(content), media_type, delete_after))
             head = own
         driver = self._driver

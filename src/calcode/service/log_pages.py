@@ -84,7 +84,7 @@ def log_page(
 
 
 def _cases(connection: Connection, pseudonyms: Sequence[str]) -> Sequence[Row[Any, Any, Any]]:
-    """Return the newest cases of patients and studies."""
+    """The newest cases of patients and studies."""
     of_one = or_(DECISION.c.group_digest.in_(pseudonyms), DECISION.c.study_digest.in_(pseudonyms))
     query = select(DECISION.c.id, DECISION.c.group_digest, DECISION.c.study_digest).where(of_one)
     return connection.execute(query.order_by(DECISION.c.seq.desc()).limit(_CASES)).all()

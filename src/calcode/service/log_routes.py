@@ -63,7 +63,7 @@ def log(
     start: Annotated[int, Query(alias="from", ge=1, le=2**62)] = 1,
     count: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[dict[str, Any]]:
-    """Return `count` records in order, beginning with record `from`."""
+    """Return up to `count` records in order, starting at record `from`."""
     not_by_a_reader(principal)
     pages = service.log.pages(after=start - 1, upto=start - 1 + count)
     return [Record._make(row)._asdict() for page in pages for row in page]
@@ -108,5 +108,5 @@ async def ready(service: ServiceHere, response: Response) -> Health:
 
 @router.get("/metrics", responses=responses(403))
 async def metrics(service: ServiceHere) -> Response:
-    """Return counts and times in the Prometheus text format."""
+    """Return counts and times for Prometheus."""
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")

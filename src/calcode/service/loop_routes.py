@@ -26,7 +26,7 @@ _Line = Annotated[str | None, Query(max_length=64, description="May be left out 
 
 
 class MonitorFacts(BaseModel):
-    """The monitors of one bag: capitals, alarms, and coverage with the figures to read beside it."""
+    """The monitors of one bag: capitals, alarms, and coverage with its accompanying figures."""
 
     bag: str
     model: str
@@ -122,7 +122,7 @@ def close_alarm(
     principal: Annotated[Principal, Depends(role(*CLOSING_ROLES))],
     line: _Line = None,
 ) -> dict[str, str]:
-    """Close an alarm. An engineer and a clinician, with two accounts, must send the same choice."""
+    """Close an alarm. An engineer and a clinician must send the same choice from separate accounts."""
     name = line_of(service, principal, line)
     state = service.change(
         lambda transaction: close(
@@ -137,7 +137,7 @@ def close_alarm(
 def make_recalibration(
     service: ServiceHere, principal: Annotated[Principal, Depends(role("engineer"))], line: _Line = None
 ) -> dict[str, Any]:
-    """Make a site model by the protocol and keep it as a candidate with its report. It is not promoted."""
+    """Make a site model as the protocol says and keep it as a candidate with its report. It is not promoted."""
     return recalibrate(service, line_of(service, principal, line), actor=principal.subject)
 
 
@@ -161,8 +161,8 @@ def recalibration(
 ) -> dict[str, Any]:
     """Return a candidate's report, what it would have changed in the shadow, its coverage, and the gates it fails.
 
-    People who read cases get only the report, and the gates as of the last full step of images: the other figures
-    change with every case and could reveal its answer.
+    People who read cases get only the report, and the gates as of the last full step of images: other figures change
+    with every case and could reveal its answer.
     """
     name = line_of(service, principal, line)
     models = service.models[name]
