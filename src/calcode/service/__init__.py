@@ -1,5 +1,5 @@
-"""The decision service of a hospital: decisions over HTTP, each on the disk before it is answered (SERVICE.md).
+"""The decision service of a hospital: decisions over HTTP, each on disk before it is answered (SERVICE.md).
 
-The service translates, stores and shows. Statistics live in `calcode.site` and `calcode.monitor`; every hash of the log
-lives in `calcode.service.audit`.
+The service translates, stores and displays. Statistics are in `calcode.site` and `calcode.monitor`; all hashing of the
+log is in `calcode.service.audit`.
 """

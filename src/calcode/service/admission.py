@@ -1,4 +1,4 @@
-"""From a request body to a case that can be decided, or a refusal with one sentence (SERVICE.md 3, steps 1 and 2)."""
+"""Turn a request body into a case to decide, or refuse it with one sentence (SERVICE.md 3, steps 1 and 2)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _NOT_FLOAT32 = "embedding_f32: not base64 of little-endian float32 numbers."
 
 
 class DecisionRequest(BaseModel):
-    """One image: its embedding (numbers or base64 float32) or the image itself, and whose it is."""
+    """One image to decide on: its embedding (numbers or base64 float32) or the image itself, and its identifiers."""
 
     model_config = ConfigDict(
         extra="forbid",
         strict=True,
-        # Decoded while the body is read, in a fifth of the time that Python's own decoder takes.
+        # Pydantic decodes base64 while parsing, in a fifth of the time that Python's own decoder takes.
         val_json_bytes="base64",
         json_schema_extra={
             "examples": [{"embedding": [0.6, 0.8], "group": "patient-17", "image_id": "1.2.840.1", "device": "cam-2"}]
@@ -46,16 +46,16 @@ class DecisionRequest(BaseModel):
     embedding_f32: _Float32 | None = None
     #: PNG, JPEG, TIFF or DICOM, base64.
     image: str | None = None
-    #: The patient; the lesion where the patient is unknown.
+    #: The patient, or the lesion if the patient is unknown.
     group: _Identifier | None = None
-    #: Which line decides; may be left out where the sender has one line.
+    #: The line that decides; optional if the sender has one line.
     line: _Word | None = None
     study: _Identifier | None = None
-    #: SOP Instance UID or another unique name; the idempotency key where the header is missing.
+    #: SOP Instance UID or another unique name; the idempotency key if the header is missing.
     image_id: _Identifier | None = None
     site: _Word | None = None
     device: _Word | None = None
-    #: Which prompts the caller believes the line has; another one is refused.
+    #: Digest of the prompts that the caller expects; a request for others is refused.
     prompt_digest: _Digest | None = None
 
     @model_validator(mode="after")
@@ -66,7 +66,7 @@ class DecisionRequest(BaseModel):
 
 
 class Texts(NamedTuple):
-    """What a request says of an image besides the image, already checked."""
+    """The validated text fields of a request."""
 
     group: str | None = None
     study: str | None = None
@@ -78,7 +78,7 @@ class Texts(NamedTuple):
 
 
 class _Columns(BaseModel):
-    """The texts of many requests, each under the rule that it has in one."""
+    """The text fields of many requests, under the same rules as in `DecisionRequest`."""
 
     model_config = ConfigDict(strict=True)
 
@@ -92,12 +92,12 @@ class _Columns(BaseModel):
 
 
 def texts_of(columns: Mapping[str, Sequence[Any]], n: int) -> list[Texts] | None:
-    """The texts of many requests, checked in one go; None where one is not taken.
+    """Validate the text fields of many requests at once; None if any is invalid.
 
     Parameters
     ----------
     columns : mapping of str to sequence
-        The values of all requests by name.
+        The values of all requests, by field.
     n : int
         Number of requests.
 
@@ -115,7 +115,7 @@ def texts_of(columns: Mapping[str, Sequence[Any]], n: int) -> list[Texts] | None
     return list(map(Texts._make, zip(*(columns.get(name, repeat(None, n)) for name in Texts._fields), strict=True)))
 
 
-# Not frozen: setting the fields of a frozen one costs as much as hashing the request.
+# Not frozen: setting the fields of a frozen dataclass costs as much as hashing the request.
 @dataclass(slots=True, kw_only=True)
 class Case:
     """An admitted image.
@@ -123,24 +123,24 @@ class Case:
     Attributes
     ----------
     line : str
-        Who decides it.
+        The line that decides it.
     key : str
         Pseudonym of the idempotency key.
     content : str
-        Digest of everything that decides the answer; the same key with another one is a conflict.
+        Digest of everything that the answer depends on; the same key with another digest is a conflict.
     embedding : ndarray of float32, shape (d,)
-        What is stored is what is decided on.
+        The stored vector is exactly the one decided on.
     group : str or None
-        In clear, for the model's own check of known patients; it is never stored outside `parts`.
+        In clear text, for the model's check of known patients; never stored outside `parts`.
     group_digest, study_digest : str or None
         Pseudonyms.
     coin : float
         u of SITE.md S5.
     image_draw, second_draw : float
-        Which image stands for the patient (S1), and whether a second person reads it; of the image, whatever its key.
+        Keyed numbers of the image, independent of `key`: to choose the patient's image (S1), and a second reader.
     parts : tuple of SecretPart
     deliver : mapping of str to str
-        Who gets a report, and of which kind.
+        Kind of report by recipient.
     """
 
     line: str
@@ -163,7 +163,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
-    """What a line takes.
+    """The requests that a line admits.
 
     Parameters
     ----------
@@ -171,10 +171,10 @@ class Admission:
     dimension : int
     prompt_digest : str
     secret : SiteSecret
-        Of the line.
+        Secret of the line.
     retention : Retention
     deliver : mapping of str to str
-        Who gets a report on a patient, and of which kind.
+        Kind of report by recipient.
     """
 
     line: str
@@ -185,7 +185,7 @@ class Admission:
     deliver: Mapping[str, str]
 
     def vector(self, request: DecisionRequest) -> NDArray[np.float32]:
-        """The embedding of a request as float32; finite, of the line's dimension, not zero."""
+        """Return the embedding as float32; it must be finite, non-zero and of the line's dimension."""
         if request.embedding_f32 is not None:
             if len(request.embedding_f32) % 4:
                 raise Problem(422, _NOT_FLOAT32)
@@ -196,18 +196,18 @@ class Admission:
         return self.checked(vector)
 
     def checked(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The vector, or a problem."""
+        """Return the vector, or raise a Problem."""
         if vector.shape != (self.dimension,):
             given = "1 number" if vector.size == 1 else f"{vector.size} numbers"
             raise Problem(422, f"embedding: {given}, this line takes {self.dimension}.")
-        # `dot` would give the interpreter's lock away, and get it back after the writer's turn.
+        # `np.dot` would release the GIL and get it back only after the writer's turn.
         squared = float(vector @ vector)
         if not 1e-12 < squared < inf:
             raise Problem(422, "embedding: not finite in float32, or of length zero.")
         return vector
 
     def key(self, request: DecisionRequest | Texts, key: str | None) -> str:
-        """The idempotency key of a request that this line takes; `key` is that of the header."""
+        """Return the idempotency key: `key` from the header, else one made from the image's name."""
         if request.prompt_digest not in (None, self.prompt_digest):
             raise Problem(422, f"prompt_digest: this line has the prompts {self.prompt_digest[:16]}...")
         if key is not None:
@@ -226,7 +226,7 @@ class Admission:
         traceparent: str | None = None,
         image: str | None = None,
     ) -> Case:
-        """The case of a request whose embedding is known; `image` is the name under which the picture is kept."""
+        """Build the case of a request from its embedding; `image` is the file name of the stored picture."""
         key = self.key(request, key)
         pseudonym, group, study, image_id = self.secret.pseudonym, request.group, request.study, request.image_id
         who = []
@@ -246,12 +246,12 @@ class Admission:
             day = _day(keep.identity_days)
             parts.append(secret_part("identity", identity, media_type="application/json", delete_after=day))
         if image is not None:
-            # The picture is a file; the part that is deleted names it.
+            # The picture is a file; the deletable part holds its name.
             day = _day(keep.image_days)
             parts.append(secret_part("image", image.encode(), media_type="text/x-file", delete_after=day))
-        # Nobody can guess an embedding, so this needs no key.
+        # An unkeyed digest is enough: nobody can guess an embedding.
         content = content_digest(identity + rest + raw)
-        # Not on the request's key: who sent an image again under other keys would choose which image is read.
+        # Not from the request's key: a sender could repeat an image under other keys to choose what is read.
         image_draw, second_draw = self.secret.draws(content if image_id is None else _named(image_id))
         return Case(
             line=self.line,
@@ -274,17 +274,17 @@ class Admission:
 
 
 def _named(image_id: str) -> str:
-    """An image's own name as a key; the secret is the line's, so the same name on another line is another one."""
+    """The key made from an image's name; the secret of the line makes its pseudonym differ between lines."""
     return f"image_id\n{image_id}"
 
 
 def parse_request(body: bytes) -> DecisionRequest:
-    """The request, or a problem that names what is wrong without repeating any value."""
+    """Parse a JSON body; the Problem for an invalid body repeats none of its values."""
     return _valid(lambda: DecisionRequest.model_validate_json(body))
 
 
 def request_of(facts: Mapping[str, Any]) -> DecisionRequest:
-    """The same for what was read from something else than JSON."""
+    """Like `parse_request`, for a request that was not sent as JSON."""
     return _valid(lambda: DecisionRequest.model_validate(facts))
 
 
@@ -297,7 +297,7 @@ def _valid(read: Callable[[], DecisionRequest]) -> DecisionRequest:
 
 
 def invalid_sentence(error: Mapping[str, Any], *, known: Sequence[str] = ()) -> str:
-    """What is wrong with a body, without a value or a name of the sender's: either may identify a person.
+    """Describe a validation error without the sender's values or field names, which may identify a person.
 
     Examples
     --------
@@ -314,7 +314,7 @@ def invalid_sentence(error: Mapping[str, Any], *, known: Sequence[str] = ()) -> 
 
 
 def _day(days: int | None) -> str | None:
-    """The day, so many days from now, on which content may go."""
+    """The date from which content may be deleted, `days` from today."""
     return None if days is None else _date(int(time.time() // 86_400) + days)
 
 

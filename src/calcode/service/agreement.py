@@ -1,4 +1,4 @@
-"""How readers do: agreement of the drawn second readings, time per case, backlog (SERVICE.md 8 and 9)."""
+"""Reader statistics: agreement on drawn second readings, time per case, backlog (SERVICE.md 8 and 9)."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from calcode.service.tables import DECISION, REVIEW, TASK
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How readers do on a line.
+    """Reader statistics of a line: agreement, time per case and backlog.
 
     Attributes
     ----------
     n_pairs, n_differ : int
-        Cases drawn for a second reader that both have read, and those on which they differ.
+        Cases drawn for a second reader that both have read, and those with different labels.
     kappa : float or None
-        Cohen's; None without pairs, or where both always say the same one label.
+        Cohen's kappa; None without pairs, or if both always give the same single label.
     n_readings, n_blind : int
-        Readings saved, changes left out, and those that were blind.
+        Readings saved, without later changes, and the blind ones among them.
     share_cannot_tell : float or None
     seconds : float or None
         Median time from opening a case to saving it.
     backlog : int
-        Cases that may be read now.
+        Cases in the queue now.
     oldest_at : str or None
-        Since when the oldest one waits.
+        When the oldest of them began to wait.
     """
 
     n_pairs: int
@@ -48,10 +48,10 @@ class Agreement:
 
 
 def agreement(connection: Connection, line: str) -> Agreement:
-    """Agreement of the random second readings, time per case and backlog of a line.
+    """Agreement on random second readings, time per case and backlog of a line.
 
-    Only pairs that chance made are counted: a second reading asked for because the first one could not tell says
-    nothing about how often readers differ.
+    Only randomly drawn pairs count: a second reading requested because the first reader could not tell says nothing
+    about how often readers differ.
     """
     rows = connection.execute(
         select(REVIEW, DECISION.c.u_second, DECISION.c.p_second)
@@ -82,9 +82,9 @@ def agreement(connection: Connection, line: str) -> Agreement:
 
 
 def backlog(connection: Connection, line: str) -> tuple[int, str | None]:
-    """How many cases may be read now, as the queue shows them, and since when the oldest waits.
+    """Return the number of cases that the queue shows now, and since when the oldest waits.
 
-    What waits in a visit that is open would tell which case the model deferred, and so would when a task opened.
+    Cases of open visits are left out and the opening times of tasks are not used: both would reveal deferrals.
     """
     query = (
         select(func.count(), func.min(SHOWN_SINCE))
@@ -96,7 +96,7 @@ def backlog(connection: Connection, line: str) -> tuple[int, str | None]:
 
 
 def cohens_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
-    """Agreement beyond chance of two readers; None where chance alone would agree always.
+    """Cohen's kappa: the agreement of two readers beyond chance; None if chance agreement is 1.
 
     Examples
     --------

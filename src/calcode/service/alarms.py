@@ -1,4 +1,4 @@
-"""Alarms of a line: raised once, closed by an engineer and a clinician, and what an open one does to answers."""
+"""Alarms of a line: raised once, closed by an engineer and a clinician, and their effect on answers while open."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from calcode.service.log import Event, Transaction
 from calcode.service.problems import Problem
 from calcode.service.tables import ALARM, RECALIBRATION
 
-#: Either may ask, the other one closes (SERVICE.md 6).
+#: One role requests closing, the other closes (SERVICE.md 6).
 CLOSING_ROLES = ("engineer", "clinician")
 Then = Literal["go_on", "new_bag"]
 
 
 def bag_of(connection: Connection, line: str, model: str, *, kind: str) -> str:
-    """The reference that a model's monitors have: its bag, or the model itself where it was not made here.
+    """Return the reference of a model's monitors: its bag, or the model itself if it was not made here.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def bag_of(connection: Connection, line: str, model: str, *, kind: str) -> str:
 
 
 def raised_events(transaction: Transaction, line: str, alarms: Sequence[tuple[str, str, Alarm]]) -> None:
-    """Record the alarms that the log does not have yet.
+    """Record the alarms that are not in the log yet.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def raised_events(transaction: Transaction, line: str, alarms: Sequence[tuple[st
     known = set(connection.execute(select(ALARM.c.id).where(ALARM.c.line == line)).scalars())
     events = []
     for bag, model, alarm in alarms:
-        # One capital reaches its line once: bag, monitor, class and level name it.
+        # A capital crosses its threshold once: bag, monitor, class and level identify it.
         named = "\n".join((line, bag, alarm.monitor, alarm.name, repr(alarm.alpha)))
         id = hashlib.sha256(named.encode()).hexdigest()[:24]
         if id in known:
@@ -96,14 +96,14 @@ def all_alarms(connection: Connection, line: str) -> list[dict[str, Any]]:
 
 
 def open_alarms(connection: Connection, line: str) -> list[dict[str, Any]]:
-    """Those that nobody has closed."""
+    """The open alarms of a line, oldest first."""
     return [alarm for alarm in all_alarms(connection, line) if alarm["closed_by"] is None]
 
 
 def close(
     transaction: Transaction, line: str, id: str, *, actor: str, roles: Collection[str], why: str, then: Then
 ) -> str:
-    """Ask to close an alarm, or close it if the other of engineer and clinician has asked; "asked" or "closed".
+    """Request the closing of an alarm, or close it if the other role has requested it; return "asked" or "closed".
 
     Parameters
     ----------
@@ -111,10 +111,10 @@ def close(
     line, id : str
     actor : str
     roles : collection of str
-        Of the actor.
+        Roles of the actor.
     why : str
     then : {"go_on", "new_bag"}
-        What the two chose: the model answers again, or its bag is given up and its cases train the next one.
+        The model answers again, or its bag is given up and its cases train the next bag.
     """
     row = transaction.connection.execute(select(ALARM).where(ALARM.c.line == line, ALARM.c.id == id)).first()
     if row is None:
@@ -133,7 +133,7 @@ def close(
         missing = next(role for role in CLOSING_ROLES if role != row.asked_as)
         raise Problem(403, f"The role {row.asked_as} has asked; somebody with the role {missing} closes.")
     if not asked:
-        # Another choice begins again: both must have agreed to the same one.
+        # A different choice is a new request: both roles must agree to the same one.
         step = {**body, "step": "close_alarm", "role": own[0]}
         transaction.append([Event(kind="approval", actor=actor, subject=id, body=step)])
         return "asked"
@@ -142,9 +142,9 @@ def close(
 
 
 def alarm_in_force(connection: Connection, line: str, champion: str, *, kind: str) -> str | None:
-    """The oldest alarm about the champion's bag that is open, or that gave up the bag of a site model.
+    """Return the id of the oldest alarm about the champion's bag that is open, or gave up the bag of a site model.
 
-    A bag that was given up answers no more: another model is promoted, or the home model is rolled back to.
+    After its bag was given up, a site model answers as under the alarm until it is replaced as champion.
     """
     bag = bag_of(connection, line, champion, kind=kind)
     given_up = ALARM.c.choice.in_(["new_bag"] if kind == "site" else [])
@@ -155,7 +155,7 @@ def alarm_in_force(connection: Connection, line: str, champion: str, *, kind: st
 
 
 def effect_in_words(alarm: str | None, *, on_alarm: str, kind: str) -> str:
-    """What `answer_under_alarm` does to the answers of a line, for people.
+    """Describe what `answer_under_alarm` does to the answers of a line.
 
     Examples
     --------
@@ -172,15 +172,15 @@ def effect_in_words(alarm: str | None, *, on_alarm: str, kind: str) -> str:
 def answer_under_alarm(
     outcome: dict[str, Any], *, alarm: str, on_alarm: str, kind: str, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """What is answered while an alarm is open; the record keeps what the model said.
+    """Return the answer to give under an alarm; the record also keeps the model's own answer.
 
-    A site model answers with the full set, or defers, until two people have chosen (SITE.md S7). A home model changes
-    nothing by itself unless the protocol says "defer_all" (SERVICE.md 9). What the model defers stays deferred.
+    A site model answers with the full set, or defers, until two people have decided (SITE.md S7). Answers of a home
+    model do not change unless the protocol says "defer_all" (SERVICE.md 9). Deferred cases stay deferred.
 
     Parameters
     ----------
     outcome : dict
-        As `LineModel.answers` gives it.
+        An answer of `LineModel.answers`.
     alarm : str
         Id of the open alarm.
     on_alarm : {"full_set", "defer", "defer_all"}

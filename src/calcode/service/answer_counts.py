@@ -1,4 +1,4 @@
-"""How many answers of a line gave one diagnosis, several or all of them, and how many cases went to a clinician."""
+"""Counts of a line's answers: one diagnosis, several, all of them, or left to a clinician."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlalchemy import Connection, func, select
 
 from calcode.service.tables import DECISION
 
-#: Kinds of answers in the order in which pages show them. An answer that holds every diagnosis is a kind of its own.
+#: Kinds of answers in the order in which pages show them. An answer with every diagnosis is a separate kind.
 ANSWERS = {
     "label": "one diagnosis",
     "set": "several diagnoses",
@@ -17,19 +17,19 @@ ANSWERS = {
 }
 
 
-#: Readers see counts of answers in steps of so many images: one image more would tell what the model said about it.
+#: Readers see answer counts in steps of this many images: an update after each image would reveal its answer.
 STEP = 20
 
 
 def last_full_step(connection: Connection, line: str, *, after: int) -> int:
-    """The record of the decision that ended the last full step of a line after a record; that record before the first.
+    """Return the record of the decision that completed the last full step after `after`; `after` if there is none.
 
     Parameters
     ----------
     connection : Connection
     line : str
     after : int
-        Record of the log after which decisions count.
+        Only decisions after this record of the log count.
     """
     decided = (DECISION.c.line == line, DECISION.c.seq > after)
     n = connection.execute(select(func.count()).where(*decided)).scalar_one()
@@ -42,18 +42,18 @@ def last_full_step(connection: Connection, line: str, *, after: int) -> int:
 def answer_counts(
     connection: Connection, line: str, *, n_classes: int, after: int = 0, upto: int | None = None
 ) -> dict[str, int]:
-    """Decisions by the kind of their answer, in the order and with the keys of `ANSWERS`; no kind without one.
+    """Count decisions by kind of answer, with the keys and order of `ANSWERS`; kinds without a decision are left out.
 
     Parameters
     ----------
     connection : Connection
     line : str
     n_classes : int
-        Diagnoses that the line knows.
+        Number of diagnoses of the line.
     after : int
-        Record of the log after which decisions count.
+        Only decisions after this record of the log count.
     upto : int, optional
-        Record up to which they do; the newest otherwise.
+        Only decisions up to this record count; default: the newest.
     """
     query = (
         select(DECISION.c.action, DECISION.c.released_set, func.count())

@@ -1,4 +1,4 @@
-"""The HTTP side: what every request goes through, and the pages of the API put together."""
+"""The HTTP application: middleware for every request, and the routes of the API and the pages."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PAGES = (
     *(sign_in_pages, start_pages, review_pages, case_pages, monitor_pages, model_pages),
     *(outbox_pages, log_pages, people_pages),
 )
-#: Bytes of a body whose endpoint has no limit of its own; the largest of them is a comment of 4,000 characters.
+#: Body limit in bytes for endpoints without their own limit; they need at most a comment of 4,000 characters.
 _BODY_BYTES = 2**20
 _DESCRIPTION = (
     "One diagnosis, a set of diagnoses, or a deferral for every image, on the disk before it is answered. "
@@ -69,7 +69,7 @@ _HEADERS = [
 
 
 def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
-    """The application of a service that has started, with further pages if any."""
+    """Build the application of a started service; `more` adds routers."""
     docs = service.site.docs
 
     app = DescribedApp(
@@ -79,7 +79,7 @@ def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json" if docs else None,
-        # It would send messages and stacks of errors, and asks the environment three times in every request.
+        # It would send error messages and stack traces, and reads the environment three times per request.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.service = service
@@ -110,10 +110,10 @@ def make_app(service: Service, *, more: Sequence[APIRouter] = ()) -> FastAPI:
 
 
 class _DecisionsFirst:
-    """Calls the endpoints that decide at once: the framework's way to them costs as much as a token and a body.
+    """Middleware that calls the decision endpoints directly and limits the bodies of all others.
 
-    They ask for the token and read the body themselves. The same routes among the others describe them. Of the others,
-    the framework reads the body: not more of it than they can need.
+    The framework's routing costs as much as checking a token and reading a body, which the decision endpoints do
+    themselves. Their routes stay in the router for the OpenAPI description.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -127,7 +127,7 @@ class _DecisionsFirst:
         if route is None:
             await self._app(scope, limited(scope, receive, _BODY_BYTES), send)
             return
-        scope["route"] = route  # metrics find it there, as any other
+        scope["route"] = route  # for the metrics
         request = Request(scope, receive, send)
         try:
             response: Response = await route.endpoint(request)
@@ -143,7 +143,7 @@ def problem_response(problem: Problem) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """What a request ends in that gets no answer: a problem that says so in one sentence."""
+    """Convert an exception to a response that states the problem in one sentence."""
     if isinstance(error, Problem):
         principal = getattr(request.state, "principal", None)
         service_of(request).refusals.count("unknown" if principal is None else principal.subject, error.status)
@@ -151,7 +151,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, RequestValidationError):
         return problem_response(Problem(422, invalid_sentence(error.errors()[0])))
     if isinstance(error, HTTPException):
-        # A body that is no JSON is refused like one that says the wrong thing.
+        # A body that is not JSON gets the status of invalid content.
         status = 422 if error.status_code == 400 else error.status_code
         detail = "There is nothing at this address." if status == 404 else f"{error.detail.rstrip('.')}."
         return _shown(request, Problem(status, detail, headers=dict(error.headers or {})))
@@ -162,7 +162,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 def _shown(request: Request, problem: Problem) -> Response:
-    """A page for a person, such as one who mistyped an address; JSON for a program."""
+    """Return a problem as a page for a person or as JSON for a program."""
     programs = request.url.path.startswith(("/v1/", "/health", "/metrics"))
     if not programs and "text/html" in request.headers.get("accept", ""):
         return problem_page(request, problem)
@@ -170,7 +170,7 @@ def _shown(request: Request, problem: Problem) -> Response:
 
 
 class _Observed:
-    """Security headers, one log line and two metrics for every request; routes by template, never by path."""
+    """Middleware: security headers, two metrics per request, a log line per failure; routes by template, never path."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
@@ -199,7 +199,7 @@ class _Observed:
         try:
             await self._app(scope, receive, sending)
         except Exception as error:
-            # Here and not by a handler of the framework, which answers outside of this, without the headers.
+            # Not in an exception handler: the framework would answer outside this middleware, without the headers.
             if not answered:
                 response = await _refused(Request(scope), error)
                 await response(scope, receive, sending)

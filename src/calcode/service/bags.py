@@ -1,6 +1,6 @@
-"""Which cases a recalibration takes: the bag that the protocol names, its trainers and its gate (SITE.md S1, S5, S6).
+"""Select the cases of a recalibration: the bag that the protocol names, its trainers and its gate (SITE.md S1, S5, S6).
 
-Nothing here looks at a score. Whoever presses the button, whenever, gets the same bag.
+The selection uses no scores and does not depend on who starts the recalibration or when.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from calcode.service.tables import ALARM, DECISION, EVENT, PROTOCOL, RECALIBRATI
 
 @dataclass(frozen=True, kw_only=True)
 class BagPlan:
-    """Which cases a recalibration takes; nothing here depends on a score.
+    """The cases of a recalibration; the selection uses no scores.
 
     Attributes
     ----------
     bag : str
         Name of the bag: recalibrations of one bag share their monitors.
     look : int
-        How many recalibrations of this bag there are with this one.
+        Number of recalibrations of this bag, including this one.
     due : str
-        The line of the protocol that allows it: "100 cases" or a date.
+        The entry of the protocol that allows it: "100 cases" or a date.
     after, upto : int
         Records between which its cases were decided.
     cases : list of ReviewedCase
         The drawn cases, in decision order.
     trainers : list of ReviewedCase
-        Labelled, not drawn, chosen by what this bag could not influence; they only train.
+        Labelled cases, not drawn, whose choice this bag could not influence; they only train.
     gate : list of int
-        Records of representatives that were not drawn, a random sample of all patients.
+        Records of representatives that were not drawn; a random sample of all patients.
     """
 
     bag: str
@@ -56,17 +56,17 @@ class BagPlan:
 
 
 def plan_bag(connection: Connection, line: str, plan: RecalibrationPlan) -> BagPlan:
-    """The bag that the protocol names now.
+    """Return the bag that the protocol names now.
 
     Raises
     ------
     Problem
-        409 outside the protocol, or while too many of its cases wait for a label.
+        409 outside the protocol, while an alarm is open, or while too many cases wait for a label.
     """
     after, why = _start(connection, line)
     about = {str(alarm["bag"]) for alarm in open_alarms(connection, line)} - _given_up(connection, line).bags
     if any(_is_bag(name) for name in about):
-        # Cases from before and after a change are no random sample of either.
+        # Cases from before and after a change are a random sample of neither.
         raise Problem(
             409,
             "An alarm about the cases of this sample is open: an engineer and a clinician first choose whether the "
@@ -84,7 +84,7 @@ def plan_bag(connection: Connection, line: str, plan: RecalibrationPlan) -> BagP
             "may: cases that wait are harder than others. Read them, or say that nobody can tell.",
         )
     upto = cases[-1].seq
-    # A random sample of the patients that were not drawn: the coin itself chooses it, above the largest probability.
+    # The coin also chooses this random sample of patients that were not drawn: above the largest probability.
     lowest = max(plan.gate_from, *(case.p_sample for case in cases))
     gate = connection.execute(
         select(DECISION.c.seq)
@@ -112,17 +112,17 @@ def plan_bag(connection: Connection, line: str, plan: RecalibrationPlan) -> BagP
 
 
 class _GivenUp(NamedTuple):
-    """What two people gave up on alarms: the record of the newest such alarm (0 without any), and the bags."""
+    """The bags that two people gave up on alarms, and the record of the newest such alarm (0 if none)."""
 
     after: int
     bags: frozenset[str]
 
 
 def _given_up(connection: Connection, line: str) -> _GivenUp:
-    """The bags that were given up, and where the one after them begins.
+    """Return the bags that were given up and where the next bag begins.
 
-    Late labels may raise another alarm about a bag that was given up long ago. Whoever closes it gives up nothing: the
-    present bag is not meant. An alarm about a home model speaks of the images themselves, whatever bag there is.
+    Late labels may raise another alarm about a bag that was given up long ago; closing it does not give up the present
+    bag. An alarm about a home model concerns the images themselves, so it always ends the present bag.
     """
     query = (
         select(ALARM.c.bag, ALARM.c.raised_seq)
@@ -139,23 +139,23 @@ def _given_up(connection: Connection, line: str) -> _GivenUp:
 
 
 def _is_bag(reference: str) -> bool:
-    """Whether monitors refer to a bag of this line, and not to a model from elsewhere (`bag_of`)."""
+    """Whether a monitor's reference is a bag of this line and not a model from elsewhere (`bag_of`)."""
     return reference.startswith("bag-")
 
 
 class _Start(NamedTuple):
-    """The record after which a bag begins; `why` there, for people, where no alarm says it."""
+    """The record after which a bag begins; `why` explains it to people if no alarm does."""
 
     after: int
     why: str
 
 
 def _start(connection: Connection, line: str) -> _Start:
-    """Where the bag in force begins: after the alarm that gave up the one before, or with the protocol.
+    """Return where the current bag begins: after the alarm that gave up the previous bag, or with the protocol.
 
-    Times and seed stand in the protocol before the first case that is new since the last look (SITE.md S6). Who writes
-    others later, with labels in view, begins a new bag, and the cases before it train. What was written when that case
-    was decided may be written again: a mistake that is put right costs nothing.
+    The protocol must set times and seed before the first case since the last look is decided (SITE.md S6). Changing
+    them later, with labels in view, begins a new bag, and the cases before it train. Restoring the values in force at
+    that case does not begin a new bag: a corrected mistake costs nothing.
     """
     after = _given_up(connection, line).after
     looked = select(func.max(RECALIBRATION.c.upto_seq)).where(
@@ -179,19 +179,20 @@ def _start(connection: Connection, line: str) -> _Start:
 
 
 def _drawn(connection: Connection, line: str, *, after: int) -> list[ReviewedCase]:
-    """The drawn cases after a record, in decision order, without patients of the model's own data."""
+    """Return the drawn cases after a record in decision order, without patients in the model's own data."""
     return [case for case in reviewed_cases(connection, line, since=after) if case.drawn and not case.known]
 
 
 def _trains(case: ReviewedCase, after: int, upto: int, gate_from: float, of_this_bag: Collection[str]) -> bool:
-    """Whether a labelled case may train a bag without having been chosen by it (SITE.md S5).
+    """Whether a labelled case may train a bag that did not influence its choice (SITE.md S5).
 
-    Whatever was chosen before the bag may. Within it: what a model that never saw the bag chose, outside the gate.
+    Cases chosen before the bag may train it. Cases within it may if they are outside the gate and were chosen by a
+    model that never saw the bag.
     """
     if case.state != "labelled" or case.known or case.seq > upto:
         return False
     if case.seq <= after:
-        # An old case that somebody picks out now is chosen with the bag in view.
+        # An old case that a person selects now is chosen with the bag in view.
         return case.why not in ("wish", "label") or (case.labelled_seq or 0) <= after
     return case.use == "train" and not case.drawn and case.model not in of_this_bag and case.u < gate_from
 
@@ -206,10 +207,10 @@ def _due(
     why: str,
     made: Sequence[Any],
 ) -> tuple[str, list[ReviewedCase]]:
-    """The newest time of the protocol that has come and was not used, and the drawn cases that it takes.
+    """Return the latest unused time of the protocol that has come, and the drawn cases that it takes.
 
-    A bag is thinned to the smallest probability up to its own last case (SERVICE.md 8). A policy that comes later
-    changes nothing about it, whenever the button is pressed.
+    A bag is thinned to the smallest probability up to its own last case (SERVICE.md 8), so a later policy never
+    changes it.
     """
     period = (DECISION.c.line == line, DECISION.c.seq > after)
     query = select(func.min(DECISION.c.seq), DECISION.c.p_sample).where(*period).group_by(DECISION.c.p_sample)
@@ -232,12 +233,12 @@ def _due(
     today = str(connection.execute(select(func.max(EVENT.c.at))).scalar())[:10]
     used = {json.loads(row.report)["due"] for row in made}
     for day in (day.isoformat() for day in plan.at_dates):
-        # A day is used once, whatever was decided before it.
+        # A date is used only once, however many cases precede it.
         if day <= today and day not in used:
             last = select(func.max(DECISION.c.seq)).join(EVENT, EVENT.c.seq == DECISION.c.seq)
             before = connection.execute(last.where(*period, EVENT.c.at < day)).scalar() or 0
             if settled_upto(connection, line) < before:
-                # Whoever presses now would choose another bag than who presses an hour later.
+                # Starting now would choose another bag than starting an hour later.
                 raise Problem(
                     409,
                     f"The protocol names {day}, and visits that began before it are still open: which image stands "

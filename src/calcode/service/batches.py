@@ -1,4 +1,4 @@
-"""Many images in one request: NDJSON or an Arrow stream, one row each, answers in the same order."""
+"""Many images in one request: NDJSON or an Arrow stream, one row per image, answers in the same order."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 #: Kinds of IPC messages that have buffers, by their number in Arrow's format.
 _DICTIONARY, _BATCH = 2, 3
-#: The admission of the line that a row names, or a problem.
+#: Returns the admission of the line that a row names, or raises a Problem.
 Admitting = Callable[[str | None], Admission]
 
 
 def cases_from_ndjson(
     body: bytes, admitting: Admitting, *, key: str | None, actor: str, most: int
 ) -> list[Case | Problem]:
-    """One case or one problem for every line that is not empty.
+    """Return one case or problem for each non-empty line.
 
     Parameters
     ----------
     body : bytes
     admitting : callable
-        The admission of a line.
+        Returns the admission of a line.
     key : str or None
-        Of the request; a row without an `image_id` gets it with the row's number.
+        Key of the request; a row without an `image_id` uses it with the row's number.
     actor : str
     most : int
-        Rows that are taken at most.
+        Maximum number of rows.
     """
     lines = [line for line in body.splitlines() if line and not line.isspace()]
     _require_rows(len(lines), most)
@@ -59,7 +59,7 @@ def cases_from_ndjson(
 def cases_from_arrow(
     body: bytes, admitting: Admitting, *, key: str | None, actor: str, most: int
 ) -> list[Case | Problem]:
-    """One case or one problem for every row of an Arrow stream with a column `embedding` of float lists."""
+    """Return one case or problem for each row of an Arrow stream with a column `embedding` of float lists."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -75,7 +75,7 @@ def cases_from_arrow(
     if not any(test(kind) for test in lists) or not pa.types.is_floating(kind.value_type):
         raise Problem(422, "embedding: a column of lists of float numbers is needed.")
     for name in set(names) - {"embedding"}:
-        # Others, such as dictionaries, may repeat one long text for every row.
+        # Other types, such as dictionaries, may repeat one long text in every row.
         if table.schema.field(name).type not in (pa.string(), pa.large_string(), pa.null()):
             raise Problem(422, f"{name}: a column of plain texts is needed.")
     columns = {name: table[name].to_pylist() for name in table.column_names if name != "embedding"}
@@ -96,7 +96,7 @@ def cases_from_arrow(
             if vector is None:
                 raise Problem(422, "embedding: missing, or with a missing number.")
             if texts is None:
-                # One by one, as those of a JSON request: each that is not taken gets its own sentence.
+                # Validate row by row, as for JSON: each invalid row gets its own message.
                 own = {name: values[number] for name, values in columns.items()}
                 request: DecisionRequest | Texts = request_of({"embedding_f32": b"", **own})
             else:
@@ -111,7 +111,7 @@ def cases_from_arrow(
 
 
 def _table_of(body: bytes) -> pa.Table:
-    """The rows of an Arrow stream that says nothing wrong about itself and takes no more memory than it is long."""
+    """Read and validate an Arrow stream; a compressed one is refused, so that its size bounds the memory."""
     import pyarrow as pa
 
     try:
@@ -120,7 +120,7 @@ def _table_of(body: bytes) -> pa.Table:
             raise Problem(422, "body: the Arrow stream is compressed; send it without.")
         with pa.ipc.open_stream(body) as stream:
             table = stream.read_all()
-        # Offsets may point anywhere: to follow one that is wrong would end the process.
+        # Offsets may point anywhere: following a wrong one would crash the process.
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         raise Problem(422, "body: not an Arrow stream.") from error
@@ -128,10 +128,10 @@ def _table_of(body: bytes) -> pa.Table:
 
 
 def _is_compressed(metadata: bytes) -> bool:
-    """Whether the buffers of an IPC message are compressed: few bytes may then stand for all memory.
+    """Whether the buffers of an IPC message are compressed: a few bytes could then fill the memory.
 
-    pyarrow does not tell before it has unpacked them. So the flatbuffer is read: field 2 of a message is its header,
-    field 3 of a record batch its compression. A batch of a dictionary holds a record batch in field 1.
+    pyarrow reports compression only after unpacking. So this reads the flatbuffer: field 2 of a message is its header,
+    field 3 of a record batch its compression. A dictionary batch holds a record batch in field 1.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def _is_compressed(metadata: bytes) -> bool:
         return int(struct.unpack_from(form, metadata, at)[0])
 
     def field(table: int, index: int) -> int:
-        """Where a field of a table is; 0 where the table has none."""
+        """Position of a field of a table; 0 if the table lacks it."""
         fields = table - number("<i", table)
         inside = 4 + 2 * index < number("<H", fields)
         offset = number("<H", fields + 4 + 2 * index) if inside else 0
@@ -163,7 +163,7 @@ def _is_compressed(metadata: bytes) -> bool:
 
 
 def answers_to_arrow(answers: Sequence[dict[str, Any]]) -> bytes:
-    """Answers and problems as an Arrow stream; `status` and `detail` are filled where a row was refused."""
+    """Encode answers and problems as an Arrow stream; only problems have `status` and `detail`."""
     import pyarrow as pa
 
     schema = pa.schema(

@@ -1,8 +1,8 @@
-"""What a reader is told before reading, and whether somebody may know the model's answer (SERVICE.md 7).
+"""Blind reading: what a reader sees beforehand, and who may know the model's answer (SERVICE.md 7).
 
-That the model deferred a case is an answer too. A deferral is known at once, a drawn patient only when the first visit
-is over, so both are shown from then on: under the same kind of id, with the same times, in the order of decisions. An
-image outside the first visit is as old when it is shown as one that opened it: a young case would be a deferral.
+A deferral is an answer too. It is known at once, a drawn patient only when the first visit is over, so both are shown
+only from then on: with the same kind of id and the same times, in decision order. An image outside the first visit is
+shown only when it is as old as an image that opened one: a recent case could only be a deferral.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from calcode.service.log import Event, Transaction, utc
 from calcode.service.people import Principal
 from calcode.service.tables import ACCOUNT, DECISION, EVENT, OUTBOX, POLICY, REVIEW, SECRET_PART, TASK, TOKEN
 
-#: Why a case waits that nobody has asked for: to tell which of the two would tell that the model deferred.
+#: Reasons for readings that nobody requested. Showing which of the two applies would reveal deferrals.
 _FIRST = ("deferred", "sample")
-#: Who may see what identifies a patient, and what readers wrote: nobody needs a name to judge a model.
+#: Roles that may see patient identifiers and readers' comments; judging a model needs neither.
 CARING = frozenset({"clinician", "auditor"})
-#: Tasks with their decisions and the events of these.
+#: Tasks joined with their decisions and the decisions' events.
 TASKS = TASK.join(DECISION, DECISION.c.id == TASK.c.decision).join(EVENT, EVENT.c.seq == DECISION.c.seq)
-#: Since when a case waits, for who may read it: a deferral and a drawn case wait since they were decided.
+#: Since when a case waits, as readers see it: for deferred and drawn cases, since the decision.
 SHOWN_SINCE = case((TASK.c.why.in_(_FIRST), EVENT.c.at), else_=TASK.c.opened_at)
 
 
 def blind_why(why: str) -> str:
-    """Why a case waits, for who may read it: that the model deferred it is an answer, and is not told before.
+    """Return the reason shown to a person who may still read the case; it does not reveal a deferral.
 
     Examples
     --------
@@ -39,10 +39,10 @@ def blind_why(why: str) -> str:
 
 
 def is_shown(connection: Connection) -> ColumnElement[bool]:
-    """Whether the tasks of a decision are shown to readers, where `DECISION` and its `EVENT` are among the tables.
+    """Return the SQL condition that a decision's tasks are shown; the query must join `DECISION` and its `EVENT`.
 
-    Those of an image with a patient are, once the first visit is closed and the image is as old as a visit lasts by
-    the policy under which it was decided.
+    An image with a patient is shown once the first visit is closed and the image is as old as a visit lasts under the
+    policy by which it was decided.
     """
     in_force = (
         select(POLICY.c.visit_minutes)
@@ -53,15 +53,15 @@ def is_shown(connection: Connection) -> ColumnElement[bool]:
     )
     lasting = select(POLICY.c.visit_minutes).where(POLICY.c.visit_minutes > 0).distinct()
     now = time.time()
-    # Times of the log are texts, which a database cannot add to.
+    # The log stores times as text, so the database cannot add to them.
     ended = {minutes: literal(utc(now - 60.0 * minutes)) for minutes in connection.execute(lasting).scalars()}
-    # Where visits last no time, and before the first policy that had any, a clock that was put back hides nothing.
+    # Without a visit length in force the condition is always true: a clock set back must not hide a case.
     old = EVENT.c.at <= case({0.0: EVENT.c.at, **ended}, value=in_force, else_=EVENT.c.at)
     return and_(DECISION.c.visit_until.is_(None), or_(DECISION.c.group_digest.is_(None), old))
 
 
 class ShownTask(NamedTuple):
-    """A task of a case, as far as somebody may see it."""
+    """What a person may see of a task."""
 
     id: str
     why: str
@@ -77,7 +77,7 @@ def tasks_shown(connection: Connection, decision: str, *, hidden: bool) -> list[
     connection : Connection
     decision : str
     hidden : bool
-        For somebody who may still read the case: neither why nor when it was chosen tells whether the model deferred.
+        The person may still read the case: mask reason and time, so that neither reveals a deferral.
     """
     own = select(TASK, SHOWN_SINCE.label("since")).select_from(TASKS).where(TASK.c.decision == decision)
     if not hidden:
@@ -88,22 +88,22 @@ def tasks_shown(connection: Connection, decision: str, *, hidden: bool) -> list[
 
 
 def of_patient(decision: str) -> Select[tuple[str]]:
-    """The decisions on the patient of a decision; without a patient, this one alone.
+    """Select the decisions on the patient of a decision; without a patient, this decision alone.
 
-    Two images of a patient often have the same answer, and a picture that is sent twice always has: who knows one
-    answer knows the other.
+    Two images of a patient often get the same answer, and an image sent twice always does, so knowing one answer
+    reveals the other.
     """
     group = select(DECISION.c.group_digest).where(DECISION.c.id == decision).scalar_subquery()
     return select(DECISION.c.id).where(or_(DECISION.c.id == decision, DECISION.c.group_digest == group))
 
 
 def hidden_from(connection: Connection, decision: str, principal: Principal) -> bool:
-    """Whether the answers on a patient are hidden from who asks."""
+    """Whether the answers on a patient are hidden from the principal."""
     return reads_cases(connection, principal) and may_still_read(connection, decision, principal.subject)
 
 
 def reads_cases(connection: Connection, principal: Principal) -> bool:
-    """Whether who asks is a clinician under any account or token: what an engineer sees, the reader knows."""
+    """Whether the person is a clinician under any account or token: a reader knows what they saw as an engineer."""
     held = union_all(
         select(ACCOUNT.c.roles).where(ACCOUNT.c.subject == principal.subject),
         select(TOKEN.c.roles).where(TOKEN.c.subject == principal.subject, TOKEN.c.revoked.is_(False)),
@@ -113,9 +113,9 @@ def reads_cases(connection: Connection, principal: Principal) -> bool:
 
 
 def may_still_read(connection: Connection, decision: str, reviewer: str) -> bool:
-    """Whether a case of the patient waits for a reading that could be this person's; its answers are then hidden.
+    """Whether this person may still be asked to read a case of the patient; its answers are then hidden.
 
-    Until it is shown which images wait, any of them may.
+    Until tasks are shown, any image of the patient may wait for a reading.
     """
     read = exists().where(REVIEW.c.decision == DECISION.c.id, REVIEW.c.reviewer == reviewer)
     queued = exists().where(TASK.c.decision == DECISION.c.id, TASK.c.state == "open")
@@ -134,7 +134,7 @@ def has_read(connection: Connection, decision: str, reviewer: str) -> bool:
 
 
 def may_know_answer(connection: Connection, decision: str, reviewer: str) -> bool:
-    """Whether a person may have seen an answer on the patient: here, as who sent an image, or in a report that left."""
+    """Whether a person may know an answer on the patient: seen here, as the sender, or from a delivered report."""
     ids = of_patient(decision)
     shown = select(EVENT.c.seq).where(_shown_to(reviewer), EVENT.c.subject.in_(ids))
     sent = (
@@ -149,7 +149,7 @@ def may_know_answer(connection: Connection, decision: str, reviewer: str) -> boo
 
 
 def reveal(transaction: Transaction, decision: str, *, reviewer: str) -> None:
-    """Record that a person saw the model's answer; what they read of this patient from now on is not blind."""
+    """Record that a person saw the model's answer; their later readings of this patient are not blind."""
     query = select(EVENT.c.seq).where(_shown_to(reviewer), EVENT.c.subject == decision)
     if transaction.connection.execute(query.limit(1)).first() is None:
         line = transaction.connection.execute(select(DECISION.c.line).where(DECISION.c.id == decision)).scalar_one()
@@ -158,13 +158,13 @@ def reveal(transaction: Transaction, decision: str, *, reviewer: str) -> None:
 
 
 def _shown_to(reviewer: str) -> ColumnElement[bool]:
-    # As the index of these events is written, so that it is used however long the log is.
+    # Matches the condition of the partial index `event_seen`, so that the database uses the index.
     seen = text("event.kind IN ('case_viewed', 'answer_revealed')")
     return and_(seen, EVENT.c.kind == "answer_revealed", EVENT.c.actor == reviewer)
 
 
 def readings(connection: Connection, decision: str) -> list[dict[str, Any]]:
-    """All readings and labels of a case in the order of the log, with the comments that were not erased."""
+    """All readings and labels of a case in log order, with comments unless erased."""
     query = (
         select(REVIEW, SECRET_PART.c.content)
         .join(SECRET_PART, (SECRET_PART.c.seq == REVIEW.c.seq) & (SECRET_PART.c.name == "comment"), isouter=True)
@@ -180,14 +180,14 @@ def readings(connection: Connection, decision: str) -> list[dict[str, Any]]:
 
 
 def readings_for(connection: Connection, decision: str, principal: Principal) -> list[dict[str, Any]]:
-    """The readings of a case for who asks: comments, which may name the patient, are for `CARING` roles."""
+    """Return the readings of a case; only `CARING` roles get comments, which may name the patient."""
     found = readings(connection, decision)
     return found if principal.roles & CARING else [{**entry, "comment": None} for entry in found]
 
 
 def blind_readings(connection: Connection, decision: str) -> list[dict[str, Any]]:
-    """What readers said before they could know the model's answer: all that who settles a disagreement gets to see.
+    """Return the readings made before the reader could know the answer: all that settling a disagreement may use.
 
-    A reading that was changed afterwards points at the model's answer, and is left out.
+    Readings changed afterwards hint at the model's answer and are left out.
     """
     return [entry for entry in readings(connection, decision) if entry["blind"] and entry["source"] != "pathology"]

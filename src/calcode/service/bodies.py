@@ -1,4 +1,4 @@
-"""The body of a record as canonical JSON (SERVICE.md 4); a decision's, the one in a hurry, by a faster encoder."""
+"""The body of a record as canonical JSON (SERVICE.md 4); decisions, on the hot path, use a faster encoder."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from orjson import OPT_SORT_KEYS, dumps
 
 from calcode.files import canonical_json
 
-#: Numbers that both encoders write as `repr` does; outside, exponents look different.
+#: Range in which both encoders write numbers as `repr` does; outside it, exponents differ.
 _LEAST, _MOST = 1e-4, 1e16
 
 
 def body_text(kind: str, body: Mapping[str, Any], *, id: str, boot: str, mono: float, subject: str) -> str:
-    """The text that a record's hash covers: canonical JSON of the body and of the columns that the hash does not name.
+    """Return the hashed text of a record: canonical JSON of the body and of the columns that are not hashed separately.
 
     Examples
     --------
@@ -29,7 +29,7 @@ def body_text(kind: str, body: Mapping[str, Any], *, id: str, boot: str, mono: f
 
 
 def _written_alike(body: Mapping[str, Any], mono: float) -> bool:
-    """Whether both encoders write the numbers of a decision in the same way; zeros and nulls they do."""
+    """Whether both encoders write a decision's numbers identically, as they always do for zeros and nulls."""
     drawn = (body["u"], body["draw"], body["u_second"], body["p_sample"], body["p_second"], body["p_audit"], mono)
     numbers = list(filter(None, (*drawn, *body["scores"], *body["thresholds"])))
     return not numbers or (min(numbers) >= _LEAST and max(numbers) < _MOST)
@@ -37,5 +37,5 @@ def _written_alike(body: Mapping[str, Any], mono: float) -> bool:
 
 @lru_cache(maxsize=4096)
 def listed(values: tuple[str, ...]) -> str:
-    """A released set as JSON; a line has few different ones."""
+    """A released set as JSON; cached, because a line has few sets."""
     return canonical_json(values)

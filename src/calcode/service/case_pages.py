@@ -1,4 +1,4 @@
-"""Everything about one case (SERVICE.md 7): its record and proof, readings, deliveries, explanation."""
+"""Pages of one case (SERVICE.md 7): its record and proof, readings, deliveries, explanation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from calcode.service.tables import EVENT, SECRET_PART
 router = page_router()
 _Reader = Annotated[Principal, Depends(page_role(*READERS))]
 _Clinician = Annotated[Principal, Depends(page_role("clinician"))]
-#: Why a case waits, for who reads it.
+#: Why a case waits, as its readers see it.
 WHY = {
     "deferred": "The model gave no answer",
     "sample": "Drawn at random",
@@ -50,7 +50,7 @@ _SOURCES = {
 
 
 class _Step(NamedTuple):
-    """Something that happened to a case: when, its place in the log, what, and who."""
+    """A step in the history of a case: time, place in the log, what happened, and who did it."""
 
     at: str
     seq: float
@@ -59,7 +59,7 @@ class _Step(NamedTuple):
 
 
 def case_facts(service: Service, decision: str) -> dict[str, Any]:
-    """What a page shows of a case besides any answer: where it is from, who it is, where its image is."""
+    """Return what a page shows of a case besides any answer: its row, the patient's identity, its image."""
     with service.database.reading() as connection:
         row = reviews.decision_row(connection, decision)
         content = connection.execute(
@@ -77,7 +77,7 @@ def case_facts(service: Service, decision: str) -> dict[str, Any]:
 
 @router.get("/cases/{id}")
 def case_page(id: DecisionId, request: Request, service: ServiceHere, principal: _Reader) -> Response:
-    """The history of a case; its answer and readings stay hidden from who may still read it blind."""
+    """Show the history of a case; answer and readings are hidden from a person who may still read it blind."""
     record = record_of(service, principal, id)
     subject, clinician = principal.subject, "clinician" in principal.roles
     facts = case_facts(service, id)
@@ -85,7 +85,7 @@ def case_page(id: DecisionId, request: Request, service: ServiceHere, principal:
         hidden = blindness.hidden_from(connection, id, principal)
         readings = blindness.readings_for(connection, id, principal)
         tasks = blindness.tasks_shown(connection, id, hidden=hidden)
-        # A reading that was changed after the answer was shown points at that answer, and so does when it was.
+        # A reading changed after the answer was shown hints at the answer, and so does the time of showing.
         shown_readings = [] if hidden else readings
         happened = _history(connection, record, tasks, shown_readings, seen=["case_viewed"] if hidden else list(_SEEN))
         sent = deliveries(connection, id)
@@ -131,27 +131,27 @@ def _history(
     *,
     seen: Sequence[str],
 ) -> list[tuple[str, str, str, int]]:
-    """What happened to a case, in the order of the log: time, words, who, and how many times in a row.
+    """Return the history of a case in log order: time, words, who, and how many times in a row.
 
     Parameters
     ----------
     connection : Connection
     record : Record
-        Of the decision.
+        Record of the decision.
     tasks, readings : sequence
-        Those that are shown.
+        Tasks and readings to show.
     seen : sequence of str
-        Kinds of events by which somebody saw something of the case, of `_SEEN`.
+        Kinds of view events to show, from `_SEEN`.
     """
     id = json.loads(record.body)["id"]
-    # As the index of these events is written, so that it is used however long the log is.
+    # Matches the condition of the partial index `event_seen`, so that the database uses the index.
     views = connection.execute(
         select(EVENT.c.at, EVENT.c.seq, EVENT.c.kind, EVENT.c.actor)
         .where(text("kind IN ('case_viewed', 'answer_revealed')"), EVENT.c.subject == id, EVENT.c.kind.in_(seen))
         .order_by(EVENT.c.seq)
     )
     found = [_Step(record.at, record.seq, "The model decided on the image sent by", record.actor)]
-    # Opening a task is no event of its own: it follows what happened at the same moment.
+    # Opening a task is not an event of its own: inf sorts it after the event at the same time.
     found += [_Step(task.opened_at, math.inf, f"Put into the queue: {WHY[task.why].lower()}", "") for task in tasks]
     for entry in readings:
         words = "Read again by" if entry["supersedes"] else _SOURCES[entry["source"]]
@@ -163,7 +163,7 @@ def _history(
 
 @router.get("/cases/{id}/proof")
 def proof(id: DecisionId, service: ServiceHere, principal: _Reader) -> Response:
-    """The proof that this record is in the log, for who checks it without the log."""
+    """Return the proof that this record is in the log; it can be checked without the log."""
     made: Proof = proof_of(shown_record(service, principal, id), service.log)
     headers = {"Content-Disposition": f'attachment; filename="proof-{id}.json"'}
     return Response(made.model_dump_json(), media_type="application/json", headers=headers)
@@ -171,13 +171,13 @@ def proof(id: DecisionId, service: ServiceHere, principal: _Reader) -> Response:
 
 @router.get("/cases/{id}/image")
 def image(id: DecisionId, service: ServiceHere, principal: _Clinician) -> Response:
-    """The image of a case, encoded anew; that it was seen is recorded."""
+    """Return the image of a case, re-encoded, and record that it was seen."""
     return review_routes.image(id, service, principal)
 
 
 @router.post("/cases/{id}/wish")
 def wish(id: DecisionId, service: ServiceHere, principal: _Clinician, form: Form) -> Response:
-    """Ask for a case to be read."""
+    """Request a reading of a case."""
     wanted = Wish(comment=field(form, "comment")[:4000])
     review_routes.wish(id, wanted, service, principal)
     return see(f"/cases/{id}", done="wished")

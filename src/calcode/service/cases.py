@@ -1,4 +1,4 @@
-"""The picture of a case: kept with its record, shown to its reader; without one, a link into the site's own viewer."""
+"""The picture of a case, kept with its record and shown to its reader, or a link to the site's own viewer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calcode.service.writer import Answer
 
 
 def picture_file(connection: Connection, seq: int, folder: Path) -> Path | None:
-    """The image of a decision as it was sent; None if there was none, or it was erased.
+    """The image file of a decision as it was sent; None if there was none, or it was erased.
 
     Parameters
     ----------
@@ -34,9 +34,9 @@ def picture_file(connection: Connection, seq: int, folder: Path) -> Path | None:
 
 
 def drop_unrecorded(folder: Path, case: Case, answer: Answer | Problem) -> None:
-    """Delete the picture of a request that made no record: it was refused, or had been answered before.
+    """Delete the picture of a request that made no record: it was refused or is a replay.
 
-    Where a request ends in another way, nobody knows whether there is a record; `drop_unrecorded_pictures` finds out.
+    If a request ends in an exception, it is unknown whether a record exists; `drop_unrecorded_pictures` checks.
     """
     if isinstance(answer, Problem) or answer.replay:
         for part in case.parts:
@@ -45,7 +45,7 @@ def drop_unrecorded(folder: Path, case: Case, answer: Answer | Problem) -> None:
 
 
 def picture_png(path: Path) -> bytes | None:
-    """The pixels of an image encoded anew, so that nothing else in the file reaches a browser."""
+    """Re-encode an image as PNG, so that only its pixels reach a browser; None if it is unreadable."""
     from PIL import Image
 
     from calcode.datasets import Unreadable, image_or_reason
@@ -66,7 +66,7 @@ def viewer_link(connection: Connection, seq: int, template: str | None) -> str |
     connection : Connection
     seq : int
     template : str or None
-        With {study} in it, as the site file has it.
+        Address from the site file, with the placeholder {study}.
     """
     query = select(SECRET_PART.c.content).where(SECRET_PART.c.seq == seq, SECRET_PART.c.name == "identity")
     content = connection.execute(query).scalar()

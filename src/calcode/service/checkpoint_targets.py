@@ -1,4 +1,4 @@
-"""Where checkpoints go (SERVICE.md 4): folders on other machines, a syslog server, a mail box."""
+"""Targets of checkpoints (SERVICE.md 4): folders on other machines, a syslog server, a mailbox."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from calcode.files import replacing
 from calcode.service.settings import CheckpointSettings, MailSettings
 
 _SUFFIX = ".checkpoint"
-#: Names that `note_file` gives.
+#: File names of `note_file`.
 _NAME = re.compile(r"([0-9]{12,})\.checkpoint")
-#: What a line of syslog with a checkpoint holds before the note, which is a JSON string there.
+#: Text before the note in a syslog line; the note is a JSON string there.
 _MARK = "calcode-checkpoint "
 #: Facility authpriv, severity info (RFC 5424).
 _PRIORITY = 10 * 8 + 6
-#: Seconds that the housekeeping waits for a mail server, and until it tries one that did not answer again.
+#: Seconds to wait for a mail server, and until the next attempt if it did not answer.
 _TIMEOUT, _PAUSE = 3.0, 60.0
 
 
 class Target(Protocol):
-    """A place that keeps notes."""
+    """A place that keeps checkpoint notes."""
 
-    #: As the page and the log name it.
+    #: Name on the page and in the log.
     name: str
 
     def last(self) -> int:
-        """Size of the largest checkpoint that the place is known to have."""
+        """Size of the largest checkpoint that the target is known to have."""
 
     def send(self, notes: Sequence[tuple[int, str]]) -> None:
-        """Hand over notes, smallest first.
+        """Send notes, smallest first.
 
         Raises
         ------
         OSError or ServiceError
-            If the place does not take them; they are sent again later.
+            If the target does not accept them; they are sent again later.
         """
 
 
@@ -53,7 +53,7 @@ class FolderTarget:
         self.name, self._folder = folder, Path(folder)
 
     def last(self) -> int:
-        """Found in the folder itself, whoever wrote it."""
+        """Return the largest size in the folder, whoever wrote it."""
         if not self._folder.is_dir():
             raise ServiceError(
                 f"{self._folder}: no such folder for checkpoints; make it, or take it out of the site file"
@@ -61,7 +61,7 @@ class FolderTarget:
         return max((size for size, _ in _note_files(self._folder)), default=0)
 
     def send(self, notes: Sequence[tuple[int, str]]) -> None:
-        """Write a file for each note, whole or not at all."""
+        """Write one file per note, each atomically."""
         for size, note in notes:
             with replacing(note_file(self._folder, size)) as temporary:
                 temporary.write_text(note)
@@ -82,11 +82,11 @@ class SyslogTarget:
         self._address: str | tuple[str, int] = address if address.startswith("/") else (host, int(port))
 
     def last(self) -> int:
-        """What this process has sent; syslog gives nothing back."""
+        """Return the size last sent by this process; syslog cannot be read back."""
         return self._last
 
     def send(self, notes: Sequence[tuple[int, str]]) -> None:
-        """One line with the newest note."""
+        """Send one line with the newest note."""
         size, note = notes[-1]
         family = socket.AF_UNIX if isinstance(self._address, str) else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as channel:
@@ -96,18 +96,18 @@ class SyslogTarget:
 
 
 class MailTarget:
-    """A mail box, for a copy that nobody on the network can reach; rarer than the others."""
+    """A mailbox, for a copy that nobody on the network can reach; notes are sent less often."""
 
     def __init__(self, settings: MailSettings) -> None:
         self.name, self._settings = f"mail to {', '.join(settings.recipients)}", settings
         self._last, self._sent_at, self._failed_at = 0, float("-inf"), float("-inf")
 
     def last(self) -> int:
-        """What this process has sent."""
+        """Return the size last sent by this process."""
         return self._last
 
     def send(self, notes: Sequence[tuple[int, str]]) -> None:
-        """One message with the newest note, if the last one is old enough."""
+        """Send one message with the newest note, if the last message is old enough."""
         settings, now = self._settings, time.monotonic()
         if now - self._sent_at < settings.every_hours * 3600:
             return
@@ -128,7 +128,7 @@ class MailTarget:
 
 
 def targets_of(settings: CheckpointSettings) -> list[Target]:
-    """All places of a site file."""
+    """Return the targets of a site file."""
     targets: list[Target] = [FolderTarget(folder) for folder in settings.folders]
     if settings.syslog is not None:
         targets.append(SyslogTarget(settings.syslog))
@@ -138,12 +138,12 @@ def targets_of(settings: CheckpointSettings) -> list[Target]:
 
 
 def note_file(folder: Path, size: int) -> Path:
-    """Where a folder has the checkpoint of a size."""
+    """Path of the checkpoint of a size in a folder."""
     return folder / f"{size:012d}{_SUFFIX}"
 
 
 def _note_files(folder: Path) -> list[tuple[int, Path]]:
-    """The files that the service wrote into a folder, smallest first; a person's copies beside them are none."""
+    """The files that the service wrote into a folder, smallest first; other files are ignored."""
     found = ((_NAME.fullmatch(file.name), file) for file in folder.iterdir())
     return sorted((int(match[1]), file) for match, file in found if match is not None)
 
@@ -168,7 +168,7 @@ def notes_in(place: Path) -> list[tuple[int, str]]:
 
 
 def _syslog_notes(file: Path) -> Iterator[tuple[int, str]]:
-    # Other programs write there too, in whatever encoding.
+    # Other programs write there too, in any encoding.
     for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
         if _MARK not in line:
             continue

@@ -1,4 +1,4 @@
-"""Checkpoints of the log: made from what is committed, signed, recorded, and sent to other places (SERVICE.md 4)."""
+"""Checkpoints of the log: made from committed records, signed, recorded, and sent to other places (SERVICE.md 4)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Checkpoints:
         Name of the log.
     key : Ed25519PrivateKey
     settings : CheckpointSettings
-        Where copies go.
+        Targets of the copies.
     """
 
     def __init__(self, log: Log, *, origin: str, key: Ed25519PrivateKey, settings: CheckpointSettings) -> None:
@@ -40,13 +40,13 @@ class Checkpoints:
         self._tree = TreeHead()
         self.size = 0
         self.made_at = time.monotonic()
-        #: Largest checkpoint that every place has which gets all of them; a daily mail does not count beside others.
+        #: Largest checkpoint that every target has; mail, sent rarely, counts only without other targets.
         self.sent = 0
-        #: Places that did not take the last note.
+        #: Names of targets that did not accept the last note.
         self.down: list[str] = []
 
     def compare(self) -> None:
-        """Refuse a log that is shorter than a checkpoint says, or that differs from one.
+        """Raise if the log is shorter than a checkpoint says, or differs from one.
 
         Raises
         ------
@@ -62,7 +62,7 @@ class Checkpoints:
                 "missing. Restore a newer backup, or start a new log: another name, another data folder and another "
                 "folder for its checkpoints"
             )
-        # Every note, also where several places have one of the same size: any of them may be the one that differs.
+        # Check every note, even several of the same size: any of them may differ.
         for entry, source in sorted(known, key=lambda found: found[0].size):
             if entry.size > self._tree.size:
                 self._tree.extend(self._log.hashes(after=self._tree.size, upto=entry.size))
@@ -93,13 +93,13 @@ class Checkpoints:
         return known
 
     def due(self, *, every_records: int, every_seconds: float) -> bool:
-        """Whether enough records or enough time have passed."""
+        """Whether there are enough new records, or enough time has passed."""
         new = self._log.head()[0] - self.size
-        # The record of a checkpoint alone is no reason for the next one.
+        # The record of a checkpoint alone does not cause the next one.
         return new >= every_records or (new > 1 and time.monotonic() - self.made_at >= every_seconds)
 
     def next_event(self) -> Event:
-        """The event of a checkpoint over everything that is committed now."""
+        """Build the event of a checkpoint over all committed records."""
         size, head = self._log.head()
         if size < self._tree.size:
             raise AnotherLog(f"The log went back: it ends at {size:,}, and {self._tree.size:,} records were seen.")
@@ -114,11 +114,11 @@ class Checkpoints:
         return Event(kind="checkpoint", actor="service", subject=self._origin, body=body)
 
     def recorded(self, event: Event) -> None:
-        """Count from a checkpoint that is on the disk; one that could not be written is due again."""
+        """Restart the count at a checkpoint on disk; one that could not be written stays due."""
         self.size, self.made_at = event.body["size"], time.monotonic()
 
     def send(self) -> None:
-        """Send every note that a place lacks; a place that does not take them is listed in `down`."""
+        """Send each target the notes that it lacks; `down` lists targets that do not accept them."""
         if not self._targets:
             return
         self.down = []
@@ -142,18 +142,18 @@ class Checkpoints:
                 sizes.append(target.last())
             except (OSError, ServiceError, ValueError):
                 sizes.append(0)
-        # Without a place elsewhere nothing is covered: who owns this machine could rewrite all of it.
+        # Without a target nothing is covered: the owner of this machine could rewrite everything.
         return min(sizes, default=0)
 
 
 def check_against(log: Log, notes: Sequence[tuple[int, str]], key: Ed25519PublicKey) -> list[str]:
-    """Verify the whole log against checkpoints; a sentence for everything that is wrong.
+    """Verify the whole log against checkpoints; return one sentence per fault.
 
     Parameters
     ----------
     log : Log
     notes : sequence of tuple of int and str
-        As `notes_in` gives them.
+        As returned by `notes_in`.
     key : Ed25519PublicKey
     """
     checkpoints, found = [], []

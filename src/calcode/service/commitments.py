@@ -1,6 +1,6 @@
-"""Do the personal parts still have the digests that the log holds of them? (SERVICE.md 4)
+"""Check that personal parts still match their digests in the log (SERVICE.md 4).
 
-The chain covers commitments, not contents: a part that was changed in the database is found here alone.
+The chain covers commitments, not contents: only this check finds a part that was changed in the database.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from calcode.service.audit.parts import content_digest
 from calcode.service.database import Driver
 from calcode.service.log import Log
 
-#: Records whose parts are asked for in one transaction, and parts that are looked at together.
+#: Records whose parts are read in one transaction, and parts that are fetched together.
 _ASKED, _PAGE = 5000, 200
 
 
 def changed_parts(log: Log) -> list[str]:
-    """A sentence about the first record with a personal part that is not the one it was written with.
+    """Return a sentence about the first personal part that differs from what its record commits to.
 
-    A part that is missing is no fault: it may have been erased.
+    A missing part is not a fault: it may have been erased.
 
     Parameters
     ----------
     log : Log
-        Its chain is verified apart from this (`Log.verify`): a commitment is as good as its record.
+        Verify its chain separately (`Log.verify`): a commitment is only as good as its record.
 
     Returns
     -------
     list of str
-        One sentence at most; nothing if every part is as it was.
+        At most one sentence; empty if no part was changed.
     """
     query = (
         "SELECT secret_part.seq, secret_part.name, salt, content, body FROM secret_part "
@@ -46,7 +46,7 @@ def changed_parts(log: Log) -> list[str]:
             with log.database.reading() as connection:
                 for rows in Driver(connection).pages(query, after, after + _ASKED, size=_PAGE):
                     for seq, name, salt, content, body in rows:
-                        # Found in the text, a commitment need not be parsed out of it, which takes as long as all else.
+                        # Search the text for the commitment first: parsing the body takes as long as all else.
                         if not _is_said(name, salt, content, body) and (
                             why := _difference(seq, name, salt, content, body)
                         ):
@@ -65,11 +65,11 @@ def _is_said(name: str, salt: Any, content: Any, body: str | None) -> bool:
 
 
 def _difference(seq: int, name: str, salt: Any, content: Any, body: str | None) -> str | None:
-    """What is wrong with a part; None if it is the one that its record commits to."""
+    """Describe what is wrong with a part; None if it matches the commitment of its record."""
     said = _commitments(body)
     if name not in said:
         return f"record {seq} has a personal part '{name}' that it does not commit to"
-    # SQLite keeps text in a column of bytes if it is given some.
+    # SQLite stores text in a BLOB column if given text.
     if isinstance(salt, bytes) and isinstance(content, bytes) and content_digest(salt + content) == said[name]:
         return None
     return f"the personal part '{name}' of record {seq} was changed: the record commits to another content"

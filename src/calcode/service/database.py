@@ -1,4 +1,4 @@
-"""The database: SQLite in one file (WAL, synchronous=FULL) or PostgreSQL, the same tables in both (SERVICE.md 2)."""
+"""The database: SQLite in one file (WAL, synchronous=FULL) or PostgreSQL, with the same tables (SERVICE.md 2)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 
 from calcode.errors import ServiceError
 
-#: How long another process's transaction is waited for, in milliseconds.
+#: Milliseconds to wait for another process's transaction.
 _BUSY_MS = 10_000
-#: Bytes of a page of SQLite, and pages of its write-ahead log that are copied back together.
+#: Page size of SQLite in bytes, and pages of its write-ahead log that are copied back together.
 _PAGE, _LOG_PAGES = 8192, 4000
-#: How many times as much must be free where the write-ahead log is to grow at once.
+#: Disk space needed to grow the write-ahead log in advance, as a multiple of its size.
 _SPARE = 30
-#: How a URL may begin.
+#: Accepted schemes of a URL.
 _SQLITE, _POSTGRESQL = ("sqlite", "sqlite+pysqlite"), ("postgresql+psycopg", "postgresql")
 
 
 def parsed_url(url: str) -> URL:
-    """A database's URL, if it is one of a database that the service knows; errors do not repeat it or its password."""
+    """Parse the URL of a supported database; errors repeat neither the URL nor its password."""
     example = f"write {_POSTGRESQL[0]}://user@host/name in the site file, or leave database out for SQLite"
     try:
         parsed = make_url(url)
@@ -38,7 +38,7 @@ def parsed_url(url: str) -> URL:
         raise ServiceError(f"database: not a URL; {example}") from None
     if parsed.drivername not in (*_SQLITE, *_POSTGRESQL):
         raise ServiceError(f"database: {parsed.drivername} is not a database that the service knows; {example}")
-    # Without a driver SQLAlchemy would choose one, another in each version.
+    # Always name the driver: SQLAlchemy's default differs between versions.
     return parsed if parsed.drivername in _SQLITE else parsed.set(drivername=_POSTGRESQL[0])
 
 
@@ -49,34 +49,34 @@ def sqlite_file(url: str) -> Path | None:
 
 
 class _TakenBack(Exception):
-    """Ends a transaction that is to leave nothing."""
+    """Raised to roll a transaction back on purpose."""
 
 
 class AnotherLog(OSError):
-    """What stands in the database's place is not what this process began with; its sentence is for who asks."""
+    """The database is not the one that this process started with; the message may be shown to clients."""
 
 
 class Database:
-    """Two engines on one database: one connection that writes, several that only read.
+    """Two engines on one database: one connection for writing, several for reading.
 
     Parameters
     ----------
     url : str
         `sqlite:////var/lib/calcode/log.sqlite` or `postgresql+psycopg://user@host/name`.
     synchronous : {"FULL", "NORMAL"}
-        SQLite only. NORMAL loses acknowledged decisions when the power fails: it exists to be measured against.
+        SQLite only. NORMAL loses acknowledged decisions in a power failure; it exists for benchmarks only.
     """
 
     def __init__(self, url: str, *, synchronous: str = "FULL") -> None:
         self.url = url
         parsed = parsed_url(url)
         self._turn = threading.Lock()
-        #: Kept open between transactions: taking a connection from the pool each time costs as much as a small one. To
-        #: SQLAlchemy all of them are one transaction, which it has begun: the driver begins and commits each.
+        #: Kept open between transactions: a checkout from the pool costs as much as a small transaction. SQLAlchemy
+        #: sees a single open transaction; the driver begins and commits each real one.
         self._driver: Driver | None = None
-        #: Which files were opened, for as long as the service runs.
+        #: Ids of the files that were opened, for as long as the service runs.
         self._opened: list[tuple[int, int] | None] | None = None
-        # No parameter may reach an error message: they are personal data.
+        # Parameters are personal data and must not reach error messages.
         try:
             self._writer = create_engine(parsed, pool_size=1, max_overflow=0, hide_parameters=True)
         except ModuleNotFoundError as error:
@@ -84,11 +84,11 @@ class Database:
         self._reader = create_engine(parsed, pool_size=4, hide_parameters=True)
         self.sqlite = self._writer.dialect.name == "sqlite"
         self._paths = [f"{parsed.database}{end}" for end in ("", "-wal", "-shm")]
-        #: What the driver raises where it is called without SQLAlchemy.
+        #: Raised by the driver when it is called without SQLAlchemy.
         self.driver_error: type[Exception] = self._writer.dialect.loaded_dbapi.Error
         if self.sqlite:
             if not self.file.exists() and self.file.parent.is_dir():
-                # Nobody else's to read; the files beside it get the same mode.
+                # Readable by the owner only; the files beside it get the same mode.
                 os.close(os.open(self.file, os.O_CREAT, 0o600))
             for engine in (self._writer, self._reader):
                 _prepare_sqlite(engine, synchronous=synchronous)
@@ -96,15 +96,15 @@ class Database:
         else:
             for engine in (self._writer, self._reader):
                 event.listen(engine, "connect", _prepare_postgresql)
-            # Several queries of one transaction see one state, as with SQLite.
+            # All queries of a transaction see one snapshot, as with SQLite.
             self._reader.update_execution_options(isolation_level="REPEATABLE READ")
 
     def writing(self) -> Writing:
-        """One transaction; COMMIT at the end of the block, which returns when the disk has it."""
+        """Return a write transaction; the end of its block commits and waits for the disk."""
         return Writing(self)
 
     def begin(self) -> Driver:
-        """Wait for the turn to write, and begin a transaction; `end` has to follow."""
+        """Wait for the write lock and begin a transaction; `end` must follow."""
         self._turn.acquire()
         try:
             self._driver = driver = self._driver or Driver(self._writer.connect())
@@ -120,17 +120,17 @@ class Database:
         return driver
 
     def end(self, error: BaseException | None) -> None:
-        """Commit, or take back what was done before an error, and give the turn to the next."""
+        """Commit, or roll back after an error, and release the write lock."""
         driver, self._driver = self._driver, None
         try:
-            if driver is None:  # there was no connection to be had
+            if driver is None:  # no connection was available
                 return
             if error is not None:
                 self._take_back(driver, error)
                 return
             try:
                 if self.sqlite and self._file_ids() != self._opened:
-                    # SQLite would go on writing to the old one, which nobody finds again.
+                    # SQLite would keep writing to the old file, which nobody can find again.
                     raise AnotherLog(
                         "A file of the database was replaced or removed while the service runs: nothing was recorded. "
                         "Stop the service, put the file back if you can, and start it; calcode log verify says whether "
@@ -145,18 +145,18 @@ class Database:
             self._turn.release()
 
     def _take_back(self, driver: Driver, error: BaseException) -> None:
-        # First: SQLite keeps a connection that somebody still reads from, and its lock with an open transaction.
+        # Roll back first: SQLite cannot close a connection that is being read, and an open transaction keeps its lock.
         with suppress(self.driver_error):
             driver.rollback()
         if not isinstance(error, self.driver_error):
             driver.connection.close()
             return
         driver.connection.invalidate()
-        # The hot path calls the driver itself; its errors leave here as everybody else's do.
+        # The hot path calls the driver directly; convert its errors as SQLAlchemy does.
         raise DBAPIError.instance("", None, error, self.driver_error, hide_parameters=True) from error
 
     def _file_ids(self) -> list[tuple[int, int] | None]:
-        """Which files stand where the database, its write-ahead log and the index of that are."""
+        """Return the ids of the database file, its write-ahead log and the log's index; None for a missing file."""
         ids: list[tuple[int, int] | None] = []
         for path in self._paths:
             try:
@@ -168,11 +168,10 @@ class Database:
         return ids
 
     def make_room(self) -> None:
-        """Let SQLite's write-ahead log grow at once to the size that it keeps until the service ends.
+        """Grow SQLite's write-ahead log in advance to the size that it keeps until the service ends.
 
-        Otherwise it grows under the first ten thousand decisions, at a small site for weeks, and each COMMIT also
-        writes down where the new part of the file is: a third of its CPU. So as much is written as will be kept there,
-        and taken back.
+        Otherwise it grows during the first ten thousand decisions, which takes weeks at a small site, and each COMMIT
+        spends a third of its CPU on recording the new extent of the file. The method writes that much and rolls back.
         """
         if not self.sqlite or shutil.disk_usage(self.file.parent).free < _SPARE * _LOG_PAGES * _PAGE:
             return
@@ -181,13 +180,13 @@ class Database:
             cursor.execute("CREATE TABLE room (filling BLOB)")
             cursor.executemany("INSERT INTO room VALUES (zeroblob(?))", [(_PAGE,)] * _LOG_PAGES)
             raise _TakenBack
-        # Else the first decision would wait until the disk has all of it.
+        # Otherwise the first decision would wait until the disk has all of it.
         with self.file.with_name(f"{self.file.name}-wal").open("rb") as grown:
             os.fsync(grown.fileno())
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """One snapshot to read from."""
+        """Read from one snapshot."""
         with self._reader.connect() as connection, connection.begin():
             yield connection
 
@@ -198,12 +197,12 @@ class Database:
 
     @property
     def where(self) -> str:
-        """The database as messages name it: without its password, which may also be an option of the URL."""
+        """The database as messages name it, without its password, which may also be an option of the URL."""
         return str(self.file) if self.sqlite else self._writer.url.set(query={}).render_as_string(hide_password=True)
 
     @contextmanager
     def readable_errors(self) -> Iterator[None]:
-        """Errors of the database leave as sentences with their remedy; those that are mistakes of ours as they are."""
+        """Convert database errors to a `ServiceError` with a remedy; let errors that are bugs pass unchanged."""
         try:
             yield
         except (DataError, IntegrityError, ProgrammingError):
@@ -214,7 +213,7 @@ class Database:
             raise ServiceError(f"{self.where}: {error}") from error
 
     def trouble(self, error: Exception) -> ServiceError:
-        """What a person is told of an error of the database or its driver, with the remedy."""
+        """Return the `ServiceError` for an error of the database or its driver, with the remedy."""
         said = " ".join(str(getattr(error, "orig", error)).split())
         status, _ = storage_fault(error)
         if status == 507:
@@ -228,7 +227,7 @@ class Database:
         return ServiceError(f"{self.where}: the database cannot be read ({said}); {remedy}")
 
     def close(self) -> None:
-        """Give all connections back."""
+        """Close all connections."""
         with self._turn:
             if self._driver is not None:
                 self._driver.connection.close()
@@ -238,7 +237,7 @@ class Database:
 
 
 class Writing:
-    """A transaction as a context manager.
+    """A write transaction as a context manager.
 
     Parameters
     ----------
@@ -260,25 +259,25 @@ def _prepare_sqlite(engine: Engine, *, synchronous: str) -> None:
 
     file = f"file:{quote(str(engine.url.database))}?mode=rw"
 
-    # Never made by a connection: an empty file in the place of one that was moved away would be a new log, and SQLite
-    # would delete the write-ahead log of the other one.
+    # A connection never creates the file: an empty file in place of one that was moved away would be a new log, and
+    # SQLite would delete the old file's write-ahead log.
     @event.listens_for(engine, "do_connect")
     def connect(dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
         return sqlite3.connect(file, uri=True, check_same_thread=False)
 
-    # Without an adapter for None the driver looks for one in three places, which takes as long as two texts.
+    # Without an adapter for None the driver searches three places, which takes as long as binding two texts.
     sqlite3.register_adapter(type(None), {None: None}.get)
 
     @event.listens_for(engine, "connect")
     def connected(connection: Any, _: Any) -> None:
-        # The driver's own idea of transactions is switched off; what `Database` begins is the only one.
+        # Turn off the driver's implicit transactions: only `Database` begins them.
         connection.isolation_level = None
-        # Fewer and larger pages: half the writes of a commit. It counts for a new file only.
+        # Larger pages halve the writes of a commit; this affects new files only.
         connection.execute(f"PRAGMA page_size={_PAGE}")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={synchronous}")
         connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
-        # Pages of the indexes change in every block; copied back less often, they are copied fewer times.
+        # Index pages change in every block; copying back less often copies each of them fewer times.
         connection.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
         # Deleted content is overwritten, not only unlinked.
         connection.execute("PRAGMA secure_delete=ON")
@@ -286,15 +285,15 @@ def _prepare_sqlite(engine: Engine, *, synchronous: str) -> None:
 
 def _prepare_postgresql(connection: Any, _: Any) -> None:
     with connection.cursor() as cursor:
-        # A server set to answer before the disk has the record would break the promise silently.
+        # A server configured to answer before the disk has the record would silently break the promise.
         cursor.execute("SET synchronous_commit = on")
     connection.commit()
 
 
 def storage_fault(error: Exception) -> tuple[int, str]:
-    """The HTTP status and the sentence for an error of the database.
+    """Return the HTTP status and the message for an error of the database.
 
-    507 for a full disk, 422 for content that no repetition would make it take, else 503.
+    507 for a full disk, 422 for content that the database never accepts, otherwise 503.
     """
     if isinstance(error, AnotherLog):
         return 503, str(error)
@@ -309,7 +308,7 @@ def storage_fault(error: Exception) -> tuple[int, str]:
 
 
 class Driver:
-    """The driver's own cursor on a connection, for statements in a hurry: compiling would cost more than the rows.
+    """The driver's own cursor on a connection, for the hot path: compiling statements would cost more than the rows.
 
     `?` marks a parameter for both databases.
 
@@ -320,14 +319,14 @@ class Driver:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        # Without SQLAlchemy's own around them.
+        # Without SQLAlchemy's wrappers.
         raw: Any = connection.connection.dbapi_connection
         self._raw, self._cursor, self.rollback = raw, raw.cursor(), raw.rollback
         self._sqlite = connection.dialect.name == "sqlite"
 
     def commit(self) -> None:
-        """COMMIT; an error where the database has taken the transaction back already, after one that nobody heeded."""
-        # 3: a failed transaction, whose COMMIT PostgreSQL carries out as a ROLLBACK without a word.
+        """Commit; raise if the database has already rolled the transaction back after an ignored error."""
+        # 3 is a failed transaction, whose COMMIT PostgreSQL silently runs as a ROLLBACK.
         if not self._raw.in_transaction if self._sqlite else self._raw.info.transaction_status == 3:
             failed: Exception = self.connection.dialect.loaded_dbapi.OperationalError("the transaction was taken back")
             raise failed
@@ -339,7 +338,7 @@ class Driver:
         return list(self._cursor.fetchall())
 
     def pages(self, query: str, *parameters: object, size: int) -> Iterator[Sequence[Any]]:
-        """The same, so many rows at a time: what is read once and left behind stays in the processor's cache."""
+        """Yield the rows of a query, `size` at a time, so that the rows in use stay in the processor's cache."""
         self._cursor.execute(self._marked(query), parameters)
         while rows := self._cursor.fetchmany(size):
             yield rows
@@ -354,23 +353,23 @@ class Driver:
     def update(
         self, table: Table, columns: tuple[str, ...], where: tuple[str, ...], rows: Sequence[tuple[Any, ...]]
     ) -> None:
-        """Change columns of the rows whose `where` columns have certain values.
+        """Update columns of the rows whose `where` columns have given values.
 
         Parameters
         ----------
         table : Table
         columns, where : tuple of str
         rows : sequence of tuple
-            New values of the columns, then the values that are looked for.
+            New values of the columns, then the values of the `where` columns.
         """
         self._cursor.executemany(_change(table, columns, where, self._sqlite), rows)
 
 
 @cache
 def _insertion(table: Table, sqlite: bool) -> str:
-    """The INSERT of a table with a mark for every column; 0 and 1 are as good as false and true.
+    """Return the INSERT of a table with a mark for every column; 0 and 1 may stand for false and true.
 
-    SQLite's driver looks for an adapter of every bool, and PostgreSQL takes no number for one by itself.
+    SQLite's driver searches for an adapter for every bool, and PostgreSQL does not take a number for one.
     """
     mark, truth = ("?", "?") if sqlite else ("%s", "%s::int::boolean")
     marks = [truth if isinstance(column.type, Boolean) else mark for column in table.columns]
@@ -386,13 +385,13 @@ def _change(table: Table, columns: tuple[str, ...], where: tuple[str, ...], sqli
     return f"UPDATE {table.name} SET {new} WHERE {found}"
 
 
-#: What a failing database raises.
+#: Exceptions of a failing database.
 STORAGE_ERRORS = (OperationalError, DBAPIError, NoConnection, OSError)
 
 
 @contextmanager
 def only_service(database: Database) -> Iterator[None]:
-    """Hold the lock that keeps a second service off the same SQLite file; PostgreSQL takes several services."""
+    """Hold the lock that keeps a second service off the same SQLite file; PostgreSQL allows several services."""
     if not database.sqlite:
         yield
         return
@@ -400,7 +399,7 @@ def only_service(database: Database) -> Iterator[None]:
     with path.open("a") as lock:
         os.chmod(path, 0o600)
         if os.geteuid() == 0:
-            # Made by a command of root's it would keep the service out.
+            # A lock file made by root would keep the service out.
             owner = database.file.stat()
             os.chown(path, owner.st_uid, owner.st_gid)
         try:

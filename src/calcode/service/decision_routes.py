@@ -1,4 +1,4 @@
-"""Endpoints of decisions: one image, a batch, and what is known about a decision later (SERVICE.md 6)."""
+"""Endpoints of decisions: one image, a batch, and a decision with its explanation and proof (SERVICE.md 6)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PIECE = 256
 
 
 class DecisionAnswer(BaseModel):
-    """A decision as it stands in the log; `seq` and `hash` are the receipt."""
+    """A decision as recorded in the log; `seq` and `hash` are the receipt."""
 
     id: str = Field(examples=["6f1ed002ab5595859014ebf0951522d9"])
     line: str = Field(examples=["skin"])
@@ -57,7 +57,7 @@ class DecisionAnswer(BaseModel):
 
 
 def answer_of(answer: Answer, service: Service) -> dict[str, Any]:
-    """What a program is told: nothing about the patient and nothing about who was in the model's data."""
+    """Return the answer for a program, without patient data and without who was in the model's data."""
     record, body = answer.record, answer.body
     line, model = body["line"], body["model"]
     return {
@@ -78,7 +78,7 @@ def answer_of(answer: Answer, service: Service) -> dict[str, Any]:
 
 
 def _sent(answer: Answer | Problem, service: Service) -> tuple[int, dict[str, Any]]:
-    """Status and JSON of an answer; an internal error is told as a problem that carries the recorded deferral."""
+    """Return status and JSON of an answer; an internal error is a problem that carries the recorded deferral."""
     if isinstance(answer, Problem):
         return answer.status, answer.body()
     body = answer_of(answer, service)
@@ -111,8 +111,8 @@ def _sent(answer: Answer | Problem, service: Service) -> tuple[int, dict[str, An
     },
 )
 async def decide(request: Request) -> Response:
-    """Decide on one image; the answer is sent when the decision is on the disk."""
-    # Asked here and not by a dependency, which would cost a quarter of the request.
+    """Decide on one image. The answer is sent after the decision is written to disk."""
+    # Authenticated here: a dependency would take a quarter of the request's time.
     service, principal = service_of(request), signed_in(request, "program")
     try:
         body = await limited_body(request, service.site.limits.body_bytes)
@@ -138,12 +138,12 @@ async def _admitted(service: Service, principal: Principal, body: bytes, request
         images = service.images.get(admission.line)
         if images is None:
             raise Problem(422, "image: this line has no image tower; send the embedding.")
-        # Before the picture is kept: nobody could delete one that belongs to no decision.
+        # Check before the picture is stored: nobody could delete a picture without a decision.
         admission.key(wanted, key)
         image, vector = await images.embedded(wanted.image, admission.checked)
     else:
         vector = admission.vector(wanted)
-    # Of the W3C's form or not at all: what stands in the log cannot be deleted.
+    # Record it only in the W3C's form: nothing can be deleted from the log.
     trace = _TRACE.fullmatch(request.headers.get("traceparent", ""))
     return admission.case(wanted, vector, key=key, actor=principal.subject, traceparent=trace and trace[0], image=image)
 
@@ -156,7 +156,7 @@ def _key_of(request: Request) -> str | None:
 
 
 async def refused(service: Service, actor: str, problem: Problem) -> None:
-    """Record a refusal before it is answered; a busy service still refuses."""
+    """Record a refusal before it is answered, even if the queue of decisions is full."""
     if problem.status in (413, 415, 422):
         event = refusal(actor, problem)
         await service.writer.changed(lambda transaction: transaction.append([event]))
@@ -186,7 +186,7 @@ async def refused(service: Service, actor: str, problem: Problem) -> None:
     },
 )
 async def decide_batch(request: Request) -> Response:
-    """Decide on up to 4,096 images; a bad row is refused alone."""
+    """Decide on up to 4,096 images. An invalid row is refused without affecting the others."""
     service, actor = service_of(request), signed_in(request, "program").subject
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     try:
@@ -207,7 +207,7 @@ async def decide_batch(request: Request) -> Response:
     wait = service.limiter.wait(request.state.principal.prefix, n=len(rows))
     if wait > 0:
         raise Problem(429, "Too many images by this token.", headers={"Retry-After": str(int(wait) + 1)})
-    # The first piece before the status is sent, so that a full queue or disk is still an error of the request.
+    # Decide the first piece before the status is sent, so that a full queue or disk still fails the request.
     first = await _decided(service, rows[:_PIECE], actor)
     if kind == batches.ARROW:
         answers = list(first)
@@ -229,7 +229,7 @@ async def decide_batch(request: Request) -> Response:
 
 
 async def _decided(service: Service, rows: Sequence[Case | Problem], actor: str) -> list[Answer | Problem]:
-    """Answers of one piece of a batch in the order of its rows."""
+    """Decide one piece of a batch; answers are in row order."""
     cases = [row for row in rows if isinstance(row, Case)]
     decided = await service.writer.decided(cases) if cases else []
     answers = iter(decided)
@@ -240,12 +240,12 @@ async def _decided(service: Service, rows: Sequence[Case | Problem], actor: str)
 
 
 def record_of(service: Service, principal: Principal, id: str) -> Record:
-    """The record of a decision on a line that is the sender's."""
+    """Return the record of a decision on one of the sender's lines."""
     columns = [EVENT.c[name] for name in Record._fields]
     query = select(*columns, DECISION.c.line).join(DECISION, DECISION.c.seq == EVENT.c.seq).where(DECISION.c.id == id)
     with service.database.reading() as connection:
         row = connection.execute(query).first()
-    # Who may not see a line is not told which ids it has.
+    # A sender without access to a line must not learn its ids.
     if row is None or not principal.may(row.line):
         raise Problem(404, "No decision has this id.")
     return Record._make(row[:-1])
@@ -255,9 +255,9 @@ _Reader = Annotated[Principal, Depends(role(*_READERS))]
 
 
 def shown_record(service: Service, principal: Principal, id: str) -> Record:
-    """The record of a decision for somebody who will see the answer; who may still read a case of it is refused.
+    """Return the record of a decision to show its answer; 409 if the person may still read a case of the patient.
 
-    That a person saw the answer is recorded, whatever their role: what they read of this patient later is not blind.
+    The log records that a person saw the answer, in any role: their later readings of this patient are not blind.
     """
     record = record_of(service, principal, id)
     if not principal.program_alone:
@@ -272,7 +272,7 @@ def shown_record(service: Service, principal: Principal, id: str) -> Record:
     "/decisions/{id}", response_model=DecisionAnswer, responses=responses(401, 403, 404, 409, 422, 429, 503, 507)
 )
 def decision(id: DecisionId, service: ServiceHere, principal: _Reader) -> dict[str, Any]:
-    """A decision as it was answered; that a person saw it is recorded."""
+    """Return a decision as it was answered. The log records that a person saw it."""
     record = shown_record(service, principal, id)
     return answer_of(Answer(record, id, json.loads(record.body)), service)
 
@@ -283,13 +283,13 @@ def decision(id: DecisionId, service: ServiceHere, principal: _Reader) -> dict[s
     responses=responses(401, 403, 404, 409, 422, 429, 503, 507),
 )
 def explanation(id: DecisionId, service: ServiceHere, principal: _Reader) -> Explanation:
-    """Why: support, score and threshold of every class, and the nearest reference images where they are configured."""
+    """Explain a decision: support, score and threshold of every class, and nearest reference images if configured."""
     found = explanation_of(shown_record(service, principal, id), service)
     return found.for_programs() if principal.program_alone else found
 
 
 @router.get("/decisions/{id}/proof", response_model=Proof, responses=responses(401, 403, 404, 409, 422, 429, 503, 507))
 def proof(id: DecisionId, service: ServiceHere, principal: _Reader) -> Proof:
-    """That this decision is in the log under a signed checkpoint, without showing any other."""
+    """Prove that this decision is in the log under a signed checkpoint, without revealing any other decision."""
     made = proof_of(shown_record(service, principal, id), service.log)
     return made.for_programs() if principal.program_alone else made

@@ -38,9 +38,9 @@ def serve_demo(*, port: int = 8470, pace: float = 8.0, say: Callable[[str], None
     ----------
     port : int
     pace : float
-        Photographs a second; at 8 the story takes five minutes.
+        Photographs per second; at 8 the story takes five minutes.
     say : callable
-        Tells where to look, and each act in a sentence.
+        Receives the address to open, and a sentence for each act.
     report : Path, optional
         Folder for the story as a page with pictures; the service ends when it is written.
     """
@@ -68,7 +68,7 @@ def serve_demo(*, port: int = 8470, pace: float = 8.0, say: Callable[[str], None
 
 
 def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, list[Photograph]]:
-    """A site with the demonstration model, and a stream of smartphone photographs."""
+    """Make a site with the demonstration model, and a stream of smartphone photographs."""
     features = demo_features()
     images = features.read()
     pad = images[images.column("dataset") == "padufes20"]
@@ -104,7 +104,7 @@ def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, list[Photograph
     sign_file(folder / "model.safetensors", digest=model.digest_, key=read_private_key(folder / "signer.key"))
     (folder / "protocol.toml").write_text(PROTOCOL)
     (folder / "notes").mkdir()
-    # Coins that are the same every time, so that the story is. A real secret is random.
+    # A fixed secret makes the same coins, and so the same story, every time. A real secret is random.
     (folder / "data").mkdir(mode=0o700)
     (folder / "data" / "secret.key").write_bytes(hashlib.sha256(b"demonstration").digest())
     (folder / "data" / "secret.key").chmod(0o600)
@@ -113,7 +113,7 @@ def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, list[Photograph
         '[[lines]]\nname = "skin"\nprompts = "demo.prompts.safetensors"\nmodel = "model.safetensors"\n'
         'trusted = ["signer.key.pub"]\nsigning_key = "signer.key"\n'
         'protocol = "protocol.toml"\nvisit_minutes = 0\nsample = 0.4\nsecond_reader = 0.0\n'
-        # Stands for the hospital's own viewer: only embeddings are sent.
+        # Stands in for the hospital's own viewer: only embeddings are sent.
         'viewer_url = "/demo/photographs/{study}"\n'
         'names = { akiec = "actinic keratosis", bcc = "basal cell carcinoma", bkl = "benign keratosis", '
         'mel = "melanoma", nv = "nevus" }\n'
@@ -127,7 +127,7 @@ def demo_site(folder: Path, *, port: int) -> tuple[SiteSettings, list[Photograph
 
 
 def photographs(cohort: Cohort) -> list[Photograph]:
-    """The images of a cohort as requests with their truth, patients in a random order that is always the same."""
+    """Return the images of a cohort as requests with true labels, with the patients in a fixed random order."""
     groups, labels, ids = cohort.evidence.groups, cohort.column("label_name").tolist(), cohort.column("id").tolist()
     assert groups is not None
     facts = {

@@ -1,4 +1,4 @@
-"""The pages of the demonstration: what happened so far, what to try, and a way in without a password."""
+"""Pages of the demonstration: what has happened, commands to try, and sign-in without a password."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from calcode.service.requests import ServiceHere
 from calcode.service.service import Service
 from calcode.service.tables import TASK
 
-#: As whom a visitor may look around, with the role of each. Two people promote a model, and three may read a case.
+#: Accounts that a visitor may sign in as, with their roles. Two people promote a model; three may read a case.
 _VISITORS = {
     "clinician": "clinician",
     "second clinician": "clinician",
@@ -68,7 +68,7 @@ def demo_pages(facts: dict[str, Any]) -> APIRouter:
 
     @router.get("/demo/photographs/{study}")
     def photograph(study: str, request: Request, service: ServiceHere) -> Response:
-        """What the hospital's own viewer would be."""
+        """Show a photograph in place of the hospital's own viewer."""
         known: Photograph | None = facts["photographs"].get(study)
         if known is None:
             raise Problem(404, "The demonstration has no such photograph.")
@@ -100,7 +100,7 @@ def demo_pages(facts: dict[str, Any]) -> APIRouter:
 
 
 def commands(address: str, token: str, service: Service) -> list[tuple[str, str]]:
-    """Titles and shell lines that work as they stand."""
+    """Return titles and shell commands that run as shown."""
     sign_in = f"-H 'Authorization: Bearer {token}'"
     json_type = "-H 'Content-Type: application/json'"
     site = Path(service.site.data).parent / "site.toml"

@@ -19,10 +19,10 @@ from calcode.service.demo_story import ENGINEER, WINDOW, Act, Story
 from calcode.service.log import Transaction
 from calcode.service.pages import COOKIE
 
-#: Points of the curve at most.
+#: Maximum number of points of the curve.
 _MOST_POINTS = 200
 _WINDOW_SIZE = "1180,1300"
-#: Pages that are photographed at each act, with what they show.
+#: Pages to screenshot at each act, with captions.
 _LIVE = ("/demo/story", "The live page of the story at this moment")
 _SEEN = {
     "start": [_LIVE],
@@ -35,7 +35,7 @@ _SEEN = {
 
 
 def story_figure(story: Story) -> Figure:
-    """How often an answer ruled something out, along the stream, with the acts on the curve."""
+    """Plot how often answers rule something out along the stream, with the acts on the curve."""
     informative = list(story.informative)
     n = len(informative)
     step = max(1, n // _MOST_POINTS)
@@ -84,13 +84,13 @@ def _rate(informative: list[bool], end: int) -> float:
 
 
 def write_story(story: Story, folder: Path) -> None:
-    """Play the story, take pictures of what people see at every act, write both as one page, and end the service.
+    """Play the story, take screenshots at every act, write both as one page, and stop the service.
 
     Parameters
     ----------
     story : Story
     folder : Path
-        Gets `index.html` and the pictures; without chromium there are none.
+        Receives `index.html` and, if chromium is installed, the screenshots.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pictures: dict[Act, list[Picture]] = {}
@@ -129,7 +129,7 @@ def write_story(story: Story, folder: Path) -> None:
 
 
 def _photographed(story: Story, address: str, target: Path) -> bool:
-    """Take a picture of a page as an engineer's browser shows it; False without chromium."""
+    """Take a screenshot of a page as an engineer sees it; False without chromium."""
     chromium = shutil.which("chromium")
     if chromium is None:
         return False
@@ -145,7 +145,7 @@ def _photographed(story: Story, address: str, target: Path) -> bool:
     page = connection.getresponse().read().decode()
     connection.close()
     with tempfile.TemporaryDirectory() as scratch:
-        # A browser on the command line has no cookies: it gets the page as a file, and its styles from the service.
+        # Headless chromium has no session cookie: it opens the page as a file and loads styles from the service.
         saved = Path(scratch) / "page.html"
         saved.write_text(
             page.replace("<head>", f'<head><base href="http://127.0.0.1:{story.port}/">'), encoding="utf-8"

@@ -1,7 +1,7 @@
 """The story of the demonstration: a model from elsewhere, an alarm, the first labels, a site model, its promotion.
 
-Nobody presses anything. A player sends photographs, a reader who knows the truth reads the cases that the coin and the
-deferrals ask for, and accounts of the demonstration do what an engineer, a clinician and an approver would do.
+The story runs by itself. A player sends photographs, a reader who knows the true diagnoses reads drawn and deferred
+cases, and accounts of the demonstration act as an engineer, a clinician and an approver.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from calcode.service.tables import DECISION, RECALIBRATION, TASK
 from calcode.service.wording import alarm_in_words
 
 LINE = "skin"
-#: Accounts of the story. A visitor may sign in as each of them but the reader, who knows the truth.
+#: Accounts of the story. A visitor may sign in as any of them except the reader, who knows the true diagnoses.
 ENGINEER, CLINICIAN, APPROVER, READER = "demo-engineer", "demo-clinician", "demo-approver", "demo-reader"
 #: Deferred cases that the reader leaves in the queue for visitors.
 LEFT = 12
-#: Answers over which the informative rate is shown.
+#: Last answers over which the informative rate is shown.
 WINDOW = 150
 _WAIT_SECONDS = 0.1
-#: Photographs after which people look again whether something is to be done.
+#: Photographs between two checks whether people have to act.
 _LOOK = 20
 PROTOCOL = """description = "Demonstration: a site model after 100 and 200 drawn cases, approved by two."
 min_shadow_decisions = 100
@@ -54,17 +54,17 @@ slack = "thin"
 
 
 class Shadowed(NamedTuple):
-    """A candidate beside the model that answered, on the photographs that both decided.
+    """A candidate and the model that answered, compared on the photographs that both decided.
 
     Attributes
     ----------
     photographs : int
     ruled_out : (float, float)
-        Share of them for which an answer ruled something out: of the model that answered, of the candidate.
+        Share of them for which the answer ruled something out: model that answered, candidate.
     judged : int
-        Photographs that both answered, of a diagnosis that they know.
+        Photographs that both answered and whose diagnosis both know.
     included : (int, int)
-        How often the answers to these include the true diagnosis, in the same order.
+        How many of these answers include the true diagnosis, in the same order.
     """
 
     photographs: int
@@ -74,16 +74,16 @@ class Shadowed(NamedTuple):
 
 
 class Photograph(NamedTuple):
-    """A request and the truth about it.
+    """A request and its true label.
 
     Attributes
     ----------
     body : dict
-        Of the request.
+        Body of the request.
     label : str
-        What its reader will say: a class or "outside".
+        Label that its reader will give: a class or "outside".
     facts : dict of str to str
-        What the data set knows of it, for who reads a case by hand.
+        What the data set records about it, for visitors who read the case.
     """
 
     body: dict[str, Any]
@@ -102,12 +102,12 @@ _TITLES = {
 
 
 class Act(NamedTuple):
-    """Something that happened.
+    """An event of the story.
 
     Attributes
     ----------
     image : int
-        Photographs that had been decided.
+        Photographs decided before it.
     name : str
         "start", "alarm", "closed", "recalibrated", "promoted" or "end".
     sentence : str
@@ -119,13 +119,13 @@ class Act(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What it is called on pages."""
+        """The title on pages."""
         return _TITLES[self.name]
 
 
 @dataclass
 class Story:
-    """Plays the stream and does what people would do.
+    """Plays the stream and acts for the people involved.
 
     Attributes
     ----------
@@ -133,11 +133,11 @@ class Story:
     stream : sequence of Photograph
     port : int
     token : str
-        Of the program that sends.
+        Token of the sending program.
     pace : float
-        Photographs a second.
+        Photographs per second.
     say : callable
-        Tells each act in a sentence.
+        Receives a sentence for each act.
     acts : list of Act
     informative : list of bool
         Whether each answer ruled something out: it held at least one diagnosis and not all of them.
@@ -161,13 +161,13 @@ class Story:
     _next_look: int = 0
 
     def play(self) -> None:
-        """Send the stream, block after block, and let the story take its course."""
+        """Send the stream in blocks, and take each step of the story when it is due."""
         n_classes = len(self.service.models[LINE].prompts.classes)
         self._add_act("start", "A model from Vienna, fitted on dermoscopy, answers for photographs from Brazil.")
         block = max(1, round(self.pace * _WAIT_SECONDS))
         began = time.monotonic()
         for start in range(0, len(self.stream), block):
-            # By the clock: what people do in between does not make the story longer.
+            # Paced by the clock, so that steps in between do not make the story longer.
             if self.stopped.wait(max(0.0, began + (start + block) / self.pace - time.monotonic())):
                 return
             sent = self.stream[start : start + block]
@@ -188,7 +188,7 @@ class Story:
 
     @property
     def summary(self) -> str:
-        """What the last site model did with the photographs since its promotion, each of them counted once."""
+        """What the last site model did with the photographs since its promotion, each counted once."""
         before, after = (percent(rate, digits=0) for rate in self.rates)
         since = self._last_promotion
         found = self.covered[since:]
@@ -214,7 +214,7 @@ class Story:
         return max((act.image for act in self.acts if act.name == "promoted"), default=len(self.informative))
 
     def _send(self, bodies: Sequence[dict[str, Any]]) -> list[dict[str, Any]] | None:
-        """The answers, or None when the service has ended."""
+        """Send a batch; return its answers, or None if the service has ended."""
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": NDJSON}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
@@ -227,9 +227,9 @@ class Story:
             connection.close()
 
     def _read(self, transaction: Transaction) -> None:
-        """The reader opens waiting cases of the stream, blind, and says what they are; a few are left for visitors.
+        """Read waiting cases blind, with their true labels; leave a few for visitors.
 
-        Those are deferred and not drawn: nothing in the story waits for their labels.
+        The cases left are deferred and not drawn, so the story does not wait for their labels.
         """
         classes = self.service.models[LINE].prompts.classes
         waiting = (
@@ -250,7 +250,7 @@ class Story:
     # ------------------------------------------------------------------ what people do
 
     def _go_on(self) -> None:
-        """The next step, if it is time for it."""
+        """Take the next step of the story if it is due."""
         models = self.service.models[LINE]
         with self.service.database.reading() as connection:
             alarms = open_alarms(connection, LINE)
@@ -278,7 +278,7 @@ class Story:
         try:
             report = recalibrate(self.service, LINE, actor=ENGINEER)
         except Problem:
-            return  # the protocol's next time has not come
+            return  # not yet allowed by the protocol
         models = self.service.models[LINE]
         why = "as the protocol says"
         self.service.change(lambda t: models.set_shadow(t, report["digest"], actor=ENGINEER, why=why))
@@ -288,7 +288,7 @@ class Story:
         self._add_act("recalibrated", recalibrated_in_words(report, before, names=models.settings.names))
 
     def _close(self, alarms: Sequence[dict[str, Any]]) -> None:
-        """An engineer asks, a clinician agrees."""
+        """The engineer requests closing, the clinician agrees."""
         why = "another clinic with another camera: a model of its own is in the shadow"
         for alarm in alarms:
             for actor, role in ((ENGINEER, "engineer"), (CLINICIAN, "clinician")):
@@ -338,16 +338,16 @@ class Story:
 
 
 def recalibrated_in_words(report: dict[str, Any], before: dict[str, Any] | None, *, names: Mapping[str, str]) -> str:
-    """What a site model was made from, promises and expects.
+    """Describe what a site model was made from, promises and expects.
 
     Parameters
     ----------
     report : dict
-        Of its recalibration.
+        Report of its recalibration.
     before : dict or None
         The report of the model that answers, if it was made here too.
     names : mapping of str to str
-        Diagnoses spelled out.
+        Full names of the diagnoses.
     """
     silent = _silent(report, names)
     promised = [
@@ -371,15 +371,15 @@ def recalibrated_in_words(report: dict[str, Any], before: dict[str, Any] | None,
 def promoted_in_words(
     shadowed: Shadowed, before: dict[str, Any] | None, report: dict[str, Any] | None, *, names: Mapping[str, str]
 ) -> str:
-    """That a site model answers from now on, what it did in the shadow, and what speaks for it and against it.
+    """Describe a promotion: what the site model did in the shadow, and what speaks for it and against it.
 
     Parameters
     ----------
     shadowed : Shadowed
     before, report : dict or None
-        Of the recalibrations that made the model before and the new one; None for a model from elsewhere.
+        Reports of the recalibrations that made the previous and the new model; None for a model from elsewhere.
     names : mapping of str to str
-        Diagnoses spelled out.
+        Full names of the diagnoses.
     """
     (ruled_out, rules_out), (included, includes) = shadowed.ruled_out, shadowed.included
     gains = ["it ruled something out more often"] if rules_out > ruled_out else []
@@ -407,5 +407,5 @@ def promoted_in_words(
 
 
 def _silent(report: dict[str, Any], names: Mapping[str, str]) -> list[str]:
-    """The diagnoses that are in every answer of a model, spelled out."""
+    """Full names of the diagnoses that are in every answer of a model."""
     return [names.get(entry["name"], entry["name"]) for entry in report["classes"] if entry["in_every_set"]]

@@ -1,4 +1,4 @@
-"""The doctor: is this machine fit for the service? Disk, rights, database, clock, checkpoints, models, reports."""
+"""Checks that a machine is fit for the service: disk, rights, database, clock, checkpoints, models, reports."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from calcode.service.operations import opened
 from calcode.service.settings import SiteSettings
 from calcode.service.tables import CHECKPOINT
 
-#: A disk that claims to be faster than this does not write through.
+#: A disk that claims a faster fsync does not write through its cache.
 _HONEST_SECONDS = 0.05e-3
 _SLOW_SECONDS = 0.1
 _LITTLE_SPACE = 2_000_000_000
 
 
 class Finding(NamedTuple):
-    """What the doctor says about one thing."""
+    """The result of one check."""
 
     level: Literal["good", "warning", "bad"]
     about: str
@@ -41,7 +41,7 @@ class Finding(NamedTuple):
 
 
 def examine(site: SiteSettings) -> list[Finding]:
-    """Look at disk, clock, rights, database, checkpoints and models of a site; nothing is changed but a probe file."""
+    """Check disk, clock, rights, database, checkpoints and models of a site; only a temporary probe file is written."""
     if not Path(site.data).is_dir():
         why = "there is no such folder; make or mount it, or before the first start run: calcode service init SITE"
         return [Finding("bad", "data", f"{site.data}: {why}")]
@@ -65,7 +65,7 @@ def examine(site: SiteSettings) -> list[Finding]:
 
 
 def disk_speed(folder: Path) -> Finding:
-    """How long the disk takes to say that it has something."""
+    """Measure how long the disk takes to confirm a write."""
     times = []
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as probe:
@@ -88,21 +88,21 @@ def disk_speed(folder: Path) -> Finding:
 
 
 def free_space(folder: Path) -> Finding:
-    """Room in the data folder."""
+    """Check the free space in the data folder."""
     free = shutil.disk_usage(folder).free
     level: Literal["good", "warning"] = "good" if free > _LITTLE_SPACE else "warning"
     return Finding(level, "space", f"{free / 1e9:.1f} GB free in {folder}")
 
 
 def file_rights(site: SiteSettings) -> Iterator[Finding]:
-    """Files that others could read."""
+    """Find files that other users could read."""
     for path in (Path(site.data), *(site.path(name) for name in ("secret.key", "checkpoint.key", "log.sqlite"))):
         if path.exists() and path.stat().st_mode & 0o077:
             yield Finding("bad", "rights", f"{path} is open to other users: chmod go-rwx {path}")
 
 
 def database_state(log: Log) -> Finding:
-    """Whether the database waits for the disk."""
+    """Check that the database waits for the disk."""
     database = log.database
     with database.reading() as connection:
         if database.sqlite:
@@ -117,7 +117,7 @@ def database_state(log: Log) -> Finding:
 
 
 def log_state(site: SiteSettings, log: Log) -> Iterator[Finding]:
-    """Whether the log holds together, and with the checkpoints of the database and of the folders, as at a start."""
+    """Verify the log and compare it with the checkpoints of the database and of the folders, as at a start."""
     try:
         key = checkpoint_key(site).public_key()
         found = check_against(log, _notes(site, log), key)
@@ -134,7 +134,7 @@ def log_state(site: SiteSettings, log: Log) -> Iterator[Finding]:
 
 
 def _notes(site: SiteSettings, log: Log) -> list[tuple[int, str]]:
-    """Every note that can be read here."""
+    """The notes of the database and of the folders."""
     with log.database.reading() as connection:
         notes = {
             (int(row.size), str(row.note)) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))
@@ -145,7 +145,7 @@ def _notes(site: SiteSettings, log: Log) -> list[tuple[int, str]]:
 
 
 def coin_state(site: SiteSettings, log: Log) -> Finding:
-    """Whether a start would toss the same coins as before."""
+    """Check that a start would use the same coins as before."""
     with log.database.reading() as connection:
         try:
             require_same_coins(connection, site, site_secret(site))
@@ -155,7 +155,7 @@ def coin_state(site: SiteSettings, log: Log) -> Finding:
 
 
 def clock_state(log: Log) -> Finding:
-    """Whether the last record is of a time still to come."""
+    """Check that the last record is not dated in the future."""
     size = log.head()[0]
     last = [record.at for page in log.pages(after=size - 1) for record in page]
     if last and last[0] > utc(time.time() + 5):
@@ -164,7 +164,7 @@ def clock_state(log: Log) -> Finding:
 
 
 def exposure(site: SiteSettings, log: Log) -> Finding:
-    """How much of the log no checkpoint elsewhere covers."""
+    """Check how many records no checkpoint elsewhere covers."""
     elsewhere = [name for name in (site.checkpoints.syslog, site.checkpoints.mail) if name is not None]
     if not site.checkpoints.folders and not elsewhere:
         return Finding(
@@ -181,7 +181,7 @@ def exposure(site: SiteSettings, log: Log) -> Finding:
         last = {name: max((at for at, _ in notes_in(Path(name))), default=0) for name in site.checkpoints.folders}
     except ServiceError as error:
         return Finding("bad", "checkpoints", str(error))
-    # After the notes: a service that runs meanwhile may have sent one more.
+    # Read after the notes: a running service may have sent another note meanwhile.
     size, covered = log.head()[0], min(last.values())
     for name, at in last.items():
         if at > size:
@@ -196,7 +196,7 @@ def exposure(site: SiteSettings, log: Log) -> Finding:
 
 
 def model_states(site: SiteSettings, log: Log) -> Iterator[Finding]:
-    """The models that answer, checked as at a start; before the first start, those that the site file names."""
+    """Check the models in force as at a start; before the first start, the models that the site file names."""
     for line in site.lines:
         try:
             models = Models(line, log, folder=site.path("models"))
@@ -216,7 +216,7 @@ def model_states(site: SiteSettings, log: Log) -> Iterator[Finding]:
 
 
 def report_states(site: SiteSettings, log: Log) -> Iterator[Finding]:
-    """Reports that wait to be delivered, and a DICOM node without encryption."""
+    """Check for reports that wait to be delivered, and for a DICOM node without encryption."""
     if site.dicom is not None and site.dicom.tls is None:
         yield Finding("warning", "dicom", "no [dicom.tls]: AE titles prove nothing, and images travel in clear")
     with log.database.reading() as connection:
@@ -231,5 +231,5 @@ def report_states(site: SiteSettings, log: Log) -> Iterator[Finding]:
 
 
 def sentences(findings: Sequence[Finding]) -> list[str]:
-    """Findings as lines."""
+    """Format findings as lines."""
     return [f"{entry.level:8} {entry.about}: {entry.sentence}" for entry in findings]

@@ -1,4 +1,4 @@
-"""Examples of every request and answer in the API's description; all are about one made-up patient."""
+"""Examples of every request and answer in the API's description; all are about one fictitious patient."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POLICY = {"sample": 0.1, "visit_minutes": 60.0, "second_reader": 0.1, "due_days
 _TASK = {"id": _OTHER, "decision": _ID, "line": "skin", "why": "first", "due_at": _DUE}
 _DECIDED = {"action": "set", "reason": "none", "p_audit": 0.31, "model": _MODEL, "promises": _PROMISES}
 
-#: By the name of the schema.
+#: Examples by name of the schema.
 SCHEMAS: dict[str, dict[str, Any]] = {
     "AccountFacts": {"subject": "a.jones", "roles": ["clinician"], "source": "local", "lines": None},
     "AccountRequest": {"roles": ["clinician"], "password": "correct horse battery", "lines": ["skin"]},
@@ -161,7 +161,7 @@ ANSWERS: dict[str, Any] = {
 
 
 class DescribedApp(FastAPI):
-    """An application whose description of the API has examples."""
+    """An application whose OpenAPI description has examples."""
 
     def openapi(self) -> dict[str, Any]:
         """The description, with an example in every schema of a request or an answer."""

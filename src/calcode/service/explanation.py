@@ -1,4 +1,4 @@
-"""Why a decision was made, from its record and, where it was not erased, its embedding."""
+"""Explain a decision from its record and, unless erased, its embedding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _N_NEIGHBOURS = 10
 
 
 class ClassFacts(BaseModel):
-    """What became of one class: it is in the set if its score does not exceed its threshold."""
+    """The result for one class. It is in the set if its score does not exceed its threshold."""
 
     name: str
     score: float | None = Field(description="null: too few cases were read to compare the image with")
@@ -33,7 +33,7 @@ class ClassFacts(BaseModel):
 
 
 class NeighbourFacts(BaseModel):
-    """A reference image near this one; its label enters no decision."""
+    """A reference image near the decided image. Its label has no influence on the decision."""
 
     id: str
     label: str
@@ -41,7 +41,7 @@ class NeighbourFacts(BaseModel):
 
 
 class Explanation(BaseModel):
-    """A decision with everything behind it."""
+    """A decision with the facts that explain it."""
 
     action: str
     reason: str
@@ -54,7 +54,7 @@ class Explanation(BaseModel):
     known_patient: bool | None = Field(description="null: not told to programs")
 
     def for_programs(self) -> Explanation:
-        """The same without whether the patient was in the model's data (SERVICE.md 11)."""
+        """Return a copy that does not say whether the patient was in the model's data (SERVICE.md 11)."""
         return self.model_copy(update={"known_patient": None})
 
 
@@ -63,7 +63,7 @@ def explanation_of(record: Record, service: Service) -> Explanation:
     body = json.loads(record.body)
     deferred = body["action"] == "defer"
     models = service.models.get(body["line"])
-    # Scores without names: an internal error, or a line that is no longer served.
+    # No class names after an internal error, or if the line is no longer served.
     names = models.prompts.classes if models is not None and body["scores"] else ()
     words = {} if models is None else models.settings.names
     always = in_every_answer(service, body)
@@ -94,7 +94,7 @@ def explanation_of(record: Record, service: Service) -> Explanation:
         reason=body["reason"],
         p_audit=body["p_audit"],
         sentences=found,
-        # Best fit first; a class without a score says nothing about the image.
+        # Best fit first; classes without a score come last.
         classes=sorted(classes, key=lambda entry: math.inf if entry.score is None else entry.score),
         neighbours=[] if models is None else _neighbours(record.seq, models, service),
         model=body["model"],

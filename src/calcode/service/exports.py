@@ -1,4 +1,4 @@
-"""The log for others: decisions as Parquet, events as FHIR AuditEvent (R4, IHE BALP patterns), an SBOM."""
+"""Exports: decisions as Parquet, events as FHIR AuditEvent (R4, IHE BALP patterns), and an SBOM."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _APPLICATION_SERVER = {
 }
 _RECORD, _CONFIGURATION = ("110110", "Patient Record"), ("110131", "Software Configuration")
 _ACCOUNTS = ("110137", "User Security Attributes Changed")
-#: DICOM audit code, its words and the FHIR action; every other kind is an activity of the application.
+#: DICOM audit code, its display name and the FHIR action; all other kinds are application activities.
 _AUDIT_TYPES = {
     "login": ("110114", "User Authentication", "E"),
     "export": ("110106", "Export", "R"),
@@ -47,7 +47,7 @@ _AUDIT_TYPES = {
 
 
 def export_decisions(log: Log, target: Path, *, line: str, classes: tuple[str, ...]) -> int:
-    """Write a line's decisions to a Parquet file: the columns of a decision file, and seq, hash, time, u and p_sample.
+    """Write a line's decisions to a Parquet file: the columns of a decision file plus seq, hash, time, u and p_sample.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def export_decisions(log: Log, target: Path, *, line: str, classes: tuple[str, .
     target : Path
     line : str
     classes : tuple of str
-        Of the line, for the threshold columns.
+        Classes of the line, for the threshold columns.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -75,7 +75,7 @@ def export_decisions(log: Log, target: Path, *, line: str, classes: tuple[str, .
         ]
     )
     with log.database.reading() as connection:
-        # Known only when a patient's first visit was over, so not in the record of the decision.
+        # Known only after a patient's first visit, so not in the record of the decision.
         query = select(DECISION.c.id).where(DECISION.c.line == line, DECISION.c.representative)
         standing = set(connection.execute(query).scalars())
     copied = ("action", "reason", "label", "p_audit", "site", "device", "u", "p_sample", "in_model", "known_group")
@@ -85,7 +85,7 @@ def export_decisions(log: Log, target: Path, *, line: str, classes: tuple[str, .
             bodies = [(record, json.loads(record.body)) for record in page if record.kind == "decision"]
             rows = [
                 {name: body[name] for name in copied}
-                # A missing threshold lets every label in.
+                # A missing threshold means no limit.
                 | dict(zip(names, (inf if value is None else value for value in body["thresholds"]), strict=False))
                 | {"id": body["id"], "released_set": body["set"], "model_digest": body["model"]}
                 | {"group_digest": body["group"], "at": record.at, "seq": record.seq, "hash": record.hash}
@@ -100,7 +100,7 @@ def export_decisions(log: Log, target: Path, *, line: str, classes: tuple[str, .
 
 
 def export_audit_events(log: Log, target: Path, *, source: str) -> int:
-    """Write all records as FHIR AuditEvent resources, one JSON object a line.
+    """Write all records as FHIR AuditEvent resources, one JSON object per line.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def export_audit_events(log: Log, target: Path, *, source: str) -> int:
 
 
 def audit_event(record: Record, *, source: str) -> dict[str, Any]:
-    """One record as a FHIR AuditEvent: who, what, when, and the patient by the pseudonym of the log."""
+    """Convert a record to a FHIR AuditEvent: who, what, when, and the patient by the log's pseudonym."""
     code, display, action = _AUDIT_TYPES.get(record.kind, ("110100", "Application Activity", "E"))
     body = json.loads(record.body)
     failed = record.kind == "refused" or body.get("failed", False) or body.get("reason") == "error"
@@ -153,7 +153,7 @@ def _tell(log: Log, body: dict[str, Any]) -> None:
 
 
 def software_bill() -> dict[str, Any]:
-    """The installed distributions behind `calcode[service]` as CycloneDX 1.6 JSON."""
+    """Return the installed dependencies of `calcode[service]` as CycloneDX 1.6 JSON."""
     components = [
         {
             "type": "library",
@@ -176,7 +176,7 @@ def software_bill() -> dict[str, Any]:
 
 
 def _requirements(name: str, extras: set[str], seen: set[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Name and version of everything that is installed for a distribution and its extras."""
+    """Yield name and version of every installed dependency of a distribution and its extras."""
     try:
         found = distribution(name)
     except PackageNotFoundError:

@@ -1,8 +1,8 @@
-"""What a candidate must have shown before two people may promote it (SERVICE.md 10, SITE.md S6).
+"""Gates that a candidate must pass before two people may promote it (SERVICE.md 10, SITE.md S6).
 
 Coverage is counted on drawn cases that were decided after the candidate's cut-off, and after it was first added under
-the protocol in force: who adds it again begins no second trial. Set size is never a gate: to keep the candidate one
-likes best would void its promise.
+the protocol in force: adding it again does not begin a second trial. Set size is never a gate: choosing the
+preferred candidate would void its promise.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ _ALPHA = 0.05
 
 
 def shadow_coverage(connection: Connection, line: str, digest: str, *, upto: float = inf) -> dict[str, Any]:
-    """Coverage of a candidate's shadow answers on the drawn cases after its cut-off.
+    """Return the coverage of a candidate's shadow answers on the drawn cases after its cut-off.
 
-    Cases without a label are the harder ones, so they count as missed in the bound that the gate reads. The bound may
-    be read after every label (`least_coverage`): to try again until it is passed is of no use.
+    Cases without a label tend to be harder, so the bound of the gate counts them as missed. The bound is valid after
+    every label (`least_coverage`): repeated looks do not make it easier to pass.
 
     Parameters
     ----------
     connection : Connection
     line, digest : str
     upto : float
-        Only cases that were decided up to this record: what who reads cases is shown.
+        Only cases that were decided up to this record, for people who read cases.
 
     Returns
     -------
     dict
         `labels` and `covered` over all classes; `missing`: drawn cases without a label so far; `lower` and
-        `lower_missing_as_hits`: coverage is at least that with 95 % confidence at every look, the missing as misses
-        and as hits; `classes`: name to labels and covered. Cases that the candidate's audit rejects are left out: it
-        promises nothing about them.
+        `lower_missing_as_hits`: lower bounds of coverage with 95 % confidence at every look, with missing labels as
+        misses and as hits; `classes`: labels and covered by class. Cases that the candidate's audit rejects are left
+        out: it promises nothing about them.
     """
-    # A model from elsewhere knows nothing of this line, and one made here was added after its last case.
+    # A model from elsewhere has no data of this line, and a model made here was added after its last case.
     cut_off = _tried_since(connection, line, digest)
     rows = connection.execute(select(SHADOW_DECISION).where(SHADOW_DECISION.c.model == digest))
     shadows = {row.decision: row for row in rows}
@@ -64,7 +64,7 @@ def shadow_coverage(connection: Connection, line: str, digest: str, *, upto: flo
             continue
         own = classes.setdefault(case.label, {"labels": 0, "covered": 0})
         own["labels"] += 1
-        # A full set that is deferred (METHOD.md 9) leaves every label possible; an empty one is a miss.
+        # A deferred full set (METHOD.md 9) leaves every label possible; an empty set is a miss.
         found.append(shadow.reason == "full_set" or case.label in json.loads(shadow.released_set))
         own["covered"] += bool(found[-1])
     return {
@@ -96,13 +96,13 @@ def failed_gates(
     line, digest : str
     protocol : Protocol
     protocol_seq : int
-        Record that set it.
+        Record that set the protocol.
     loaded : LineModel or None
         The candidate in memory, if its file can be loaded.
     names : mapping of str to str
-        Classes spelled out for people.
+        Full names of the classes.
     upto : float
-        Cases that were decided later do not count.
+        Only cases that were decided up to this record count.
     """
     failed = []
     if protocol_seq > added_at(connection, line, digest):
@@ -119,7 +119,7 @@ def failed_gates(
     if seen < protocol.min_shadow_decisions:
         failed.append(f"{seen} shadow decisions, the protocol asks for {protocol.min_shadow_decisions}.")
     shown = shadow_coverage(connection, line, digest, upto=upto)
-    # Also of a model from elsewhere, which has shown nothing here so far. One that cannot be loaded fails below.
+    # This includes a model from elsewhere, without labels here so far. A model that cannot be loaded fails below.
     for name in [] if loaded is None else _left_out_at_times(loaded):
         n = shown["classes"].get(name, {"labels": 0})["labels"]
         if n < protocol.min_labels_per_class:
@@ -150,20 +150,20 @@ def failed_gates(
 
 
 def _left_out_at_times(loaded: LineModel) -> list[str]:
-    """The classes that a model may leave out of a set; nothing can be missed of the others."""
+    """The classes that a model may leave out of a set; the others cannot be missed."""
     return [name for name in loaded.model.classes_ if name not in loaded.model.in_every_set_]
 
 
 def added_at(connection: Connection, line: str, digest: str) -> int:
-    """The newest record that added a model to a line; what was proposed before it is of an earlier time."""
+    """Return the newest record that added a model to a line; earlier proposals no longer count."""
     return _additions(connection, line, digest)[-1]
 
 
 def _tried_since(connection: Connection, line: str, digest: str) -> int:
-    """The record after which the shadow answers of a candidate count: its first addition under the protocol in force.
+    """Return the record after which a candidate's shadow answers count: its first addition under the protocol in force.
 
-    A protocol that was written with earlier answers in view is not met by them. Adding the candidate again under the
-    same protocol takes nothing away: to try again until a gate is passed would be of use.
+    Earlier answers do not count: the protocol may have been written with them in view. Adding the candidate again under
+    the same protocol discards nothing: otherwise one could try again until a gate is passed.
     """
     in_force = connection.execute(select(func.max(PROTOCOL.c.from_seq)).where(PROTOCOL.c.line.in_((line, ""))))
     protocol_seq = in_force.scalar() or 0

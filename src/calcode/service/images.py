@@ -1,4 +1,4 @@
-"""Images in requests: decoded in a process of their own, embedded by the line's tower, kept as files."""
+"""Images in requests: decoded in a separate process, embedded by the line's image tower, kept as files."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from calcode.errors import OutputError
 from calcode.files import replacing
 from calcode.service.problems import Problem
 
-#: A vector, or a problem where a line does not take it.
+#: Returns the vector, or raises a Problem.
 Checked = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 class Images:
-    """The tower of a line, and the folder of the pictures it has seen.
+    """The image tower of a line, and the folder of its pictures.
 
     Parameters
     ----------
     tower : Backbone
     folder : Path
-        Pictures are kept here for the reviewer, a file for every request: deleting one takes nothing from another case.
+        Pictures are kept here for reviewers, one file per request: deleting a file affects no other case.
     deidentify : bool
-        Keep only the pixels of a DICOM file and what decodes them.
+        Keep only the pixels of a DICOM file and the elements needed to decode them.
     pool : WorkerPool
-        Where pictures are decoded: one that takes all memory ends that process alone. Sizes are limited before.
+        Decodes pictures; one that uses up all memory ends only the pool's process. Sizes are limited before.
     """
 
     def __init__(self, tower: Backbone, folder: Path, pool: WorkerPool[Any, Any], *, deidentify: bool) -> None:
@@ -46,13 +46,13 @@ class Images:
         self._turn = threading.Lock()
 
     async def embedded(self, encoded: str, checked: Checked) -> tuple[str, NDArray[np.float32]]:
-        """A picture given in base64: the name under which it is kept, and its embedding of shape (d,)."""
+        """Store and embed a base64 picture; return its file name and its embedding of shape (d,)."""
         try:
             content = base64.b64decode(encoded, validate=True)
         except ValueError:
             raise Problem(422, "image: not base64.") from None
         if self._deidentify and content[128:132] == b"DICM":
-            # Without pydicom no DICOM file can be decoded, and what cannot be decoded is not kept.
+            # Without pydicom no DICOM file can be decoded, and a file that cannot be decoded is not kept.
             with suppress(ModuleNotFoundError):
                 from calcode.service.hospital.objects import without_identifiers
 
@@ -60,10 +60,10 @@ class Images:
         return await asyncio.to_thread(self.embed, content, checked)
 
     def embed(self, content: bytes, checked: Checked) -> tuple[str, NDArray[np.float32]]:
-        """Keep a picture and embed it: its name and a vector of shape (d,). One at a time."""
+        """Store and embed a picture, one at a time; return its file name and a vector of shape (d,)."""
         name = f"{hashlib.sha256(content).hexdigest()}-{os.urandom(8).hex()}"
         try:
-            # Under its final name only if it could be decoded.
+            # The file gets its final name only if it could be decoded.
             with replacing(self._folder / name) as temporary, self._turn:
                 temporary.write_bytes(content)
                 (picture,) = self._pool.results(self._pool.submit([os.fspath(temporary)]))
@@ -78,7 +78,7 @@ class Images:
 
 @contextmanager
 def opened_images(tower: str, folder: Path, *, deidentify: bool) -> Iterator[Images]:
-    """Load the tower and start the process that decodes."""
+    """Load the tower and start the decoding process."""
     folder.mkdir(exist_ok=True, mode=0o700)
     backbone = load_backbone(Path(tower) if Path(tower).suffix == ".onnx" else tower)
     unreadable = Unreadable(path=folder, reason=CRASHED)

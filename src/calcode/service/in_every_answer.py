@@ -1,4 +1,4 @@
-"""Diagnoses that are in an answer whatever the image shows: the model knows too few cases to rule them out."""
+"""Diagnoses that are in every answer, because the model knows too few cases to rule them out."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class InEveryAnswer(NamedTuple):
-    """Classes that an answer holds by construction.
+    """Classes that an answer includes by construction.
 
     Attributes
     ----------
     names : frozenset of str
     scored : bool
-        Whether their scores say how well the image fits them. A home model scores every class; the score of a site
-        model compares with read cases, and without enough of them it says nothing.
+        Whether their scores say how well the image fits them. A home model scores every class; a site model's score
+        compares the image with read cases and is meaningless without enough of them.
     """
 
     names: frozenset[str]
@@ -29,14 +29,14 @@ class InEveryAnswer(NamedTuple):
 
 
 def in_every_answer(service: Service, body: Mapping[str, Any]) -> InEveryAnswer:
-    """The classes that a recorded decision could not have left out, as the model that decided marks them.
+    """Return the classes that a recorded decision could not have left out, according to the model that decided.
 
     Parameters
     ----------
     service : Service
     body : mapping
-        Of a record of kind `decision`. Where the model's file cannot be read any more, the report of its calibration
-        says it.
+        Body of a record of kind `decision`. If the model's file can no longer be read, the report of its
+        recalibration is used.
     """
     line, digest = body["line"], body["model"]
     models = service.models.get(line)
@@ -50,7 +50,7 @@ def in_every_answer(service: Service, body: Mapping[str, Any]) -> InEveryAnswer:
         names = frozenset(entry["name"] for entry in report["classes"] if entry["in_every_set"])
         return InEveryAnswer(names, scored=False)
     if isinstance(model, Calcode):
-        # The class that fits best is in the answer for its fit.
+        # The best-fitting class is in the answer because of its fit.
         best, _ = min(zip(model.classes_, body["scores"], strict=True), key=lambda entry: entry[1])
         return InEveryAnswer(frozenset(model.in_every_set_) - {best}, scored=True)
     return InEveryAnswer(frozenset(model.silenced_classes_), scored=False)

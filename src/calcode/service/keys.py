@@ -18,35 +18,35 @@ from calcode.service.settings import SiteSettings
 from calcode.service.tables import DECISION, DEPLOYMENT, EVENT, of_kinds
 from calcode.site import uniform
 
-#: Block of SHA-256, in bytes.
+#: Block size of SHA-256 in bytes.
 _BLOCK = 64
-#: Bytes of a keyed digest that stand for an identifier: 128 bits, and half the size of their indexes.
+#: Bytes of a keyed digest that stand for an identifier: 128 bits halve the size of indexes.
 _PSEUDONYM = 16
 
 
 class SiteSecret:
-    """The secret of coins (SITE.md S5) and pseudonyms.
+    """The secret behind coins (SITE.md S5) and pseudonyms.
 
     Parameters
     ----------
     key : bytes
-        Made once per site; whoever has it can recompute every coin and test a guess of an identifier.
+        Made once per site; anyone who has it can recompute every coin and test guesses of identifiers.
     """
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        # HMAC-SHA256 (RFC 2104) with the key taken in once: a copy costs a third of a new one.
+        # HMAC-SHA256 (RFC 2104) with the key absorbed once: a copy costs a third of a new HMAC.
         padded = hashlib.sha256(key).digest() if len(key) > _BLOCK else key
         self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in padded.ljust(_BLOCK, b"\0")))
         self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in padded.ljust(_BLOCK, b"\0")))
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the secret, which the log holds."""
+        """SHA-256 of the secret, as recorded in the log."""
         return hashlib.sha256(self._key).hexdigest()
 
     def for_line(self, line: str) -> SiteSecret:
-        """The secret of one line: the same patient has another coin and another pseudonym on every line.
+        """Return the secret of one line: a patient has a different coin and pseudonym on every line.
 
         Examples
         --------
@@ -57,7 +57,7 @@ class SiteSecret:
         return SiteSecret(hmac.digest(self._key, f"line\n{line}".encode(), "sha256"))
 
     def pseudonym(self, kind: str, value: str) -> str:
-        """A keyed digest that stands for an identifier in the log.
+        """Return the keyed digest that stands for an identifier in the log.
 
         Examples
         --------
@@ -74,7 +74,7 @@ class SiteSecret:
         return outer.digest()
 
     def coin(self, group: str) -> float:
-        """u of SITE.md S5: the same for every toss of a group.
+        """u of SITE.md S5, the same at every toss of a group.
 
         Examples
         --------
@@ -85,19 +85,19 @@ class SiteSecret:
         return uniform(self._mac(group))
 
     def draws(self, image: str) -> tuple[float, float]:
-        """Two numbers of an image, independent of each other and of the coin: parts of one keyed digest.
+        """Return two numbers of an image, independent of each other and of the coin: parts of one keyed digest.
 
-        By the first one image of a visit is chosen (SITE.md S1): the smallest stands for the patient. By the second a
-        second reader is drawn (SERVICE.md 8).
+        The image of a visit with the smallest first number stands for the patient (SITE.md S1). The second number draws
+        a second reader (SERVICE.md 8).
         """
         digest = self._mac(f"image {image}")
         return uniform(digest), uniform(digest[8:])
 
 
 def make_missing_keys(connection: Connection, site: SiteSettings) -> None:
-    """Make the two secrets in the data folder where they are missing, as long as no service has started on the log.
+    """Make missing secrets in the data folder, unless a service has already started on the log.
 
-    A log that was begun has secrets of its own: new ones would be others, and hide that those are gone.
+    A log in use has its own secrets: new ones would differ and hide that the old ones are lost.
     """
     if _last_start(connection) is not None:
         return
@@ -112,19 +112,19 @@ def make_missing_keys(connection: Connection, site: SiteSettings) -> None:
 
 
 def _last_start(connection: Connection) -> Any:
-    """What the last start of a service recorded; None for a log that no service has begun."""
+    """What the last start of a service recorded; None if no service has started on the log."""
     query = select(EVENT.c.body).where(of_kinds("started")).order_by(EVENT.c.seq.desc()).limit(1)
     body = connection.execute(query).scalar()
     return None if body is None else json.loads(body)
 
 
 def site_secret(site: SiteSettings) -> SiteSecret:
-    """The secret in the data folder.
+    """Read the secret from the data folder.
 
     Raises
     ------
     ServiceError
-        If it is missing or not whole.
+        If it is missing or incomplete.
     """
     path = site.path("secret.key")
     if not path.exists():
@@ -139,15 +139,15 @@ def site_secret(site: SiteSettings) -> SiteSecret:
 
 
 def require_same_coins(connection: Connection, site: SiteSettings, secret: SiteSecret) -> None:
-    """Refuse a site file under which a patient's coin would be tossed again (SITE.md S5).
+    """Refuse a site file that would change patients' coins (SITE.md S5).
 
-    Coins and pseudonyms come from the secret and the name of the line. A line may be added, taken out and put back; a
-    name that goes while another one comes is a line with a new name.
+    Coins and pseudonyms come from the secret and the name of the line. A line may be added, removed and restored; a
+    name that disappears while another appears is a renamed line.
 
     Raises
     ------
     ServiceError
-        For another secret, for a line with a new name, and for a log of the time before lines had keys of their own.
+        For another secret, a renamed line, or a log from before lines had their own keys.
     """
     last = _last_start(connection)
     if last is None:
@@ -176,7 +176,7 @@ def require_same_coins(connection: Connection, site: SiteSettings, secret: SiteS
 
 
 def checkpoint_key(site: SiteSettings) -> Ed25519PrivateKey:
-    """The key that signs checkpoints: the one that the site file names, or the one in the data folder.
+    """Read the key that signs checkpoints: the one that the site file names, else the one in the data folder.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Labels that come from elsewhere: one by one or as a CSV file, all of a file or nothing (SERVICE.md 6)."""
+"""Labels from elsewhere, one by one or as a CSV file, which is recorded whole or not at all (SERVICE.md 6)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from calcode.service.log import Transaction
 from calcode.service.problems import Problem
 from calcode.service.tables import DECISION
 
-#: Where a label may come from.
+#: Accepted sources of a label.
 SOURCES = ("pathology", "consensus")
 _COLUMNS = ("decision", "study", "label", "line", "source")
 _MOST_ROWS = 100_000
-#: Mistakes that are listed; more are counted.
+#: Mistakes that are listed; the others are counted.
 _LISTED = 50
 
 
 class GivenLabel(NamedTuple):
-    """A label as it was sent: about a decision, or about all images of a study."""
+    """A label as it was sent, for one decision or for all images of a study."""
 
     decision: str | None
     study: str | None
@@ -35,7 +35,7 @@ class GivenLabel(NamedTuple):
 
 
 class LabelledLine(NamedTuple):
-    """What labels of a line are checked with."""
+    """What is needed to check the labels of a line."""
 
     classes: Sequence[str]
     #: Makes the pseudonyms of the line.
@@ -43,7 +43,7 @@ class LabelledLine(NamedTuple):
 
 
 def read_label_file(text: str) -> list[GivenLabel]:
-    r"""The rows of a CSV file with the columns label, decision or study, and if wanted line and source.
+    r"""Read a CSV file with the columns label, decision or study, and optionally line and source.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def receive_labels(
     transaction : Transaction
     given : sequence of GivenLabel
     lines : mapping of str to LabelledLine
-        Those that the sender may label.
+        Lines that the sender may label.
     actor : str
 
     Returns
@@ -101,7 +101,7 @@ def receive_labels(
     Raises
     ------
     Problem
-        422 that names every row that is wrong, without a value: those may identify a person.
+        422 that names every wrong row without its values, which may identify a person.
     """
     mistakes: list[str] = []
     wanted: dict[tuple[str, str], tuple[str, LabelledLine, int]] = {}
@@ -128,7 +128,7 @@ def receive_labels(
 def _decisions(
     connection: Connection, entry: GivenLabel, lines: Mapping[str, LabelledLine]
 ) -> list[tuple[str, LabelledLine]]:
-    """The decisions that a label is about, and their lines; a ValueError says what is wrong."""
+    """Return the decisions that a label is about, and their lines; raise ValueError if it is invalid."""
     if (entry.decision is None) == (entry.study is None):
         raise ValueError("name a decision or a study, one of them")
     if entry.source not in SOURCES:

@@ -28,7 +28,7 @@ class _Body(BaseModel):
 
 
 class LabelRequest(_Body):
-    """A result of the laboratory about one decision, or about all images of a study."""
+    """A laboratory result for one decision or for all images of a study."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"study": "1.2.840.17", "label": "mel"}]})
 
@@ -40,14 +40,14 @@ class LabelRequest(_Body):
 
 
 class LabelAnswer(BaseModel):
-    """A label as it stands in the log."""
+    """A recorded label: its decision and the id of its review."""
 
     decision: str
     id: str
 
 
 class PolicyFacts(BaseModel):
-    """What is reviewed on a line. All deferred cases are read."""
+    """The review policy of a line. All deferred cases are read under any policy."""
 
     sample: float = Field(gt=0, le=1, examples=[0.1], description="Probability with which a patient is drawn")
     visit_minutes: float = Field(ge=0, le=10080, examples=[60.0], description="How long a first visit stays open")
@@ -56,7 +56,7 @@ class PolicyFacts(BaseModel):
 
 
 class PolicyRequest(PolicyFacts):
-    """A new policy and why; it holds from the next block on."""
+    """A new review policy and its reason. It applies from the next block on."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -77,7 +77,7 @@ def _received(service: Service, principal: Principal, given: list[GivenLabel]) -
 def label(
     wanted: LabelRequest, service: ServiceHere, principal: Annotated[Principal, Depends(role("program"))]
 ) -> list[dict[str, str]]:
-    """Record a result. The same one again changes nothing; another one supersedes it."""
+    """Record a result. Repeating it changes nothing; a different result supersedes it."""
     try:
         return _received(service, principal, [GivenLabel(**wanted.model_dump())])
     except Problem as problem:
@@ -100,7 +100,7 @@ def label(
     dependencies=[Depends(role("program"))],
 )
 async def label_file(request: Request) -> list[dict[str, str]]:
-    """Record the results of a CSV file, all of them or none; every wrong row is named at once."""
+    """Record the results of a CSV file, all of them or none. The error names every wrong row."""
     service, principal = service_of(request), request.state.principal
     try:
         body = await limited_body(request, service.site.limits.body_bytes)
@@ -118,7 +118,7 @@ async def label_file(request: Request) -> list[dict[str, str]]:
 def readers(
     service: ServiceHere, principal: Annotated[Principal, Depends(role(*_ANYBODY))], line: _Line = None
 ) -> Agreement:
-    """How well readers agree, how long they take, and what waits."""
+    """Return how well readers agree, how long they take, and how many cases wait."""
     with service.database.reading() as connection:
         return agreement(connection, line_of(service, principal, line))
 
@@ -127,7 +127,7 @@ def readers(
 def policy(
     service: ServiceHere, principal: Annotated[Principal, Depends(role(*_ANYBODY))], line: _Line = None
 ) -> dict[str, Any]:
-    """What is reviewed on a line now."""
+    """Return the review policy now in force on a line."""
     models = service.models[line_of(service, principal, line)]
     models.follow()
     return models.in_force.policy._asdict()
@@ -140,7 +140,7 @@ def set_policy(
     principal: Annotated[Principal, Depends(role("engineer"))],
     line: _Line = None,
 ) -> dict[str, Any]:
-    """Change what is reviewed, from the next block on. Numbers that were drawn stay: nobody can toss again."""
+    """Change the review policy from the next block on. Numbers already drawn stay: no case is drawn again."""
     chosen = Policy(**wanted.model_dump(exclude={"why"}))
     event = policy_event(line_of(service, principal, line), chosen, actor=principal.subject, why=wanted.why)
     service.change(lambda t: t.append([event]))

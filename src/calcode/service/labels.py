@@ -1,6 +1,6 @@
-"""Labels: which one stands for a case, and which cases may calibrate or train.
+"""Labels: which label stands for a case, and which cases may calibrate or train.
 
-A label never changes; a later one supersedes it. Pathology stands over a consensus, a consensus over readings
+A label never changes; a later label supersedes it. Pathology overrides a consensus, a consensus overrides readings
 (SERVICE.md 8, SITE.md S5).
 """
 
@@ -20,15 +20,15 @@ from calcode.service.problems import Problem
 from calcode.service.sampling import settled_upto
 from calcode.service.tables import DECISION, REVIEW, TASK
 
-#: Labels that are no class of the line.
+#: Labels that are not a class of the line.
 OUTSIDE, CANNOT_TELL = "outside", "cannot_tell"
 State = Literal["labelled", "outside", "pending", "cannot_tell", "disputed", "missing"]
-#: Why a case was read, the first task first.
+#: Reasons of a task that may be the first of a case.
 _FIRST_TASKS = ("deferred", "sample", "wish")
 
 
 class Review(NamedTuple):
-    """A reading or a label of one case, as far as the standing label depends on it."""
+    """The fields of a reading or label that the standing label of a case depends on."""
 
     seq: int
     id: str
@@ -40,19 +40,19 @@ class Review(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What the reviews of a case amount to.
+    """The combined result of the reviews of a case.
 
     Attributes
     ----------
     state : str
         "labelled", "outside", "pending", "cannot_tell" or "disputed".
     label : str or None
-        A class, only where it is labelled.
+        A class if the state is "labelled", else None.
     blind : bool
-        A reader said so before the model's answer was shown, or it is a pathology result.
+        A reader gave the label before the model's answer was shown, or it is a laboratory result.
     source : str or None
     seq : int or None
-        Record since which it stands.
+        Record since which the result stands.
     """
 
     state: State
@@ -63,16 +63,16 @@ class Standing(NamedTuple):
 
 
 def standing(reviews: Sequence[Review], *, second: bool = False) -> Standing:
-    """The label that stands for a case.
+    """Return the label that stands for a case.
 
-    Two readers who differ leave it disputed until a third person settles it. *Cannot tell* leaves it pending until a
-    second person has looked. An answer that was changed after the model's was shown stands only if somebody says the
-    same blind; where two readers said the same before, their blind word stands.
+    If two readers differ, the case is disputed until a third person settles it. *Cannot tell* leaves it pending until a
+    second person has looked. A reading changed after the model's answer was shown stands only if a blind reading gives
+    the same label; if two readers agreed before, their blind label stands.
 
     Parameters
     ----------
     reviews : sequence of Review
-        Of one decision, in the order of the log.
+        Reviews of one decision, in log order.
     second : bool
         A second reader was drawn for the case: one reading alone does not settle it.
 
@@ -97,7 +97,7 @@ def standing(reviews: Sequence[Review], *, second: bool = False) -> Standing:
             return _settled(last.label, blind=last.blind, source=source, seq=last.seq)
     first = [_first_said(entry, by_id) for entry in current]
     if len({entry.reviewer for entry in first}) > 1 and len({(entry.label, entry.blind) for entry in first}) == 1:
-        # Both saw nothing but the image. A third person who is asked now would guess that the model said otherwise.
+        # Both agreed from the image alone. A third person asked now could guess that the model's answer differs.
         current = first if first[0].blind else current
     readers = {entry.reviewer for entry in current}
     named = {entry.label for entry in current} - {CANNOT_TELL}
@@ -112,7 +112,7 @@ def standing(reviews: Sequence[Review], *, second: bool = False) -> Standing:
 
 
 def _first_said(entry: Review, by_id: Mapping[str, Review]) -> Review:
-    """The reading that a chain of changes began with: what was said before the model's answer was shown."""
+    """Return the first reading of a chain of changes, from before the model's answer was shown."""
     while entry.supersedes:
         entry = by_id[entry.supersedes]
     return entry
@@ -124,7 +124,7 @@ def _settled(label: str, *, blind: bool, source: str, seq: int) -> Standing:
 
 
 def reviews_of(connection: Connection, decision: str) -> list[Review]:
-    """The reviews of a decision in the order of the log."""
+    """The reviews of a decision in log order."""
     columns = [REVIEW.c[name] for name in Review._fields]
     query = select(*columns).where(REVIEW.c.decision == decision).order_by(REVIEW.c.seq)
     return [Review._make(row) for row in connection.execute(query)]
@@ -135,25 +135,25 @@ def reviews_of(connection: Connection, decision: str) -> list[Review]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewedCase:
-    """A representative that was drawn, deferred, wished for or labelled.
+    """A representative that was drawn, deferred, requested or labelled.
 
     Attributes
     ----------
     seq, decision, group_digest, u, p_sample, action, reason, released_set, model, p_audit
-        As decided.
+        As in the decision.
     why : str
-        "deferred", "sample", "wish", or "label" where a label came without anybody asking.
+        "deferred", "sample", "wish", or "label" if a label came without a task.
     drawn : bool
-        The coin said review: u < p_sample.
+        The coin chose the case: u < p_sample.
     calibrates : bool
-        Drawn, and u is below the smallest probability of the period: thinned to one probability (SERVICE.md 8).
+        Drawn, and u is below the smallest probability of the period, to which the sample is thinned (SERVICE.md 8).
     known : bool
         The patient is in the model's own data; monitors leave such cases out.
     state, label, blind, source, labelled_seq
-        What stands, see `Standing`; "missing" after `due_at`.
+        See `Standing`; a pending case is "missing" after `due_at`.
     due_at : str or None
     waiting : bool
-        No label yet, and not yet missing.
+        The case has no label yet and is not overdue.
     """
 
     seq: int
@@ -180,10 +180,10 @@ class ReviewedCase:
 
     @property
     def use(self) -> Literal["calibrate", "train", "train_next"]:
-        """What a site model may do with the label (SITE.md S5).
+        """How a site model may use the label (SITE.md S5).
 
-        Coin cases calibrate, automatic triggers train, and what people chose trains the next bag. So does what an alarm
-        deferred: alarms come from the labels of the bag itself.
+        Coin cases calibrate, automatically triggered cases train, and cases that people chose train the next bag. So
+        do cases that an alarm deferred: alarms come from the labels of the bag itself.
         """
         if self.calibrates:
             return "calibrate"
@@ -191,16 +191,16 @@ class ReviewedCase:
 
 
 def reviewed_cases(connection: Connection, line: str, *, since: int = 0, now: str | None = None) -> list[ReviewedCase]:
-    """The cases of a line that are reviewed, in the order of decisions, as far as it is known who stands for whom.
+    """Return the reviewed cases of a line in decision order, as far as the representatives are settled.
 
     Parameters
     ----------
     connection : Connection
     line : str
     since : int
-        Only decisions after this record: the start of a period, over which the smallest probability is taken.
+        Only decisions after this record: the start of the period whose smallest probability is used.
     now : str, optional
-        Time as the log writes it; the wall clock's otherwise.
+        Time in the format of the log; default: the wall clock.
     """
     now = now or utc(time.time())
     period = (DECISION.c.line == line, DECISION.c.seq > since, DECISION.c.seq <= settled_upto(connection, line))
@@ -253,7 +253,7 @@ def _reviewed(row: Any, reviews: Sequence[Any], tasks: Sequence[Any], *, p_min: 
 
 
 def second_drawn(row: Any) -> bool:
-    """Whether a second reader was drawn for a decision; decisions of before there were second readers have none."""
+    """Whether a second reader was drawn for a decision; decisions from before second readers existed have none."""
     return row.u_second is not None and row.u_second < row.p_second
 
 
@@ -261,7 +261,7 @@ def second_drawn(row: Any) -> bool:
 
 
 def checked_label(label: str, classes: Sequence[str]) -> str:
-    """The label, or a problem that says which there are."""
+    """Return the label, or raise a Problem that lists those valid."""
     if label not in (*classes, OUTSIDE, CANNOT_TELL):
         raise Problem(422, f"label: one of {', '.join((*classes, OUTSIDE, CANNOT_TELL))}.")
     return label
@@ -270,7 +270,7 @@ def checked_label(label: str, classes: Sequence[str]) -> str:
 def receive_label(
     transaction: Transaction, decision: str, *, label: str, source: str, actor: str, classes: Sequence[str]
 ) -> str:
-    """Record a label of the laboratory; it supersedes an earlier one, and the same one again changes nothing.
+    """Record a laboratory label; it supersedes an earlier one, and repeating the same label changes nothing.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A model line in memory: the models that answer now, and what they say about a block of images."""
+"""A model line in memory: its loaded models and their answers for a block of images."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LineModel:
 
     @cached_property
     def promises(self) -> list[str]:
-        """What the model promises; every answer repeats it."""
+        """The promises of the model, which every answer repeats."""
         return list(self.model.promises_)
 
     @property
@@ -72,7 +72,7 @@ class LineModel:
         *,
         labels: Sequence[int] | None = None,
     ) -> Evidence:
-        """Evidence of stored embeddings; shape (n, d) in."""
+        """Return the evidence of stored embeddings of shape (n, d)."""
         return Evidence.from_text(
             embeddings=embeddings,
             text=self.prompts.text,
@@ -87,10 +87,10 @@ class LineModel:
     def answers(
         self, embeddings: NDArray[np.float32], *, groups: Sequence[str | None], group_digests: Sequence[str | None]
     ) -> list[dict[str, Any]]:
-        """What the log records of each image: action, reason, set, p-value, scores and thresholds.
+        """Return what the log records of each image: action, reason, set, p-value, scores and thresholds.
 
-        A site model sees the pseudonyms and takes a known patient's row out (SITE.md S1). A home model decides without
-        groups: it would refuse a patient whose earlier image calibrated it. That overlap is recorded.
+        A site model gets the pseudonyms and leaves out a known patient's row (SITE.md S1). A home model decides without
+        groups, because it would refuse a patient whose earlier image calibrated it; the overlap is recorded.
 
         Parameters
         ----------
@@ -106,7 +106,7 @@ class LineModel:
             assert decisions.known_group is not None
             in_model = known = decisions.known_group.tolist()
         scores, p_audit = decisions.scores.tolist(), decisions.p_audit.tolist()
-        # Where a sum is finite, all its terms are.
+        # If the sum is finite, all its terms are finite.
         if not isfinite(sum(map(sum, scores), sum(p_audit))):
             raise FloatingPointError("scores or p-values are not finite")
         digest, names = self.digest, (*decisions.classes, None)
@@ -117,7 +117,7 @@ class LineModel:
             [list(compress(names, row)) for row in decisions.released_sets.tolist()],
             p_audit,
             scores,
-            # JSON has no infinity: null lets every label in.
+            # JSON has no infinity: null means no limit.
             [[value if isfinite(value) else None for value in row] for row in decisions.threshold.tolist()],
             in_model,
             known,
@@ -140,7 +140,7 @@ class LineModel:
         ]
 
     def golden(self) -> str:
-        """SHA-256 of the answers to the golden embeddings: the same model gives the same on every machine."""
+        """Return the SHA-256 of the answers to the golden embeddings, which is the same on every machine."""
         embeddings = golden_embeddings(self.prompts)
         nobody = [None] * len(embeddings)
         answers = self.answers(embeddings, groups=nobody, group_digests=nobody)
@@ -149,7 +149,7 @@ class LineModel:
 
 
 def golden_embeddings(prompts: Prompts) -> NDArray[np.float32]:
-    """256 made-up embeddings, from near a prompt to far from all; no patient's, and the same everywhere."""
+    """Return 256 synthetic embeddings, from near a prompt to far from all, which are the same on every machine."""
     rng = np.random.default_rng(20261115)
     bank = prompts.text.reshape(-1, prompts.dimension).astype(np.float64)
     chosen = bank[np.arange(N_GOLDEN) % len(bank)]
@@ -161,7 +161,7 @@ def golden_embeddings(prompts: Prompts) -> NDArray[np.float32]:
 
 
 def load_line_model(path: Path, *, prompts: Prompts, backbone: str | None, trusted: Sequence[str] | None) -> LineModel:
-    """Load a home or a site model for a line and check that it takes the line's prompts.
+    """Load a home or a site model for a line and check that it accepts the line's prompts.
 
     Parameters
     ----------
@@ -169,13 +169,13 @@ def load_line_model(path: Path, *, prompts: Prompts, backbone: str | None, trust
     prompts : Prompts
     backbone : str or None
     trusted : sequence of str or None
-        Keys that must have signed the file; None takes unsigned files.
+        Keys, one of which must have signed the file; None accepts unsigned files.
     """
     model = load_model(path)
-    # float32 rows are of unit length only roughly, and are renormalised here as everywhere. Said once for all threads:
-    # they share the filters, and each would restore another one's.
+    # float32 rows have unit length only roughly, and are renormalised here as everywhere. Set once for all threads:
+    # they share the filters, and each would restore those of another thread.
     warnings.filterwarnings("ignore", message=".* rows are not of unit length", category=CalcodeWarning)
-    # Of an embedding whose length is beyond float32, which is refused.
+    # Raised by an embedding whose length is beyond float32, which is refused.
     warnings.filterwarnings("ignore", message="overflow encountered in matmul", category=RuntimeWarning)
     if trusted is not None:
         require_signature(path, digest=model.digest_, trusted=trusted)
@@ -188,6 +188,6 @@ def load_line_model(path: Path, *, prompts: Prompts, backbone: str | None, trust
         raise MismatchError(
             f"{path}: decides on {list(model.classes_)}, the line's prompts have {list(prompts.classes)}"
         )
-    # One made-up image: dimension, prompts and backbone are refused here rather than at the first patient.
+    # Decide one synthetic image: a wrong dimension, prompts or backbone must fail here, not at the first patient.
     loaded.answers(golden_embeddings(prompts)[:1], groups=[None], group_digests=[None])
     return loaded

@@ -1,4 +1,4 @@
-"""The log: events appended to the chain in the transaction that carries out what they say (SERVICE.md 3 and 4)."""
+"""The log: events are appended to the chain in the transaction that applies them (SERVICE.md 3 and 4)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from calcode.service.database import AnotherLog, Database, Driver
 from calcode.service.projections import Fact
 from calcode.service.tables import EVENT, HEAD, SECRET_PART
 
-#: Wall clock and monotonic clock that drift apart by more than this between two records make an event.
+#: A larger drift between wall clock and monotonic clock from one record to the next is recorded as an event.
 _JUMP_SECONDS = 2.0
-#: Records that a verification asks for in one transaction, and those that are looked at or handed out together.
+#: Records that a verification reads in one transaction, and records of a page.
 _ASKED, _PAGE = 5000, 500
 _ENDLESS = 2**62
 
 
 @dataclass(slots=True, kw_only=True)
 class Event(Fact):
-    """Something that happened; the log gives it its place and time, and an id where it has none.
+    """An event to record; the log sets its place and time, and its id if it has none.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Event(Fact):
 
 
 class Log:
-    """The events of one service process, and everybody's records.
+    """Appends the events of this process and reads all records.
 
     Parameters
     ----------
@@ -53,30 +53,30 @@ class Log:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.boot = os.urandom(8).hex()
-        #: Distance of the wall clock from the monotonic one at the last record.
+        #: Wall clock minus monotonic clock at the last record.
         self._offset: float | None = None
         #: The end of the log when this process last wrote.
         self._seen = 0, GENESIS
 
     def transaction(self) -> Transaction:
-        """Events and what they change, all or nothing; durable when the block has ended."""
+        """Return a transaction for events and their changes; durable when its block has ended."""
         return Transaction(self)
 
     def jump(self, offset: float) -> float:
-        """By how much the wall clock jumped since the last record; `offset` is its distance from the monotonic one."""
+        """Return by how much the wall clock jumped since the last record; `offset` is wall minus monotonic clock."""
         jump = 0.0 if self._offset is None else offset - self._offset
         return jump if abs(jump) > _JUMP_SECONDS else 0.0
 
     def committed(self, transaction: Transaction) -> None:
-        """Remember the clocks of a transaction; a jump that no record has told yet is told by the next one."""
+        """Remember clocks and end of a transaction; a jump not yet recorded is left to the next transaction."""
         if not transaction.jump:
             self._offset = transaction.offset
         self._seen = transaction.end
 
     def require_continued(self, end: tuple[int, str], driver: Driver) -> None:
-        """Raise if a log with this end does not hold what this process has written: it went back under a service.
+        """Raise if a log with this end does not hold what this process has written.
 
-        So does a database that fails over to a standby without the last records, or a copy that is put in its place.
+        This happens if the database fails over to a standby without the last records, or a copy replaces it.
         """
         if end == self._seen:
             return
@@ -95,16 +95,16 @@ class Log:
     # ------------------------------------------------------------------ reading
 
     def head(self) -> tuple[int, str]:
-        """Position and hash of the last record; 0 and the hash before the first record for an empty log."""
+        """Return position and hash of the last record; 0 and the genesis hash for an empty log."""
         with self.database.reading() as connection:
             seq, head = connection.execute(select(HEAD.c.seq, HEAD.c.hash)).one()
         return int(seq), str(head)
 
     def pages(self, *, after: int = 0, upto: int = _ENDLESS) -> Iterator[Sequence[Record]]:
-        """Records in order, a page at a time; no connection is held while the caller has one.
+        """Yield records in order, a page at a time; no connection is held while the caller has a page.
 
-        Who stops reading a download would hold one of a few, and a snapshot behind which SQLite's write-ahead log grows
-        without end.
+        A client that stops reading a download would hold one of few connections, and a snapshot that lets SQLite's
+        write-ahead log grow without end.
         """
         query = _query(Record._fields, most=_PAGE)
         while True:
@@ -116,7 +116,7 @@ class Log:
             after = rows[-1][0]
 
     def _streamed(self, columns: Sequence[str]) -> Iterator[Sequence[tuple[Any, ...]]]:
-        """The same columns of all records, for who waits for nobody: a third faster, and holds a connection."""
+        """Yield columns of all records to a caller that never waits: a third faster, but holds a connection."""
         query = _query(columns, most=_ASKED)
         after, last = 0, -1
         while after != last:
@@ -141,7 +141,7 @@ class Log:
             Sizes of checkpoints.
         """
         begun, begun_head = self.head()
-        # Taken from the end: the smallest first.
+        # Sizes are popped from the end, the smallest first.
         wanted = sorted({size for size in (*roots_at, begun) if size > 0}, reverse=True)
         tree, last, broken = TreeHead(), GENESIS, None
         roots: dict[int, bytes] = {}
@@ -165,7 +165,7 @@ class Log:
         if broken is None:
             roots[size], heads[size] = tree.root(), last
             end, end_head = self.head()
-            # A service that runs meanwhile may have appended, before the last page was read and after.
+            # A running service may have appended records, before the last page was read and after.
             if size < begun or end < size:
                 there = min(size, end)
                 broken = Break(there + 1, f"the log ends at {size}, and its head says {end}")
@@ -176,14 +176,14 @@ class Log:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a verification of the log found.
+    """The result of a verification of the log.
 
     Attributes
     ----------
     size : int
-        Records that hold together, from the first.
+        Number of valid records, from the first.
     head : str
-        Hash of the last of them.
+        Hash of the last valid record.
     broken : Break or None
     roots, heads : dict of int to bytes and str
         Tree head and last hash at the sizes that were asked for, and at the end.
@@ -197,7 +197,7 @@ class Verdict:
 
 
 class StoredKey(NamedTuple):
-    """The decision behind an idempotency key."""
+    """The stored decision of an idempotency key."""
 
     content: str
     seq: int
@@ -205,9 +205,9 @@ class StoredKey(NamedTuple):
 
 
 class Transaction:
-    """A transaction that can append to the log; all that it appends has one time.
+    """A transaction that can append to the log; all its records have one time.
 
-    A context manager of its own: made of generators, it cost a single decision 30 microseconds more.
+    A class, because a generator-based context manager would cost a single decision 30 microseconds more.
 
     Parameters
     ----------
@@ -216,17 +216,17 @@ class Transaction:
     Attributes
     ----------
     connection : Connection
-        This and the others from its beginning on.
+        Set, like all attributes, when the block begins.
     end : (int, str)
-        Position and hash of the last record, with what was appended here.
+        Position and hash of the last record, including those appended here.
     deployed : int
-        Position of the deployment in force: a change between two blocks shows here.
+        Position of the deployment in force, which reveals a change between two blocks.
     wall, at : float and str
         Wall clock, in seconds and as the log writes it.
     offset : float
-        Its distance from the monotonic clock.
+        Wall clock minus monotonic clock.
     jump : float
-        By how much it jumped, until the first record says so.
+        By how much the wall clock jumped; 0 once recorded.
     """
 
     def __init__(self, log: Log) -> None:
@@ -245,7 +245,7 @@ class Transaction:
             database.end(error)
             raise
         self.deployed = int(deployed)
-        # After the lock: a later record has a later time.
+        # Read under the lock, so that a later record has a later time.
         self.wall, self._mono = time.time(), time.monotonic()
         self.at = utc(self.wall)
         self.offset = self.wall - self._mono
@@ -258,17 +258,17 @@ class Transaction:
             self._log.committed(self)
 
     def decisions_with(self, keys: Sequence[str]) -> dict[str, StoredKey]:
-        """The decisions that were made for these keys before."""
+        """Return the stored decisions of these keys."""
         found = self._rows_with('SELECT "key", content_digest, seq, id FROM decision WHERE "key"', keys)
         return {key: StoredKey(*stored) for key, *stored in found}
 
     def groups_among(self, groups: Collection[str]) -> set[str]:
-        """Those of the groups that had a decision before."""
+        """Return the groups that already have a decision."""
         found = self._rows_with("SELECT DISTINCT group_digest FROM decision WHERE group_digest", groups)
         return {group for (group,) in found}
 
     def open_visits(self, groups: Collection[str]) -> dict[str, tuple[str | None, str]]:
-        """Of those groups whose first visit is open: the study of the visit, and until when it is open."""
+        """Return study and end of the visit of each group whose first visit is open."""
         query = (
             "SELECT DISTINCT group_digest, study_digest, visit_until FROM decision "
             "WHERE visit_until IS NOT NULL AND group_digest"
@@ -276,17 +276,17 @@ class Transaction:
         return {group: (study, until) for group, study, until in self._rows_with(query, groups)}
 
     def _rows_with(self, query: str, values: Collection[str]) -> list[Any]:
-        """The rows of a query whose last column is one of the values."""
+        """Return the rows in which the column that ends the query has one of the values."""
         if len(values) <= 1:
             return self._driver.rows(f"{query} = ?", *values) if values else []
-        # A list as one parameter, so that the statement is the same whatever its length.
+        # The list is one parameter, so that the statement is the same for every length.
         if self._log.database.sqlite:
             listed = dumps(list(values)).decode()
             return self._driver.rows(f"{query} IN (SELECT value FROM json_each(?))", listed)
         return self._driver.rows(f"{query} = ANY(?)", list(values))
 
     def append(self, events: Sequence[Event]) -> list[Record]:
-        """Add events to the chain and carry them out in the derived tables."""
+        """Append events to the chain and apply them to the derived tables."""
         if not events:
             return []
         at, clock = self.at, round(self._mono, 6)
@@ -294,7 +294,7 @@ class Transaction:
         if jump:
             jumped = Event(kind="clock_jumped", actor="service", body={"seconds": round(jump, 3)})
             events = [jumped, *events]
-        # 48 bits of time, then 80 random ones: unique, and an index of them grows at its end.
+        # 48 bits of time, then 80 random bits: unique, and an index of ids grows at its end.
         made, chance = f"{time.time_ns() // 1_000_000:012x}", os.urandom(10 * len(events)).hex()
         boot, (seq, head) = self._log.boot, self.end
         records: list[Record] = []
@@ -312,7 +312,7 @@ class Transaction:
             records.append(Record(seq, at, kind, actor, body, head, own))
             rows.append((seq, id, at, kind, actor, subject, body, head, own))
             for name, _, salt, content, media_type, delete_after in event.parts:
-                # SQLite's driver takes a bytearray as it is; for bytes it looks for an adapter, at the cost of the row.
+                # SQLite's driver binds a bytearray directly; its search for a bytes adapter costs as much as the row.
                 parts.append((seq, name, bytearray(salt), bytearray(content), media_type, delete_after))
             head = own
         driver = self._driver
@@ -329,10 +329,10 @@ def _query(columns: Sequence[str], *, most: int) -> str:
     return f"SELECT {', '.join(columns)} FROM event WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT {most}"
 
 
-# A block asks for the same two times again and again.
+# Cached: a block asks for the same two times repeatedly.
 @lru_cache(maxsize=16)
 def utc(seconds: float) -> str:
-    """A wall-clock time as the log writes it.
+    """Format a wall-clock time for the log.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The page of the log (SERVICE.md 4): search, verify, download, checkpoints and what they do not cover yet."""
+"""Pages of the log (SERVICE.md 4): search, verify, download, checkpoints and records not covered yet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from calcode.service.tables import CHECKPOINT, DECISION, EVENT, of_kinds
 router = page_router()
 _Auditor = Annotated[Principal, Depends(page_role_on_all_lines("auditor"))]
 _PAGE = 30
-#: So many cases of one patient are looked for.
+#: Cases of one patient that a search finds at most.
 _CASES = 500
 #: Events whose subject is a decision.
 _ABOUT_CASES = (
@@ -45,7 +45,7 @@ def log_page(
     text: Annotated[str, Query(max_length=1000)] = "",
     before: Annotated[int, Query(ge=0, le=2**62)] = 0,
 ) -> Response:
-    """Records, newest first, by kind and by who or what they are about; pseudonyms of a patient mean all its cases."""
+    """Show records, newest first, by kind and by actor or subject; a patient's pseudonym selects all their cases."""
     not_by_a_reader(principal)
     if kind and kind not in KINDS:
         raise Problem(404, "There is no such kind of record.")
@@ -92,7 +92,7 @@ def _cases(connection: Connection, pseudonyms: Sequence[str]) -> Sequence[Row[An
 
 @router.post("/log/patient")
 def patient(service: ServiceHere, principal: _Auditor, form: Form) -> Response:
-    """The records of a patient or study: by pseudonym, so that no address names a person."""
+    """Redirect to the records of a patient or study by pseudonym, so that no address names a person."""
     not_by_a_reader(principal)
     name = field(form, "patient")
     secrets = [service.secret.for_line(line) for line in service.models]
@@ -107,7 +107,7 @@ def patient(service: ServiceHere, principal: _Auditor, form: Form) -> Response:
 
 @router.post("/log/verify")
 def verify(request: Request, service: ServiceHere, principal: _Auditor, form: Form) -> Response:
-    """Recompute every hash, and compare with every checkpoint and every personal part of the database."""
+    """Recompute every hash, and compare the log with every checkpoint and personal part of the database."""
     with service.database.reading() as connection:
         notes = [(row.size, row.note) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))]
     found = check_against(service.log, notes, checkpoint_key(service.site).public_key()) + changed_parts(service.log)
@@ -117,7 +117,7 @@ def verify(request: Request, service: ServiceHere, principal: _Auditor, form: Fo
 
 @router.post("/log/download")
 def download(service: ServiceHere, principal: _Auditor, form: Form) -> StreamingResponse:
-    """The whole log, one JSON record a line; that it was taken stands in the log."""
+    """Download the whole log, one JSON record per line; the download is recorded."""
     not_by_a_reader(principal)
     size, _ = service.log.head()
     body = {"what": "log", "records": size}
@@ -136,7 +136,7 @@ def download(service: ServiceHere, principal: _Auditor, form: Form) -> Streaming
 
 @router.get("/log/checkpoints/{size}")
 def checkpoint(size: int, service: ServiceHere, principal: _Auditor) -> Response:
-    """One signed note, to be kept elsewhere."""
+    """Download one signed note, to be kept elsewhere."""
     with service.database.reading() as connection:
         note = connection.execute(select(CHECKPOINT.c.note).where(CHECKPOINT.c.size == size)).scalar()
     if note is None:

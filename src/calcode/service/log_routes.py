@@ -19,7 +19,7 @@ _Auditor = Annotated[Principal, Depends(role_on_all_lines("auditor"))]
 
 
 def not_by_a_reader(principal: Principal) -> None:
-    """Refuse the records to who reads cases: they hold the model's answers."""
+    """Refuse people who read cases: records hold the model's answers."""
     if "clinician" in principal.roles:
         raise Problem(403, "The log holds the model's answers; an account that reads cases blind may not see it.")
 
@@ -47,7 +47,7 @@ class CheckpointFacts(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether the service can record decisions, and how much of its log no checkpoint outside covers."""
+    """Whether the service can record decisions, and how many records no external checkpoint covers yet."""
 
     ready: bool
     detail: str
@@ -63,7 +63,7 @@ def log(
     start: Annotated[int, Query(alias="from", ge=1, le=2**62)] = 1,
     count: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[dict[str, Any]]:
-    """Records in order."""
+    """Return up to `count` records in order, starting at record `from`."""
     not_by_a_reader(principal)
     pages = service.log.pages(after=start - 1, upto=start - 1 + count)
     return [Record._make(row)._asdict() for page in pages for row in page]
@@ -71,7 +71,7 @@ def log(
 
 @router.get("/v1/checkpoints", response_model=list[CheckpointFacts], responses=responses(401, 403, 429))
 def checkpoints(service: ServiceHere, principal: _Auditor) -> list[dict[str, Any]]:
-    """Signed checkpoints, oldest first."""
+    """Return the signed checkpoints, oldest first."""
     with service.database.reading() as connection:
         rows = connection.execute(select(CHECKPOINT).order_by(CHECKPOINT.c.size)).all()
     return [dict(row._mapping) for row in rows]
@@ -79,15 +79,15 @@ def checkpoints(service: ServiceHere, principal: _Auditor) -> list[dict[str, Any
 
 @router.get("/health/live", responses=responses(403))
 async def live() -> dict[str, bool]:
-    """The process answers."""
+    """Report that the process is running."""
     return {"live": True}
 
 
 @router.get("/health/ready", response_model=Health, responses={**responses(403), 503: {"model": Health}})
 async def ready(service: ServiceHere, response: Response) -> Health:
-    """200 if a write was committed within the last ten seconds and every line has its model, else 503.
+    """Return 200 if a write was committed within the last ten seconds and every line has its model, else 503.
 
-    Monitors that do not run are named in `detail`: answers go on without them.
+    `detail` names monitors that do not run: decisions continue without them.
     """
     good = service.ready()
     response.status_code = 200 if good else 503
@@ -108,5 +108,5 @@ async def ready(service: ServiceHere, response: Response) -> Health:
 
 @router.get("/metrics", responses=responses(403))
 async def metrics(service: ServiceHere) -> Response:
-    """Counts and times for Prometheus."""
+    """Return counts and times for Prometheus."""
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")

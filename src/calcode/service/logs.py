@@ -1,4 +1,4 @@
-"""Log lines of the process: one JSON object each, and only fields of a list, so that no name can slip in."""
+"""Log lines of the process: one JSON object each, with allow-listed fields only, so that no name can appear."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 
-#: Everything a line may hold besides time, level, logger and event.
+#: Fields that a line may hold besides time, level, logger and event.
 FIELDS = (
     "method",
     "route",
@@ -27,14 +27,14 @@ FIELDS = (
 
 
 class AllowListFormatter(logging.Formatter):
-    """A record as JSON: its unformatted message and the fields of the list.
+    """Formats a record as JSON: its unformatted message and the allow-listed fields.
 
-    Arguments of a message are left out, and so are the messages of libraries, some of which quote what they read:
-    either may hold anything. An exception is named by its type and place.
+    Arguments of messages, and messages of libraries, which may quote what they read, are left out: both may hold
+    personal data. An exception is named by its type and place.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Return the record as one line."""
         ours = record.name.partition(".")[0] == "calcode" and isinstance(record.msg, str)
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
@@ -60,6 +60,6 @@ def set_up_logs() -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    # A warning may quote a header of a DICOM file.
+    # Warnings too: they may quote a header of a DICOM file.
     logging.captureWarnings(True)
     logging.getLogger("calcode.service").setLevel(logging.INFO)

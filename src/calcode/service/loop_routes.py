@@ -26,20 +26,20 @@ _Line = Annotated[str | None, Query(max_length=64, description="May be left out 
 
 
 class MonitorFacts(BaseModel):
-    """The monitors of one bag: capitals, alarms, coverage with what belongs to it."""
+    """The monitors of one bag: capitals, alarms, and coverage with its accompanying figures."""
 
     bag: str
     model: str
-    #: Drawn cases that have not voted; the oldest one without a label holds the others up. Not for who reads cases.
+    #: Drawn cases not yet counted; the oldest case without a label delays the others. Null for people who read cases.
     waiting: int | None
-    #: Record of the log that the monitors have reached.
+    #: Last record that the monitors have processed.
     upto: int
-    #: For who reads cases the alarms alone: one case more would tell what the model said about it.
+    #: Only the alarms for people who read cases: an update after one case would reveal its answer.
     facts: dict[str, Any]
 
 
 class AlarmFacts(BaseModel):
-    """An alarm, what it found and what became of it."""
+    """An alarm, what it found, and how it was closed."""
 
     id: str
     line: str
@@ -53,7 +53,7 @@ class AlarmFacts(BaseModel):
     e_value: float
     n: int
     alpha: float
-    #: What it found, what to look at, and on how much evidence, as the pages say it.
+    #: What it found, what to look at, and how strong the evidence is, as on the pages.
     says: str
     look_at: str
     evidence: str
@@ -65,7 +65,7 @@ class AlarmFacts(BaseModel):
 
 
 class Closing(BaseModel):
-    """Why an alarm is closed and what the two people chose."""
+    """The reason for closing an alarm, and the choice of what happens next."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -79,7 +79,7 @@ class Closing(BaseModel):
 
 
 class Closed(BaseModel):
-    """Where the alarm stands: one account has asked, or both have closed it."""
+    """The state of an alarm: "asked" after one account's request, "closed" after both agreed."""
 
     id: str
     state: Literal["asked", "closed"]
@@ -89,7 +89,7 @@ class Closed(BaseModel):
 def monitors(
     service: ServiceHere, principal: Annotated[Principal, Depends(role(*_READERS))], line: _Line = None
 ) -> list[dict[str, Any]]:
-    """The monitors M1 to M3 of a line, bag by bag; who reads cases is told the alarms alone."""
+    """Return the monitors M1 to M3 of a line, bag by bag. People who read cases get only the alarms."""
     states = service.monitors[line_of(service, principal, line)].states()
     found = [{**state._asdict(), "facts": state.watch.facts} for state in states]
     with service.database.reading() as connection:
@@ -105,7 +105,7 @@ def monitors(
 def alarms(
     service: ServiceHere, principal: Annotated[Principal, Depends(role(*_READERS))], line: _Line = None
 ) -> list[dict[str, Any]]:
-    """The alarms of a line, oldest first."""
+    """Return the alarms of a line, oldest first."""
     name = line_of(service, principal, line)
     with service.database.reading() as connection:
         found = all_alarms(connection, name)
@@ -122,7 +122,7 @@ def close_alarm(
     principal: Annotated[Principal, Depends(role(*CLOSING_ROLES))],
     line: _Line = None,
 ) -> dict[str, str]:
-    """Close an alarm: an engineer and a clinician, two accounts, send the same choice."""
+    """Close an alarm. An engineer and a clinician must send the same choice from separate accounts."""
     name = line_of(service, principal, line)
     state = service.change(
         lambda transaction: close(
@@ -137,7 +137,7 @@ def close_alarm(
 def make_recalibration(
     service: ServiceHere, principal: Annotated[Principal, Depends(role("engineer"))], line: _Line = None
 ) -> dict[str, Any]:
-    """Make a site model as the protocol says and keep it as a candidate with its report; nothing is promoted."""
+    """Make a site model as the protocol says and keep it as a candidate with its report. It is not promoted."""
     return recalibrate(service, line_of(service, principal, line), actor=principal.subject)
 
 
@@ -145,7 +145,7 @@ def make_recalibration(
 def recalibrations(
     service: ServiceHere, principal: Annotated[Principal, Depends(role(*_READERS))], line: _Line = None
 ) -> list[dict[str, Any]]:
-    """The reports of the recalibrations of a line, newest first."""
+    """Return the reports of the recalibrations of a line, newest first."""
     name = line_of(service, principal, line)
     query = select(RECALIBRATION.c.report).where(RECALIBRATION.c.line == name).order_by(RECALIBRATION.c.seq.desc())
     with service.database.reading() as connection:
@@ -159,10 +159,10 @@ def recalibration(
     principal: Annotated[Principal, Depends(role(*_READERS))],
     line: _Line = None,
 ) -> dict[str, Any]:
-    """A candidate's report, what it would have changed in the shadow, its coverage there, and the gates it fails.
+    """Return a candidate's report, what it would have changed in the shadow, its coverage, and the gates it fails.
 
-    Who reads cases is told report and gates alone, these as they were at the last step of images: the others change
-    with every case.
+    People who read cases get only the report, and the gates as of the last full step of images: other figures change
+    with every case and could reveal its answer.
     """
     name = line_of(service, principal, line)
     models = service.models[name]
