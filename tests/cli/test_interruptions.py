@@ -16,8 +16,8 @@ from cli_cases import call, write_cohort
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals and limits")
 
 MAIN = "from calcode.cli import main; main()"
-#: Says so when the command line begins to load typer, and takes its time. A signal that arrives just before a sleep does
-#: not cut it short, so all sleeps here are short.
+#: Says so when the command line begins to load typer, and takes its time. A signal that arrives just before a sleep
+#: does not cut it short, so all sleeps here are short.
 SLOW_START = """
 import importlib.abc, sys, time
 class Slow(importlib.abc.MetaPathFinder):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from sqlalchemy import select
 from calcode.cli.app import app
 from calcode.method.signatures import write_private_key
 from calcode.monitor.coverage import least_coverage
-from calcode.service import reviews
+from calcode.service import examples, reviews
 from calcode.service.admission import DecisionRequest
 from calcode.service.alarms import open_alarms
 from calcode.service.bags import plan_bag
@@ -474,6 +475,16 @@ def test_a_policy_that_comes_after_the_bag_changes_nothing_about_it(service: Ser
 # ---------------------------------------------------------------------- gates
 
 
+def names(answer: Any, where: str = "") -> set[str]:
+    """The names in a JSON answer with where they are; every class of the coverage and every state is `*`."""
+    if isinstance(answer, list):
+        return {where}.union(*(names(entry, where) for entry in answer))
+    if not isinstance(answer, dict):
+        return {where}
+    many = where.endswith((".states", ".coverage.classes"))
+    return set().union(*(names(value, f"{where}.{'*' if many else name}") for name, value in answer.items()))
+
+
 def test_gates_count_labels_after_the_cut_off_and_never_set_size(tmp_path: Path) -> None:
     protocol = PROTOCOL.format(on_alarm="defer").replace(
         "on_alarm", "min_labels_per_class = 5\nmin_coverage = 0.6\non_alarm"
@@ -495,6 +506,9 @@ def test_gates_count_labels_after_the_cut_off_and_never_set_size(tmp_path: Path)
         service.change(lambda transaction: None)
         shown = call("GET", path, as_="approver").json()
         assert shown["failed_gates"] == []
+        # The description of the API shows these answers as they are.
+        assert names(examples.ANSWERS["/v1/recalibrations/{digest}"]) == names(shown)
+        assert names(examples.ANSWERS["/v1/recalibrations"]) == names(report)
         truth = {row.id: clinic.truth[row.id] for row in clinic.drawn() if row.seq > report["upto"]}
         with service.database.reading() as connection:
             bodies = connection.execute(select(EVENT.c.subject, EVENT.c.body).where(EVENT.c.kind == "shadow_decision"))

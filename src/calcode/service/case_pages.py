@@ -83,11 +83,10 @@ def case_page(id: DecisionId, request: Request, service: ServiceHere, principal:
     facts = case_facts(service, id)
     with service.database.reading() as connection:
         hidden = blindness.hidden_from(connection, id, principal)
-        readings = blindness.readings_for(connection, id, principal)
-        tasks = blindness.tasks_shown(connection, id, hidden=hidden)
         # A reading changed after the answer was shown hints at the answer, and so does the time of showing.
-        shown_readings = [] if hidden else readings
-        happened = _history(connection, record, tasks, shown_readings, seen=["case_viewed"] if hidden else list(_SEEN))
+        readings = [] if hidden else blindness.readings_for(connection, id, principal)
+        tasks = blindness.tasks_shown(connection, id, hidden=hidden)
+        happened = _history(connection, record, tasks, readings, seen=["case_viewed"] if hidden else list(_SEEN))
         sent = deliveries(connection, id)
 
     def seen(transaction: Transaction) -> None:

@@ -152,11 +152,67 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "WaitingReports": {"target": "pacs", "rows": 3, "held": 1, "since": _AT, "attempts": 2, "fault": "refused"},
     "Wish": {"comment": "please have a second look"},
 }
+_REPORT = {
+    "line": "skin",
+    "digest": _MODEL,
+    "bag": "site-1",
+    "look": 1,
+    "due": "100 cases",
+    "after": 0,
+    "upto": 1893,
+    "cases": 100,
+    "states": {"labelled": 99, "outside": 1},
+    "not_blind": 0,
+    "deleted": 0,
+    "rejected_by_audit": 4,
+    "trainers": 38,
+    "gate": 412,
+    "audit": "site",
+    "home": _HASH,
+    "settings": {
+        "at_cases": [100, 200, 400],
+        "at_dates": [],
+        "random_state": 0,
+        "miscoverage": 0.05,
+        "rare": "keep",
+        "slack": "keep",
+        "always_protect": [],
+        "gate_from": 0.5,
+        "most_pending": 0.02,
+    },
+    "classes": [
+        {
+            "name": "mel",
+            "labels": 24,
+            "needed": 19,
+            "in_every_set": False,
+            "promised": 0.95,
+            "promised_with_unlabelled": 0.9405,
+        }
+    ],
+    "unlabelled_share": 0.01,
+    "promises": ["Unlabelled: 1.0 % of the reviewed cases."],
+    "expected_informative": 0.71,
+    "expected_set_size": 2.4,
+}
+_RATES = {"informative": 0.64, "deferred": 0.12, "set_size": 2.6}
 #: Answers without a schema of their own, by path.
 ANSWERS: dict[str, Any] = {
     "/health/live": {"live": True},
-    "/v1/recalibrations": {"digest": _MODEL, "bag": "site-1", "look": 1, "due": 200, "cases": 212},
-    "/v1/recalibrations/{digest}": {"digest": _MODEL, "bag": "site-1", "look": 1, "due": 200, "cases": 212},
+    "/v1/recalibrations": _REPORT,
+    "/v1/recalibrations/{digest}": {
+        "report": _REPORT,
+        "failed_gates": ["203 shadow decisions, the protocol asks for 300."],
+        "shadow": {"decisions": 203, "differ": 31, "champion": _RATES, "candidate": {**_RATES, "informative": 0.7}},
+        "coverage": {
+            "labels": 40,
+            "covered": 39,
+            "missing": 1,
+            "lower": 0.84,
+            "lower_missing_as_hits": 0.87,
+            "classes": {"mel": {"labels": 9, "covered": 9}},
+        },
+    },
 }
 
 

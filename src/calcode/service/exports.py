@@ -95,7 +95,7 @@ def export_decisions(log: Log, target: Path, *, line: str, classes: tuple[str, .
             ]
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
             n += len(rows)
-    _tell(log, {"what": "decisions", "line": line, "rows": n})
+    _record_export(log, {"what": "decisions", "line": line, "rows": n})
     return n
 
 
@@ -115,7 +115,7 @@ def export_audit_events(log: Log, target: Path, *, source: str) -> int:
             for record in page:
                 stream.write(canonical_json(audit_event(record, source=source)) + "\n")
                 n += 1
-    _tell(log, {"what": "audit events", "rows": n})
+    _record_export(log, {"what": "audit events", "rows": n})
     return n
 
 
@@ -147,7 +147,7 @@ def audit_event(record: Record, *, source: str) -> dict[str, Any]:
     }
 
 
-def _tell(log: Log, body: dict[str, Any]) -> None:
+def _record_export(log: Log, body: dict[str, Any]) -> None:
     with log.transaction() as transaction:
         transaction.append([Event(kind="export", actor="operator", body=body)])
 

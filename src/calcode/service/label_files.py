@@ -118,7 +118,7 @@ def receive_labels(
                 mistakes.append(f"{where}another label than row {row} for the same case")
     if mistakes:
         listed = mistakes[:_LISTED] + ([f"and {len(mistakes) - _LISTED} more"] if len(mistakes) > _LISTED else [])
-        raise Problem(422, f"Nothing was recorded. {'; '.join(listed)}.", extra={"mistakes": mistakes})
+        raise Problem(422, f"Nothing was recorded. {'; '.join(listed)}.", extra={"mistakes": listed})
     return [
         (decision, receive_label(transaction, decision, label=label, source=source, actor=actor, classes=line.classes))
         for (decision, source), (label, line, _) in wanted.items()
