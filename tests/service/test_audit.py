@@ -112,7 +112,11 @@ def test_a_changed_column_is_found_at_its_record(kind: str, field: str, value: A
 @pytest.mark.parametrize("kind", ["decision", "export"])
 @pytest.mark.parametrize("field", ["id", "subject"])
 def test_the_copy_of_another_record_and_a_part_of_the_right_one_are_found(kind: str, field: str) -> None:
-    for value in (getattr(rows(9, kind)[7], field), getattr(rows(9, kind)[2], field)[:1]):
+    own = getattr(rows(9, kind)[2], field)
+    # The last one is the text of the body from its value to the name of the next key.
+    beyond = own + {"id": '","kk', "subject": '","zz'}[field]
+    assert f'"{field}":"{beyond}"' in rows(9, kind)[2].body
+    for value in (getattr(rows(9, kind)[7], field), own[:1], beyond):
         chain = rows(9, kind)
         chain[2] = chain[2]._replace(**{field: value})
         broken = verified_hashes(chain)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import dataclasses
 import gc
 import itertools
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -405,6 +407,24 @@ def test_a_batch_gives_a_line_for_every_row_in_order(site: Site) -> None:
         assert call("POST", "/v1/decisions/batch", content="{}", headers=long).status_code == 422
         assert kinds(service).count("refused") == 4
         assert service.log.verify().broken is None
+
+
+def test_a_batch_takes_memory_by_its_bytes(site: Site) -> None:
+    """Neither many empty lines nor a missing number may turn a body into many times its size."""
+    numbers = np.ones(2_000_000, np.float32)
+    ragged = pa.ListArray.from_arrays(pa.array([0, 1, 2_000_000]), pa.array(numbers, mask=numbers.cumsum() == 1))
+    bodies = [b"\n" * 8_000_000, b"1\n" * 4_000_000, arrow_stream({"embedding": ragged})]
+    with running(site) as (service, _):
+        admission = service.admission["skin"]
+        for content, read in zip(
+            bodies, (batches.cases_from_ndjson, batches.cases_from_ndjson, batches.cases_from_arrow), strict=True
+        ):
+            tracemalloc.start()
+            with contextlib.suppress(Problem):
+                read(content, lambda line: admission, key="k", actor="t", most=4096)
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert peak < 4 * len(content), (read.__name__, peak)
 
 
 def arrow_stream(columns: Mapping[str, Any], *, compression: str | None = None) -> bytes:

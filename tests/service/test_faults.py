@@ -583,6 +583,44 @@ def test_of_two_notes_of_one_size_the_one_that_differs_is_found(tmp_path: Path, 
         pass
 
 
+def test_a_note_under_the_name_of_another_size_is_found(tmp_path: Path) -> None:
+    """Newer notes would not be sent to a folder that seems to have them already."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    site = make_site(tmp_path, lines=f'[checkpoints]\nfolders = ["{notes}"]')
+    with Service(site.settings):
+        pass
+    ((size, note),) = notes_in(notes)
+    note_file(notes, size).rename(note_file(notes, 10**9))
+    said = f"the note in it is of {size:,} records, and its name says 1,000,000,000"
+    found = check_against(opened(site), notes_in(notes), checkpoint_key(site.settings).public_key())
+    assert found == [f"checkpoint 1000000000: {said}"]
+    with pytest.raises(ValueError, match=re.escape(f"{note_file(notes, 10**9)}: {said}")), Service(site.settings):
+        pass
+    note_file(notes, 10**9).rename(note_file(notes, size))
+    with Service(site.settings):
+        pass
+    assert [note for note in notes_in(notes) if note[0] == size] == [(size, note)]
+
+
+@pytest.mark.parametrize(
+    "change", ["UPDATE head SET seq = seq - 1", "UPDATE head SET seq = seq + 1", "UPDATE head SET hash = 'x'"]
+)
+def test_a_start_behind_a_wrong_head_is_refused_and_writes_nothing(site: Site, change: str) -> None:
+    with Service(site.settings):
+        pass
+    log = opened(site)
+    with log.database.writing() as connection:
+        connection.exec_driver_sql(change)
+    with log.database.reading() as connection:
+        before = connection.execute(select(EVENT.c.hash)).all()
+    with pytest.raises(ValueError, match="'calcode log verify' names the first record"), Service(site.settings):
+        pass
+    assert log.verify().broken is not None
+    with log.database.reading() as connection:
+        assert connection.execute(select(EVENT.c.hash)).all() == before
+
+
 def test_a_torn_note_is_named_and_a_copy_by_hand_is_not_read(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()

@@ -744,6 +744,12 @@ def test_verify_prove_check_and_export(tmp_path: Path) -> None:
     assert {event["resourceType"] for event in events} == {"AuditEvent"}
     assert RUN(app, ["log", "export", str(site.file), str(tmp_path / "a.csv")]).exit_code == 2
     with opened(site.settings) as log, log.database.writing() as connection:
+        # An export that the log cannot record gets no file.
+        connection.execute(text("CREATE TRIGGER full BEFORE INSERT ON event BEGIN SELECT RAISE(ABORT, 'no'); END"))
+    for name in ("e.parquet", "e.ndjson"):
+        assert RUN(app, ["log", "export", str(site.file), str(tmp_path / name)]).exit_code != 0
+        assert not (tmp_path / name).exists()
+    with opened(site.settings) as log, log.database.writing() as connection:
         connection.execute(text("DROP TRIGGER event_no_update"))
         connection.execute(text("UPDATE event SET actor = 'x' WHERE seq = 5"))
     bad = RUN(app, ["log", "verify", str(site.file)])

@@ -54,7 +54,7 @@ class Checkpoints:
             For a restored old backup, a standby that lacked records, or a log that was changed.
         """
         known = self._known()
-        size, _ = self._log.head()
+        size = self._log.require_end()
         longest, source = max(((entry.size, source) for entry, source in known), default=(0, ""))
         if longest > size:
             raise ServiceError(
@@ -78,13 +78,13 @@ class Checkpoints:
         """The checkpoints of the database and of the folders, and where each was found."""
         key, database = self._key.public_key(), "the database"
         with self._log.database.reading() as connection:
-            stored = connection.execute(select(CHECKPOINT.c.note)).scalars()
-            known = [(open_checkpoint(note, key, source=database), database) for note in stored]
+            stored = connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))
+            known = [(_opened(size, note, key, source=database), database) for size, note in stored]
         for folder in filter(Path.is_dir, self._folders):
             for size, note in notes_in(folder):
                 source = str(note_file(folder, size))
                 try:
-                    known.append((open_checkpoint(note, key, source=source), source))
+                    known.append((_opened(size, note, key, source=source), source))
                 except ServiceError as error:
                     raise ServiceError(
                         f"{error}. If it is of another log, give this one a folder of its own; if it was torn by a "
@@ -146,6 +146,17 @@ class Checkpoints:
         return min(sizes, default=0)
 
 
+def _opened(size: int, note: str, key: Ed25519PublicKey, *, source: str) -> Checkpoint:
+    """The checkpoint in a note that is kept under a size, which must be its own.
+
+    Under a larger size it would seem to cover records that it does not know, and newer notes would not be sent.
+    """
+    checkpoint = open_checkpoint(note, key, source=source)
+    if checkpoint.size != size:
+        raise ServiceError(f"{source}: the note in it is of {checkpoint.size:,} records, and its name says {size:,}")
+    return checkpoint
+
+
 def check_against(log: Log, notes: Sequence[tuple[int, str]], key: Ed25519PublicKey) -> list[str]:
     """Verify the whole log against checkpoints; return one sentence per fault.
 
@@ -159,7 +170,7 @@ def check_against(log: Log, notes: Sequence[tuple[int, str]], key: Ed25519Public
     checkpoints, found = [], []
     for size, note in notes:
         try:
-            checkpoints.append(open_checkpoint(note, key, source=f"checkpoint {size}"))
+            checkpoints.append(_opened(size, note, key, source=f"checkpoint {size}"))
         except ServiceError as error:
             found.append(str(error))
     verdict = log.verify(roots_at=[entry.size for entry in checkpoints])

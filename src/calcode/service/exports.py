@@ -95,7 +95,9 @@ def export_decisions(log: Log, target: Path, *, line: str, classes: tuple[str, .
             ]
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
             n += len(rows)
-    _record_export(log, {"what": "decisions", "line": line, "rows": n})
+        # Before the file gets its name: nobody has an export that the log does not know.
+        writer.close()
+        _record_export(log, {"what": "decisions", "line": line, "rows": n})
     return n
 
 
@@ -115,7 +117,8 @@ def export_audit_events(log: Log, target: Path, *, source: str) -> int:
             for record in page:
                 stream.write(canonical_json(audit_event(record, source=source)) + "\n")
                 n += 1
-    _record_export(log, {"what": "audit events", "rows": n})
+        stream.close()
+        _record_export(log, {"what": "audit events", "rows": n})
     return n
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 from orjson import dumps
 from sqlalchemy import select
 
+from calcode.errors import ServiceError
 from calcode.service import projections
 from calcode.service.audit.chain import COPIED, GENESIS, Break, Record, record_hash, verified_hashes
 from calcode.service.audit.parts import SecretPart
@@ -99,6 +100,26 @@ class Log:
         with self.database.reading() as connection:
             seq, head = connection.execute(select(HEAD.c.seq, HEAD.c.hash)).one()
         return int(seq), str(head)
+
+    def require_end(self) -> int:
+        """Return the length of the log; raise if its head is not its last record, which the next one would follow.
+
+        Raises
+        ------
+        ServiceError
+            If somebody wrote to the database.
+        """
+        last = select(EVENT.c.seq, EVENT.c.hash).order_by(EVENT.c.seq.desc()).limit(1)
+        with self.database.reading() as connection:
+            head = connection.execute(select(HEAD.c.seq, HEAD.c.hash)).one()
+            end = connection.execute(last).first() or (0, GENESIS)
+        if tuple(head) != tuple(end):
+            raise ServiceError(
+                f"{self.database.where}: the head of the log says {head.seq:,} records, and the last record is "
+                f"{end[0]:,} or has another hash: the database was changed. 'calcode log verify' names the first "
+                "record; restore a backup"
+            )
+        return int(end[0])
 
     def pages(self, *, after: int = 0, upto: int = _ENDLESS) -> Iterator[Sequence[Record]]:
         """Yield records in order, a page at a time; no connection is held while the caller has a page.

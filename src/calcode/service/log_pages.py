@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request, Response
+from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection, Row, or_, select
 
@@ -135,7 +136,9 @@ def download(service: ServiceHere, principal: _Auditor, form: Form) -> Streaming
 
 
 @router.get("/log/checkpoints/{size}")
-def checkpoint(size: int, service: ServiceHere, principal: _Auditor) -> Response:
+def checkpoint(
+    size: Annotated[int, PathParameter(ge=0, le=2**62)], service: ServiceHere, principal: _Auditor
+) -> Response:
     """Download one signed note, to be kept elsewhere."""
     with service.database.reading() as connection:
         note = connection.execute(select(CHECKPOINT.c.note).where(CHECKPOINT.c.size == size)).scalar()

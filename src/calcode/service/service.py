@@ -144,6 +144,8 @@ class Service:
         self.writer = Writer(self.log, self.models, self.metrics, queue=site.limits.queue, block=site.limits.block)
         self.writer.start()
         self._stack.callback(self._end)
+        # Without this, health and metrics would say "no records" for a second.
+        self._measure()
         self._keeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
         self._keeper.start()
         if site.deliveries:
