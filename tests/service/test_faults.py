@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -149,17 +150,24 @@ def test_a_full_disk_answers_507_and_goes_on_when_there_is_room(small_disk: Path
     traffic = Traffic(token=token, port=lambda: process.port)
     import http.client
 
-    def ready() -> int:
+    def asked(path: str) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=60)
-        connection.request("GET", "/health/ready")
+        connection.request("GET", path)
         answer = connection.getresponse()
-        answer.read()
+        text = answer.read().decode()
         connection.close()
-        return answer.status
+        return answer.status, text
+
+    def ready() -> int:
+        return asked("/health/ready")[0]
+
+    def metrics() -> str:
+        return asked("/metrics")[1]
 
     with traffic.flowing(8):
         wait_until(lambda: 507 in traffic.statuses)
         wait_until(lambda: ready() == 503)
+        wait_until(lambda: "calcode_ready 0.0" in metrics())
         with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
             while True:
                 filler.write(bytes(4096))
@@ -177,6 +185,7 @@ def test_a_full_disk_answers_507_and_goes_on_when_there_is_room(small_disk: Path
         before = len(traffic.receipts)
         wait_until(lambda: len(traffic.receipts) > before + 50)
         wait_until(lambda: ready() == 200)
+        wait_until(lambda: "calcode_ready 1.0" in metrics())
     process.stop()
     assert set(traffic.statuses) <= {200, 507, 503}
     assert_nothing_lost(log, traffic.receipts)
@@ -214,6 +223,32 @@ def test_with_a_full_disk_the_pages_say_so_and_can_still_be_read(small_disk: Pat
         (small_disk / "other").unlink()
         wait_until(lambda: not refused())
         wait_until(lambda: "cannot record" not in reader.get("/").text)
+
+
+def test_a_model_without_room_is_refused_and_leaves_nothing(small_disk: Path, tmp_path: Path) -> None:
+    site = make_site(tmp_path)
+    site.file.write_text(site.file.read_text().replace('data = "data"', f'data = "{small_disk}"'))
+    content = another_model(site, "second.safetensors").read_bytes()
+    signature = ";".join((site.folder / "second.safetensors.sig").read_text().splitlines())
+    with running(site) as (service, call):
+
+        def add() -> Any:
+            headers = {"Calcode-Signature": signature}
+            return call("POST", "/v1/models", as_="engineer", content=content, headers=headers)
+
+        before = sorted(path.name for path in small_disk.rglob("*"))
+        size = len(content)
+        for room in (size // 2, size * 3 // 2):  # no room for what was sent, and none for its copy
+            with (small_disk / "other").open("wb", buffering=0) as other:
+                free = shutil.disk_usage(small_disk).free
+                other.write(bytes(max(0, free - room)))
+            answer = add()
+            assert (answer.status_code, answer.json()["title"]) == (507, "Disk full"), answer.text
+            assert "nothing was kept. Make room and repeat the request" in answer.json()["detail"]
+            (small_disk / "other").unlink()
+            assert sorted(path.name for path in small_disk.rglob("*")) == before
+        assert add().status_code == 200
+        assert service.log.verify().broken is None
 
 
 def test_a_second_service_on_one_sqlite_file_does_not_start(site: Site) -> None:
@@ -282,6 +317,53 @@ def test_a_start_with_a_champion_that_is_refused_leaves_no_record(site: Site) ->
             pass
     with operations.opened(site.settings) as log:
         assert log.head() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "table"),
+    [
+        ("protocol of the line skin", 'protocol = "gone"', ""),
+        ("reference of the line skin", 'reference = "gone"', ""),
+        ("signing_key of the line skin", 'signing_key = "gone"', ""),
+        (
+            "client_secret_file in [oidc]",
+            "",
+            '[oidc]\nissuer = "http://127.0.0.1:1"\nclient_id = "c"\nclient_secret_file = "gone"\nroles = {}',
+        ),
+        (
+            "authorization_file of the delivery ehr",
+            "",
+            '[[deliveries]]\nname = "ehr"\nkind = "fhir"\nurl = "http://127.0.0.1:1"\nauthorization_file = "gone"',
+        ),
+        (
+            "certificate in tls of the delivery pacs",
+            "",
+            '[[deliveries]]\nname = "pacs"\nkind = "dicom"\nhost = "h"\nport = 1\ncalled = "A"\n'
+            'tls = { certificate = "gone", key = "gone", ca = "gone" }',
+        ),
+    ],
+)
+def test_a_file_that_the_site_file_names_is_missed_before_the_start_is_recorded(
+    tmp_path: Path, name: str, line: str, table: str
+) -> None:
+    with running(make_site(tmp_path)):
+        pass
+    site = make_site(tmp_path, line_lines=line, lines=table)
+    with operations.opened(site.settings) as log:
+        before = log.head()
+    said = f"{tmp_path / 'gone'}: cannot be read (No such file or directory); {name} names it in the site file"
+    with pytest.raises(CalcodeError, match=re.escape(said)), Service(site.settings):
+        pass
+    assert said in [finding.sentence[: len(said)] for finding in examine(site.settings)]
+    with operations.opened(site.settings) as log:
+        assert log.head() == before
+
+
+def test_a_protocol_that_is_not_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "protocol.toml").write_bytes(b'description = "\xff"')
+    site = make_site(tmp_path, line_lines='protocol = "protocol.toml"')
+    with pytest.raises(CalcodeError, match=re.escape(f"{tmp_path / 'protocol.toml'}: not UTF-8")):
+        Service(site.settings).__enter__()
 
 
 @pytest.mark.parametrize("end", ["", "-wal", "-shm"])
@@ -420,6 +502,33 @@ def test_several_services_share_one_postgresql_log(tmp_path: Path, postgres: Ser
         process.stop()
     assert_nothing_lost(log, {**traffics[0].receipts, **traffics[1].receipts})
     log.database.close()
+
+
+def test_services_that_start_together_begin_one_log_once(tmp_path: Path, postgres: Server) -> None:
+    site = make_site(tmp_path, database=postgres.new_database())
+    with ThreadPoolExecutor(4) as pool, contextlib.ExitStack() as stack:
+        services = list(pool.map(lambda _: stack.enter_context(Service(site.settings)), range(4)))
+        assert len({service.models["skin"].champion.digest for service in services}) == 1
+        kinds = [record.kind for page in services[0].log.pages() for record in page]
+        assert (kinds.count("started"), kinds.count("model_added"), kinds.count("model_state")) == (4, 1, 1)
+
+
+def test_a_role_without_rights_is_named_with_the_remedy(tmp_path: Path, postgres: Server) -> None:
+    url = postgres.new_database()
+    owner = Database(url)
+    schema.upgrade(owner)
+    with owner.writing() as connection:
+        connection.exec_driver_sql("DROP ROLE IF EXISTS calcode_nobody")
+        connection.exec_driver_sql("CREATE ROLE calcode_nobody LOGIN")
+        connection.exec_driver_sql("GRANT SELECT ON ALL TABLES IN SCHEMA public TO calcode_nobody")
+    site = make_site(tmp_path, database=url.replace("postgres@", "calcode_nobody@"))
+    with pytest.raises(CalcodeError, match=r"permission denied for table .*calcode service grants ROLE \| psql NAME"):
+        Service(site.settings).__enter__()
+    assert Log(owner).head()[0] == 0
+    with owner.writing() as connection:
+        connection.exec_driver_sql("DROP OWNED BY calcode_nobody")
+        connection.exec_driver_sql("DROP ROLE calcode_nobody")
+    owner.close()
 
 
 def test_a_clock_that_jumps_is_recorded_and_ends_no_token(tmp_path: Path) -> None:

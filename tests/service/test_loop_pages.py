@@ -74,7 +74,11 @@ def test_a_candidate_is_made_shown_and_promoted_by_two_people(clinic: Clinic) ->
     assert "It has decided no image so far" in Person(service, "ida", "auditor").get("/").text
     clinic.send(3)
     assert "It has decided 3 images" in Person(service, "ida", "auditor").get("/").text
-    assert step(Person(service, "cleo", "clinician"), "rolled-back") == 303
+    cleo = Person(service, "cleo", "clinician")
+    assert f'name="digest" value="{digest}"' in cleo.get("/models").text
+    assert step(cleo, "rolled-back") == 303
+    # Pressed a second time on the page from before, it goes back no further.
+    assert step(cleo, "rolled-back") == 409
     with service.database.reading() as connection:
         row = latest_deployment(connection, "skin")
     assert row is not None

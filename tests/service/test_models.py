@@ -348,7 +348,12 @@ def test_steps_back_lead_through_a_model_that_answered_twice_and_then_end(lifecy
             for state, role in (("shadow", "engineer"), ("champion", "engineer"), ("champion", "approver")):
                 assert step(call, digest, state, as_=role).status_code == 200
         assert service.models["skin"].champion.digest == first
-        went = [call("POST", "/v1/rollback", as_="engineer", json={"why": "back"}) for _ in range(3)]
+        wanted = {"why": "back", "champion": service.models["skin"].champion.digest}
+        stale = {"why": "back", "champion": "0" * 64}
+        assert call("POST", "/v1/rollback", as_="engineer", json=stale).status_code == 409
+        went = [call("POST", "/v1/rollback", as_="engineer", json=wanted)]
+        assert call("POST", "/v1/rollback", as_="engineer", json=wanted).status_code == 409
+        went += [call("POST", "/v1/rollback", as_="engineer", json={"why": "back"}) for _ in range(2)]
         assert [answer.status_code for answer in went] == [200, 200, 409]
         assert [answer.json()["digest"] for answer in went[:2]] == [Calcode.load(second).digest_, first]
 

@@ -83,11 +83,8 @@ def test_another_secret_for_the_same_log_is_refused(site: Site) -> None:
 # ---------------------------------------------------------------------- schema
 
 
-@pytest.mark.parametrize("revision", schema.revisions())
-def test_every_earlier_schema_upgrades_to_the_newest_with_its_records(
-    database_url: str | None, tmp_path: Path, revision: str
-) -> None:
-    database = Database(database_url or f"sqlite:///{tmp_path / 'old.sqlite'}")
+def begin_old_log(database: Database, revision: str) -> None:
+    """A log of an earlier version with one record."""
     schema.upgrade(database, to=revision)
     hashed = {"seq": 1, "at": "t", "kind": "export", "actor": "a", "prev": GENESIS}
     hashed["body"] = '{"boot":"b","id":"i","mono":0.5,"subject":""}'
@@ -97,6 +94,14 @@ def test_every_earlier_schema_upgrades_to_the_newest_with_its_records(
         marks = ", ".join(f":{name}" for name in there)
         connection.execute(text(f"INSERT INTO event ({', '.join(there)}) VALUES ({marks})"), values)
         connection.execute(HEAD.update().values(seq=1, hash=values["hash"]))
+
+
+@pytest.mark.parametrize("revision", schema.revisions())
+def test_every_earlier_schema_upgrades_to_the_newest_with_its_records(
+    database_url: str | None, tmp_path: Path, revision: str
+) -> None:
+    database = Database(database_url or f"sqlite:///{tmp_path / 'old.sqlite'}")
+    begin_old_log(database, revision)
     schema.upgrade(database)
     verdict = Log(database).verify()
     assert (verdict.size, verdict.broken) == (1, None)
@@ -119,6 +124,21 @@ def test_every_earlier_schema_upgrades_to_the_newest_with_its_records(
     verdict = Log(database).verify()
     assert (verdict.size, verdict.broken) == (4, None)
     database.close()
+
+
+@pytest.mark.parametrize("revision", schema.revisions()[:-1])
+def test_a_backup_from_before_an_upgrade_is_a_good_one(site: Site, revision: str) -> None:
+    assert RUN(app, ["service", "init", str(site.file)]).exit_code == 0
+    file = site.settings.path("log.sqlite")
+    file.unlink()
+    with closing(Database(f"sqlite:///{file}")) as database:
+        begin_old_log(database, revision)
+    shutil.copy(file, site.folder / "old.sqlite")
+    assert RUN(app, ["service", "upgrade", str(site.file)]).exit_code == 0
+    done = RUN(app, ["service", "restore-test", str(site.file), str(site.folder / "old.sqlite")])
+    assert (done.exit_code, done.output.startswith("Good: 1 record")) == (0, True), done.output
+    with closing(Database(f"sqlite:///{site.folder / 'old.sqlite'}")) as backup:
+        assert schema.current(backup) == revision
 
 
 def test_a_database_of_another_version_is_refused_with_the_remedy(site: Site) -> None:

@@ -25,6 +25,8 @@ _BUSY_MS = 10_000
 _PAGE, _LOG_PAGES = 8192, 4000
 #: Disk space needed to grow the write-ahead log in advance, as a multiple of its size.
 _SPARE = 30
+#: Key of the advisory lock of `one_start`; PostgreSQL has such locks for each database.
+_STARTING = 6962
 #: Accepted schemes of a URL.
 _SQLITE, _POSTGRESQL = ("sqlite", "sqlite+pysqlite"), ("postgresql+psycopg", "postgresql")
 
@@ -205,8 +207,10 @@ class Database:
         """Convert database errors to a `ServiceError` with a remedy; let errors that are bugs pass unchanged."""
         try:
             yield
-        except (DataError, IntegrityError, ProgrammingError):
-            raise
+        except (DataError, IntegrityError, ProgrammingError) as error:
+            if not _lacks_right(error):
+                raise
+            raise self.trouble(error) from error
         except DBAPIError as error:
             raise self.trouble(error) from error
         except AnotherLog as error:
@@ -221,6 +225,8 @@ class Database:
         if self.sqlite and "locked" in said:
             return ServiceError(f"{self.where}: another program has been writing for ten seconds; repeat the command")
         remedy = "start it, or correct database in the site file"
+        if _lacks_right(error):
+            remedy = "as the owner of the database: calcode service grants ROLE | psql NAME"
         if self.sqlite:
             name = self.file.name
             remedy = f"restore a backup: move {name}, {name}-wal and {name}-shm aside together, then copy it there"
@@ -288,6 +294,11 @@ def _prepare_postgresql(connection: Any, _: Any) -> None:
         # A server configured to answer before the disk has the record would silently break the promise.
         cursor.execute("SET synchronous_commit = on")
     connection.commit()
+
+
+def _lacks_right(error: Exception) -> bool:
+    """Whether a role of PostgreSQL may not do something (SQLSTATE 42501)."""
+    return getattr(getattr(error, "orig", error), "sqlstate", None) == "42501"
 
 
 def storage_fault(error: Exception) -> tuple[int, str]:
@@ -387,6 +398,18 @@ def _change(table: Table, columns: tuple[str, ...], where: tuple[str, ...], sqli
 
 #: Exceptions of a failing database.
 STORAGE_ERRORS = (OperationalError, DBAPIError, NoConnection, OSError)
+
+
+@contextmanager
+def one_start(database: Database) -> Iterator[None]:
+    """Let one service start at a time on PostgreSQL: two on a new log would both add its first models."""
+    if database.sqlite:
+        yield
+        return
+    with database.reading() as connection:
+        # Released at the end of the transaction, also that of a process that is killed.
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_STARTING})")
+        yield
 
 
 @contextmanager

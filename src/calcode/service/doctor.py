@@ -23,7 +23,7 @@ from calcode.service.keys import checkpoint_key, require_same_coins, site_secret
 from calcode.service.log import Log, utc
 from calcode.service.models import Models, latest_deployment
 from calcode.service.operations import opened
-from calcode.service.settings import SiteSettings
+from calcode.service.settings import SiteSettings, require_files
 from calcode.service.tables import CHECKPOINT
 
 #: A disk that claims a faster fsync does not write through its cache.
@@ -45,7 +45,7 @@ def examine(site: SiteSettings) -> list[Finding]:
     if not Path(site.data).is_dir():
         why = "there is no such folder; make or mount it, or before the first start run: calcode service init SITE"
         return [Finding("bad", "data", f"{site.data}: {why}")]
-    findings = [disk_speed(Path(site.data)), free_space(Path(site.data)), *file_rights(site)]
+    findings = [disk_speed(Path(site.data)), free_space(Path(site.data)), *file_rights(site), *named_files(site)]
     try:
         with opened(site) as log:
             findings += [
@@ -99,6 +99,14 @@ def file_rights(site: SiteSettings) -> Iterator[Finding]:
     for path in (Path(site.data), *(site.path(name) for name in ("secret.key", "checkpoint.key", "log.sqlite"))):
         if path.exists() and path.stat().st_mode & 0o077:
             yield Finding("bad", "rights", f"{path} is open to other users: chmod go-rwx {path}")
+
+
+def named_files(site: SiteSettings) -> Iterator[Finding]:
+    """Check that a start could read the files that the site file names."""
+    try:
+        require_files(site)
+    except ServiceError as error:
+        yield Finding("bad", "files", str(error))
 
 
 def database_state(log: Log) -> Finding:

@@ -117,7 +117,7 @@ def take_step(service: ServiceHere, principal: _Reader, form: Form) -> Response:
     models = service.models[line_of(service, principal, field(form, "line"))]
     digest, actor, why = field(form, "digest"), principal.subject, reason_of(form)
     if step == "rolled-back":
-        service.change(lambda transaction: models.roll_back(transaction, actor=actor, why=why))
+        service.change(lambda transaction: models.roll_back(transaction, actor=actor, why=why, champion=digest))
     else:
         moves = {
             "shadow": models.set_shadow,

@@ -15,6 +15,7 @@ from sqlalchemy import func, select
 from calcode.errors import CalcodeError
 from calcode.method.signatures import signature_file
 from calcode.service.decision_routes import refused
+from calcode.service.models import room_for_model
 from calcode.service.people import Principal
 from calcode.service.problems import Problem, responses
 from calcode.service.requests import ServiceHere, Why, limited_body, line_of, role, service_of
@@ -80,14 +81,15 @@ class StateAnswer(BaseModel):
     next: str
 
 
-class Reason(BaseModel):
-    """Why something is done; it stands in the log."""
+class RollBack(BaseModel):
+    """Why the model before should answer again; the reason stands in the log."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, json_schema_extra={"examples": [{"why": "too many deferrals since noon"}]}
     )
 
     why: Why
+    champion: _Digest | None = Field(default=None, description="The model that should go; 409 if another one answers")
 
 
 @router.get("/models", response_model=list[ModelFacts], responses=responses(401, 403, 422, 429))
@@ -148,7 +150,7 @@ async def add_model(
     body = await limited_body(request, service.site.limits.model_bytes)
 
     def checked() -> str:
-        with tempfile.TemporaryDirectory(dir=service.site.data) as folder:
+        with room_for_model(), tempfile.TemporaryDirectory(dir=service.site.data) as folder:
             path = Path(folder) / "model.safetensors"
             path.write_bytes(body)
             if signature:
@@ -201,13 +203,15 @@ def set_state(
 
 @router.post("/rollback", response_model=StateAnswer, responses=responses(401, 403, 409, 413, 422, 429, 503, 507))
 def roll_back(
-    reason: Reason,
+    wanted: RollBack,
     service: ServiceHere,
     principal: Annotated[Principal, Depends(role("engineer", "approver", "clinician"))],
     line: _Line = None,
 ) -> dict[str, str]:
     """Let the champion before answer again, from the next block on: one account, no gate."""
     models = service.models[line_of(service, principal, line)]
-    digest = service.change(lambda t: models.roll_back(t, actor=principal.subject, why=reason.why))
+    digest = service.change(
+        lambda t: models.roll_back(t, actor=principal.subject, why=wanted.why, champion=wanted.champion)
+    )
     models.follow()
     return {"digest": digest, "state": "champion", "next": ""}

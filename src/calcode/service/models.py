@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +16,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, select
 
 from calcode.cohorts import read_prompts
-from calcode.errors import ArtifactError, CalcodeError
+from calcode.errors import ArtifactError, CalcodeError, OutputError
 from calcode.files import file_sha256, replacing
 from calcode.method.signatures import signature_file
 from calcode.service.alarms import alarm_in_force
@@ -30,6 +32,21 @@ from calcode.service.tables import DEPLOYMENT, EVENT, HEAD, MODEL, PROTOCOL, of_
 _LOGGER = logging.getLogger("calcode.service")
 #: States in which a file may be added once more: nothing is decided with it.
 _IDLE = ("added", "candidate", "refused", "retired")
+
+
+@contextmanager
+def room_for_model() -> Iterator[None]:
+    """Refuse with 507 what has no room on the disk, or no right to it; nothing was kept then."""
+    try:
+        yield
+    except (OutputError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _LOGGER.error("model_not_kept", extra={"error": type(error).__name__})
+        sentence = (
+            "The data folder has no room for the model's file: nothing was kept. Make room and repeat the request."
+        )
+        raise Problem(507, sentence, headers={"Retry-After": "2"}) from error
 
 
 class InForce(NamedTuple):
@@ -209,7 +226,8 @@ class Models:
         change : callable
             Records it.
         """
-        loaded = self._keep(path)
+        with room_for_model():
+            loaded = self._keep(path)
 
         def change(transaction: Transaction) -> None:
             row = model_row(transaction.connection, self.line, loaded.digest)
@@ -300,12 +318,17 @@ class Models:
             ]
         )
 
-    def roll_back(self, transaction: Transaction, *, actor: str, why: str) -> str:
-        """The champion before answers again from the next block: one account, no gate."""
+    def roll_back(self, transaction: Transaction, *, actor: str, why: str, champion: str | None = None) -> str:
+        """The champion before answers again from the next block: one account, no gate.
+
+        `champion` is the model that should go; a second click, or a second person, then goes back no further.
+        """
         connection = transaction.connection
         row = latest_deployment(connection, self.line)
         if row is None or row.previous is None:
             raise Problem(409, "There is no earlier champion to go back to.")
+        if champion not in (None, row.champion):
+            raise Problem(409, "Another model answers by now; look at the models again.")
         before = model_row(connection, self.line, row.previous)
         assert before is not None
         self._require_file(before)

@@ -103,7 +103,13 @@ def restore_test(site: SiteSettings, live: Log, backup: str) -> tuple[int, list[
             if url == backup:
                 name = database.where
             try:
-                size, found = _examined(Log(database), live, key)
+                restored = Log(database)
+                restored.head()  # raises for what is no log
+                # It may be from before an upgrade; of a file, only the copy is changed.
+                (schema.require_current if file is None else schema.upgrade)(database)
+                size, found = _examined(restored, live, key)
+            except ServiceError as error:
+                raise ServiceError(str(error).replace(database.where, name)) from error
             except DBAPIError as error:
                 reason = " ".join(str(error.orig).split())
                 raise ServiceError(

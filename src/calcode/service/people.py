@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 
 from sqlalchemy import Connection, Row, Table, select, true
 
@@ -18,10 +18,11 @@ from calcode.errors import ServiceError
 from calcode.service.database import Database
 from calcode.service.log import Event, Transaction, utc
 from calcode.service.problems import Problem
+from calcode.service.settings import Role
 from calcode.service.tables import ACCOUNT, PASSWORD, SESSION, TOKEN, TOKEN_USE
 
 #: What a role may do is written at each endpoint.
-ROLES = ("program", "clinician", "approver", "engineer", "auditor", "admin")
+ROLES = get_args(Role)
 #: Roles that see answers as they come, which who reads cases blind must not (SERVICE.md 7).
 SEES_ANSWERS = ("program", "auditor")
 _SUBJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,99}")

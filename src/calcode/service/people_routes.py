@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,11 +15,11 @@ from calcode.service.log import Event, Transaction
 from calcode.service.people import Principal
 from calcode.service.problems import Problem, responses
 from calcode.service.requests import ServiceHere, role_on_all_lines
+from calcode.service.settings import Role
 from calcode.service.tables import ACCOUNT, TOKEN, TOKEN_USE
 
 router = APIRouter(prefix="/v1", tags=["people"])
 _Subject = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@:-]{0,99}$")]
-_Role = Literal["program", "clinician", "approver", "engineer", "auditor", "admin"]
 _Lines = Annotated[
     list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]] | None,
     Field(min_length=1, max_length=100, description="What it is limited to; null: all lines"),
@@ -49,7 +49,7 @@ class TokenRequest(_Body):
     """A token for a program, or for a person who uses the API."""
 
     subject: _Subject = Field(examples=["pacs-gateway"])
-    roles: list[_Role] = Field(min_length=1, max_length=6, examples=[["program"]])
+    roles: list[Role] = Field(min_length=1, max_length=6, examples=[["program"]])
     days: int = Field(default=365, ge=1, le=3650)
     lines: _Lines = None
 
@@ -77,7 +77,7 @@ class TokenFacts(BaseModel):
 class AccountRequest(_Body):
     """An account; `password` is needed for a new one. Without a role it is ended."""
 
-    roles: list[_Role] = Field(max_length=6, examples=[["clinician"]], description="None at all: the account is ended")
+    roles: list[Role] = Field(max_length=6, examples=[["clinician"]], description="None at all: the account is ended")
     password: str | None = Field(default=None, min_length=12, max_length=200)
     lines: _Lines = None
 

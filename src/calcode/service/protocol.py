@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from datetime import date
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -75,6 +76,16 @@ class Protocol(_Table):
     on_alarm: Literal["full_set", "defer", "defer_all"] = "full_set"
     #: None: the service makes no site model.
     recalibration: RecalibrationPlan | None = None
+
+
+def read_protocol(file: Path) -> str:
+    """The text of a protocol file, without mistakes."""
+    try:
+        text = file.read_text()
+    except UnicodeDecodeError as error:
+        raise ServiceError(f"{file}: not UTF-8 ({error})") from error
+    parse_protocol(text, source=str(file))
+    return text
 
 
 def parse_protocol(text: str, *, source: str) -> Protocol:

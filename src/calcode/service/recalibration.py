@@ -24,7 +24,7 @@ from calcode.service.bags import BagPlan, plan_bag
 from calcode.service.labels import ReviewedCase
 from calcode.service.line import LineModel
 from calcode.service.log import Event, Log, Transaction
-from calcode.service.models import Models, latest_protocol, model_row
+from calcode.service.models import Models, latest_protocol, model_row, room_for_model
 from calcode.service.monitoring import embeddings_of
 from calcode.service.problems import Problem
 from calcode.service.protocol import RecalibrationPlan, parse_protocol
@@ -74,7 +74,7 @@ def candidate(models: Models, log: Log, *, actor: str) -> tuple[dict[str, Any], 
         chosen = plan_bag(connection, line, plan)
         site, report = fit_site(connection, models.home(connection), plan, chosen)
     # In the data folder: the file holds the embeddings of patients.
-    with tempfile.TemporaryDirectory(dir=models.folder) as folder:
+    with room_for_model(), tempfile.TemporaryDirectory(dir=models.folder) as folder:
         path = Path(folder) / "site.safetensors"
         site.save(path)
         if models.trusted is not None:

@@ -22,7 +22,7 @@ from calcode.service.admission import Admission
 from calcode.service.agreement import backlog
 from calcode.service.alarms import open_alarms
 from calcode.service.checkpoints import Checkpoints
-from calcode.service.database import STORAGE_ERRORS, Database, only_service
+from calcode.service.database import STORAGE_ERRORS, Database, one_start, only_service
 from calcode.service.keys import checkpoint_key, make_missing_keys, require_same_coins, site_secret
 from calcode.service.log import Event, Log, Transaction, utc
 from calcode.service.metrics import Metrics
@@ -30,10 +30,10 @@ from calcode.service.models import Models, latest_protocol, model_row
 from calcode.service.monitoring import LineMonitors
 from calcode.service.people import Limiter, Tokens
 from calcode.service.problems import Problem
-from calcode.service.protocol import parse_protocol
+from calcode.service.protocol import read_protocol
 from calcode.service.refusals import Refusals
 from calcode.service.sampling import close_visits, policy_event, policy_in_force, policy_of, visits_over
-from calcode.service.settings import SiteSettings
+from calcode.service.settings import SiteSettings, require_files
 from calcode.service.tables import PULSE
 from calcode.service.writer import Writer
 
@@ -73,6 +73,7 @@ class Service:
 
     def __enter__(self) -> Self:
         site = self.site
+        require_files(site)
         Path(site.data).mkdir(parents=True, exist_ok=True, mode=0o700)
         self.database = Database(site.database_url)
         try:
@@ -84,42 +85,14 @@ class Service:
         return self
 
     def _open(self) -> None:
-        """Everything that a service needs, checked before its start is recorded."""
+        """Everything that a service needs: what it serves, and the threads that work."""
         site = self.site
         self._stack.callback(self.database.close)
         self._stack.enter_context(only_service(self.database))
-        if schema.current(self.database) is None:
-            schema.upgrade(self.database)
-        schema.require_current(self.database)
-        self.log = Log(self.database)
-        with self.database.reading() as connection:
-            make_missing_keys(connection, site)
-            self.secret = site_secret(site)
-            require_same_coins(connection, site, self.secret)
-        self.checkpoints = Checkpoints(self.log, origin=site.name, key=checkpoint_key(site), settings=site.checkpoints)
-        self.checkpoints.compare()
-        self.metrics = Metrics()
-        folder = site.path("models")
-        self.models = {line.name: Models(line, self.log, folder=folder) for line in site.lines}
-        # A champion that cannot be loaded is found before the start is recorded.
-        for models in self.models.values():
-            models.follow()
-        self.images: dict[str, Images] = {}
-        towers = {line.image_tower for line in site.lines if line.image_tower is not None}
-        if towers:
-            from calcode.service.images import opened_images
-
-            deidentify = site.dicom is None or site.dicom.deidentify
-            opened = {
-                tower: self._stack.enter_context(opened_images(tower, site.path("images"), deidentify=deidentify))
-                for tower in towers
-            }
-            self.images = {line.name: opened[line.image_tower] for line in site.lines if line.image_tower}
-        if site.dicom is not None or any(entry.kind != "fhir" for entry in site.deliveries):
-            from calcode.service.hospital import require_libraries
-
-            require_libraries()
-        self._record_start()
+        # Before the lock: a database of another encoding cannot even give one.
+        schema.current(self.database)
+        with one_start(self.database):
+            self._begin()
         for models in self.models.values():
             models.follow()
         self.refusals = Refusals()
@@ -158,6 +131,42 @@ class Service:
             from calcode.service.hospital.gateway import opened_gateway
 
             self.dicom_port = self._stack.enter_context(opened_gateway(self, site.dicom))
+
+    def _begin(self) -> None:
+        """Check the log and what the site file names, and record the start."""
+        site = self.site
+        if schema.current(self.database) is None:
+            schema.upgrade(self.database)
+        schema.require_current(self.database)
+        self.log = Log(self.database)
+        with self.database.reading() as connection:
+            make_missing_keys(connection, site)
+            self.secret = site_secret(site)
+            require_same_coins(connection, site, self.secret)
+        self.checkpoints = Checkpoints(self.log, origin=site.name, key=checkpoint_key(site), settings=site.checkpoints)
+        self.checkpoints.compare()
+        self.metrics = Metrics()
+        folder = site.path("models")
+        self.models = {line.name: Models(line, self.log, folder=folder) for line in site.lines}
+        # A champion that cannot be loaded is found before the start is recorded.
+        for models in self.models.values():
+            models.follow()
+        self.images: dict[str, Images] = {}
+        towers = {line.image_tower for line in site.lines if line.image_tower is not None}
+        if towers:
+            from calcode.service.images import opened_images
+
+            deidentify = site.dicom is None or site.dicom.deidentify
+            opened = {
+                tower: self._stack.enter_context(opened_images(tower, site.path("images"), deidentify=deidentify))
+                for tower in towers
+            }
+            self.images = {line.name: opened[line.image_tower] for line in site.lines if line.image_tower}
+        if site.dicom is not None or any(entry.kind != "fhir" for entry in site.deliveries):
+            from calcode.service.hospital import require_libraries
+
+            require_libraries()
+        self._record_start()
 
     def settle(self) -> None:
         """Prepare for a long time of work: memory and disk are arranged now, not under the first decisions."""
@@ -209,8 +218,7 @@ class Service:
             if policy != policy_of(line):
                 events.append(policy_event(line.name, policy_of(line), actor="service", why="the site file"))
             if line.protocol is not None:
-                text = Path(line.protocol).read_text()
-                parse_protocol(text, source=line.protocol)
+                text = read_protocol(Path(line.protocol))
                 digest = hashlib.sha256(text.encode()).hexdigest()
                 if protocol is None or digest != protocol.digest:
                     said = {"line": line.name, "text": text}
@@ -248,32 +256,37 @@ class Service:
 
     def _keep_house(self) -> None:
         while not self._stopped.wait(1.0):
-            try:
-                self._pulse()
-                if self.tokens.used and time.monotonic() - self._used_at > _USE_SECONDS:
-                    self._used_at = time.monotonic()
-                    self.change(self.tokens.write_use)
-                if self.refusals.due():
-                    self.refusals.write(self.change)
-                self.tokens.reload()
-                for models in self.models.values():
-                    if models.fault is not None:
-                        with suppress(CalcodeError):
-                            models.follow()  # its file may be good again
-                if visits_over(self.database):
-                    self.change(close_visits)
-                self.watch()
-                if time.monotonic() - self._monitors_at > _MONITOR_SECONDS:
-                    self._keep_monitors()
-                self._checkpoint()
-                self._measure()
-            except Problem:
-                continue  # the queue is full, or the disk: told by the writer
-            except Exception as error:  # whatever it is, checkpoints and visits must go on
-                if self._changed("housekeeping", type(error).__name__):
-                    _LOGGER.warning("housekeeping_failed", extra={"error": type(error).__name__})
-            else:
-                self._changed("housekeeping", "")
+            # Measured whatever becomes of the other: metrics must show a full disk.
+            for name, step in (("housekeeping", self._tidy), ("metrics", self._measure)):
+                try:
+                    step()
+                except Problem:
+                    continue  # the queue is full, or the disk: the writer says so
+                except Exception as error:  # whatever it is, checkpoints and visits must go on
+                    if self._changed(name, type(error).__name__):
+                        _LOGGER.warning(f"{name}_failed", extra={"error": type(error).__name__})
+                else:
+                    self._changed(name, "")
+
+    def _tidy(self) -> None:
+        """What is due: a pulse, tokens, refusals, models that failed, visits, monitors, a checkpoint."""
+        self._pulse()
+        if self.tokens.used and time.monotonic() - self._used_at > _USE_SECONDS:
+            self._used_at = time.monotonic()
+            self.change(self.tokens.write_use)
+        if self.refusals.due():
+            self.refusals.write(self.change)
+        self.tokens.reload()
+        for models in self.models.values():
+            if models.fault is not None:
+                with suppress(CalcodeError):
+                    models.follow()  # its file may be good again
+        if visits_over(self.database):
+            self.change(close_visits)
+        self.watch()
+        if time.monotonic() - self._monitors_at > _MONITOR_SECONDS:
+            self._keep_monitors()
+        self._checkpoint()
 
     def watch(self) -> None:
         """Let the monitors of every line see what came since they last looked (SERVICE.md 9).
@@ -339,6 +352,7 @@ class Service:
 
     def _measure(self) -> None:
         metrics = self.metrics
+        metrics.ready.set(self.ready())
         size = self.seen_records = self.log.head()[0]
         with self.database.reading() as connection:
             queues = [backlog(connection, line) for line in self.models]
@@ -355,7 +369,6 @@ class Service:
             metrics.outbox_rows.labels(delivery.name).set(0 if found is None else found.rows)
             metrics.outbox_age.labels(delivery.name).set(max(0.0, age))
         metrics.waiting.set(self.writer.n_waiting)
-        metrics.ready.set(self.ready())
         metrics.records.set(size)
         metrics.exposed.set(size - self.checkpoints.sent)
         metrics.checkpoint_age.set(time.monotonic() - self.checkpoints.made_at)

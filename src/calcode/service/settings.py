@@ -17,6 +17,8 @@ from calcode.errors import ServiceError
 from calcode.toml_mistakes import keys_at, mistake
 
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}$")]
+#: What people and programs may be (SERVICE.md 11).
+Role = Literal["program", "clinician", "approver", "engineer", "auditor", "admin"]
 _Probability = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -112,7 +114,7 @@ class OidcSettings(_Table):
     client_secret_file: str
     #: Claim with the person's groups, and which role each group has.
     claim: str = "groups"
-    roles: dict[str, list[str]]
+    roles: dict[str, list[Role]]
 
 
 _AeTitle = Annotated[str, Field(pattern=r"^[A-Z0-9_-]{1,16}$")]
@@ -313,6 +315,38 @@ class SiteSettings(_Table):
     def path(self, name: str) -> Path:
         """A file in the data folder."""
         return Path(self.data) / name
+
+
+def require_files(site: SiteSettings) -> None:
+    """Raise for a file that the site file names and that cannot be read; it would be missed later, under work.
+
+    The models are left out: the log says which ones answer, and `Models` checks them.
+    """
+    named: list[tuple[str, str | None]] = []
+    for line in site.lines:
+        own = ("prompts", "reference", "protocol", "signing_key")
+        named += [(f"{name} of the line {line.name}", getattr(line, name)) for name in own]
+        named += [(f"trusted of the line {line.name}", key) for key in line.trusted if not key.startswith("ed25519:")]
+    if site.oidc is not None:
+        named.append(("client_secret_file in [oidc]", site.oidc.client_secret_file))
+    encrypted = [] if site.dicom is None else [("[dicom.tls]", site.dicom.tls)]
+    for entry in site.deliveries:
+        if isinstance(entry, DicomDelivery):
+            encrypted.append((f"tls of the delivery {entry.name}", entry.tls))
+        else:
+            named.append((f"authorization_file of the delivery {entry.name}", entry.authorization_file))
+            named.append((f"ca of the delivery {entry.name}", entry.ca))
+    for where, tls in encrypted:
+        named += [(f"{name} in {where}", path) for name, path in (tls.model_dump() if tls is not None else {}).items()]
+    for setting, path in named:
+        try:
+            if path is not None:
+                Path(path).open("rb").close()
+        except OSError as error:
+            raise ServiceError(
+                f"{path}: cannot be read ({error.strerror}); {setting} names it in the site file: put it there, or "
+                "correct the site file"
+            ) from error
 
 
 def _checked_networks(values: list[str]) -> list[str]:
