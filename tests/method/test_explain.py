@@ -153,7 +153,8 @@ def test_an_accepted_image_may_be_unusual(reference: Cohort) -> None:
     assert found.unusual.startswith("Very unusual image")
     assert found.unusual.endswith("The check that defers uses another measure ('msp') and accepted it.")
     # Not where it is the same measure, and not where nothing is unusual.
-    by_distance = Calcode(audit=["distance"], deferral_level=0.0001).fit(**roles)
+    with pytest.warns(CalcodeWarning, match="no image is ever deferred"):
+        by_distance = Calcode(audit=["distance"], deferral_level=0.0001).fit(**roles)
     assert "another measure" not in explain(far, model=by_distance).unusual
     assert "another measure" not in explain(roles["gate"].without_identity()[0], model=confident).unusual
     # The other way round: an image like others, of which the model is less sure than of nearly all.

@@ -430,3 +430,23 @@ def test_what_is_not_evidence_is_told_what_to_pass() -> None:
         fit_quietly(Calcode(), roles | {"gate": cohort})  # type: ignore[dict-item]
     with pytest.raises(EvidenceError, match=r"reference: ndarray given, .*Evidence.from_text"):
         fit_quietly(Calcode(), roles | {"reference": np.eye(3)})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(("level", "needed"), [(0.05, 20), (0.1, 10), (0.3, 3)])
+@pytest.mark.parametrize("fused", ["paper", "split"])
+def test_a_gate_too_small_for_any_deferral_is_a_warning(level: float, needed: int, fused: str) -> None:
+    """With one image more the smallest p-value is below the level."""
+    halves = 2 if fused == "split" else 1
+    for n in (needed - 1, needed):
+        roles = {**ROLES, "gate": ROLES["gate"][: n * halves]}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = Calcode(deferral_level=level, fused=fused, bandwidth=0.5, audit=("msp",)).fit(
+                **{name: roles[name] for name in ("reference", "validation", "gate", "calibration")}
+            )
+        said = [str(entry.message) for entry in caught if str(entry.message).startswith("gate: its ")]
+        assert len(said) == (n < needed)
+        assert all(f"{needed} needed" in sentence for sentence in said)
+        assert model.audit_ is not None
+        least = 1 / (len(model.audit_.gate_values) + 1)
+        assert (least < level) == (n >= needed)

@@ -151,6 +151,14 @@ class Calcode(Settings):
                 random_state=settings.random_state,
                 device=device,
             )
+            n, level = len(self.audit_.gate_values), settings.deferral_level
+            if 1 / (n + 1) >= level > 0:
+                warnings.warn(
+                    f"gate: its {n} ranked images give no p-value below {1 / (n + 1):.3g}, so no image is ever "
+                    f"deferred for low support at deferral_level={level:g}; {math.floor(1 / level)} needed",
+                    CalcodeWarning,
+                    stacklevel=2,
+                )
         return self
 
     def discover_tail(self, *, validation: Evidence, device: str | None = None) -> Self:
