@@ -171,7 +171,7 @@ class Models:
         return self._loaded.get(digest)
 
     def model(self, digest: str) -> LineModel:
-        """Return any model of the line, also a champion of long ago whose cases may still get labels."""
+        """Return any model of the line, also an early champion whose cases may still get labels."""
         found = self._loaded.get(digest) or self._earlier.get(digest)
         if found is None:
             with self._log.database.reading() as connection:

@@ -206,7 +206,7 @@ class LineMonitors:
                 DECISION.c.seq > self._measured,
                 DECISION.c.seq <= settled_upto(connection, self.line),
                 DECISION.c.representative.is_(True),
-                # Patients whose images calibrated the model are not new to it (SERVICE.md 3, step 5).
+                # Patients who calibrated the model are not new to it, and are left out (SERVICE.md 3, step 5).
                 DECISION.c.in_model.is_(False),
                 DECISION.c.known_group.is_(False),
                 DECISION.c.reason != "error",

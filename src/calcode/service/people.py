@@ -46,7 +46,7 @@ class Principal:
 
     @property
     def program_alone(self) -> bool:
-        """Whether the sender must not see if a patient was in a model's data, as for programs (SERVICE.md 11)."""
+        """Whether decisions hide from the sender who was in a model's data, as for programs (SERVICE.md 11)."""
         return self.roles <= {"program", "admin"}
 
     def may(self, line: str) -> bool:
@@ -215,7 +215,7 @@ def set_roles(
 
 
 def release_account(transaction: Transaction, *, subject: str, actor: str) -> None:
-    """Free an account for the next person of its name, because the identity provider's identifiers have changed."""
+    """Free an account for the next person with its name, because the identity provider's identifiers have changed."""
     found = account_row(transaction.connection, subject)
     if found is None or found.source != "oidc":
         raise ServiceError(f"subject: no account {subject} signs in with the identity provider")

@@ -137,7 +137,7 @@ def fit_site(
     def labelled(reviewed: Sequence[ReviewedCase]) -> Evidence:
         return unlabelled([case.seq for case in reviewed], [index.get(case.label or "", -1) for case in reviewed])
 
-    # Cases whose content was deleted are left out; this selects nothing, because deletion does not look at scores.
+    # Cases whose content was deleted are left out. This does not bias the bag: deletion does not look at scores.
     cases = [case for case in chosen.cases if case.seq in vectors]
     trainers = [case for case in chosen.trainers if case.seq in vectors]
     gate = [seq for seq in chosen.gate if seq in vectors]

@@ -185,7 +185,7 @@ def history(
     service: ServiceHere,
     principal: Annotated[Principal, Depends(role("clinician", "approver", "engineer", "auditor"))],
 ) -> list[dict[str, Any]]:
-    """Return all readings and labels of a case; people who read cases must not have one of the patient left to read.
+    """Return all readings and labels of a case. Readers get them once no case of the patient waits for them.
 
     It is recorded that the person saw them, and saw the model's answer, because a changed reading reveals it.
     """

@@ -70,7 +70,7 @@ def _form(request: Request, service: Service, *, next: str, wrong: str = "", sta
 
 
 def _inside(address: str) -> str:
-    """Return the address if it is on this service, else "/": nobody must be sent elsewhere after signing in."""
+    """Return the address if it is on this service, else "/", so that signing in never leads elsewhere."""
     plain = address.startswith("/") and not address.startswith("//") and "\\" not in address
     return address if plain and address.isprintable() else "/"
 

@@ -239,7 +239,7 @@ ALARM = Table(
     _text("closed_why", null=True),
     _text("choice", null=True),
 )
-#: A site model made here from the cases of a bag.
+#: A site model made here, from the cases of a bag between two records.
 RECALIBRATION = Table(
     "recalibration",
     METADATA,

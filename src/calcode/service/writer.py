@@ -48,7 +48,7 @@ _LEAVING_SECONDS = 0.01
 # Not frozen: setting the fields of a frozen dataclass costs as much as a hash.
 @dataclass(slots=True)
 class Answer:
-    """What is sent for one case.
+    """The answer to one case.
 
     Attributes
     ----------
@@ -215,7 +215,7 @@ class Writer:
             _hand_back(jobs, [Problem(status, sentence, headers=again) for _ in jobs])
             return True
         except Exception as error:
-            # A Problem is an answer to a request that is not allowed, so it is not logged.
+            # A Problem answers a request that is not allowed; it is not an error to report.
             if not isinstance(error, Problem):
                 _LOGGER.error("change_failed", extra={"error": type(error).__name__})
             _hand_back(jobs, [error] * len(jobs))

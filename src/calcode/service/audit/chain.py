@@ -73,7 +73,7 @@ def header_hash(prev: str, seq: int, at: str, kind: str, actor: str, body_sha256
 
 @dataclass(frozen=True)
 class Break:
-    """The first record that is not as it was written, and how this is known."""
+    """The first record that is missing or was changed, and how this is known."""
 
     seq: int
     why: str
@@ -82,7 +82,7 @@ class Break:
 def verified_hashes(
     rows: Iterable[tuple[Any, ...]], *, seq: int = 0, head: str = GENESIS
 ) -> tuple[list[str], Break | None]:
-    """Return the hashes of the records before the first one that is not as it was written, and that break if any.
+    """Return the hashes of the records before the first one that is missing or was changed, and that break if any.
 
     Parameters
     ----------
